@@ -10,7 +10,7 @@ from pathlib import Path, PureWindowsPath
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.data.names import is_of_windows, parts_of, system_reason
+from promptccd.data.names import is_of_windows, path_parts, system_reason
 from promptccd.data.tables import load_images
 from promptccd.discovery.exports.rows import joinable_path
 from promptccd.discovery.intake.reading import find_source
@@ -33,7 +33,7 @@ from tests.discovery.conftest import write_pictures
 )
 def test_paths_of_windows_are_told_from_others(path, is_windows, parts):
     assert is_of_windows(path) == is_windows
-    assert parts_of(path) == parts
+    assert path_parts(path) == parts
 
 
 def test_leftovers_in_lists_of_either_system_are_known():

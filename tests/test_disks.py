@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from promptccd import systems
-from promptccd.cli.ends import end_of
+from promptccd.cli.exit_codes import exit_for
 from promptccd.data import loaders
 from promptccd.data.loaders import loader_options, workers_for
 from promptccd.discovery.page.server import ADDRESS, address_of
@@ -200,9 +200,9 @@ def test_a_loader_that_ends_or_hangs_is_an_error_with_a_remedy(hangs):
     loader = DataLoader(Killed(hangs), batch_size=2, num_workers=1, timeout=2 if hangs else 60)
     with pytest.raises(RuntimeError) as failed:
         list(loader)
-    end = end_of(failed.value)
+    end = exit_for(failed.value)
     assert end is not None
-    assert end.exit_code == DeviceError.exit_code
+    assert end.code == DeviceError.exit_code
     assert "A process that loads images ended or hangs" in end.line
     # Until its iterator is gone, torch tells of the dead loader whenever any other child ends.
     del failed

@@ -108,7 +108,7 @@ def test_files_are_written_over_and_over_with_their_own_bytes(windows):
         r"""
 write_file(here / "a.json", "one\n"); write_file(here / "a.json", "two\n")
 append_to(here / "log", 0, b"one\n"); append_to(here / "log", 4, b"two\n")
-assert read_lines(here / "log", 99) == ([b"one", b"two"], 8)
+assert read_file(here / "log", 99) == b"one\ntwo\n"
 descriptor = open_to_change(here / "log", os.O_APPEND)
 os.write(descriptor, b"three\n"); os.close(descriptor)
 def fill(folder):
@@ -408,14 +408,14 @@ def test_signals_of_windows_end_a_command(windows):
     windows.run(
         """
 import signal
-from promptccd.cli.ends import ended_by_signals, end_of, Terminated
+from promptccd.cli.exit_codes import signals_end_command, exit_for, Terminated
 assert processes._ENDING == [signal.SIGINT, signal.SIGTERM, signal.SIGBREAK]
 for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGBREAK, 143)):
-    with ended_by_signals():
+    with signals_end_command():
         try:
             processes.signal_myself(number); time.sleep(5)
         except KeyboardInterrupt as ended:
-            assert end_of(ended).exit_code == code, number
+            assert exit_for(ended).code == code, number
 """
     )
     told = windows.run(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from promptccd.cli.main import COMMANDS, command_parser
-from promptccd.cli.parsing import Parser
+from promptccd.cli.options import Parser
 from promptccd.training.recipe import Recipe, describe_type, section_types
 
 EVERY_COMMAND = {"help", "json", "debug"}  # said once, in the text of the page
@@ -49,7 +49,7 @@ def fields_page() -> str:
 
 def commands() -> dict[str, Parser]:
     """The parser of every command, by name."""
-    found = {name: command_parser(name) for listed in COMMANDS.values() for name in listed}
+    found = {name: command_parser(name, shows_all=True) for listed in COMMANDS.values() for name in listed}
     return {name: parser for name, parser in found.items() if parser is not None}
 
 

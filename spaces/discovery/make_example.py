@@ -31,6 +31,7 @@ def make_example(folder: Path) -> None:
             {}
         )  # which settles the names: a visitor did nothing that could be undone
         save_progress(session, out, came_with, photos)
+        session.seen.close()
         with closing(SeenFiles(out / PROJECT)) as seen:
             seen.relocate(str(photos), PHOTOS_HERE)
         with closing(sqlite3.connect(out / PROJECT / SEEN, isolation_level=None)) as database:

@@ -173,26 +173,6 @@ def read_file(path: Path, most: int = sys.maxsize) -> bytes:
     return path.read_bytes()
 
 
-def read_lines(path: Path, most: int) -> tuple[list[bytes], int]:
-    """Whole lines of a file that grows at its end, without their line ends; and where the last of them ends.
-
-    An incomplete last line is from a process that was killed; `append_to` overwrites it. A missing file has no lines.
-
-    Raises:
-        RunError: it is no regular file, or larger than `most` bytes.
-    """
-    try:
-        content = read_file(path, most)
-    except FileNotFoundError:
-        return [], 0
-    *lines, torn = content.split(b"\n")
-    if torn:
-        logger.warning(
-            "%s: the last line is incomplete and is ignored; the process that wrote it was killed.", path
-        )
-    return lines, len(content) - len(torn)
-
-
 def append_to(path: Path, end: int, content: bytes) -> None:
     """Overwrite a file from a position on, flushed to disk; made if it does not exist.
 

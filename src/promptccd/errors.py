@@ -1,7 +1,7 @@
 """What can go wrong for a reason a person can mend, each with the exit code the command line ends with.
 
 A message is one line that says what happened, why, and what to do next, with the value that was wrong.
-Anything else that is raised is a bug of ours and keeps its traceback; `promptccd.cli.ends` knows what the system
+Anything else that is raised is a bug of ours and keeps its traceback; `promptccd.cli.exit_codes` knows what the system
 itself raises: signals, disks that refuse, too little memory, a reader that went away.
 
 =========  ============================================================================================

@@ -131,7 +131,7 @@ MISTAKES = [
     Mistake(NAME_0, "promptccd categories groups/ rename 'night heron' 0", "night heron", "list"),
     Mistake(NAME_0, "promptccd categories groups/ renam 0 heron", "renam", "promptccd categories --help"),
     Mistake(NAME_0, "promptccd categories group/ rename 0 heron", "group", "groups"),
-    Mistake(MERGE, "promptccd categories groups/ merge 1", "[1]", "promptccd categories --help"),
+    Mistake(MERGE, "promptccd categories groups/ merge 1", "['1']", "promptccd categories --help"),
     Mistake(
         MERGE, "promptccd categories my_photos/ merge 1 2",
         "my_photos", "promptccd discover photographs IMAGES --out groups/",

@@ -212,7 +212,7 @@ def test_a_day_of_corrections(found, capsys, caplog) -> None:
         (("rename", "0", "category 1"), "is called 'category 1' already"),
         (("rename", "0", "two\nlines"), "one line without control characters"),
         (("rename", "0", "n" * 255), "at most 100 characters, got 255"),
-        (("merge", "0"), "at least two categories"),
+        (("merge", "0"), "Expected merge ID ID ..."),
         (("undo", "2"), "Expected undo alone, got ['2']"),
         (("redo", "2"), "Expected redo alone, got ['2']"),
         (("list", "0"), "Expected list alone, got ['0']"),
@@ -222,7 +222,7 @@ def test_a_day_of_corrections(found, capsys, caplog) -> None:
         (("move", "0", "abc"), "No image here is called 'abc'"),
         (("dissolve", "0"), "was labelled at stage 0"),
         (("dissolve",), "Expected dissolve ID"),
-        (("aside",), "Expected aside ID, or the images"),
+        (("aside",), "Expected aside ID|IMAGE ..."),
         (("aside", "0"), "labelled at stage 0"),
         (("aside", "category 1"), "labelled at stage 0"),
         (("aside", "0", "1"), "No image here is called '0'"),
@@ -281,7 +281,7 @@ def test_links_out_are_followed_where_a_person_allows_it(
         "skipped 1: link to a place outside\n  with --image_roots PLACE, links into that place are followed"
         in text
     )
-    code, text, err = run(capsys, *words, "--image-roots", album)
+    code, text, err = run(capsys, *words, "--image_roots", album)
     assert code == 0, err
     assert "35 files: 30 images" in text
     assert "--image_roots" not in text
@@ -299,10 +299,10 @@ def test_a_folder_of_links_is_told_how_they_are_followed(album, trained_run, tmp
     assert code == 2
     assert "link to a place outside (1)" in err
     assert "Or: with --image_roots PLACE, links into that place are followed." in err
-    code, text, _ = run(capsys, "predict", stage, tmp_path / "links", "--image-roots", album)
+    code, text, _ = run(capsys, "predict", stage, tmp_path / "links", "--image_roots", album)
     assert code == 0
     assert text.startswith("a.png\t")
-    code, _, err = run(capsys, "predict", stage, tmp_path / "links", "--image-roots", tmp_path / "nowhere")
+    code, _, err = run(capsys, "predict", stage, tmp_path / "links", "--image_roots", tmp_path / "nowhere")
     assert code == 2
     assert "Nothing is at" in err
 
@@ -311,7 +311,7 @@ def test_a_folder_of_links_is_told_how_they_are_followed(album, trained_run, tmp
 def test_open_follows_links_into_the_same_places(linked, album, trained_run, tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO)
     words = ["open", str(linked), "--model", str(trained_run / "stage0")]
-    for more, photographs in (([], 3), (["--image-roots", str(album)], 30)):
+    for more, photographs in (([], 3), (["--image_roots", str(album)], 30)):
         caplog.clear()
         _find_groups(linked, tmp_path / "out", parse([*words, *more]))
         assert f"Photographs: {photographs}, of " in caplog.text

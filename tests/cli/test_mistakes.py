@@ -45,7 +45,7 @@ MISTAKES = {
     "half an option": ("train --epoch 3", "did you mean --epochs?"),
     "an option without its value": ("train --epochs", "expected one argument"),
     "an option twice": ("train --epochs 3 --epochs 4", "--epochs is given twice, as 3 and as 4"),
-    "a field twice under two names": ("train --seed 3 --training.seed 4", "is given twice, as 3 and as 4"),
+    "a field twice under two names": ("train --epochs 3 --training.epochs 4", "is given twice, as 3 and as 4"),
     "an argument left out": ("discover {stage}", "are required: IMAGES, --out"),
     "one argument too many": ("predict {stage} {pictures} more", "Nothing is called more"),
     # Numbers

@@ -48,7 +48,7 @@ def test_the_same_command_is_the_answer() -> None:
     for name in SAMPLE:
         outcome = outcomes[name]
         assert not outcome["wrong"], outcome
-        assert outcome["calls"] > 8, name  # a correction is a line of the journal; the others make more
+        assert outcome["calls"] > 8, name  # a correction is a transaction; the others make more
         assert outcome["killed"] == outcome["completed"] == outcome["equal"], outcome
 
 

@@ -18,10 +18,12 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.project.folder import BEFORE, CATEGORIES
 from promptccd.training.history import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
+from tests.discovery.corrected import rows_of
 from tests.discovery.stored import stored_in
 from tests.hub.clients import client_settings
 from tests.hub.server import Hub
@@ -157,6 +159,8 @@ class Workshop:
             name = f"{folder}/{path.relative_to(root)}"
             if path.name.startswith((SEEN, FEATURES)):
                 found[name] = repr(stored_in(path.parent)).encode() if path.name == SEEN else b""
+            elif path.name in (CATEGORIES, BEFORE):
+                found[name] = rows_of(path).encode()
             elif path.name == HISTORY:  # only informs; epochs that were gone on with say so
                 found[name] = str([(each.stage, each.epoch) for each in read_history(path.parent)]).encode()
             elif path.is_file():

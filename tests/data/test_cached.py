@@ -159,7 +159,7 @@ def test_every_image_is_decoded_once_for_all_seeds_and_starts(
 
 def test_loader_processes_read_the_parts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached, "PART", 5)
-    monkeypatch.setattr(cached, "AT_ONCE", 2)
+    monkeypatch.setattr(cached, "IMAGES_AT_ONCE", 2)
     stages = stages_of(plain_table(14))
     for images in (StageImages.read(each, 1, progress_bar, ImageCache(SMALL, tmp_path)) for each in stages):
         for index in range(len(images)):
@@ -192,7 +192,7 @@ def test_another_pillow_and_another_format_make_their_own(
 ) -> None:
     stages = stages_of(plain_table())
     read(stages, ImageCache(SMALL, tmp_path))
-    for name, value in (("FORMAT", 99), ("_decoders", lambda: ("Pillow 99",))):
+    for name, value in (("COPY_FORMAT", 99), ("_decoders", lambda: ("Pillow 99",))):
         monkeypatch.setattr(cached, name, value)
         decoded.clear()
         read(stages, ImageCache(SMALL, tmp_path))
@@ -360,7 +360,7 @@ def test_a_signal_ends_the_reading_and_what_was_made_stays(
     tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cached, "PART", 4)
-    monkeypatch.setattr(cached, "AT_ONCE", 2)
+    monkeypatch.setattr(cached, "IMAGES_AT_ONCE", 2)
     stages = stages_of(plain_table())
 
     def stopping(items: object, total: int, label: str) -> Iterator[object]:
@@ -413,7 +413,7 @@ PROCESS = """
     from promptccd.data.options import ViewOptions
     from promptccd.training.progress import progress_bar
 
-    cached.PART, cached.AT_ONCE = 4, 2
+    cached.PART, cached.IMAGES_AT_ONCE = 4, 2
     stages = StageStream.from_dataset(sys.argv[1], class_blocks=[1, 1])
     count, usual = [], ImageRows.decode
 

@@ -12,6 +12,7 @@ from promptccd.discovery.project import Command
 from promptccd.discovery.project.features import Features, Means
 from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.registry import CategoryRegistry, Move
+from promptccd.registry.store import Store
 
 
 def correct(
@@ -29,7 +30,7 @@ def correct(
 
 def registry_in(folder: Path) -> CategoryRegistry:
     """The registry of a folder."""
-    return Project(folder).registry
+    return Project(folder).registry.copy()
 
 
 def content_of(folder: Path) -> bytes:
@@ -37,6 +38,17 @@ def content_of(folder: Path) -> bytes:
     with tempfile.TemporaryDirectory() as place:
         CategoryRegistry.open(folder / PROJECT / CATEGORIES).store.run(f"vacuum into '{place}/copy'")
         return Path(place, "copy").read_bytes()
+
+
+def rows_of(path: Path) -> str:
+    """All rows of a file of categories, without the numbers that count how often it was written."""
+    store = Store.open(path)
+    tables = {
+        "state": "num_known, stage, next_id, next_number",
+        "log": "number, kind, what, stage, time, undone, final",
+        **dict.fromkeys(("vector", "category", "image", "forbidden", "link", "change"), "*"),
+    }
+    return repr({name: store.all(f"select {columns} from {name}") for name, columns in tables.items()})
 
 
 def means_of(session: DiscoverySession) -> Means:

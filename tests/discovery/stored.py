@@ -9,16 +9,20 @@ import numpy as np
 from promptccd.discovery.intake.seen import FEATURES, SEEN
 
 
+def rows_in(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Rows of a database by table."""
+    with closing(sqlite3.connect(path)) as database:
+        names = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
+        return {name: sorted(database.execute(f"select * from {name}"), key=repr) for name in names}
+
+
 def stored_in(folder: Path) -> dict[str, object]:
     """Rows by table, with the features themselves; without the times and links of files, which a new name changes."""
     if not (folder / SEEN).is_file():
         return {}
     floats = np.fromfile(folder / FEATURES, "<f4") if (folder / FEATURES).is_file() else np.empty(0)
+    found: dict[str, object] = {**rows_in(folder / SEEN)}
     with closing(sqlite3.connect(folder / SEEN)) as database:
-        names = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
-        found: dict[str, object] = {
-            name: sorted(database.execute(f"select * from {name}"), key=repr) for name in names
-        }
         found["file"] = sorted(database.execute("select path, size, mtime, hash from file"))
         found["feature"] = sorted(
             (name, key, floats[start : start + width].tobytes())

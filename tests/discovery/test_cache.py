@@ -25,7 +25,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.registry import checkpoint_form
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
-from tests.discovery.stored import stored_in
+from tests.discovery.stored import rows_in, stored_in
 
 _opened: list[str] | None = None
 
@@ -97,7 +97,11 @@ def contents(folder: Path) -> dict[str, object]:
     files = (
         path for path in folder.rglob("*") if path.is_file() and not path.name.startswith((".lock", SEEN))
     )
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in files if path.name != FEATURES}
+    found = {
+        str(path.relative_to(folder)): rows_in(path) if path.suffix == ".sqlite" else path.read_bytes()
+        for path in files
+        if path.name != FEATURES
+    }
     return {**found, SEEN: stored_in(folder / PROJECT)}
 
 

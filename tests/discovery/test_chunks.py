@@ -244,7 +244,7 @@ def test_what_a_part_does_not_do_is_said(stage0, mixed, tmp_path, caplog):
     assert run(stage0, mixed, tmp_path / "out", *words) == 0
     said = [each.message for each in caplog.records if "without --chunk" in each.message]
     assert said == [
-        f"A part groups nothing: --{name} is for the command without --chunk."
+        f"--{name} is ignored with --chunk: give it to the command without --chunk."
         for name in ("export", "json", "num_categories")
     ]
     assert run(stage0, mixed, tmp_path / "out", "--chunk", "1/2") == 0

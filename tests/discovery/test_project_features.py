@@ -31,11 +31,11 @@ def test_sums_that_followed_hundreds_of_moves_are_those_of_who_adds_up_anew() ->
         followed.warm(each.id)
     for _ in range(60):
         images = [keys[row] for row in generator.choice(COUNT, 200, replace=False)]
-        revision = registry.revision
+        revision = registry.store.revision
         registry.edit(Move(images, int(generator.integers(KINDS))))
         if generator.random() < 0.3:
             registry.undo()
-        followed.take(registry.changes_after(revision))
+        followed.take(registry.store.changes_since(revision))
     anew = Means(Features(keys[::-1], found.flip(0)), registry)
     chosen = [keys[row] for row in generator.choice(COUNT, 500, replace=False)]
     ours, theirs = followed.after(chosen, 1), anew.after(chosen, 1)

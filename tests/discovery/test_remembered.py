@@ -44,7 +44,7 @@ def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Pa
     registry, cache = seen([100, 40, 30]), kept(tmp_path, 130)
     cache.store_followers({key(1): key(0), key(101): key(100)})
     registry.edit(Move([key(4)], None))
-    found = Remembered(registry, SPACE, cache, {}).before(2, 50, [1, 0], 1)
+    found = Remembered(registry, SPACE, cache).before(2, 50, [1, 0], 1)
     assert found is not None and found.newest == 2
     numbers = [each for each in range(130) if each not in (1, 101)]  # of 130 to 139 there are no features
     assert found.stages.tolist() == [int(each >= 100) for each in numbers]
@@ -55,7 +55,7 @@ def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Pa
 
 def test_with_too_few_earlier_images_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
     registry, cache = seen([120, 5]), kept(tmp_path, 120)
-    past = Remembered(registry, SPACE, cache, {})
+    past = Remembered(registry, SPACE, cache)
     assert past.before(1, 240, [0, 1], 1) is not None
     assert past.before(1, 241, [0, 1], 1) is None  # less than one for two new ones
     cache.store_followers({key(each): key(0) for each in range(1, 22)})
@@ -67,23 +67,20 @@ def test_of_many_earlier_images_some_are_drawn_by_the_seed(
 ) -> None:
     monkeypatch.setattr(remembered, "MOST_REMEMBERED", 110)
     registry, cache = seen([400, 5]), kept(tmp_path, 400)
-    drawn = [Remembered(registry, SPACE, cache, {}).before(1, 5, [0, 1], seed) for seed in (1, 1, 2)]
+    drawn = [Remembered(registry, SPACE, cache).before(1, 5, [0, 1], seed) for seed in (1, 1, 2)]
     rows = [each.rows.tolist() for each in drawn if each is not None]
     assert [len(each) for each in rows] == [110] * 3
     assert rows[0] == rows[1] != rows[2]
 
 
-def test_features_come_in_the_order_of_the_keys_from_disk_or_from_memory(tmp_path: Path) -> None:
+def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
     registry, cache = seen([6]), kept(tmp_path, 4)
-    cache.store_features(SPACE, [key(4)], torch.ones(1, WIDTH + 1))  # of another width, so of no use
+    cache.store_features(SPACE, [key(4)], torch.ones(1, WIDTH + 1))  # of another width
     keys = [key(3), key(9), key(4), key(0)]
-    assert list(Remembered(registry, SPACE, cache, {key(9): torch.ones(WIDTH)}).features(keys)) == [
-        key(3),
-        key(0),
-    ]
-    assert not Remembered(registry, "another", cache, {}).features(keys)
-    here = {key(0): torch.ones(WIDTH), key(9): torch.zeros(WIDTH)}
-    assert list(Remembered(registry, SPACE, None, here).features(keys)) == [key(9), key(0)]
+    assert list(Remembered(registry, SPACE, cache).features(keys)) == [key(3), key(0)]
+    assert not Remembered(registry, "another", cache).features(keys)
+    cache.store_features("wide", [key(0)], torch.ones(1, WIDTH + 1))
+    assert not Remembered(registry, "wide", cache).features(keys)
 
 
 def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path: Path) -> None:
@@ -98,7 +95,7 @@ def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path:
             [0, 1],
         ),
     )
-    past = Remembered(registry, SPACE, cache, {})
+    past = Remembered(registry, SPACE, cache)
     assert past.waiting == [key(3), key(4), key(5)], "a person took the first one out"
     assert past.likest() == {key(3): 1, key(4): 0}, "the last one has no features"
     registry.edit(Move([key(3)], 1))
@@ -113,7 +110,7 @@ def test_what_waited_and_fits_now_comes_along_unless_it_is_among_the_new_images(
     cache.store_features(
         SPACE, [*map(key, range(4))], torch.from_numpy(AXES[[1, 3, 2, 2]])
     )  # 1 is far from all
-    past = Remembered(registry, SPACE, cache, {})
+    past = Remembered(registry, SPACE, cache)
     prototypes = torch.from_numpy(AXES[:3]).float()
     found = assign(prototypes, prototypes, [0, 1, 2], temperature=0.1, keys=["a", "b", "c"])
     earlier = EarlierImages(prototypes[:2], torch.tensor([0, 1]), torch.tensor([0, 0]), 1)

@@ -315,8 +315,8 @@ def test_features_of_a_reading_that_is_ended_are_kept(session, albums, tmp_path)
 
 
 @pytest.mark.fault(30)
-def test_weights_that_diverged_are_said(session, albums):
-    session.seen = None
+def test_weights_that_diverged_are_said(session, albums, tmp_path):
+    session.seen = SeenFiles(tmp_path / "seen")
     session.model.backbone.layernorm.weight.data.fill_(float("nan"))
     with pytest.raises(DivergedError, match="are not numbers"):
         session.read(albums[0])
@@ -417,12 +417,10 @@ def test_a_number_that_is_given_later_leaves_the_estimate_as_it_was(session, alb
     assert session.estimate == before
 
 
-def test_without_a_cache_features_of_the_same_kind_are_remembered_in_memory(session, albums):
-    session.seen = None
+def test_features_of_the_same_space_are_remembered(session, albums):
     first = grouped(session, albums[0], num_categories=4).current
     grouped(session, albums[1], num_categories=6)
     found = session.remembered.features([*reversed(first.keys)])
     assert [*found] == [*reversed(first.keys)]
     assert torch.equal(torch.stack([*found.values()]), first.features.flip(0))
-    first.space = "of another model"
-    assert not session.remembered.features(first.keys)
+    assert not session.remembered_in("of another model").features(first.keys)

@@ -42,7 +42,7 @@ def registry() -> CategoryRegistry:
 def grouping(registry: CategoryRegistry, cache: SeenFiles) -> StageGrouping:
     vision = {"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": WIDTH, "num_attention_heads": 1}
     model = GCDModel(GCDConfig(vision_config=vision, **TINY_HEAD))
-    remembered = Remembered(registry, "space", cache, {})
+    remembered = Remembered(registry, "space", cache)
     return StageGrouping(registry, model.config.confidence_temperature, model.spread_for, [0], remembered, 1)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from promptccd.clustering import CountEstimate
+from promptccd.clustering import CalibratedMixture, CountEstimate
 from promptccd.data.randomness import seed_of
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import (
@@ -183,6 +183,19 @@ def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
         ConfigurationError, match="native prediction, and rankstats has none at stage 1: choose cacc"
     ):
         SCORERS["native"](replace(TASK, native=lambda stage, asked: None))
+
+
+def test_a_calibrated_mixture_learns_one_stage_after_the_other_from_features_of_the_last() -> None:
+    score = SCORERS["calibrated"](TASK)
+    for stage in (1, 2, 3):
+        labelled, *unlabelled = features(stage, TRAINED.images[: stage + 1])
+        mixture = CalibratedMixture(random_state=seed_of("calibrated", TASK.seed) % 2**32)
+        mixture.fit(labelled, TRAINED.labels[0])
+        for count, points in zip((3, 4, 6), unlabelled, strict=False):
+            mixture.partial_fit(points, num_categories=count)
+        row, ids = score.stages[stage - 1], TRAINED.labels[stage]
+        assert (row.all, row.old, row.new) == clustering_accuracy(ids, mixture.predict(points), range(2))
+        assert row.num_categories == [3, 4, 6][stage - 1]
 
 
 def test_a_model_without_parts_has_no_score_of_their_routing() -> None:

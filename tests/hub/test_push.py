@@ -409,7 +409,7 @@ def test_a_branch_is_made_and_the_main_one_stays(run: RunDirectory, hub: Hub, ca
 def test_a_pull_request_is_opened_and_its_address_is_told(run: RunDirectory, hub: Hub, capsys) -> None:
     hub.add("lab/run-stage1", {"config.json": b"{}"})
     before = hub.repo("lab/run-stage1").at("main")
-    assert main(["push", str(run.path), "--stage", "1", "--namespace", "lab", "--pull_request"]) == 0
+    assert main(["push", str(run.path), "--stage", "1", "--namespace", "lab", "--pull-request"]) == 0
     assert f" as {hub.url}/lab/run-stage1/discussions/1" in capsys.readouterr().out
     repo = hub.repo("lab/run-stage1")
     assert repo.at("main") is before

@@ -159,7 +159,7 @@ def test_images_are_assigned_block_by_block_as_all_at_once(
         "keys": [str(each) for each in range(23)],
     }
     whole = assign(features, prototypes, range(5), **options)
-    monkeypatch.setattr(assignment, "TABLE_ELEMENTS", 20)
+    monkeypatch.setattr(assignment, "DISTANCE_ELEMENTS", 20)
     blocks = assign(features, prototypes, range(5), **options)
     assert (blocks.keys, blocks.ids, blocks.num_known) == (whole.keys, whole.ids, whole.num_known)
     assert torch.equal(blocks.novel, whole.novel)
@@ -191,7 +191,7 @@ def test_as_many_images_are_held_at_once_as_the_table_has_room_for(
 
     monkeypatch.setattr(assignment, "squared_distances", noted)
     if table is not None:
-        monkeypatch.setattr(assignment, "TABLE_ELEMENTS", table)
+        monkeypatch.setattr(assignment, "DISTANCE_ELEMENTS", table)
     width = 4 if table else 1
     assign(
         torch.zeros(num_images, width),

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import build_image_processor
 from promptccd.disk import CHECKSUMS
-from promptccd.models import VARIANTS, CategorySpread
+from promptccd.methods import METHODS
+from promptccd.models import CategorySpread
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.models.hostile import CANARY, CONFIG, EVIL_CODE, EVIL_MAP, INDEX, WEIGHTS, Case, mutation, values
 from tests.models.hostile_cases import CASES, EVIL_PROCESSOR
@@ -29,10 +30,11 @@ def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, imag
     torch.manual_seed(0)
     root = tmp_path_factory.mktemp("honest")
     generator = torch.Generator().manual_seed(0)
-    for name, variant in VARIANTS.items():
+    for name, method in METHODS.items():
         vision = {"model_type": "dinov2", **TINY_BACKBONE}
         own = {"num_components": 2, "native_categories": [-1, -1]} if name == "promptccd" else {}
-        model = variant(variant.config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD))
+        config = method.model.config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD)
+        model = method.model(config)
         model.set_categories(torch.randn(2, 32, generator=generator), [0, 1], ["zero", "one"])
         model.set_spread(CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 3.0, 4.0, 0.1, 0.95))
         model.save_pretrained(root / name)

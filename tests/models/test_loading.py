@@ -1,12 +1,15 @@
 """Short names, and models that bring their own code."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from promptccd.models import VARIANTS, CategoryDiscoveryModel, CheckpointError
+from promptccd.methods import METHODS
+from promptccd.models import CategoryDiscoveryModel, CheckpointError
 from promptccd.models.checkpoint import NAMESPACE_VARIABLE, FoundModel, file_of, find_model
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
@@ -16,11 +19,20 @@ GROWN = {"grow-merge": {"num_branches": 2, "num_means": 2, "num_clusters": 1, "s
 
 
 def small(name: str) -> CategoryDiscoveryModel:
-    variant = VARIANTS[name]
+    variant = METHODS[name].model
     vision = {"model_type": "dinov2", **TINY_BACKBONE}
     model = variant(variant.config_class(vision_config=vision, **TINY_HEAD, **GROWN.get(name, {}))).eval()
     model.set_categories(torch.randn(2, 32), [0, 1], ["zero", "one"])
     return model
+
+
+def test_a_fresh_process_knows_every_variant(tmp_path: Path) -> None:
+    small("promptccd-gcd").save_pretrained(tmp_path)
+    code = (
+        "import sys; from promptccd.models import load_model; print(type(load_model(sys.argv[1])).__name__)"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "GCDModel"
 
 
 def test_a_folder_and_a_name_with_a_namespace_mean_themselves(tmp_path: Path, monkeypatch) -> None:

@@ -32,7 +32,7 @@ from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed, rotation_of
-from promptccd.models.configuration import backbone_configuration
+from promptccd.models.configuration import backbone_config_of
 from promptccd.models.head import ProjectionHead
 from promptccd.training.fast import FastCalls
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
@@ -753,7 +753,7 @@ def test_a_configuration_is_checked_as_it_is_made(fields: dict[str, Any], said: 
 
 def test_a_backbone_is_checked_where_its_values_are_read() -> None:
     with pytest.raises(CheckpointError, match="hidden_size: Expected a number from 1 to 8192, got 8193"):
-        backbone_configuration({"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": 8193})
+        backbone_config_of({"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": 8193})
 
 
 def test_a_stage_in_training_has_components_without_categories_and_a_backbone_is_dinov2() -> None:

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -89,24 +88,22 @@ class Model:
             self.banned.get(key, set()).discard(to)
 
     def apply(self, edit: Edit, identity: int) -> None:
-        match edit:
-            case Move() | Sort():
-                for key, to in zip(
-                    edit.images, edit.to if isinstance(edit, Sort) else cycle([edit.to]), strict=False
-                ):
-                    self.put(key, to)
-            case Confirm():
-                self.pinned |= set(edit.images)
-            case SetAside():
-                self.pinned |= self.inside(edit.category)
-            case Forget():
-                self.forget(edit.images)
-            case Gather() | NotACategory():
-                to = identity if isinstance(edit, Gather) else None
-                for key in edit.images if isinstance(edit, Gather) else self.inside(edit.category):
-                    self.put(key, to)
-            case Merge():
-                self.merge(*sorted(set(edit.categories)))
+        values, kind = edit.values, edit.kind
+        if kind in ("move", "sort"):
+            to = values["to"] if kind == "sort" else [values["to"]] * len(values["images"])
+            for key, target in zip(values["images"], to, strict=True):
+                self.put(key, target)
+        elif kind == "confirm":
+            self.pinned |= set(values["images"])
+        elif kind == "set_aside":
+            self.pinned |= self.inside(values["category"])
+        elif kind == "forget":
+            self.forget(values["images"])
+        elif kind in ("gather", "not_a_category"):
+            for key in values["images"] if kind == "gather" else self.inside(values["category"]):
+                self.put(key, identity if kind == "gather" else None)
+        elif kind == "merge":
+            self.merge(*sorted(set(values["categories"])))
 
     def forget(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -162,7 +159,7 @@ def test_corrections_do_what_a_model_of_dictionaries_does(seed: int) -> None:
         edit, identity = choices[generator.integers(len(choices))], registry.next_id
         registry.edit(edit)
         model.apply(edit, identity)
-        assert state_of(registry) == state_of_model(model), edit
+        assert state_of(registry) == state_of_model(model), edit.to_dict()
         past.append(before)
         if generator.random() < 0.3:  # there and back
             registry.undo()
@@ -177,28 +174,28 @@ def test_corrections_do_what_a_model_of_dictionaries_does(seed: int) -> None:
 
 def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
     ours, theirs = CategoryRegistry.open(path), CategoryRegistry.open(path)
-    seen, moved = ours.revision, S1.of(3)[:2]
+    seen, moved = ours.store.revision, S1.of(3)[:2]
     theirs.edit(Move(moved, 0))
-    changes = ours.changes_after(seen)
+    changes = ours.store.changes_since(seen)
     assert changes is not None
     assert (changes.images, changes.categories, changes.forgotten) == (set(moved), {0, 3}, False)
     assert ours.members[moved[0]] == 0 and ours.categories[0].size == theirs.categories[0].size
-    seen = ours.revision
+    seen = ours.store.revision
     theirs.undo()
     theirs.edit(Rename(0, "wasp"))  # what was undone is gone, and with it what it had changed
-    assert ours.changes_after(seen) is None
-    seen = ours.revision
+    assert ours.store.changes_since(seen) is None
+    seen = ours.store.revision
     theirs.edit(SetAside(3))
-    changes = ours.changes_after(seen)
+    changes = ours.store.changes_since(seen)
     assert changes is not None and changes.turned == {3}
-    seen = ours.revision
+    seen = ours.store.revision
     theirs.edit(Forget(moved[:1]))
-    changes = ours.changes_after(seen)
+    changes = ours.store.changes_since(seen)
     assert changes is not None and changes.forgotten
-    seen = ours.revision
+    seen = ours.store.revision
     theirs.replace_prototypes({0: np.ones(WIDTH)})
-    assert ours.changes_after(seen) is None
-    assert ours.changes_after(ours.revision) is not None
+    assert ours.store.changes_since(seen) is None
+    assert ours.store.changes_since(ours.store.revision) is not None
 
 
 def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -> None:

@@ -299,7 +299,7 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
 def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Path, caplog) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
     text = (run / "stage2/registry.json").read_text()
-    (run / "stage2/registry.json").write_text(text.replace('"size":', '"size" :', 1))
+    (run / "stage2/registry.json").write_text(text.replace('"stage":', '"stage" :', 1))
     go_on(run)
     assert "Refused stage2: registry.json was altered" in caplog.text
     assert assignments(run, 3) == assignments(trained_run, 3)

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from promptccd.cli.parsing import MOST_DIGITS, show
+from promptccd.cli.options import MOST_DIGITS, show
 from promptccd.cli.tables import table
 from promptccd.discovery.options import PAGE, TABLE
 from promptccd.errors import RegistryError
@@ -24,22 +24,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class Action(NamedTuple):
+    """One action: the form of its arguments, what it does, and the function that does it."""
+
+    form: str
+    text: str
+    run: Callable[[Project, argparse.Namespace], object]
+
+    def require_form(self, name: str, arguments: Sequence[str]) -> None:
+        """Raise a `RegistryError` if there are too few or too many arguments."""
+        words = self.form.split()
+        least = sum(not word.startswith("[") and "..." not in word for word in words)
+        if len(arguments) < least or (len(arguments) > len(words) and "..." not in self.form):
+            raise RegistryError(
+                f"Expected {name} {self.form or 'alone'}, got {arguments}. Put a name of several words in quotes."
+            )
+
+
 def _declare_categories(categories: argparse.ArgumentParser) -> None:
     categories.add_argument("model", metavar="MODEL", help="folder of a finished stage or of a discovery")
-    actions = [*_LOOKS, *_ACTIONS]
-    categories.add_argument("action", choices=actions, metavar="ACTION", help=" | ".join(actions))
+    actions = _VIEWS | _ACTIONS
+    categories.add_argument("action", choices=actions, metavar="ACTION", help="action, see below")
     categories.add_argument(
-        "arguments", nargs="*", default=[], metavar="ARGUMENT",
-        help="rename ID NAME | merge ID ID ... | move ID IMAGE ... (ID none: into no category) | gather IMAGE ... "
-        "| split ID IMAGE ... | dissolve ID [none] (its images go to the nearest others, or to none) | "
-        "regroup COUNT (fewer or more categories; what you named or said stays) | aside ID, or IMAGE ... "
-        "(nothing to find: out of the result, and what is like that category follows it) | back ID (from "
-        "aside) | confirm IMAGE ... | answer IMAGE IMAGE same|different | forget [IMAGE ...] (those that are "
-        "not where they were) | rare [COUNT] (what to look at first: images far from all that is known, and "
-        "from each other) | right [ID] (how much is, by those drawn blind); an image is its file, its picture or "
-        "sha256 as assignments.csv has them or the "
-        "beginning of one, or row:NUMBER of a training run",
-    )  # fmt: skip
+        "arguments", nargs="*", default=[], metavar="ARGUMENT", help="arguments of the action, see below"
+    )
+    listed = [f"  {name} {each.form}\n      {each.text}" for name, each in actions.items()]
+    categories.epilog = "\n".join(["actions:", *listed, "", _ARGUMENTS])
     categories.set_defaults(run=categories_command, needs=("promptccd.discovery.project.project",))
 
 
@@ -47,26 +57,21 @@ def categories_command(options: argparse.Namespace) -> None:
     """``promptccd categories``."""
     from promptccd.discovery.project import Command, Project
 
-    folder = Path(os.path.expanduser(options.model))
-    act = _ACTIONS.get(options.action)
-    if options.arguments and options.action in _ALONE:
-        raise RegistryError(
-            f"Expected {options.action} alone, got {options.arguments}: it {_ALONE[options.action]}."
-        )
-    if act is None:
-        _LOOKS[options.action](options, Project(folder))
+    folder, name, arguments = Path(os.path.expanduser(options.model)), options.action, options.arguments
+    action = (_VIEWS | _ACTIONS)[name]
+    action.require_form(name, arguments)
+    if name in _VIEWS:
+        action.run(Project(folder), options)
         return
-    project = Project(
-        folder, Command([options.action, *options.arguments], lambda registry: _show(options, project))
-    )
-    act(project, options.arguments)
-    if stale := [name for name in (PAGE, TABLE) if (folder / name).exists()]:
+    project = Project(folder, Command([name, *arguments], lambda registry: _show(project, options)))
+    action.run(project, options)
+    if stale := [each for each in (PAGE, TABLE) if (folder / each).exists()]:
         logger.info(
             "The next promptccd discover with --out %s brings %s up to date.", folder, " and ".join(stale)
         )
 
 
-def _show(options: argparse.Namespace, project: Project) -> None:
+def _show(project: Project, options: argparse.Namespace) -> None:
     registry = project.registry
     away = Counter(registry.members.get(key) for key in project.away())
     shown = [each for each in registry.categories.values() if options.json or not each.retired]
@@ -90,68 +95,50 @@ def _show(options: argparse.Namespace, project: Project) -> None:
     sys.stdout.flush()  # the list has to be out before the project forgets the command
 
 
-def _show_right(options: argparse.Namespace, project: Project) -> None:
-    if len(options.arguments) > 1:
-        raise RegistryError(f"Expected right, or right ID, got {options.arguments}.")
+def _show_right(project: Project, options: argparse.Namespace) -> None:
     found = project.how_right(*(_category(project, each) for each in options.arguments))
     show(options, asdict(found), lambda: found.line())
 
 
-def _show_rare(options: argparse.Namespace, project: Project) -> None:
-    found, registry = project.rare_first(_count("rare", options.arguments or ["50"])), project.registry
-    names, paths = {each.id: each.name for each in registry.active}, project.paths(found)
-    homes = [registry.members.get(key) for key in found]
-    values = [
-        {"picture": key, "category": home, "path": paths[key]} for key, home in zip(found, homes, strict=True)
-    ]
+def _show_rare(project: Project, options: argparse.Namespace) -> None:
+    found = project.rare_first(_count("rare", options.arguments or ["50"]))
+    registry, paths = project.registry, project.paths(found)
+    names = {each.id: each.name for each in registry.active}
+    homes = {key: registry.members.get(key) for key in found}
+    values = [{"picture": key, "category": homes[key], "path": paths[key]} for key in found]
 
-    def text_of() -> str:
+    def text() -> str:
         rows = [
-            [key[:12], "in none" if home is None else names[home], paths[key]]
-            for key, home in zip(found, homes, strict=True)
+            [key[:12], "in none" if home is None else names[home], paths[key]] for key, home in homes.items()
         ]
         return table(["picture", "category", "path"], rows)
 
-    show(options, values, text_of)
+    show(options, values, text)
 
 
 def _count(action: str, arguments: Sequence[str]) -> int:
-    text = arguments[0] if len(arguments) == 1 else ""
-    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
+    if not arguments[0].isdecimal() or len(arguments[0]) > MOST_DIGITS or int(arguments[0]) < 1:
         raise RegistryError(f"Expected {action} COUNT, a whole number from 1 on, got {arguments}.")
-    return int(text)
+    return int(arguments[0])
 
 
-def _rename(project: Project, arguments: Sequence[str]) -> None:
-    if len(arguments) != 2:
-        raise RegistryError(
-            f"Expected rename ID NAME, got {arguments}: put a name of several words in quotes."
-        )
-    project.rename(_category(project, arguments[0]), arguments[1])
+def _split(project: Project, options: argparse.Namespace) -> None:
+    category, *images = options.arguments
+    project.split(_category(project, category), _images(project, images))
 
 
-def _split(project: Project, arguments: Sequence[str]) -> None:
-    if not arguments:
-        raise RegistryError(
-            "Expected split ID, and the images of the new category unless they shall be suggested."
-        )
-    project.split(_category(project, arguments[0]), _images(project, arguments[1:]))
+def _move(project: Project, options: argparse.Namespace) -> None:
+    category, *images = options.arguments
+    project.move(_images(project, images), None if category == "none" else _category(project, category))
 
 
-def _move(project: Project, arguments: Sequence[str]) -> None:
-    if len(arguments) < 2:
-        raise RegistryError(f"Expected move ID IMAGE ..., got {arguments}.")
-    project.move(
-        _images(project, arguments[1:]), None if arguments[0] == "none" else _category(project, arguments[0])
-    )
-
-
-def _dissolve(project: Project, arguments: Sequence[str]) -> None:
-    if len(arguments) not in (1, 2) or arguments[1:] not in ([], ["none"]):
-        raise RegistryError(f"Expected dissolve ID, or dissolve ID none, got {arguments}.")
-    identity = _category(project, arguments[0])
+def _dissolve(project: Project, options: argparse.Namespace) -> None:
+    category, *target = options.arguments
+    if target not in ([], ["none"]):
+        raise RegistryError(f"Expected dissolve ID, or dissolve ID none, got {options.arguments}.")
+    identity = _category(project, category)
     members = project.registry.members_of(identity)
-    project.dissolve(identity, to_nearest=len(arguments) == 1)
+    project.dissolve(identity, to_nearest=not target)
     logger.info(
         "Category %d is gone, and later groupings will not bring it back; undo does. %s",
         identity,
@@ -159,15 +146,13 @@ def _dissolve(project: Project, arguments: Sequence[str]) -> None:
     )
 
 
-def _aside(project: Project, arguments: Sequence[str]) -> None:
-    if not arguments:
-        raise RegistryError("Expected aside ID, or the images to set aside.")
-    registry, one = project.registry, arguments[0]
+def _aside(project: Project, options: argparse.Namespace) -> None:
+    registry, arguments = project.registry, options.arguments
     ids = {str(each) for each in registry.categories} | {each.name for each in registry.active}
-    if len(arguments) > 1 or one not in ids:
+    if len(arguments) > 1 or arguments[0] not in ids:
         project.set_images_aside(_images(project, arguments))
         return
-    identity = _category(project, one)
+    identity = _category(project, arguments[0])
     project.set_aside(identity)
     logger.info(
         "Category %d is set aside with its %d images: it counts for nothing, and what is like it follows it.%s",
@@ -179,17 +164,14 @@ def _aside(project: Project, arguments: Sequence[str]) -> None:
     )
 
 
-def _back(project: Project, arguments: Sequence[str]) -> None:
-    if len(arguments) != 1:
-        raise RegistryError(f"Expected back ID, a category that is set aside, got {arguments}.")
-    project.take_back(_category(project, arguments[0]))
-
-
-def _answer(project: Project, arguments: Sequence[str]) -> None:
-    if len(arguments) != 3 or arguments[2] not in ("same", "different"):
-        raise RegistryError(f"Expected answer IMAGE IMAGE same, or different at the end, got {arguments}.")
-    first, second = _images(project, arguments[:2])
-    project.answer(first, second, same=arguments[2] == "same")
+def _answer(project: Project, options: argparse.Namespace) -> None:
+    *names, said = options.arguments
+    if said not in ("same", "different"):
+        raise RegistryError(
+            f"Expected answer IMAGE IMAGE same, or different at the end, got {options.arguments}."
+        )
+    first, second = _images(project, names)
+    project.answer(first, second, same=said == "same")
 
 
 def _images(project: Project, names: Sequence[str]) -> list[str]:
@@ -220,31 +202,40 @@ def _category(project: Project, text: str) -> int:
     return named[0]
 
 
-_LOOKS: dict[str, Callable[[argparse.Namespace, Project], None]] = {
-    "list": _show,
-    "rare": _show_rare,
-    "right": _show_right,
+_ARGUMENTS = """ID is the number or the name of a category. IMAGE is a file, its picture or sha256 in assignments.csv or
+the beginning of one, or row:NUMBER of a training run."""
+_VIEWS = {
+    "list": Action("", "show all categories", _show),
+    "rare": Action("[COUNT]", "show images far from all that is known, and from each other", _show_rare),
+    "right": Action("[ID]", "estimate the share of right images from those sampled at random", _show_right),
 }
-_ACTIONS: dict[str, Callable[[Project, Sequence[str]], object]] = {
-    "rename": _rename,
-    "merge": lambda project, arguments: project.merge([_category(project, each) for each in arguments]),
-    "split": _split,
-    "move": _move,
-    "gather": lambda project, arguments: project.gather(_images(project, arguments)),
-    "dissolve": _dissolve,
-    "regroup": lambda project, arguments: project.regroup(_count("regroup", arguments)),
-    "aside": _aside,
-    "back": _back,
-    "confirm": lambda project, arguments: project.confirm(_images(project, arguments)),
-    "answer": _answer,
-    "forget": lambda project, arguments: project.forget(_images(project, arguments) or None),
-    "undo": lambda project, arguments: project.undo(),
-    "redo": lambda project, arguments: project.redo(),
-}
-
-# Actions without arguments, and what they do.
-_ALONE = {
-    "list": "shows all categories",
-    "undo": "takes back the newest correction; give it again for the one before",
-    "redo": "does again what was undone last; give it again for the one after",
-}
+_ACTIONS = {
+    "rename": Action("ID NAME", "name a category", lambda project, options: project.rename(
+        _category(project, options.arguments[0]), options.arguments[1]
+    )),
+    "merge": Action("ID ID ...", "make one category of several", lambda project, options: project.merge(
+        [_category(project, each) for each in options.arguments]
+    )),
+    "split": Action("ID [IMAGE ...]", "make some images of a category a new one (default: suggested)", _split),
+    "move": Action("ID IMAGE ...", "move images into a category, or into none (ID none)", _move),
+    "gather": Action("IMAGE ...", "make a category of images", lambda project, options: project.gather(
+        _images(project, options.arguments)
+    )),
+    "dissolve": Action("ID [none]", "remove a category; its images go to the nearest ones, or to none", _dissolve),
+    "regroup": Action("COUNT", "find fewer or more categories", lambda project, options: project.regroup(
+        _count("regroup", options.arguments)
+    )),
+    "aside": Action("ID|IMAGE ...", "set a category aside, with what is like it, or images", _aside),
+    "back": Action("ID", "restore a category that was set aside", lambda project, options: project.take_back(
+        _category(project, options.arguments[0])
+    )),
+    "confirm": Action("IMAGE ...", "confirm the categories of images", lambda project, options: project.confirm(
+        _images(project, options.arguments)
+    )),
+    "answer": Action("IMAGE IMAGE same|different", "say whether two images are of one category", _answer),
+    "forget": Action("[IMAGE ...]", "forget images (default: missing ones)", lambda project, options: project.forget(
+        _images(project, options.arguments) or None
+    )),
+    "undo": Action("", "undo the newest correction; again for the one before", lambda project, _: project.undo()),
+    "redo": Action("", "redo what was undone last; again for the one after", lambda project, _: project.redo()),
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""``promptccd discover``."""
+"""``promptccd discover`` and ``export``."""
 
 import argparse
 import logging
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from promptccd import discovery, reports, systems
-from promptccd.cli.parsing import (
+from promptccd.cli.options import (
     MOST_DIGITS,
     MOST_SEED,
     MOST_WORKERS,
@@ -31,63 +31,72 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-LIKEST = 2  # categories that are named beside images that fit nowhere
+LIKEST = 2  # most similar categories that are named for unassigned images
 
 # Kinds of categories, in the words of the page.
 KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
 
 
-def _declare_discover(found: argparse.ArgumentParser) -> None:
-    found.add_argument(
+def _declare_discover(discover: argparse.ArgumentParser) -> None:
+    discover.add_argument(
         "model",
         metavar="MODEL",
-        help="a finished stage or a bare backbone: folder or Hub id, or photographs, which comes along and needs no "
-        "network; a backbone knows nothing",
+        help="finished stage, whose categories are known, or bare backbone: a folder, a Hub id, or photographs, the "
+        "bundled backbone, which needs no network",
     )
-    found.add_argument("images", metavar="IMAGES", help="a folder, a zip archive, or a data set of the Hub")
-    found.add_argument("--out", metavar="DIR", required=True, help="folder for the results")
-    found.add_argument(
-        "--num_categories", default="auto", metavar="auto|N", help="of all categories, known ones included"
+    discover.add_argument("images", metavar="IMAGES", help="folder, zip archive, or data set of the Hub")
+    discover.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
+    discover.add_argument(
+        "--num_categories",
+        default="auto",
+        metavar="auto|N",
+        help="number of all categories, known ones included (default: auto, which estimates it)",
     )
-    found.add_argument(
-        "--adapt", action="store_true", help="first train one stage on the images, into DIR/stage<t+1>"
+    discover.add_argument(
+        "--adapt", action="store_true", help="training of one stage on the images first, into DIR/stage<t+1>"
     )
-    found.add_argument("--epochs", type=whole_number(), default=AdaptationOptions.epochs, help="of --adapt")
-    found.add_argument(
+    discover.add_argument(
+        "--epochs",
+        type=whole_number(),
+        default=AdaptationOptions.epochs,
+        help=f"epochs of --adapt (default: {AdaptationOptions.epochs})",
+    )
+    discover.add_argument(
         "--batch_size",
         type=whole_number(1),
-        help=f"images per forward ({BATCH_SIZE}, on a GPU {GPU_BATCH_SIZE}), and per step of --adapt "
-        f"({AdaptationOptions.batch_size})",
+        help=f"images per forward (default: {BATCH_SIZE}, on a GPU {GPU_BATCH_SIZE}), and per step of --adapt "
+        f"(default: {AdaptationOptions.batch_size})",
     )
-    spread = found.add_mutually_exclusive_group()
+    spread = discover.add_mutually_exclusive_group()
     add_device(spread)
     spread.add_argument(
         "--devices",
         metavar="all|N",
-        help="look at new files in a process for each of all GPUs, or of N; N processes where there is no GPU",
+        help="GPUs that new files are embedded on, one process each; without a GPU, number of processes",
     )
     spread.add_argument(
         "--engine",
         choices=["ray"],
-        help="look at new files on the Ray cluster that RAY_ADDRESS names, with --workers cores for each task",
+        help="Ray cluster at RAY_ADDRESS, on which new files are embedded, with --workers cores for each task",
     )
     spread.add_argument(
         "--chunk",
         metavar="I/N",
-        help="look at part I of N of the new files and group nothing; when all N are done, the command without it does",
+        help="chunk I of N of the new files, which is embedded and not grouped; when all N are done, the command "
+        "without --chunk groups them",
     )
-    found.add_argument(
+    discover.add_argument(
         "--workers",
         type=whole_number(1, MOST_WORKERS),
-        help="images that are decoded at once; as many as cores",
+        help="number of images that are decoded at once (default: the number of cores)",
     )
-    found.add_argument(
+    discover.add_argument(
         "--limit",
         type=whole_number(1),
         metavar="FILES",
-        help="refuse more files than these; no limit if not given",
+        help="largest number of files; more are refused (default: no limit)",
     )
-    found.add_argument(
+    discover.add_argument(
         "--export",
         nargs="*",
         action="extend",
@@ -96,16 +105,19 @@ def _declare_discover(found: argparse.ArgumentParser) -> None:
         metavar="FORMAT",
         help=f"formats to export the groups in, with the photographs of all sources: {titles()}",
     )
-    found.add_argument(
-        "--precision", choices=["auto", "fp32", "bf16"], default="auto", help="of the features"
+    discover.add_argument(
+        "--precision",
+        choices=["auto", "fp32", "bf16"],
+        default="auto",
+        help="precision of the features (default: auto, bf16 on a GPU with bf16 in hardware)",
     )
-    found.add_argument(
-        "--seed", type=whole_number(0, MOST_SEED), default=1, help="of everything that is drawn"
+    discover.add_argument(
+        "--seed", type=whole_number(0, MOST_SEED), default=1, help="random seed (default: 1)"
     )
-    add_decoding(found)
-    add_plugin(found)
-    add_model_limit(found)
-    found.set_defaults(run=discover_command, needs=("promptccd.discovery.discover",))
+    add_decoding(discover)
+    add_plugin(discover)
+    add_model_limit(discover)
+    discover.set_defaults(run=discover_command, needs=("promptccd.discovery.discover",))
 
 
 def discover_command(options: argparse.Namespace) -> None:
@@ -137,7 +149,7 @@ def discover_command(options: argparse.Namespace) -> None:
             "num_categories": num_categories,
         }
         for name in (name for name, value in later.items() if value):
-            logger.warning("A part groups nothing: --%s is for the command without --chunk.", name)
+            logger.warning("--%s is ignored with --chunk: give it to the command without --chunk.", name)
         return discovery.make_part(session, options.images, options.out, *part)
     with StopRequest() as stop:
         result = discovery.discover(

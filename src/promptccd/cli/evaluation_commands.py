@@ -1,4 +1,4 @@
-"""``promptccd evaluate``, ``report``, and ``audit``, which reads a table and loads no model."""
+"""``promptccd evaluate``, ``report`` and ``audit``; the last reads a table and loads no model."""
 
 import argparse
 from collections import Counter
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import reports, runs
-from promptccd.cli.parsing import MOST_WORKERS, add_device, add_plugin, show, to_json, whole_number
+from promptccd.cli.options import add_device, add_plugin, add_workers, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
@@ -24,7 +24,7 @@ That was a tiny backbone on 8 x 8 digits. What to do next:
   promptccd predict {run}/stage3 FOLDER
       assign your own images to what was found
   promptccd train --config promptccd-cifar100
-      facebook/dinov2-base on CIFAR-100 from the Hub; wants a GPU
+      facebook/dinov2-base on CIFAR-100 from the Hub; needs a GPU
   promptccd train DATA --class_blocks 70 10 10 10
       the same on your data: a folder with one sub-folder of images per category, a CSV of path,label, or a Hub id
 """
@@ -33,27 +33,27 @@ That was a tiny backbone on 8 x 8 digits. What to do next:
 def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.epilog = _protocol_texts()
     evaluate.add_argument(
-        "runs", metavar="RUN", nargs="+", help="output_dir of a training; several are averaged"
+        "runs", metavar="RUN", nargs="+", help="output_dir of a training; several runs are averaged"
     )
     evaluate.add_argument(
         "--protocol",
         choices=list(PROTOCOLS),
         action="append",
         metavar="NAME",
-        help="how it is scored, see below; cacc unless given; may be given several times",
+        help="protocol of the scores, see below; may be repeated (default: cacc)",
     )
     evaluate.add_argument(
         "--test_split",
         metavar="NAME",
-        help="split with the test images; the images left out by --held_out, or else the benchmark's, unless given",
+        help="split with the test images (default: the images left out by --held_out, else the benchmark's)",
     )
     evaluate.add_argument(
         "--estimator",
         choices=ESTIMATORS,
-        help="how unknown numbers of categories are estimated; split_merge unless given",
+        help="estimator of unknown numbers of categories (default: split_merge)",
     )
     evaluate.add_argument(
-        "--baselines", action="store_true", help="also score raw pixels and the frozen backbone"
+        "--baselines", action="store_true", help="scores of raw pixels and the frozen backbone too"
     )
     _add_place_of_data(evaluate)
     add_device(evaluate)
@@ -63,16 +63,12 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
 
 
 def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dataset", help="where the data lies now, if it has moved")
-    parser.add_argument(
-        "--num_workers",
-        type=whole_number(0, MOST_WORKERS),
-        help="loader processes; as the machine allows unless given",
-    )
+    parser.add_argument("--dataset", help="place of the data, if it was moved (default: as recorded)")
+    add_workers(parser)
     parser.add_argument(
         "--image_cache",
         metavar="FOLDER",
-        help="where copies of images are kept: a folder that the training was given, auto, or off; auto unless given",
+        help="place of the copies of images: auto, off, or the folder that the training was given (default: auto)",
     )
 
 
@@ -126,7 +122,7 @@ def _print_score(options: argparse.Namespace, title: str, score: "ContinualScore
 
 
 def _print_streams(options: argparse.Namespace, path: str, evaluation: "runs.RunEvaluation") -> None:
-    """What can be said of a run on streams that nobody has labels of."""
+    """Print the streams of a run without labels, and the accuracy on held-out images."""
     streams, held_out = runs.stream_records(evaluation.run), evaluation.held_out_accuracy()
     values = {"streams": [asdict(each) for each in streams], "held_out": held_out}
 
@@ -168,7 +164,7 @@ def _protocol_texts() -> str:
     lines = ["protocols (--protocol NAME):"]
     for name, protocol in PROTOCOLS.items():
         lines += [f"  {name}", f"      {protocol.text}"]
-        lines += [f"      scored: {protocol.images}", f"      settled: {protocol.reference}"]
+        lines += [f"      scored: {protocol.images}", f"      reference: {protocol.reference}"]
         lines += [f"      {protocol.counted}: {protocol.count}"]
     return "\n".join(lines)
 
@@ -178,22 +174,25 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
         "runs",
         metavar="RUN",
         nargs="+",
-        help="output_dir of a training; runs named <name>-seed<n> are averaged",
+        help="output_dir of a training; runs named NAME-seedN are averaged",
     )
-    report.add_argument("--out", metavar="DIR", required=True, help="folder for the page and its numbers")
-    report.add_argument("--compare", action="store_true", help="put runs of different names side by side")
+    report.add_argument("--out", metavar="DIR", required=True, help="folder of the page and its numbers")
+    report.add_argument("--compare", action="store_true", help="comparison of runs of different names")
     report.add_argument(
-        "--map", choices=["tsne", "pca"], default="tsne", help="how features are laid out in 2-D"
+        "--map", choices=["tsne", "pca"], default="tsne", help="layout of the features in 2-D (default: tsne)"
     )
     report.add_argument("--no-map", action="store_true", help="no map of the features")
     report.add_argument(
-        "--points", type=whole_number(2), default=1500, help="about how many images the map shows"
+        "--points",
+        type=whole_number(2),
+        default=1500,
+        help="approximate number of images on the map (default: 1500)",
     )
     report.add_argument(
         "--samples",
         type=whole_number(0, 1_000),
         default=8,
-        help="pictures per discovered category, 0 for none",
+        help="images shown per discovered category (default: 8)",
     )
     _add_place_of_data(report)
     add_plugin(report)
@@ -218,11 +217,15 @@ def report_command(options: argparse.Namespace) -> None:
 
 
 def _declare_audit(audit: argparse.ArgumentParser) -> None:
-    audit.add_argument("--benchmark", help="one data set, as a recipe names it; all of them otherwise")
-    audit.add_argument("--protocol", default="transductive_cacc", help="protocol of the rows, or all")
-    audit.add_argument("--method", help="one method; all of them otherwise")
-    audit.add_argument("--backbone", choices=["dino", "dinov2", "other"], help="all of them otherwise")
-    audit.add_argument("--verdict", choices=get_args(Outcome), help="show rows with this verdict only")
+    audit.add_argument("--benchmark", help="data set, by its name in recipes (default: all)")
+    audit.add_argument(
+        "--protocol",
+        default="transductive_cacc",
+        help="protocol, or all (default: transductive_cacc)",
+    )
+    audit.add_argument("--method", help="method (default: all)")
+    audit.add_argument("--backbone", choices=["dino", "dinov2", "other"], help="backbone (default: all)")
+    audit.add_argument("--verdict", choices=get_args(Outcome), help="verdict of the rows (default: all)")
     audit.set_defaults(run=audit_command)
 
 

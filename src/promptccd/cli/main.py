@@ -1,4 +1,4 @@
-"""The command ``promptccd``. Whatever imports a neighbour waits for `main`, which knows what to say of a broken one."""
+"""The command ``promptccd``: it finds the command that was typed, imports what it needs, and runs it."""
 
 from __future__ import annotations
 
@@ -11,56 +11,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from promptccd import __version__, processes
-from promptccd.cli.ends import (
-    end_of,
-    ended_by_signals,
-    let_go_of_stdout,
+from promptccd.cli.exit_codes import (
+    advised,
+    close_stdout,
+    exit_for,
     make_printable,
-    say,
-    with_next,
+    signals_end_command,
+    to_stderr,
 )
 from promptccd.cli.logs import log_to_stderr
 from promptccd.errors import DiskError
 
 if TYPE_CHECKING:
-    from promptccd.cli.parsing import Parser
+    from promptccd.cli.options import Parser
 
-# What every command does, by the module beside this one that declares it, in a function `_declare_NAME`. Only the
-# typed command's module is imported, and what the command needs only after its words have been read: help waits for no
-# torch.
+# The description of every command, by the module that declares it in a function `_declare_NAME`. Only the module of the
+# typed command is imported, and what the command needs only after its words were read: help waits for no torch.
 COMMANDS = {
     "training_commands": {
-        "train": "train on your images, or all stages of a recipe; a run that was begun goes on",
-        "split": "show the stages that images or a recipe are cut into; trains nothing",
-        "data": "make copies of images that all trainings on them share; a training makes them, too",
-        "parameters": "count what a model learns, part by part",
-        "recipes": "list the recipes that come along",
+        "train": "Train all stages on your images or by a recipe; resumes an interrupted run.",
+        "split": "Show the stages that images or a recipe are cut into; trains nothing.",
+        "data": "Make the copies of images that all trainings on them share; a training makes them too.",
+        "parameters": "Count the parameters that a model learns.",
+        "recipes": "List the bundled recipes.",
     },
     "sweep_commands": {
-        "sweep": "train recipes x values x seeds and compare them; one that was begun goes on",
+        "sweep": "Train and compare recipes x values x seeds; resumes an interrupted sweep.",
     },
     "evaluation_commands": {
-        "evaluate": "recompute a run's table from its saved stages",
-        "report": "write a page about runs: an HTML file that stands alone, CSV and JSON",
-        "audit": "hold the paper's rows against the split they are said to come from",
+        "evaluate": "Recompute the scores of runs from their saved stages.",
+        "report": "Write a page about runs: one HTML file, with CSV and JSON.",
+        "audit": "Check the rows that the paper prints against the split they are said to come from.",
     },
     "model_commands": {
-        "explain": "show what a stage looked at in an image, and which prompts acted",
-        "predict": "assign the images of a folder to a stage's categories",
-        "push": "push a run's stages to the Hub, a repository each",
-        "space": "put the page on the Hub, as a Space over a model of yours",
-        "verify": "recompute what a run or a repository claims",
+        "explain": "Show what a stage attended to in an image, and which prompts acted.",
+        "predict": "Assign images to the categories of a stage.",
+        "push": "Push the stages of a run to the Hub, each to its own repository.",
+        "space": "Put the page on the Hub, as a Space with a model of yours.",
+        "verify": "Recompute what a run or a repository claims.",
     },
     "discovery_commands": {
-        "discover": "group your images: known categories and new ones",
-        "export": "take groups along: sorted into folders, as keywords, or to publish",
+        "discover": "Group your images into known categories and new ones.",
+        "export": "Export groups: as folders, as keywords, or as a data set to publish.",
     },
     "page_commands": {
-        "demo": "the page for people: group your images in the browser",
-        "open": "sort photographs by eye: your folder as groups, in the browser",
+        "demo": "Serve the page on which people group their images in the browser.",
+        "open": "Review and correct the groups of your photographs in the browser.",
     },
     "category_commands": {
-        "categories": "list, rename, merge or dissolve categories, move images, undo; ids are never reused",
+        "categories": "List, rename, merge, split or dissolve categories, move images, undo; ids are never reused.",
     },
 }
 
@@ -82,19 +81,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             import_module(module)
         for place in getattr(options, "plugin", ()):
             import_module("promptccd.methods").load_plugin(place)
-        with ended_by_signals():
+        with signals_end_command():
             _run(options)
     except (Exception, KeyboardInterrupt) as error:
-        end = end_of(error)
+        end = exit_for(error)
         if end is None:
             raise
-        if end.exit_code > 128 and threading.current_thread() is threading.main_thread():
+        if end.code > 128 and threading.current_thread() is threading.main_thread():
             processes.on_ending(processes.IGNORED)  # a signal ended it: a second one is not reported again
-        let_go_of_stdout()
+        close_stdout()
         if "--debug" in words:
             traceback.print_exception(error)
-        say(with_next(end, words))
-        return end.exit_code
+        to_stderr(advised(end, words))
+        return end.code
     return 0
 
 
@@ -121,9 +120,9 @@ def _run(options: Any) -> None:
 def parse(words: Sequence[str]) -> Any:
     """The options of the typed command, with ``run``; if help or the version is asked for, prints it and exits."""
     name = words[0] if words else ""
-    if (typed := command_parser(name)) is not None:
+    if (typed := command_parser(name, shows_all="--help-all" in words)) is not None:
         return typed.parse_args(words[1:])
-    from promptccd.cli.parsing import Parser
+    from promptccd.cli.options import Parser
 
     parser = Parser(prog="promptccd", description="Continual category discovery with prompt pools.")
     parser.add_argument("--version", action="version", version=f"promptccd {__version__}")
@@ -136,15 +135,20 @@ def parse(words: Sequence[str]) -> Any:
     return parser.parse_args(words or ["--help"])
 
 
-def command_parser(name: str) -> Parser | None:
-    """The parser of a command, whose module is imported; none if there is no such command."""
-    from promptccd.cli.parsing import Parser
+def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
+    """The parser of a command, whose module is imported; `None` if there is no such command.
+
+    Args:
+        name: of the command.
+        shows_all: whether its help shows the advanced options too.
+    """
+    from promptccd.cli.options import Parser
 
     for module, commands in COMMANDS.items():
         if name in commands:
-            parser = Parser(prog=f"promptccd {name}", description=commands[name])
-            parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-            parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+            parser = Parser(prog=f"promptccd {name}", description=commands[name], shows_all=shows_all)
+            parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+            parser.add_argument("--debug", action="store_true", help="traceback of an error")
             getattr(import_module(f"promptccd.cli.{module}"), f"_declare_{name}")(parser)
             return parser
     return None

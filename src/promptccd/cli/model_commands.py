@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import hub, runs
-from promptccd.cli.parsing import (
+from promptccd.cli.options import (
     add_decoding,
     add_device,
     add_model_limit,
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 def _declare_explain(explain: argparse.ArgumentParser) -> None:
     explain.add_argument(
-        "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run its last one"
+        "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage"
     )
     explain.add_argument("image", metavar="IMAGE", help="an image file")
-    explain.add_argument("--out", metavar="DIR", required=True, help="folder for the arrays and the overlay")
+    explain.add_argument("--out", metavar="DIR", required=True, help="folder of the arrays and the overlay")
     add_device(explain)
     add_plugin(explain)
     add_model_limit(explain)
@@ -38,7 +38,7 @@ def _declare_explain(explain: argparse.ArgumentParser) -> None:
 
 def _declare_predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument(
-        "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run its last one"
+        "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage"
     )
     predict.add_argument(
         "folder", metavar="FOLDER", help="folder of images, searched with its sub-folders; or one image"
@@ -47,7 +47,7 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
         "--top_k",
         metavar="N",
         type=whole_number(1),
-        help="the likeliest N categories of every image, a line each, best first; the likeliest one unless given",
+        help="number of the most likely categories listed per image (default: 1)",
     )
     add_device(predict)
     add_plugin(predict)
@@ -106,13 +106,13 @@ def predict_command(options: argparse.Namespace) -> None:
 
 def _declare_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("run_folder", metavar="RUN", nargs="?", help="output_dir of a training")
+    push.add_argument("--metric", metavar="NS/cacc", help="Space of the metric, pushed instead of a run")
+    push.add_argument("--namespace", help="user or organisation (default: the logged-in user)")
     push.add_argument(
-        "--metric", metavar="NS/cacc", help="instead of a run, put the metric on the Hub, as a Space"
+        "--stage", type=whole_number(0), help="number of a stage (default: all finished stages)"
     )
-    push.add_argument("--namespace", help="user or organisation (default: who is logged in)")
-    push.add_argument("--stage", type=whole_number(0), help="one stage (default: all that are finished)")
-    push.add_argument("--private", action="store_true", help="make new repositories private")
-    push.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+    push.add_argument("--private", action="store_true", help="private visibility of new repositories")
+    push.add_argument("--dry-run", action="store_true", help="list of what would be sent; nothing is sent")
     add_push_target(push)
     add_plugin(push)
     push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.metric"))
@@ -120,18 +120,18 @@ def _declare_push(push: argparse.ArgumentParser) -> None:
 
 def _declare_space(space: argparse.ArgumentParser) -> None:
     space.add_argument(
-        "action", choices=["push"], metavar="push", help="make the Space, or bring it up to date"
+        "action", choices=["push"], metavar="push", help="the only action: create or update the Space"
     )
     space.add_argument("repo", metavar="REPO", help="name of the Space, with or without a namespace")
     space.add_argument(
         "--model",
         metavar="CHECKPOINT",
         required=True,
-        help="what groups the images: a finished stage or a DINO backbone on the Hub, at its newest commit unless "
-        "@REVISION follows; or photographs, which comes along",
+        help="model that groups the images: a finished stage or DINO backbone on the Hub, with @REVISION for a commit "
+        "(default: the newest); or photographs, the bundled backbone",
     )
-    space.add_argument("--private", action="store_true", help="let nobody else see it")
-    space.add_argument("--dry-run", action="store_true", help="only list what would be sent")
+    space.add_argument("--private", action="store_true", help="private visibility")
+    space.add_argument("--dry-run", action="store_true", help="list of what would be sent; nothing is sent")
     add_plugin(space)
     space.set_defaults(run=space_command, needs=("promptccd.hub.space",))
 
@@ -140,10 +140,10 @@ def _declare_verify(verify_: argparse.ArgumentParser) -> None:
     verify_.add_argument(
         "place",
         metavar="REPO_OR_RUN",
-        help="output_dir of a training, a stage, or its repository, also as NAME@REVISION or by its address",
+        help="output_dir of a training, a stage, or a repository, by NAME, NAME@REVISION or address",
     )
-    verify_.add_argument("--quick", action="store_true", help="do not group the images anew")
-    verify_.add_argument("--dataset", help="where the data of a run lies now, if it has moved")
+    verify_.add_argument("--quick", action="store_true", help="checks without grouping the images again")
+    verify_.add_argument("--dataset", help="place of the data, if it was moved (default: as recorded)")
     add_plugin(verify_)
     verify_.set_defaults(run=verify_command, needs=("promptccd.hub.verify",))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from promptccd import runs
 from promptccd.cli.logs import hide_bars
-from promptccd.cli.parsing import add_decoding, limits_of, whole_number
+from promptccd.cli.options import add_decoding, limits_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import page as pages
 from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at, one_line
@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COMES_ALONG = "photographs"
-_BESIDE = "-groups"
+BUNDLED_MODEL = "photographs"
+_SUFFIX = "-groups"
 
 
 def _declare_open(opened: argparse.ArgumentParser) -> None:
-    opened.add_argument("folder", metavar="FOLDER", help="photographs, or the --out of promptccd discover")
     opened.add_argument(
-        "--model",
-        default=COMES_ALONG,
-        help=f"finds the groups of photographs: a finished stage or a bare backbone; {COMES_ALONG}, which comes along "
-        "and needs no network, if not given",
+        "folder", metavar="FOLDER", help="folder of photographs, or the --out of promptccd discover"
     )
     opened.add_argument(
-        "--out", metavar="DIR", help=f"where groups and corrections are kept; FOLDER{_BESIDE} if not given"
+        "--model",
+        default=BUNDLED_MODEL,
+        help="model that finds the groups: a finished stage or a bare backbone, as a folder or Hub id (default: "
+        f"{BUNDLED_MODEL}, the bundled backbone)",
+    )
+    opened.add_argument(
+        "--out", metavar="DIR", help=f"folder of the groups and corrections (default: FOLDER{_SUFFIX})"
     )
     add_decoding(opened)
     _add_page_options(opened)
@@ -56,7 +58,7 @@ def open_command(options: argparse.Namespace) -> None:
         return
     if is_project and (options.bit_depth or options.max_megapixels or options.image_roots):
         logger.warning(
-            "--bit-depth, --max-megapixels and --image-roots are for reading photographs, which %s are not: give the "
+            "--bit-depth, --max-megapixels and --image_roots apply to photographs, and %s is a project: give the "
             "folder of photographs with them.", folder,
         )  # fmt: skip
     if not is_project:
@@ -101,7 +103,7 @@ def _place_beside(folder: Path, out: str | None) -> Path:
     place = folder.resolve() if folder.name == ".." else folder.absolute()
     if not place.name:
         raise ConfigurationError(f"{str(folder)!r} has no folder beside it: give an --out for the groups.")
-    return place.with_name(f"{place.name}{_BESIDE}")
+    return place.with_name(f"{place.name}{_SUFFIX}")
 
 
 def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
@@ -141,18 +143,20 @@ def _declare_demo(demo: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         nargs="?",
-        help=f"a finished stage or a bare backbone: folder or Hub id; {DEFAULT_MODEL} if not given, or "
-        f"{COMES_ALONG}, which comes along, where that cannot be reached",
+        help=f"finished stage or bare backbone, as a folder or Hub id (default: {DEFAULT_MODEL}, or without the Hub "
+        f"{BUNDLED_MODEL}, the bundled backbone)",
     )
     demo.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets the whole network in"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 for the whole network (default: 127.0.0.1)",
     )
     _add_page_options(demo)
     demo.add_argument(
         "--name",
         action="append",
         default=[],
-        help="a name that the page is asked for by, besides localhost and addresses, such as that of a proxy before it",
+        help="further host name of the page, such as the name of a proxy; may be repeated",
     )
     demo.set_defaults(run=demo_command, needs=("promptccd.discovery.discover",))
 
@@ -188,22 +192,22 @@ def _model_of_page(asked: str | None) -> str:
     except (OSError, ValueError) as error:
         if asked is None:
             logger.warning(
-                "%s cannot be reached: the page works with %s, a small backbone of 2.7 million parameters that comes "
-                "along.", DEFAULT_MODEL, COMES_ALONG,
+                "%s cannot be reached: the page works with %s, a bundled backbone of 2.7 million parameters.",
+                DEFAULT_MODEL, BUNDLED_MODEL,
             )  # fmt: skip
-            return COMES_ALONG
+            return BUNDLED_MODEL
         raise RunError(
-            f"Cannot load a model from {name!r}: {one_line(error)} Without one, `promptccd demo {COMES_ALONG}` works "
-            "with a small backbone that comes along."
+            f"Cannot load a model from {name!r}: {one_line(error)} `promptccd demo {BUNDLED_MODEL}` uses the "
+            "bundled backbone."
         ) from error
     return name
 
 
 def _add_page_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--port", type=whole_number(1, 65_535), help="the first free one from 7860 on if not given"
+        "--port", type=whole_number(1, 65_535), help="port (default: the first free one from 7860)"
     )
-    parser.add_argument("--no-browser", action="store_true", help="open no browser")
+    parser.add_argument("--no-browser", action="store_true", help="no new browser window")
 
 
 def _serve(server: "ServingThread", options: argparse.Namespace, farewell: str) -> None:

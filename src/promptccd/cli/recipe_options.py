@@ -4,13 +4,14 @@ import argparse
 import dataclasses
 import inspect
 import typing
+from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from promptccd import runs
-from promptccd.cli.parsing import Parser, add_plugin
+from promptccd.cli.options import Parser, add_plugin
 from promptccd.data.options import alternatives
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
@@ -28,7 +29,7 @@ _WORDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 
 
 def add_recipe_options(parser: Parser, only: Collection[str] = (), without: Collection[str] = ()) -> None:
-    """Add ``--section.field`` for every field, and ``--field`` where no earlier section has that name.
+    """Add ``--field`` for every field, and ``--section.field`` where sections share the name.
 
     Options of methods are added if one is typed, or for ``--help-all``.
 
@@ -37,20 +38,26 @@ def add_recipe_options(parser: Parser, only: Collection[str] = (), without: Coll
         only: fields that the command reads, such as ``data.split``; all of them unless given.
         without: fields that the command sets itself: ``--help`` does not show them.
     """
-    taken: set[str] = set()
-    for section, kind in section_types().items():
-        group = parser.add_argument_group(section, _first_line(kind))
-        for item in dataclasses.fields(kind):
-            name = f"{section}.{item.name}"
+    sections = section_types()
+    counts = Counter(item.name for kind in sections.values() for item in dataclasses.fields(kind))
+    added: set[str] = set()
+    for section, kind in sections.items():
+        items = {f"{section}.{item.name}": item for item in dataclasses.fields(kind)}
+        shown = {
+            name for name, item in items.items()
+            if parser.shows_all or name in only or (item.metadata["common"] and name not in without and not only)
+        }  # fmt: skip
+        group = parser.add_argument_group(section, _first_line(kind) if shown else None)
+        for name, item in items.items():
             if only and name not in only:
                 continue
-            flags = [f"--{name}"] if item.name in taken else [f"--{item.name}", f"--{name}"]
-            taken.add(item.name)
+            flags = [f"--{item.name}"] * (item.name not in added) + [f"--{name}"] * (counts[item.name] > 1)
+            added.add(item.name)
             meaning = item.metadata["help"]
             meaning += _default(item) if "(none:" not in meaning else ""
-            is_common = item.metadata["common"] and name not in without
-            _add_field(parser, group, flags, item.type, meaning, advanced=not (is_common or only))
+            _add_field(parser, group, flags, name, item.type, meaning if name in shown else None)
     if not only:
+        parser.add_argument("--help-all", action="help", help="show all options, those of methods too")
         parser.more = lambda words: _add_method_options(parser, words)
 
 
@@ -72,33 +79,29 @@ def _add_method_options(parser: Parser, words: Iterable[str]) -> None:
         own = [f"{method}: {item.default}" for method, item in items]
         shown = f"default: {values.pop()}" if len(values) == 1 else "defaults of " + ", ".join(own)
         hint = int | Literal["auto"] if name == "num_parts" else items[0][1].type
-        names, meaning = (f"--{name}", f"--model.{name}"), f"{meanings[name]} ({shown})"
-        flags = [flag for flag in names if flag not in parser._option_string_actions]
-        _add_field(parser, group, flags, hint, meaning, advanced=True)
+        flag = f"--{name}" if f"--{name}" not in parser._option_string_actions else f"--model.{name}"
+        _add_field(parser, group, [flag], f"model.{name}", hint, f"{meanings[name]} ({shown})")
 
 
 def _add_field(
     parser: Parser,
     group: argparse._ArgumentGroup,
     flags: list[str],
+    name: str,
     hint: Any,
-    meaning: str,
-    *,
-    advanced: bool,
+    meaning: str | None,
 ) -> None:
-    dest = flags[-1].removeprefix("--")
-    parser.hints[dest] = hint
+    """Add the option of a field; help shows it if it has a meaning."""
+    parser.hints[name] = hint
     metavar, choices = _metavar(hint)
-    action = group.add_argument(
+    group.add_argument(
         *flags,
-        dest=dest,
+        dest=name,
         nargs="+" if "list" in describe_type(hint) else None,
         metavar=metavar,
         default=argparse.SUPPRESS,
-        help=f"{meaning}{choices}".replace("%", "%%"),
+        help=argparse.SUPPRESS if meaning is None else f"{meaning}{choices}".replace("%", "%%"),
     )
-    if advanced:
-        parser.advanced.add(action)
 
 
 def _metavar(hint: Any) -> tuple[str, str]:
@@ -141,15 +144,14 @@ def add_what(parser: Parser) -> None:
         "what",
         metavar="IMAGES|RECIPE|RUN",
         nargs="?",
-        help="your images: a folder with a sub-folder per category, a CSV of path,label, a parquet file or a data set "
-        "of the Hub; or a recipe, as for --config; or the folder of a run to resume, also with further --unlabelled "
-        "and --labels",
+        help="your images: a folder with a sub-folder per category, a CSV of path,label, a parquet file or a Hub data "
+        "set; or a recipe, as for --config; or the folder of a run to resume",
     )
     parser.add_argument("--config", metavar="RECIPE", help="name of `promptccd recipes`, or a YAML file")
     parser.add_argument(
         "--method",
         metavar="NAME",
-        help="method for your images, of `promptccd recipes` or a plugin (default: promptccd)",
+        help="method for your images, from `promptccd recipes` or a plugin (default: promptccd)",
     )
     add_plugin(parser)
     add_recipe_options(parser)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd import evaluation, reports, runs
-from promptccd.cli.parsing import MOST_SEED, MOST_WORKERS, Parser, add_plugin, show, whole_number
+from promptccd.cli.options import MOST_SEED, MOST_WORKERS, Parser, add_plugin, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
 from promptccd.disk import make_inside, write_file
@@ -150,8 +150,8 @@ def _declare_sweep(sweep: Parser) -> None:
         "images",
         metavar="IMAGES",
         nargs="?",
-        help="your images, as for `promptccd train`, instead of --config; half of the categories are labelled unless "
-        "--class_blocks says otherwise",
+        help="your images, as for `promptccd train`, instead of --config; --class_blocks sets the labelled categories "
+        "(default: half of them)",
     )
     sweep.add_argument("--method", metavar="NAME", nargs="+", help="methods for IMAGES (default: promptccd)")
     sweep.add_argument(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import data, hub, runs
-from promptccd.cli.parsing import Parser, add_push_target, show
+from promptccd.cli.options import Parser, add_push_target, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.disk import readable_size
@@ -26,15 +26,13 @@ def _declare_train(train: Parser) -> None:
 
 
 def _declare_split(split: Parser) -> None:
-    split.add_argument("--push", metavar="NS/NAME", help="publish the stages as a data set on the Hub")
+    split.add_argument("--push", metavar="NS/NAME", help="data set of the Hub to publish the stages as")
+    split.add_argument("--ids-only", action="store_true", help="the stage of every image, without the images")
+    split.add_argument("--public", action="store_true", help="public visibility (default: private)")
+    split.add_argument("--private", action="store_true", help="private visibility, the default")
     split.add_argument(
-        "--ids-only", action="store_true", help="publish which image belongs where, not the images"
+        "--dry-run", action="store_true", help="list of what --push would send; nothing is sent"
     )
-    split.add_argument(
-        "--public", action="store_true", help="let everybody see the data set (default: only you)"
-    )
-    split.add_argument("--private", action="store_true", help="only you can see it, as by default")
-    split.add_argument("--dry-run", action="store_true", help="only say what --push would send")
     add_push_target(split)
     add_what(split)
     split.set_defaults(run=split_command, needs=("promptccd.runs.train", "promptccd.hub.stages"))
@@ -45,7 +43,7 @@ def _declare_data(parser: Parser) -> None:
         "action",
         metavar="ACTION",
         choices=["cache"],
-        help="cache: look at every image, say which cannot be used, and keep what views are cut from",
+        help="the only action: cache, which reads every image, reports unusable ones and stores the copies",
     )
     add_what(parser)
     parser.set_defaults(run=data_command, needs=("promptccd.runs.train", "promptccd.data.cached"))
@@ -158,7 +156,7 @@ def _declare_recipes(recipes: Parser) -> None:
         "word",
         metavar="WORD",
         nargs="?",
-        help="list those whose name has it; methods and data sets unless given",
+        help="part of the names of the listed recipes (default: the methods and data sets)",
     )
     recipes.set_defaults(run=recipes_command)
 
@@ -170,7 +168,7 @@ def recipes_command(options: argparse.Namespace) -> None:
     if not paths:
         hint = did_you_mean(options.word, (path.stem for path in recipes_in(folder)))
         raise ConfigurationError(
-            f"No recipe is called {options.word!r}.{hint} `promptccd recipes` says which there are."
+            f"No recipe is called {options.word!r}.{hint} `promptccd recipes` lists the recipes."
         )
     rows = [_row(path) for path in paths]
     show(options, rows, lambda: "\n".join(_named(rows) if options.word else _parts(rows)))

@@ -425,9 +425,9 @@ def _trial(features: Tensor, labels: Tensor, held_out: int, generator: torch.Gen
     labelled, free = [], []
     for place, category in enumerate(categories.tolist()):
         rows = shuffled[labels[shuffled] == category][:MOST_OF_A_CATEGORY]
-        kept = max(1, len(rows) - max(1, len(rows) // 4)) if place >= held_out else 0
-        labelled.append(rows[:kept])
-        free.append(rows[kept:])
+        num_labelled = max(1, len(rows) - max(1, len(rows) // 4)) if place >= held_out else 0
+        labelled.append(rows[:num_labelled])
+        free.append(rows[num_labelled:])
     sizes = torch.tensor([len(rows) for rows in labelled[held_out:]])
     return Trial(
         features[torch.cat(labelled).to(features.device)],

@@ -204,8 +204,8 @@ def _candidate_places(points: Tensor, known: Tensor, most: int, draw: np.random.
         labels = squared_distances(points, torch.cat([known, places])).argmin(1)
         sizes = labels.bincount(minlength=len(known) + len(places))
         sums = points.new_zeros(len(sizes), points.shape[1]).index_add_(0, labels, points)
-        kept = sizes[len(known) :] >= 2
-        places = sums[len(known) :][kept] / sizes[len(known) :][kept, None]
+        large = sizes[len(known) :] >= 2
+        places = sums[len(known) :][large] / sizes[len(known) :][large, None]
     return places
 
 
@@ -216,16 +216,16 @@ def _chances(late: Tensor, before: Tensor, existing: Tensor, known: Tensor, plac
     comes now. Given the number of both in a place, that of late ones is then binomial.
     """
     all_centres, count = torch.cat([known, places]), len(existing)
-    in_known, here = [], []
+    in_known, nearest = [], []
     for points in (late, before):
         squared = squared_distances(points, all_centres)
         in_known.append(squared[:, :count].argmin(1))
-        here.append(squared.argmin(1) - len(known))
+        nearest.append(squared.argmin(1) - len(known))
     usual = len(late) / len(before)
     more_often = in_known[0].bincount(minlength=count) / in_known[1].bincount(minlength=count).clamp(min=1)
     chances = np.ones(len(places))
     for place in range(len(places)):
-        now, earlier = in_known[0][here[0] == place], in_known[1][here[1] == place]
+        now, earlier = in_known[0][nearest[0] == place], in_known[1][nearest[1] == place]
         if not len(now):
             continue
         # Where no earlier image lies, the next one would weigh as much as those of the categories around.

@@ -37,9 +37,9 @@ from promptccd.images.kinds import heif_plugin
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2  # of files, and of the functions that make their content
+COPY_FORMAT = 2  # of files, and of the functions that make their content
 PART = 256  # images of a file
-AT_ONCE = 16  # images between two looks at signals; large images take .1 s each
+IMAGES_AT_ONCE = 16  # images between two looks at signals; large images take .1 s each
 MEMORY_BYTES = 2**30  # copies of a stage where none are on disk
 SHARE = 0.5  # of the free space that missing copies may take
 _SCHEMA = pa.schema({
@@ -68,7 +68,7 @@ class _Decoding(Dataset):
         return found
 
 
-def _decoded(
+def _decoded_parts(
     images: Stage | ImageRows,
     views: ViewOptions | None,
     parts: Sequence[Sequence[int]],
@@ -77,7 +77,9 @@ def _decoded(
     label: str,
 ) -> Iterator[pa.RecordBatch]:
     """The images of every part, by their numbers."""
-    batches = [list(rows[at : at + AT_ONCE]) for rows in parts for at in range(0, len(rows), AT_ONCE)]
+    batches = [
+        list(rows[at : at + IMAGES_AT_ONCE]) for rows in parts for at in range(0, len(rows), IMAGES_AT_ONCE)
+    ]
     loader = DataLoader(
         _Decoding(images, views), batch_sampler=batches, collate_fn=list, **loader_options(num_workers)
     )
@@ -90,14 +92,14 @@ def _in_parts(count: int) -> list[range]:
     return [range(first, min(first + PART, count)) for first in range(0, count, PART)]
 
 
-class _Part:
+class _CopyPart:
     """Up to `PART` decoded images, in memory or mapped from a file."""
 
     def __init__(self, batch: pa.RecordBatch, path: Path | None = None):
         self.batch, self.path = batch, path
 
     @classmethod
-    def at(cls, path: Path) -> "_Part | None":
+    def at(cls, path: Path) -> "_CopyPart | None":
         """The images of a file; `None` if there is none, or if it is damaged, which is logged."""
         try:
             batch = pa.ipc.open_file(pa.py_buffer(np.memmap(path, np.uint8, "r"))).get_batch(0)
@@ -114,7 +116,9 @@ class _Part:
         return None
 
     def __reduce__(self) -> Any:
-        return (_Part.at, (self.path,)) if self.path else (_Part, (self.batch,))  # each process maps the file
+        return (
+            (_CopyPart.at, (self.path,)) if self.path else (_CopyPart, (self.batch,))
+        )  # each process maps the file
 
     @cached_property
     def pixels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -127,7 +131,7 @@ class _Part:
 class CheckedStage:
     """The images of a stage, in order, each decoded once."""
 
-    def __init__(self, stage: Stage, parts: Sequence[_Part], rows: np.ndarray):
+    def __init__(self, stage: Stage, parts: Sequence[_CopyPart], rows: np.ndarray):
         self._stage, self._parts, self._rows = stage, parts, rows
 
     def __iter__(self) -> Iterator[tuple[Verdict, bytes]]:
@@ -157,7 +161,9 @@ class ImageCache:
 
     def __init__(self, views: ViewOptions | None, folder: Path | None = None):
         self._views, self._folder = views, folder
-        self._opened: dict[int, tuple[ImageRows, list[_Part]]] = {}  # by id of the table, which is referenced
+        self._opened: dict[
+            int, tuple[ImageRows, list[_CopyPart]]
+        ] = {}  # by id of the table, which is referenced
 
     @classmethod
     def at(cls, place: str, views: ViewOptions) -> "ImageCache":
@@ -178,10 +184,10 @@ class ImageCache:
                 )  # fmt: skip
                 self._folder = None
         label, parts, room = f"stage {stage.index}: reading images", [], MEMORY_BYTES
-        for batch in _decoded(stage, self._views, _in_parts(len(stage)), num_workers, progress, label):
+        for batch in _decoded_parts(stage, self._views, _in_parts(len(stage)), num_workers, progress, label):
             room -= batch.nbytes
             nothing = pa.nulls(len(batch), pa.large_binary())
-            parts.append(_Part(batch if room >= 0 else batch.set_column(5, "pixels", nothing)))
+            parts.append(_CopyPart(batch if room >= 0 else batch.set_column(5, "pixels", nothing)))
         return CheckedStage(stage, parts, np.arange(len(stage)))
 
     def make(self, stages: Iterable[Stage], num_workers: int | None, progress: Progress) -> dict[str, Any]:
@@ -200,24 +206,24 @@ class ImageCache:
 
     def _on_disk(
         self, folder: Path, images: ImageRows, num_workers: int | None, progress: Progress
-    ) -> list[_Part]:
+    ) -> list[_CopyPart]:
         """All images of a table, by part; missing files are made first, or waited for."""
         if id(images) not in self._opened:
             assert self._views is not None
             paths = _paths_of(folder, images, self._views)
-            parts = [_Part.at(path) for path in paths]
+            parts = [_CopyPart.at(path) for path in paths]
             if None in parts:
                 disk.make_folder(folder)
                 with _only_process(folder, progress):
-                    _make(paths, images, self._views, num_workers, progress)
-                parts = [_Part.at(path) for path in paths]
+                    _make_missing(paths, images, self._views, num_workers, progress)
+                parts = [_CopyPart.at(path) for path in paths]
             self._opened[id(images)] = images, [part for part in parts if part is not None]
         return self._opened[id(images)][1]
 
 
 def _paths_of(folder: Path, images: ImageRows, views: ViewOptions) -> list[Path]:
     """The file of every part, named by what its copies depend on."""
-    made_as = repr((FORMAT, views.resize_size, images.decoding, _decoders())).encode()
+    made_as = repr((COPY_FORMAT, views.resize_size, images.decoding, _decoders())).encode()
     known, paths = list(images.content_keys()), []
     for rows in _in_parts(len(known)):
         digest = hashlib.blake2b(made_as, digest_size=16)
@@ -256,14 +262,14 @@ def _only_process(folder: Path, progress: Progress) -> Iterator[None]:
         lock.release()
 
 
-def _make(
+def _make_missing(
     paths: Sequence[Path], images: ImageRows, views: ViewOptions, num_workers: int | None, progress: Progress
 ) -> None:
     """Make the files that are missing, in order; after a kill, finished files stay."""
     parts = zip(paths, _in_parts(len(images)), strict=True)
-    missing = {path: rows for path, rows in parts if _Part.at(path) is None}
+    missing = {path: rows for path, rows in parts if _CopyPart.at(path) is None}
     started, count, size = time.monotonic(), sum(map(len, missing.values())), 0
-    made = _decoded(images, views, [*missing.values()], num_workers, progress, "reading images")
+    made = _decoded_parts(images, views, [*missing.values()], num_workers, progress, "reading images")
     for done, (path, batch) in enumerate(zip(missing, made, strict=True)):
         size += batch.nbytes
         needed = round(batch.nbytes * (len(missing) - done) / SHARE)

@@ -30,7 +30,7 @@ from promptccd.images.kinds import FIRST_BYTES, is_heif, why_skipped
 from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
-_OURS = {  # by the names that are all in such a folder
+_OUR_FOLDERS = {  # by the names that are all in such a folder
     (EXPORTED,): "made by an export of groups",
     (PROJECT,): "groups that promptccd keeps",
     ("manifest.json", "split.json", "images.json"): "a run of promptccd train",  # data sets have two of them
@@ -136,7 +136,7 @@ class FolderSource(ImageSource):
         found = (
             what
             for each in places
-            for names, what in _OURS.items()
+            for names, what in _OUR_FOLDERS.items()
             if all((each / name).exists() for name in names)
         )
         return next(found, "")

@@ -39,7 +39,7 @@ from promptccd.disk import parsed_json
 from promptccd.errors import DataError
 
 # Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
-KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
+FILE_KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
 CARDS = ("README.md", ".huggingface.yaml")
 SPLIT_FILE = "split.json"
 LABELS_CONFIG = "evaluation_labels"
@@ -139,7 +139,7 @@ def is_of_data_set(file: str, name: str) -> bool:
     return file.startswith(f"hf://datasets/{name}@") and ".." not in file.split("/") and "::" not in file
 
 
-def built(builder: Any, name: str, kinds: Sequence[str] = KINDS) -> DatasetDict:
+def built(builder: Any, name: str, kinds: Sequence[str] = FILE_KINDS) -> DatasetDict:
     """The splits that `datasets` reads with a builder.
 
     Raises:
@@ -169,19 +169,19 @@ def require_plain_card(card: Path, name: str) -> None:
         return
     text = card.read_text(encoding="utf-8")
     values = DatasetCard(text if card.suffix == ".md" else f"---\n{text}\n---\n").data.to_dict()
-    for place in _places(values.get("configs")):
+    for place in _places_in_card(values.get("configs")):
         if os.path.isabs(place) or "://" in place or "::" in place or ".." in Path(place).parts:
             refuse_foreign(name, place)
 
 
-def _places(value: Any, is_place: bool = False) -> Iterator[str]:
+def _places_in_card(value: Any, is_place: bool = False) -> Iterator[str]:
     """Every text below a key that says where data are."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _places(item, is_place or key in _SAYS_WHERE)
+            yield from _places_in_card(item, is_place or key in _SAYS_WHERE)
     elif isinstance(value, list):
         for item in value:
-            yield from _places(item, is_place)
+            yield from _places_in_card(item, is_place)
     elif is_place and isinstance(value, str):
         yield value
 

@@ -27,7 +27,7 @@ from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 256  # rows that are read from the table together
+ROWS_AT_ONCE = 256  # rows that are read from the table together
 
 
 class ForeignFileError(SkippedFileError):
@@ -90,8 +90,8 @@ class ImageRows:
         For a row that holds its image, a hash of the bytes. For a row that names a file, size, time of the last change
         and first bytes: a data set may move, and a photograph that was rotated without a new time is noticed.
         """
-        for first in range(0, len(self), AT_ONCE):
-            for image in self._table[first : first + AT_ONCE][self._column]:
+        for first in range(0, len(self), ROWS_AT_ONCE):
+            for image in self._table[first : first + ROWS_AT_ONCE][self._column]:
                 content, path = (image or {}).get("bytes"), (image or {}).get("path")
                 if content is not None or path is None:
                     yield hashlib.blake2b(content or b"", digest_size=16).digest()

@@ -100,7 +100,7 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     # Where some labels are missing, pandas makes fractions of whole numbers.
     labels = [int(each) if isinstance(each, float) and each.is_integer() else each for each in labels]
     for row, label in enumerate(labels):
-        if problem := _problem_of(label):
+        if problem := _why_no_label(label):
             raise DataError(f"Row {row} of column {label_column!r} {problem}")
     if len({type(label) for label in labels}) > 1:
         raise DataError(f"Column {label_column!r} mixes names and integers; use one kind of label.")
@@ -112,7 +112,7 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     return ids, tuple(map(str, values))
 
 
-def _problem_of(label: Any) -> str:
+def _why_no_label(label: Any) -> str:
     """Why a value is no label, and what to do; empty for a label."""
     if label in (None, -1, ""):
         return (

@@ -109,7 +109,7 @@ def is_of_windows(path: str) -> bool:
     return bool(_DRIVE.match(path)) or ("\\" in path and "/" not in path)
 
 
-def parts_of(path: str) -> list[str]:
+def path_parts(path: str) -> list[str]:
     """The folders and the name in a path of whichever system."""
     return re.split(EITHER, path) if is_of_windows(path) else path.split("/")
 
@@ -159,7 +159,7 @@ def leftovers(names: Iterable[str]) -> dict[str, str]:
     places: dict[tuple[str, str], list[PurePosixPath]] = {}
     for path in paths.values():
         places.setdefault(_place(path), []).append(path)
-    found = {name: _reason(path, places) for name, path in paths.items()}
+    found = {name: _why_left_out(path, places) for name, path in paths.items()}
     return {name: reason for name, reason in found.items() if reason}
 
 
@@ -168,7 +168,7 @@ def _place(path: PurePosixPath) -> tuple[str, str]:
     return str(path.parent), path.stem.casefold()
 
 
-def _reason(path: PurePosixPath, places: Mapping[tuple[str, str], Sequence[PurePosixPath]]) -> str:
+def _why_left_out(path: PurePosixPath, places: Mapping[tuple[str, str], Sequence[PurePosixPath]]) -> str:
     """Why a file is left out; empty for one that is used, and for one that belongs to no other."""
     (folder, stem), suffix = _place(path), path.suffix.lower()
     if suffix in _FILMS:
@@ -176,8 +176,8 @@ def _reason(path: PurePosixPath, places: Mapping[tuple[str, str], Sequence[PureP
         photograph = next((each.name for each in others if each.suffix.lower() in _LIVE), "")
         return f"the film of the live photo {photograph}" if photograph else ""
     edited = stem.replace("img_", "img_e", 1)
-    edits = _readable(places.get((folder, edited), [])) if _EDITED.fullmatch(edited) else []
-    shown = next(iter([*edits, *_readable(places[folder, stem])]), path)
+    edits = _pictures_read(places.get((folder, edited), [])) if _EDITED.fullmatch(edited) else []
+    shown = next(iter([*edits, *_pictures_read(places[folder, stem])]), path)
     if shown == path:
         return ""
     if suffix in RAW_SUFFIXES:
@@ -188,7 +188,7 @@ def _reason(path: PurePosixPath, places: Mapping[tuple[str, str], Sequence[PureP
     return f"HEIC beside {shown.name}, which is used" if is_converted else ""
 
 
-def _readable(paths: Sequence[PurePosixPath]) -> list[PurePosixPath]:
+def _pictures_read(paths: Sequence[PurePosixPath]) -> list[PurePosixPath]:
     """The pictures that are read, the one to use in front."""
     suffixes = _PICTURES if heif_plugin() else _PICTURES[: -len(HEIF_SUFFIXES)]
     found = [path for path in paths if path.suffix.lower() in suffixes]

@@ -14,10 +14,10 @@ SHARD_BYTES = 256 * 2**20  # at this size the next file begins
 _GROUP_BYTES = 32 * 2**20  # images in memory at a time
 _GROUP_ROWS = 100
 
-Record = dict[str, Any]
+ShardRow = dict[str, Any]
 
 
-def write_shards(folder: Path, name: str, records: Iterable[Record], features: Features) -> dict[str, Path]:
+def write_shards(folder: Path, name: str, records: Iterable[ShardRow], features: Features) -> dict[str, Path]:
     """Write rows to ``<name>/train-00000-of-<count>.parquet`` and so on in a folder; images are ``{"bytes", "path"}``.
 
     Returns:
@@ -30,7 +30,7 @@ def write_shards(folder: Path, name: str, records: Iterable[Record], features: F
     parts: list[Path] = []
     try:
         (folder / name).mkdir(parents=True)
-        group: list[Record] | None = next(groups, [])
+        group: list[ShardRow] | None = next(groups, [])
         while group is not None:
             parts.append(folder / name / f"part-{len(parts)}")
             group = _write_shard(parts[-1], group, groups, features)
@@ -44,8 +44,8 @@ def write_shards(folder: Path, name: str, records: Iterable[Record], features: F
 
 
 def _write_shard(
-    path: Path, group: list[Record], groups: Iterator[list[Record]], features: Features
-) -> list[Record] | None:
+    path: Path, group: list[ShardRow], groups: Iterator[list[ShardRow]], features: Features
+) -> list[ShardRow] | None:
     """Write one file; returns the rows that the next one begins with, `None` after the last."""
     schema = features.arrow_schema
     with path.open("wb") as file, ParquetWriter(file, schema) as writer:
@@ -57,9 +57,9 @@ def _write_shard(
             group = following
 
 
-def _row_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+def _row_groups(records: Iterable[ShardRow]) -> Iterator[list[ShardRow]]:
     """The rows, some at a time."""
-    group: list[Record] = []
+    group: list[ShardRow] = []
     size = 0
     for record in records:
         group.append(record)

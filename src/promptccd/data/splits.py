@@ -20,12 +20,12 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.disk import newer_format
 from promptccd.errors import DataError
 
-FORMAT = 1  # of split.json
+SPLIT_FORMAT = 1  # of split.json
 UNUSED = -1  # label of a row that no stage gets
 
 # One name, or all its spellings, the one to show first: copies of a data set spell some names differently.
 CategoryName = str | tuple[str, ...]
-MOST_LISTED = 12  # names in a message
+MOST_NAMES = 12  # names in a message
 # Share of the *remainder* of a category that each stage takes, from the stage the category first appears in. Row b is
 # class block b. Known images go 87 / 7 / 3 / 3 % over the four stages, because 0.54 of the remaining 13 % is 7 % and
 # half of the remaining 6 % is 3 %; the last stage takes everything left.
@@ -129,7 +129,7 @@ class CategorySplit:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON types, the fingerprint included."""
         return {
-            "format": FORMAT,
+            "format": SPLIT_FORMAT,
             "fingerprint": self.fingerprint,
             "data_fingerprint": self.data_fingerprint,
             "rule": self.rule,
@@ -149,7 +149,7 @@ class CategorySplit:
         Raises:
             DataError: the content does not match its fingerprint, or a newer version wrote it.
         """
-        if (newer := newer_format(values.get("format", FORMAT), FORMAT)) is not None:
+        if (newer := newer_format(values.get("format", SPLIT_FORMAT), SPLIT_FORMAT)) is not None:
             raise DataError(f"This split {newer}")
         split = cls(
             class_blocks=tuple(values["class_blocks"]),
@@ -236,7 +236,7 @@ def cut_by_rule(
     return labels, CategorySplit(blocks, table, seed, tuple(names), ordered, counts, content, rule)
 
 
-def _mixed(
+def _cut_mixed(
     labels: np.ndarray,
     categories: Sequence[str],
     class_blocks: Sequence[int],
@@ -259,7 +259,7 @@ LABELLED_SHARE = 0.8  # 400 of CIFAR-100's 500 images of a known category
 DRAWN_SHARE = 0.6  # 300 of 500 images of a novel category, in every session from its first on
 
 
-def _sessions(
+def _cut_sessions(
     labels: np.ndarray,
     categories: Sequence[str],
     class_blocks: Sequence[int],
@@ -300,7 +300,7 @@ def _sessions(
     return renamed, names, blocks, (), [np.concatenate(each) for each in parts]
 
 
-def _whole(
+def _cut_whole(
     labels: np.ndarray,
     categories: Sequence[str],
     class_blocks: Sequence[int],
@@ -312,7 +312,7 @@ def _whole(
 
 SPLIT_RULES: dict[
     str, Callable[[np.ndarray, Sequence[str], Sequence[int], Sequence[Sequence[float]] | None, int], _Parts]
-] = {"mixed": _mixed, "sessions": _sessions, "whole": _whole}
+] = {"mixed": _cut_mixed, "sessions": _cut_sessions, "whole": _cut_whole}
 
 
 def split_in_streams(
@@ -372,7 +372,7 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
     if sum(blocks) != num_categories:
         raise BlocksError(
             f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} categories "
-            f"({_listed(categories)})",
+            f"({_first_names(categories)})",
             f"let the blocks sum to {num_categories}, such as --class_blocks "
             f"{' '.join(map(str, fitting_blocks(num_categories, len(blocks))))}",
         )
@@ -386,10 +386,10 @@ def fitting_blocks(num_categories: int, num_blocks: int) -> list[int]:
     return [num_categories - later * each, *[each] * later]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """The first names, for a message."""
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(display_name(name) for name in names[:MOST_LISTED]) + more
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(display_name(name) for name in names[:MOST_NAMES]) + more
 
 
 def usual_cuts(num_stages: int) -> tuple[tuple[float, ...], ...]:
@@ -453,7 +453,7 @@ def spectrum_split(
             raise DataError(f"Expected 0 < {name} < 1, got {ratio}: it is a share, 0.2 means 20 %.")
     if discovery_stages not in DISCOVERY_STAGES:
         raise DataError(f"Expected discovery_stages to be 1 or 2, got {discovery_stages}.")
-    known = math.floor(_as_written(category_ratio) * num_categories)
+    known = math.floor(_as_decimal(category_ratio) * num_categories)
     new = num_categories - known
     if known < 1 or new < discovery_stages:
         raise DataError(
@@ -467,7 +467,7 @@ def spectrum_split(
     return (known, first, new - first), ((labelled, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
 
 
-def _as_written(ratio: float) -> Fraction:
+def _as_decimal(ratio: float) -> Fraction:
     """The decimal number a person wrote: 0.29, and not the float just below it, of which 100 times is 28."""
     return Fraction(repr(float(ratio)))
 
@@ -478,7 +478,7 @@ def _not_below_what_is_written(ratio: float) -> float:
     Products of floats are rounded to the nearest, so that one with this ratio never falls below a whole number
     which the decimal number reaches.
     """
-    return ratio if Fraction(ratio) >= _as_written(ratio) else math.nextafter(ratio, 1.0)
+    return ratio if Fraction(ratio) >= _as_decimal(ratio) else math.nextafter(ratio, 1.0)
 
 
 def select_rows(
@@ -503,7 +503,7 @@ def select_rows(
     Raises:
         DataError: the order does not name exactly the categories of the data set, or a number is out of range.
     """
-    order, names = _ordered(categories, class_order)
+    order, names = _in_class_order(categories, class_order)
     used = len(order) if num_classes is None else num_classes
     if not 1 <= used <= len(order):
         raise DataError(
@@ -523,7 +523,7 @@ def select_rows(
     return selected, names[:used]
 
 
-def _ordered(
+def _in_class_order(
     categories: Sequence[str], class_order: Sequence[CategoryName] | None
 ) -> tuple[list[int], tuple[str, ...]]:
     """The present ids in the order of the new ones, and the names to show."""

@@ -19,9 +19,9 @@ from promptccd.errors import DataError
 from promptccd.images.kinds import FIRST_BYTES, UNKNOWN, is_text, kind_name
 
 LISTS = (".csv", ".tsv", ".tab", ".txt")  # suffixes of tables that are text
-PACKAGE = ".numbers"  # may be a folder
+NUMBERS_PACKAGE = ".numbers"  # may be a folder
 _EXCEL = (".xlsx", ".xlsm")  # suffixes of workbooks that are read
-WORKBOOKS = (*_EXCEL, ".xlsb", ".xls", ".ods", ".fods", ".gsheet", PACKAGE)
+WORKBOOKS = (*_EXCEL, ".xlsb", ".xls", ".ods", ".fods", ".gsheet", NUMBERS_PACKAGE)
 MOST_UNPACKED = 2**29  # bytes of a workbook
 _DIVIDERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SAYS_DIVIDER = re.compile(r'"?sep=(.)"?[,;\t|]*', re.IGNORECASE)  # a first line that Excel reads
@@ -33,13 +33,15 @@ _MARKS = (  # the longer ones first: that of UTF-32 begins like that of UTF-16
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16"),
 )
 _NO_TABLES = (b"<", b"{", b"version https://git-lfs")
-_LOST = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")  # control characters, and the mark of a lost letter
-_SAVE = (
+_LOST_LETTER = re.compile(
+    r"[\x00-\x08\x0e-\x1f\x7f\ufffd]"
+)  # control characters, and the mark of a lost letter
+_SAVE_AS_CSV = (
     "save the sheet as 'CSV UTF-8' in the spreadsheet (LibreOffice: Text CSV, character set UTF-8; Numbers: Export To "
     "CSV, Unicode), and give that file"
 )
 
-Record = tuple[int, list[str]]  # number of its first line in the file, from 1, and its cells
+SheetRecord = tuple[int, list[str]]  # number of its first line in the file, from 1, and its cells
 
 
 class ForeignTableError(DataError):
@@ -97,16 +99,16 @@ def read_sheet(file: Path, *wanted: Sequence[str]) -> Sheet:
     except OSError as error:
         raise DataError(f"Cannot read the table {name!r}: {error.strerror}.") from error
     is_workbook = file.suffix.lower() in _EXCEL and content.startswith(b"PK")
-    records, notes = _workbook(content, name) if is_workbook else _text(content, file, wanted)
+    records, notes = _workbook(content, name) if is_workbook else _text_records(content, file, wanted)
     columns = _without_empty_ends(next((cells for _, cells in records if any(cells)), []))
-    if _found(columns, wanted) < len(wanted):
+    if _count_found(columns, wanted) < len(wanted):
         listed = " and ".join(f"one of {', '.join(names)}" for names in wanted)
         raise ForeignTableError(
             f"The first line of {name!r} names the columns {[*map(display_name, columns)]}: expected "
             f"{listed}, such as {','.join(names[0] for names in wanted)}."
         )
     chosen = tuple(_chosen(columns, names, name) for names in wanted)
-    rows = tuple(_row(line, cells, columns, name) for line, cells in records if any(cells))
+    rows = tuple(_sheet_row(line, cells, columns, name) for line, cells in records if any(cells))
     if (bare := next((row for row in rows if not row.cells[chosen[0]]), None)) is not None:
         raise DataError(
             f"Line {bare.line} of {name!r} has no {chosen[0]}: name the image, or remove the line."
@@ -118,17 +120,17 @@ def read_sheet(file: Path, *wanted: Sequence[str]) -> Sheet:
 
 
 def _of_a_program(name: str) -> str:
-    return f"{name!r} is a spreadsheet program's own file, and no table of text: {_SAVE}."
+    return f"{name!r} is a spreadsheet program's own file, and no table of text: {_SAVE_AS_CSV}."
 
 
-def _workbook(content: bytes, name: str) -> tuple[Iterator[Record], list[str]]:
+def _workbook(content: bytes, name: str) -> tuple[Iterator[SheetRecord], list[str]]:
     """Records of the first sheet of a workbook, and its name if there are others."""
     try:
         import openpyxl  # noqa: F401 - pandas reads workbooks with it
         import pandas
     except ImportError:
         raise DataError(
-            f"Reading {name!r} needs openpyxl: pip install 'promptccd[excel]'. Without it, {_SAVE}."
+            f"Reading {name!r} needs openpyxl: pip install 'promptccd[excel]'. Without it, {_SAVE_AS_CSV}."
         ) from None
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
@@ -139,17 +141,19 @@ def _workbook(content: bytes, name: str) -> tuple[Iterator[Record], list[str]]:
             sheet = pandas.read_excel(book, first, header=None, dtype=str, keep_default_na=False)
     except Exception as error:  # a dozen kinds of zipfile, openpyxl and its parser
         raise ForeignTableError(
-            f"{name!r} is no workbook that can be read ({' '.join(str(error).split())[:200]}): {_SAVE}."
+            f"{name!r} is no workbook that can be read ({' '.join(str(error).split())[:200]}): {_SAVE_AS_CSV}."
         ) from error
     rows = ([str(cell).strip() for cell in row] for row in sheet.fillna("").itertuples(index=False))
     return iter(enumerate(rows, 1)), [f"its first sheet, {first!r}, is read"] * bool(others)
 
 
-def _text(content: bytes, file: Path, wanted: Sequence[Sequence[str]]) -> tuple[Iterator[Record], list[str]]:
+def _text_records(
+    content: bytes, file: Path, wanted: Sequence[Sequence[str]]
+) -> tuple[Iterator[SheetRecord], list[str]]:
     """Records of a table of text, and how it is written if not in UTF-8 with commas."""
     name = display_name(file.name)
     _require_table(content[:FIRST_BYTES], file)
-    text, encoding = _decoded(content, name, wanted)
+    text, encoding = _decoded_text(content, name, wanted)
     first = next(io.StringIO(text, newline=""), "")
     if says := _SAYS_DIVIDER.fullmatch(first.strip("\r\n")):
         text = text[len(first) :]
@@ -170,10 +174,12 @@ def _require_table(head: bytes, file: Path) -> None:
     name = display_name(file.name)
     if file.suffix.lower() in WORKBOOKS or kind == "an office file":
         raise ForeignTableError(_of_a_program(name))
-    raise ForeignTableError(f"{name!r} is no table of text (starts like {kind}). If it is one, {_SAVE}.")
+    raise ForeignTableError(
+        f"{name!r} is no table of text (starts like {kind}). If it is one, {_SAVE_AS_CSV}."
+    )
 
 
-def _decoded(content: bytes, name: str, wanted: Sequence[Sequence[str]]) -> tuple[str, str]:
+def _decoded_text(content: bytes, name: str, wanted: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The text, and its encoding if that is not UTF-8."""
     _, encoding, called = next((each for each in _MARKS if content.startswith(each[0])), (b"", "utf-8", ""))
     try:
@@ -181,10 +187,11 @@ def _decoded(content: bytes, name: str, wanted: Sequence[Sequence[str]]) -> tupl
     except UnicodeDecodeError as error:
         before = content[: error.start].decode(encoding, "ignore") + "."
         line, guess = sum(1 for _ in io.StringIO(before, newline="")), content.decode("latin-1")
-        is_ours = called or _found(_head(guess, _divider_of(guess, wanted)), wanted) == len(wanted)
+        is_ours = called or _count_found(_head(guess, _divider_of(guess, wanted)), wanted) == len(wanted)
         raise (DataError if is_ours else ForeignTableError)(
             f"Line {line} of {name!r} is not {called or 'UTF-8'} (byte {content[error.start]:#04x}): the table is "
-            f"{'damaged' if called else 'in an older code page, in which letters cannot be told'}. To mend it, {_SAVE}."
+            f"{'damaged' if called else 'in an older code page, in which letters cannot be read'}. To mend it, "
+            f"{_SAVE_AS_CSV}."
         ) from error
 
 
@@ -193,7 +200,7 @@ def _divider_of(text: str, wanted: Sequence[Sequence[str]]) -> str:
 
     def named(divider: str) -> tuple[int, int]:
         columns = _head(text, divider)
-        return _found(columns, wanted), len(columns)
+        return _count_found(columns, wanted), len(columns)
 
     return max(_DIVIDERS, key=named)
 
@@ -206,7 +213,7 @@ def _head(text: str, divider: str) -> list[str]:
         return []
 
 
-def _records(text: str, divider: str, name: str, before: int) -> Iterator[Record]:
+def _records(text: str, divider: str, name: str, before: int) -> Iterator[SheetRecord]:
     """Records of a text in front of which there are `before` lines."""
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=divider, skipinitialspace=True, strict=True)
     while True:
@@ -218,21 +225,21 @@ def _records(text: str, divider: str, name: str, before: int) -> Iterator[Record
         except csv.Error as error:
             raise DataError(
                 f"Line {line} of {name!r} is no row ({error}): a text in quotes needs one at its end, and two for one "
-                f"inside. Mend the line, or {_SAVE}."
+                f"inside. Mend the line, or {_SAVE_AS_CSV}."
             ) from error
 
 
-def _row(line: int, cells: list[str], columns: Sequence[str], name: str) -> Row:
+def _sheet_row(line: int, cells: list[str], columns: Sequence[str], name: str) -> Row:
     cells = _without_empty_ends(cells)
     if len(cells) > len(columns):
         raise DataError(
             f"Line {line} of {name!r} has {len(cells)} columns, and the first line names {len(columns)}: put a text "
-            f"that holds what divides columns into quotes, or {_SAVE}."
+            f"that holds what divides columns into quotes, or {_SAVE_AS_CSV}."
         )
-    if lost := _LOST.search("".join(cells)):
+    if lost := _LOST_LETTER.search("".join(cells)):
         raise DataError(
             f"Line {line} of {name!r} holds {lost[0]!a}, which stands for a letter that was lost on the way. Open what "
-            f"it was made from, and {_SAVE}."
+            f"it was made from, and {_SAVE_AS_CSV}."
         )
     return Row(line, dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False)))
 
@@ -250,7 +257,7 @@ def _chosen(columns: Sequence[str], names: Sequence[str], file: str) -> str:
     return found[0]
 
 
-def _found(columns: Sequence[str], wanted: Sequence[Sequence[str]]) -> int:
+def _count_found(columns: Sequence[str], wanted: Sequence[Sequence[str]]) -> int:
     """For how many of the columns that are needed there is one."""
     return sum(any(_is_one_of(column, names) for column in columns) for names in wanted)
 

@@ -33,7 +33,7 @@ from promptccd.data.splits import (
     select_rows,
     split_in_streams,
 )
-from promptccd.data.streams import Stream, name_of, open_streams, read_labels, rest_of
+from promptccd.data.streams import Stream, name_of_place, open_streams, read_labels, rest_of
 from promptccd.data.tables import OpenedImages, load_images, open_images
 from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
@@ -102,7 +102,7 @@ class DataSource:
         return StageStream.from_dataset(chosen, **{**self.options, **changes})
 
 
-def _opened(
+def _open_dataset(
     dataset: str | Dataset | OpenedImages, split: str, image_roots: Sequence[str | os.PathLike[str]] | None
 ) -> OpenedImages:
     """The data set that `StageStream.from_dataset` was given."""
@@ -134,8 +134,8 @@ def _category_ids(
     is_labelled = ~without_label(table, column) if may_lack_labels else np.full(len(table), True)
     if len(table) and not is_labelled.any():
         raise DataError(
-            f"No image of {name_of(opened.name)!r} has a label (column {column!r}): label some, or group all of them "
-            "without: promptccd discover photographs FOLDER --out groups/"
+            f"No image of {name_of_place(opened.name)!r} has a label (column {column!r}): label some, or group all of "
+            "them without: promptccd discover photographs FOLDER --out groups/"
         )
     labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
     ids = np.full(len(table), UNUSED, dtype=np.int64)
@@ -234,7 +234,7 @@ class StageStream(Sequence[Stage]):
                 why and what to do.
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
-        opened = _opened(dataset, split, image_roots)
+        opened = _open_dataset(dataset, split, image_roots)
         source = DataSource(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
@@ -268,10 +268,10 @@ class StageStream(Sequence[Stage]):
             return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)
         named = [each for each in unlabelled if isinstance(each, str)]
         roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
-        rest = list(rest_of(opened.table, ids == UNUSED, images, name_of(opened.name)))
+        rest = list(rest_of(opened.table, ids == UNUSED, images, name_of_place(opened.name)))
         arriving = open_streams(unlabelled, split, roots, images.decoding, labelled_place=opened.name)
         stages, cut, category_ids = _cut_in_streams(
-            images, category_ids, categories, rest, arriving, seed, name_of(source.dataset)
+            images, category_ids, categories, rest, arriving, seed, name_of_place(source.dataset)
         )
         theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
         later = read_labels(labels, split, roots, images.decoding)

@@ -46,7 +46,7 @@ class Stream:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def name_of(place: str | Dataset) -> str:
+def name_of_place(place: str | Dataset) -> str:
     """What images are called that were given by name or from Python."""
     return display_name(place) if isinstance(place, str) and place else "a data set given from Python"
 
@@ -73,18 +73,18 @@ def open_streams(
     streams: list[Stream] = []
     seen = {_real(labelled_place): labelled_place} if labelled_place else {}
     for place in places:
-        name = name_of(place)
+        name = name_of_place(place)
         if isinstance(place, str):
             if (real := _real(place)) in seen:
                 raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
             seen[real] = name
-        opened = _opened(place, split, roots, labelled=False)
+        opened = _open_place(place, split, roots, labelled=False)
         if not len(opened.table):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
         if LABEL in opened.table.column_names:
             logger.info("%s: its labels are not looked at (--labels takes labels that came later).", name)
         table = opened.table.select_columns([image_column_of(opened.table, None)])
-        images = _images(place, table, roots, decoding)
+        images = _images_of_place(place, table, roots, decoding)
         streams.append(Stream(name, images, opened.left_out))
     return streams
 
@@ -93,7 +93,7 @@ def _real(place: str) -> str:
     return os.path.realpath(os.path.expanduser(place))
 
 
-def _opened(
+def _open_place(
     place: str | Dataset, split: str, roots: Sequence[str | os.PathLike[str]], labelled: bool
 ) -> OpenedImages:
     if not isinstance(place, str):
@@ -101,13 +101,13 @@ def _opened(
     return open_images(place, split, [os.fspath(root) for root in roots], labelled)
 
 
-def _images(
+def _images_of_place(
     place: str | Dataset, table: Dataset, roots: Sequence[str | os.PathLike[str]], decoding: Decoding
 ) -> ImageRows:
     """The images of rows of a place, which may name files of its own and no others."""
     own = [*image_roots(place), *roots] if isinstance(place, str) else roots or None
     images = ImageRows(table, roots=own, decoding=decoding)
-    images.require_own_files(repr(name_of(place)))
+    images.require_own_files(repr(name_of_place(place)))
     return images
 
 
@@ -135,15 +135,15 @@ def read_labels(
     """
     names: dict[bytes, str] = {}
     for place in places:
-        table = _opened(place, split, roots, labelled=True).table
+        table = _open_place(place, split, roots, labelled=True).table
         column = label_column_of(table, None)
         table = table.select(np.flatnonzero(~without_label(table, column)))
         if not len(table):
             raise DataError(
-                f"{name_of(place)!r} names no label: give a table of path,label, or leave it out."
+                f"{name_of_place(place)!r} names no label: give a table of path,label, or leave it out."
             )
         ids, categories = read_categories(table, column)
-        images = _images(place, table, roots, decoding)
+        images = _images_of_place(place, table, roots, decoding)
         found: dict[bytes, str] = {}
         unread = twice = 0
         for row, label in enumerate(ids.tolist()):
@@ -157,6 +157,6 @@ def read_labels(
             logger.warning(
                 "%s: %d of %d images cannot be read, and %d are the picture of one above with another label: these "
                 "labels do not count. Mend them, and give them again.",
-                name_of(place), unread, len(table), twice,
+                name_of_place(place), unread, len(table), twice,
             )  # fmt: skip
     return names

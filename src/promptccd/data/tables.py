@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from promptccd.data.folders import SPLITS, FolderFiles, FolderSource, LabelledFolder, by_category, images_in
 from promptccd.data.hub import (
     CARDS,
-    KINDS,
+    FILE_KINDS,
     all_published,
     built,
     data_files_of,
@@ -38,7 +38,7 @@ from promptccd.data.hub import (
 from promptccd.data.labels import LABEL, STREAM, in_order
 from promptccd.data.names import display_name, is_of_windows
 from promptccd.data.sources import is_below
-from promptccd.data.spreadsheets import LISTS, PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
+from promptccd.data.spreadsheets import LISTS, NUMBERS_PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.disk import PROJECT, parsed_json
 from promptccd.errors import DataError, PromptCCDError, nothing_at
 from promptccd.images.files import first_bytes
@@ -49,14 +49,16 @@ logger = logging.getLogger(__name__)
 
 _PARQUET = ".parquet"
 ONE_FILE = (*LISTS, *WORKBOOKS, _PARQUET)  # suffixes of a data set in one file; some workbooks are refused
-_TABLES = (_PARQUET, ".arrow")
-_MAY_BE_READ = (*_TABLES, ".json", ".jsonl", ".tar")
-_LOCAL_KINDS = tuple(kind for kind in KINDS if kind != "imagefolder")  # folders of images are read here
+_TABLE_SUFFIXES = (_PARQUET, ".arrow")
+_MAY_BE_READ = (*_TABLE_SUFFIXES, ".json", ".jsonl", ".tar")
+_LOCAL_KINDS = tuple(kind for kind in FILE_KINDS if kind != "imagefolder")  # folders of images are read here
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json")  # files of ``save_to_disk``
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
-_METADATA = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
+_METADATA_FILES = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
 _TOO_DEEP = "not read: it lies in the folder of a category, which says what its images are; put it above these folders"
-_NO_LABELS = "not read: it does not name images and their categories, as columns file_name and label would"
+_NO_LABEL_COLUMNS = (
+    "not read: it does not name images and their categories, as columns file_name and label would"
+)
 _PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
 _LABELS = (LABEL, "category", "class", "name")
 GROUPED = "assignments.csv"  # that a discovery writes next to its project
@@ -223,8 +225,8 @@ def _local(place: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     if place.is_file() and suffix == _PARQUET:
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
         return _Splits(built(builder, str(place)))
-    if suffix in ONE_FILE if place.is_file() else suffix == PACKAGE:
-        return _listed(place, [*image_roots(str(place)), *roots], labelled)
+    if suffix in ONE_FILE if place.is_file() else suffix == NUMBERS_PACKAGE:
+        return _by_list(place, [*image_roots(str(place)), *roots], labelled)
     if place.is_file():
         raise DataError(
             f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of "
@@ -235,7 +237,7 @@ def _local(place: Path, roots: Sequence[str], labelled: bool) -> _Splits:
 
 def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     for name in (*_NOTES, *CARDS):
-        _require_own(folder / name, folder)
+        _require_own_file(folder / name, folder)
     if is_saved(folder):
         return _Splits(_saved(folder))
     for name in CARDS:
@@ -243,10 +245,10 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled)) is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
-        _require_own(archive, folder)
+        _require_own_file(archive, folder)
     builder = load_dataset_builder(str(folder))
     for file in data_files_of(builder):
-        _require_own(file, folder)
+        _require_own_file(file, folder)
     return _Splits(built(builder, str(folder), _LOCAL_KINDS))
 
 
@@ -261,7 +263,7 @@ def _up_to_date(grouped: Path) -> Path:
     return grouped
 
 
-def _require_own(path: str | Path, folder: Path) -> None:
+def _require_own_file(path: str | Path, folder: Path) -> None:
     """Refuse a path that leads out of a data set, by itself or through a link."""
     target = os.path.realpath(path)
     if "://" in str(path) or not any(is_below(target, root) for root in image_roots(str(folder))):
@@ -278,7 +280,7 @@ def is_saved(folder: Path) -> bool:
     parts, root = _parts_of(folder), os.path.realpath(folder)
     if any(not is_below(os.path.realpath(part / "state.json"), root) for part in parts):
         return True  # `_saved` refuses it without reading it
-    has_tables = any(os.path.lexists(table) for part in parts for table in _tables_of(part))
+    has_tables = any(os.path.lexists(table) for part in parts for table in _saved_tables(part))
     return has_tables or all(each.suffix == ".json" for each in folder.rglob("*") if each.is_file())
 
 
@@ -286,9 +288,9 @@ def _saved(folder: Path) -> Any:
     """What ``save_to_disk`` wrote."""
     for part in _parts_of(folder):  # without any table, `datasets` says what is missing
         for note in ("dataset_info.json", "state.json"):
-            _require_own(part / note, folder)
-        for table in _tables_of(part):
-            _require_own(table, folder)
+            _require_own_file(part / note, folder)
+        for table in _saved_tables(part):
+            _require_own_file(table, folder)
     return load_from_disk(str(folder))
 
 
@@ -298,7 +300,7 @@ def _parts_of(folder: Path) -> list[Path]:
     return [folder / str(split) for split in splits] if isinstance(splits, list) else [folder]
 
 
-def _tables_of(part: Path) -> list[Path]:
+def _saved_tables(part: Path) -> list[Path]:
     """The tables that a saved data set names."""
     named = _note(part / "state.json").get("_data_files")
     files = named if isinstance(named, list) else []
@@ -319,26 +321,26 @@ def _is_of_the_hub(folder: Path) -> bool:
     card = folder / "README.md"
     has_card = card.is_file() and card.read_bytes()[:3] == b"---"
     places = [each for each in (folder, folder / "data") if has_card and each.is_dir()]
-    return any(each.suffix.lower() in _TABLES for place in places for each in place.iterdir())
+    return any(each.suffix.lower() in _TABLE_SUFFIXES for place in places for each in place.iterdir())
 
 
 def _images_of(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits | None:
     """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
     files = images_in(FolderSource(folder, [*image_roots(str(folder)), *roots]), IntakeLimits())
     files.require_readable(folder)
-    if labelled and (described := _described(folder, files)) is not None:
+    if labelled and (described := _by_metadata(folder, files)) is not None:
         return described
     found = by_category(folder, files) if labelled else LabelledFolder({}, files.left_out, files.images)
     if found.splits:
         names = in_order({name for rows in found.splits.values() for _, name in rows})  # of all splits
         tables = {
-            split: _table([(folder / path, name) for path, name in rows], names)
+            split: _image_table([(folder / path, name) for path, name in rows], names)
             for split, rows in found.splits.items()
         }
         return _Splits(DatasetDict(tables), found.left_out, str(found))
     suffixes = {path.suffix.lower() for path in folder.rglob("*")}
-    if found.unlabelled and suffixes.isdisjoint(_TABLES):
-        table = _table([(folder / path, "") for path in found.unlabelled])
+    if found.unlabelled and suffixes.isdisjoint(_TABLE_SUFFIXES):
+        table = _image_table([(folder / path, "") for path in found.unlabelled])
         return _Splits(DatasetDict({"train": table}), found.left_out, str(found))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
@@ -352,7 +354,7 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits | 
     )
 
 
-def _described(folder: Path, files: FolderFiles) -> _Splits | None:
+def _by_metadata(folder: Path, files: FolderFiles) -> _Splits | None:
     """The images that metadata files name, with all their columns; `None` if no such file names categories.
 
     A metadata file is in the folder or in those of its splits, and names files from its own place on. Images that it
@@ -362,8 +364,8 @@ def _described(folder: Path, files: FolderFiles) -> _Splits | None:
     places = {"train": folder} | {split: place for split, place in splits.items() if split}
     tables, named, left_out, notes = DatasetDict(), set[str](), dict(files.left_out), list[str]()
     for split, place in places.items():
-        for file in sorted(each for each in place.iterdir() if each.name.casefold() in _METADATA):
-            _require_own(file, folder)
+        for file in sorted(each for each in place.iterdir() if each.name.casefold() in _METADATA_FILES):
+            _require_own_file(file, folder)
             table, note = _metadata(file)
             if "file_name" not in table.column_names or not set(_LABELS).intersection(table.column_names):
                 continue
@@ -374,8 +376,8 @@ def _described(folder: Path, files: FolderFiles) -> _Splits | None:
             named.update(os.path.relpath(path, folder) for path in paths)
             tables[split] = table.add_column("image", paths).cast_column("image", Image())
     if not tables:
-        unread = [name for name in left_out if Path(name).name.casefold() in _METADATA]
-        files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABELS for name in unread})
+        unread = [name for name in left_out if Path(name).name.casefold() in _METADATA_FILES]
+        files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABEL_COLUMNS for name in unread})
         return None
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
     counts = f"{len(named)} images that metadata files name; {len(others)} others are left out"
@@ -390,8 +392,8 @@ def _own_path(folder: Path, place: Path, name: str) -> str:
     """The path of a file of a data set that a metadata file in `place` names."""
     if "://" in name or "::" in name or "\0" in name:  # joined to a folder, an address would be a path
         refuse_foreign(str(folder), name)
-    path = os.path.normpath(_as_written(place, name))
-    _require_own(path, folder)
+    path = os.path.normpath(_file_meant(place, name))
+    _require_own_file(path, folder)
     return path
 
 
@@ -420,7 +422,7 @@ def _numbers(cells: Sequence[str]) -> list[Any]:
     return [None if not cell else int(cell) if are_whole else cell for cell in cells]
 
 
-def _listed(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
+def _by_list(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
 
     A file that cannot be read stays a row, so that stages are cut alike wherever the files are; it is counted and
@@ -436,7 +438,7 @@ def _listed(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     rows, missing, others = [], list[str](), list[str]()
     for row in sheet.rows:
         place, label, *_ = (*(row.cells[column] for column in sheet.chosen), "")
-        path, line = _as_written(file.parent, place), f"line {row.line}: {display_name(place)!r}"
+        path, line = _file_meant(file.parent, place), f"line {row.line}: {display_name(place)!r}"
         if not os.path.lexists(path):
             _require_possible(place, f"Line {row.line} of {shown!r}")
             missing.append(line)
@@ -450,7 +452,7 @@ def _listed(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
         [f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}"] if missing else []
     )
     notes += [f"{len(others)} of {len(rows)} files are no images, the first in {others[0]}"] if others else []
-    table = _table(rows, in_order({label for _, label in rows if label}) if labelled else None)
+    table = _image_table(rows, in_order({label for _, label in rows if label}) if labelled else None)
     if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
         table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
     return _Splits(DatasetDict({"train": table}), notes="; ".join(filter(None, notes)))
@@ -483,7 +485,7 @@ def _require_possible(place: str, where: str) -> None:
         )
 
 
-def _as_written(folder: Path, name: str) -> Path:
+def _file_meant(folder: Path, name: str) -> Path:
     """The file that a table means, which may have the separators and the form of accents of another system."""
     here = name.replace("\\", "/") if is_of_windows(name) else name
     names = dict.fromkeys([name, name.replace("\\", "/")])
@@ -491,7 +493,7 @@ def _as_written(folder: Path, name: str) -> Path:
     return next((folder / each for each in names if os.path.lexists(folder / each)), folder / here)
 
 
-def _table(rows: Sequence[tuple[Path, str]], names: Sequence[str] | None = None) -> Dataset:
+def _image_table(rows: Sequence[tuple[Path, str]], names: Sequence[str] | None = None) -> Dataset:
     """Images with their categories, of which these are all names; by default without."""
     columns: dict[str, list[Any]] = {"image": [str(path) for path, _ in rows]}
     features = Features({"image": Image()})

@@ -244,8 +244,8 @@ class AdaptedStage:
         except (ValueError, KeyError, TypeError, DataError) as error:
             raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error
 
-    def take_up(self, session: DiscoverySession, out: Path, command: Mapping[str, Any]) -> EarlierDiscovery:
-        """Let a session go on with the stage instead of training it again.
+    def resume(self, session: DiscoverySession, out: Path, command: Mapping[str, Any]) -> EarlierDiscovery:
+        """Let a session resume from the stage instead of training it again.
 
         Args:
             session: with the model that the stage was trained from; gets the stage's model and categories.

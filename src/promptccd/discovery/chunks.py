@@ -7,7 +7,7 @@ killed, and go on with it. It holds nothing but what `discover` would make itsel
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from promptccd.data.loaders import Progress
-from promptccd.data.sources import Entry, ImageSource, Stamp
+from promptccd.data.sources import Entry, ImageSource
 from promptccd.discovery.embedding import resolve_precision
 from promptccd.discovery.intake.reading import entries_of, find_source
 from promptccd.discovery.intake.seen import SeenFiles
@@ -23,7 +23,6 @@ from promptccd.discovery.project.folder import CHUNKS, clear_leftovers, open_pro
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import CHECKSUMS, make_folder, make_inside, refuse_links, remove
 from promptccd.errors import ConfigurationError
-from promptccd.images.limits import ByteBudget, IntakeLimits
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.runs.folder import RunDirectory
@@ -33,22 +32,6 @@ logger = logging.getLogger(__name__)
 MANY = 4096  # files of a part, from which on there are several for each process: they last unequally long
 _SEVERAL = 4
 _WAIT_S = 10.0  # for the lock of a killed process
-
-
-class _Part(ImageSource):
-    """Some files of a source, in order."""
-
-    def __init__(self, source: ImageSource, files: Sequence[Entry]):
-        self._source, self._files, self.name = source, files, source.name
-
-    def entries(self, limits: IntakeLimits) -> list[Entry]:
-        return [*self._files]
-
-    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        return self._source.read(entry, budget)
-
-    def stamp(self, entry: Entry) -> Stamp | None:
-        return self._source.stamp(entry)
 
 
 def results_folder(source: str | Path, out: str | Path) -> Path:
@@ -98,7 +81,8 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
             with FolderLock(folder, _WAIT_S):
                 clear_leftovers(folder)
                 with contextlib.closing(SeenFiles(folder, session.made_with)) as seen:
-                    session.fill(_Part(opened, mine), seen)
+                    embedder = session.new_embedder(seen, is_part=True)
+                    embedder.features_of(session.read_with(embedder, opened, entries=mine), session.workers)
     logger.info("Part %d of %d: %d of %d new files.", part, parts, len(mine), len(files))
 
 
@@ -107,7 +91,7 @@ def _new_files(session: DiscoverySession, source: ImageSource, seen: SeenFiles) 
 
     Those that have changed are not among them: what they held before decides what their pictures are known by.
     """
-    embedder = session.new_embedder()
+    embedder = session.new_embedder(seen)
     is_begun = seen.has_space(embedder.space)
 
     def is_new(entry: Entry) -> bool:
@@ -115,7 +99,7 @@ def _new_files(session: DiscoverySession, source: ImageSource, seen: SeenFiles) 
             return not is_begun  # a row of a data set, which has to be read to see whether it is known
         key = seen.known_key(seen.content_of(stamp))
         lacks_feature = key != "" and not seen.has_feature(embedder.space, key)
-        return lacks_feature or not seen.hash_at(stamp.path)
+        return lacks_feature or not seen.has_file(stamp.path)
 
     files = [entry for entry in entries_of(source, session.limits) if not entry.reason and is_new(entry)]
     return files if len(files) > embedder.batch_size else []
@@ -146,7 +130,6 @@ def spread(
     if not session.opened_with:
         raise ConfigurationError("Other processes need a session that DiscoverySession.open has opened.")
     with contextlib.closing(find_source(source, session.image_roots)) as opened:
-        assert session.seen is not None
         count = len(_new_files(session, opened, session.seen))
     if not count:
         return
@@ -176,8 +159,8 @@ def _problem_of(opening: dict[str, Any], source: str, out: str, part: int, parts
     return ""
 
 
-def take_over(session: DiscoverySession, project: Path) -> None:
-    """Put what was made of parts into a project, in order; only the holder of its lock may.
+def import_parts(session: DiscoverySession, project: Path) -> None:
+    """Import the results of parts into a project, in order; only the holder of its lock may.
 
     Raises:
         RunError: a process is still at work on one of them.
@@ -187,7 +170,6 @@ def take_over(session: DiscoverySession, project: Path) -> None:
         remove(project / CHUNKS)  # which a process may have been killed before
         return
     refuse_links(project / CHUNKS, [each.name for each in folders])
-    assert session.seen is not None
     for folder in folders:
         with FolderLock(folder):
             session.seen.import_from(folder)

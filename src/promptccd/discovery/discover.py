@@ -23,7 +23,7 @@ from promptccd.discovery.adapt import (
     save_adapted,
 )
 from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
-from promptccd.discovery.chunks import results_folder, spread, take_over
+from promptccd.discovery.chunks import import_parts, results_folder, spread
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
@@ -175,13 +175,12 @@ class _Discovery:
             remove_leftovers(self.out)
             clear_leftovers(project)
             session.seen = SeenFiles(project, session.made_with)
-            stack.callback(setattr, session, "seen", None)  # a session that is used later has its own memory
-            stack.callback(session.seen.close)
+            stack.callback(session.seen.close)  # unless all goes well: the session may go on with it
             self._begin()
             if self.engine is not None and self.trained is None:
                 with self._timed(seconds, "parts"):
                     spread(session, self.source, self.out, self.engine, self._heed, self._progress)
-            take_over(session, project)
+            import_parts(session, project)
             with self._timed(seconds, "reading"):
                 self._read()
             with self._timed(seconds, "features"):
@@ -194,9 +193,10 @@ class _Discovery:
                     session.group(session.num_categories)
             with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
-            report = session.current.intake.report()
+            stack.pop_all()
+            session.seen.flush()
             return DiscoveryResult(
-                report,
+                session.current.intake.report(),
                 session.num_distinct,
                 session.estimate,
                 session.change,
@@ -218,7 +218,7 @@ class _Discovery:
             self.command = command_of(session, out, self.adaptation, self.num_categories)
             self.trained = AdaptedStage.left_by(self.command, out)
         if self.command is not None and self.trained is not None:
-            self.earlier = self.trained.take_up(session, out, self.command)
+            self.earlier = self.trained.resume(session, out, self.command)
         else:
             self.earlier = self._earlier()
             self._require_count()

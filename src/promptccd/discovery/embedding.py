@@ -139,7 +139,7 @@ class Embedder:
         view: the view the model was made for.
         batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
-        seen: stores features; by default nothing does.
+        seen: stores features; by default only this object has them.
         is_part: whether the pictures are some of many, so that a batch is filled up also where it is the only one.
 
     Attributes:
@@ -156,7 +156,8 @@ class Embedder:
         seen: SeenFiles | None = None,
         is_part: bool = False,
     ):
-        self.model, self.view, self.seen, self._fills = model, view, seen, is_part
+        self.model, self.view, self._fills = model, view, is_part
+        self.seen = seen or SeenFiles.temporary()
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
         self.space = feature_space(model, view, self.precision)
@@ -171,7 +172,7 @@ class Embedder:
         Raises:
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
-        if self.seen is None or not self.seen.has_feature(self.space, file.key):
+        if not self.seen.has_feature(self.space, file.key):
             self._waiting.append((file, pixels))
         if len(self._waiting) == self.batch_size:
             self._compute_waiting()
@@ -201,17 +202,15 @@ class Embedder:
         finally:
             self.keep()
         made, width = len(self._known), self.model.config.vision_config.hidden_size
-        if self.seen is not None:
-            others = [file.key for file in intake.used if file.key not in self._known]
-            stored, there = self.seen.features(self.space, others)
-            there &= stored.shape[1] == width
-            self._known |= {
-                key: row for key, row, is_there in zip(others, stored, there, strict=True) if is_there
-            }
+        others = [file.key for file in intake.used if file.key not in self._known]
+        stored, there = self.seen.features(self.space, others)
+        there &= stored.shape[1] == width
+        self._known |= {
+            key: row for key, row, is_there in zip(others, stored, there, strict=True) if is_there
+        }
         missing = [file for file in intake.used if file.key not in self._known]
-        if self.seen is not None:
-            cached = len(intake.used) - len(missing) - made
-            logger.info("%d of %d features were cached.", cached, len(intake.used))
+        cached = len(intake.used) - len(missing) - made
+        logger.info("%d of %d features were cached.", cached, len(intake.used))
         batches = _made_ahead(intake, self.view, missing, self.batch_size, workers)
         total = -(-len(missing) // self.batch_size)
         try:
@@ -266,7 +265,7 @@ class Embedder:
 
     def _store(self) -> None:
         self._known.update(self._fresh)
-        if self.seen is not None and self._fresh:
+        if self._fresh:
             keys, rows = zip(*self._fresh, strict=True)
             self.seen.store_features(self.space, keys, torch.stack(rows))
         self._fresh.clear()

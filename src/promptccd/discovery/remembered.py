@@ -1,6 +1,6 @@
 """Images of earlier stages: new ones are compared with them, and those that fit nowhere wait among them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -22,27 +22,22 @@ class Remembered:
     Args:
         registry: says with which stage each image came, and where it is now.
         space: what the features have to be of, see `feature_space`.
-        seen: stores features, and which images are near-duplicates of earlier ones; `None` if nothing is stored.
-        here: features by key where nothing is stored.
+        seen: stores features, and which images are near-duplicates of earlier ones.
     """
 
-    def __init__(
-        self, registry: CategoryRegistry, space: str, seen: SeenFiles | None, here: Mapping[str, Tensor]
-    ):
-        self._registry, self.space, self._seen, self._here = registry, space, seen, here
+    def __init__(self, registry: CategoryRegistry, space: str, seen: SeenFiles):
+        self._registry, self.space, self._seen = registry, space, seen
 
     def features(self, keys: Sequence[str]) -> dict[str, Tensor]:
         """Unit features by key, in the order of the keys, of those images that have some."""
-        found = self._here
-        if self._seen is not None:
-            rows, there = self._seen.features(self.space, keys)
-            found = {key: row for key, row, is_there in zip(keys, rows, there, strict=True) if is_there}
-        width = self._registry.prototypes.shape[1]
-        return {key: found[key] for key in keys if key in found and len(found[key]) == width}
+        rows, there = self._seen.features(self.space, keys)
+        if rows.shape[1] != self._registry.prototypes.shape[1]:
+            return {}
+        return {key: row for key, row, is_there in zip(keys, rows, there, strict=True) if is_there}
 
     def followers(self, keys: Sequence[str]) -> dict[str, str]:
         """The first image of its near-duplicate group, by key, of each image that is not the first."""
-        return {} if self._seen is None else self._seen.followers(keys)
+        return self._seen.followers(keys)
 
     def before(self, stage: int, num_new: int, ids: Sequence[int], seed: int) -> EarlierImages | None:
         """Images that came before a stage, near-duplicates once; `None` if they are too few.

@@ -102,7 +102,8 @@ def write_page(
 
 def _pictures(session: DiscoverySession, keys: Sequence[str]) -> dict[str, Picture]:
     """Thumbnails as ``data:`` URIs by key, as long as the page has room."""
-    contents, left = session.thumbnails(keys), MAX_BYTES
+    stage = session.current
+    contents, left = stage.intake.thumbnails([stage.files[key] for key in keys]), MAX_BYTES
     pictures = {}
     for key in keys:
         content = contents[key] if left > 0 else b""

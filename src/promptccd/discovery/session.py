@@ -78,7 +78,7 @@ class DiscoverySession:
         registry: categories and corrections so far.
         seed: of all random draws.
         limits: on what is read; by default those for a person's own files.
-        seen: what is stored of files and features; nothing by default.
+        seen: results of earlier reading and embedding; by default of this session alone.
         workers: images that are decoded at once; by default one for each core of this process.
         bit_depth: as `read_intake` takes it.
         image_roots: the same.
@@ -109,7 +109,7 @@ class DiscoverySession:
         self._embedder: Embedder | None = None  # at work since the images were read
         self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
-        self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen
+        self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
         self.workers = workers or systems.available_cores()
         self.stages: list[SessionStage] = []
         self._estimate: CountEstimate | None = None
@@ -174,7 +174,7 @@ class DiscoverySession:
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
         self._embedder = self.new_embedder()
-        intake = self._intake(self._embedder, source, progress, announce)
+        intake = self.read_with(self._embedder, source, progress=progress, announce=announce)
         try:
             intake.require_images()
         except DataError:
@@ -190,34 +190,25 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
-    def fill(self, source: ImageSource, part: SeenFiles) -> None:
-        """Read a part of the files of a source and store them with their features; no stage is made of them.
+    def read_with(self, embedder: Embedder, source: Any, **options: Any) -> Intake:
+        """Read a source with the session's settings while an embedder computes features of what is new.
 
-        Raises:
-            DivergedError: a feature contains NaN or infinity; the image is named.
+        Args:
+            embedder: of `new_embedder`; keeps features also if an error ends the reading.
+            source: as `read_intake` takes it.
+            options: ``progress``, ``entries`` and ``announce``, likewise.
         """
-        embedder = self.new_embedder(part)
-        embedder.features_of(self._intake(embedder, source), self.workers)
-
-    def _intake(
-        self,
-        embedder: Embedder,
-        source: Any,
-        progress: Progress | None = None,
-        announce: Callable[[int, float], None] | None = None,
-    ) -> Intake:
         try:
             return read_intake(
                 source,
                 limits=self.limits,
                 bit_depth=self.bit_depth,
                 image_roots=self.image_roots,
-                progress=progress,
                 view=self.view,
                 workers=self.workers,
                 use=embedder.add,
                 seen=embedder.seen,
-                announce=announce,
+                **options,
             )
         except BaseException:
             embedder.keep()
@@ -235,30 +226,31 @@ class DiscoverySession:
         stage.features = embedder.features_of(stage.intake, self.workers, progress)
         stage.space = embedder.space
         stage.first_of = self._near_duplicates_of(stage, stage.features)
-        if self.seen is not None:
-            followers = np.flatnonzero(stage.first_of != np.arange(len(stage.first_of))).tolist()
-            first_of = stage.first_of.tolist()
-            self.seen.store_followers({stage.keys[row]: stage.keys[first_of[row]] for row in followers})
+        self.seen.store_followers({key: first.key for key, first in self.near_duplicates.items()})
         return stage.features
 
-    def new_embedder(self, part: SeenFiles | None = None) -> Embedder:
-        """An embedder with the session's settings, which stores features with all files, or with a part of them."""
+    def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder:
+        """An embedder with the session's settings, which stores features by default with the session's files."""
         return Embedder(
-            self.model, self.view, batch_size=self.batch_size, precision=self.precision,
-            seen=part or self.seen, is_part=part is not None,
+            self.model, self.view, batch_size=self.batch_size, precision=self.precision, seen=seen or self.seen,
+            is_part=is_part,
         )  # fmt: skip
 
     def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
         """Found, or known from when the same pictures were looked at before."""
         miniatures, taken = stage.intake.miniatures, stage.intake.taken
-        if self.seen is None:
-            return find_near_duplicates(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
         given = hashlib.sha256(f"{__version__} {''.join(stage.keys)}".encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
         known = self.seen.near_duplicates(given.hexdigest(), len(features))
         if known is None:
-            known = find_near_duplicates(miniatures, features, self._thumbnails_of_rows, taken, self.workers)
+            used = stage.intake.used
+
+            def thumbnails(rows: Sequence[int]) -> list[bytes]:
+                found = stage.intake.thumbnails([used[row] for row in rows])
+                return [found[used[row].key] for row in rows]
+
+            known = find_near_duplicates(miniatures, features, thumbnails, taken, self.workers)
             self.seen.store_near_duplicates(given.hexdigest(), known)
         return known
 
@@ -371,7 +363,7 @@ class DiscoverySession:
         Returns:
             What changed; `None` if nothing was set aside, or nothing is left.
         """
-        found = self._grouping(self._remembered(space)).regroup()
+        found = self._grouping(self.remembered_in(space)).regroup()
         if found is None:
             return None
         change, self._estimate = found
@@ -386,14 +378,11 @@ class DiscoverySession:
     @property
     def remembered(self) -> Remembered:
         """Images of all stages that have features of the newest one's kind."""
-        return self._remembered(self.current.space)
+        return self.remembered_in(self.current.space)
 
-    def _remembered(self, space: str) -> Remembered:
-        here = dict[str, Tensor]()
-        for stage in self.stages:
-            if stage.features is not None and stage.space == space and self.seen is None:
-                here |= zip(stage.keys, stage.features, strict=True)
-        return Remembered(self.registry, space, self.seen, here)
+    def remembered_in(self, space: str) -> Remembered:
+        """Images of all stages that have features of a space."""
+        return Remembered(self.registry, space, self.seen)
 
     def _constraints(self) -> GroupingConstraints:
         """The constraints of people, and that a new near-duplicate of an image in a category is in that one too."""
@@ -426,9 +415,8 @@ class DiscoverySession:
     @property
     def is_grouped(self) -> bool:
         """Whether the newest images were grouped already, as this very stage."""
-        return self.current.stage == self.registry.stage and all(
-            key in self.registry.images for key in self.current.keys
-        )
+        seen = self.registry.images.keys()
+        return self.current.stage == self.registry.stage and seen >= set(self.current.keys)
 
     @property
     def num_categories(self) -> int:
@@ -479,18 +467,9 @@ class DiscoverySession:
         intake, file = self.file_of(key)
         return intake.read_bytes(file)
 
-    def thumbnails(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Small pictures of some of the newest images, by key."""
-        return self.current.intake.thumbnails([self.current.files[key] for key in keys])
-
-    def _thumbnails_of_rows(self, rows: Sequence[int]) -> list[bytes]:
-        keys = [self.current.keys[row] for row in rows]
-        found = self.thumbnails(keys)
-        return [found[key] for key in keys]
-
     def forget(self) -> None:
         """Drop all images, features and groups."""
         for stage in self.stages:
             stage.intake.close()
         self.stages.clear()
-        self.registry = CategoryRegistry()
+        self.registry, self.seen = CategoryRegistry(), SeenFiles.temporary()

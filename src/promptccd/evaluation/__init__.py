@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import discover_categories as discover_categories
     from promptccd.evaluation.continual import labelled_categories as labelled_categories
     from promptccd.evaluation.continual import score_part_routing as score_part_routing
-    from promptccd.evaluation.counting import estimate_by_accuracy as estimate_by_accuracy
     from promptccd.evaluation.paper import BACKBONES as BACKBONES
     from promptccd.evaluation.paper import AuditedRow as AuditedRow
     from promptccd.evaluation.paper import Interval as Interval

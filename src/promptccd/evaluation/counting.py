@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from promptccd.clustering import PRIORS, CountEstimate, Trial, calibrate, estimate_as_taught
-from promptccd.clustering.kmeans import AnchoredKMeans, as_features
+from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import Stream, enough_earlier
 from promptccd.data.randomness import numpy_generator, seed_of
@@ -48,11 +48,10 @@ def estimate_by_accuracy(
         seed: of k-means.
 
     Raises:
-        DataError: NaN or infinite features, shapes that do not fit together, no labelled image, ``max_count``
-            below the number of labelled categories, or fewer images than ``max_count``.
+        DataError: NaN or infinite features, ``max_count`` below the number of labelled categories, or fewer images
+            than ``max_count``.
     """
-    labels = torch.as_tensor(labels)
-    points = _joined_features(labelled, labels, unlabelled)
+    points = torch.cat([labelled, unlabelled.to(labelled)])
     known = len(labels.unique())
     max_count = 2 * known if max_count is None else max_count
     if max_count < known:
@@ -78,27 +77,6 @@ def estimate_by_accuracy(
     # The search stays inside its bounds, and `int` takes up to 1 off: max_count can be reached.
     minimize_scalar(error, bounds=(known, max_count + 1), method="bounded", options={"xatol": RESOLUTION})
     return _estimate(scores)
-
-
-def _joined_features(labelled: Tensor, labels: Tensor, unlabelled: Tensor) -> Tensor:
-    """Labelled features, then the unlabelled: ``(L + N, D)``."""
-    first, second = as_features(labelled, "labelled"), as_features(unlabelled, "unlabelled")
-    if first.shape[1] != second.shape[1]:
-        raise DataError(
-            f"Expected unlabelled features of width {first.shape[1]}, like the labelled ones, "
-            f"got {second.shape[1]}: take both from one model."
-        )
-    if not len(first) or labels.shape != first.shape[:1]:
-        raise DataError(
-            f"Expected one label for each of at least one labelled feature, got {tuple(labels.shape)} labels "
-            f"for {len(first)} features: accuracy is counted on the labelled images."
-        )
-    if labels.is_floating_point() or (labels < 0).any():
-        raise DataError(
-            f"Expected labels to be integers >= 0, got {labels.dtype} from {labels.min()}: "
-            "leave images without a label in `unlabelled`."
-        )
-    return torch.cat([first, second.to(first)])
 
 
 def _estimate(scores: dict[int, float]) -> CountEstimate:
@@ -218,10 +196,10 @@ class SplitMergeCount(KnownCount):
         ids = np.concatenate(assigned)
         arguments = self.arguments
         chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage)
-        kept = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
+        replayed = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
         fixed = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
         return estimate_as_taught(
-            torch.cat([unlabelled, kept]),
+            torch.cat([unlabelled, replayed]),
             len(np.unique(ids)) + arguments.init_components,
             fixed=torch.from_numpy(fixed),
             labelled=reference[0],

@@ -110,6 +110,10 @@ PROTOCOLS = {
         counted="classes",
         has_baselines=False,
     ),
+    "calibrated": ProtocolTerms(
+        "a calibrated mixture over the same features: known categories from labels, new ones from streams",
+        reference="labelled images, and the new categories of earlier stages",
+    ),
     "part-routing": ProtocolTerms(
         "PromptCCD++: share of patches that are routed to the part they are labelled with",
         reference="part labels from features of the frozen backbone",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering import AnchoredKMeans, CountEstimate
+from promptccd.clustering import AnchoredKMeans, CalibratedMixture, CountEstimate
 from promptccd.data.randomness import seed_of
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
@@ -140,7 +140,7 @@ def _continual(
 def _forgetting(
     task: Task,
     labels: Sequence[np.ndarray],
-    answer: Callable[[int, Discovery], Discovery],
+    regroup: Callable[[int, Discovery], Discovery],
     known_at_first: Callable[[int, np.ndarray], np.ndarray],
 ) -> ContinualScore:
     """PA-CGCD's figures of images with these true ids, from stage 1 on; stages are grouped as for continual accuracy.
@@ -149,8 +149,8 @@ def _forgetting(
     the stage lost of it as ``forgotten``. ACC_0 is measured on the known ones among the same images, so that M_f never
     compares two sets.
 
-    `answer` puts the ids of the scored images into the discovery of a stage. `known_at_first` gives the ids of known
-    images by the model of stage 0, from a stage and the mask of known images among the scored ones.
+    `regroup` replaces the ids in the discovery of a stage by those of the scored images. `known_at_first` gives the ids
+    of known images by the model of stage 0, from a stage and the mask of known images among the scored ones.
     """
     trained = task.trained
     continual = ContinualAccuracy(trained.labels[0], task.num_known, restarts=task.restarts, seed=task.seed)
@@ -158,7 +158,7 @@ def _forgetting(
     for stage, true_ids in enumerate(labels, start=1):
         count = task.count_of_stage(stage)
         found = continual.discover(task.features(stage, trained.images[: stage + 1]), count.count)
-        row = continual.score(answer(stage, found), true_ids, count)
+        row = continual.score(regroup(stage, found), true_ids, count)
         is_known, before = np.isin(true_ids, task.known), math.nan
         if is_known.any():
             ids = known_at_first(stage, is_known)
@@ -213,10 +213,10 @@ def _sessions(task: Task) -> ContinualScore:
     (test,), (labels,) = task.test_images().images, task.test_images().labels
     rows = []
     for row, count in zip(found.stages, task.categories_so_far, strict=True):
-        if (answers := task.native(row.stage, test)) is None:
+        if (predicted := task.native(row.stage, test)) is None:
             return found
         seen = labels < count
-        own = separate_clustering_accuracy(labels[seen], answers[seen], task.known)
+        own = separate_clustering_accuracy(labels[seen], predicted[seen], task.known)
         rows.append(replace(row, native=own))
     return replace(found, stages=rows)
 
@@ -225,13 +225,35 @@ def _native(task: Task) -> ContinualScore:
     """A method's native predictions."""
     rows = []
     for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
-        answers = task.native(stage, task.trained.images[stage])
-        if answers is None:
+        predicted = task.native(stage, task.trained.images[stage])
+        if predicted is None:
             raise ConfigurationError(
                 f"Protocol native needs a native prediction, and {task.method} has none at stage {stage}: choose cacc."
             )
-        rows.append(StageScore.of(stage, true_ids, answers, task.num_known))
+        rows.append(StageScore.of(stage, true_ids, predicted, task.num_known))
     return ContinualScore("native", rows)
+
+
+def _calibrated(task: Task) -> ContinualScore:
+    """Predictions of a calibrated mixture that saw the labelled images, then one stage after the other."""
+    trained, rows = task.trained, []
+    for stage, true_ids in enumerate(trained.labels[1:], start=1):
+        labelled, *unlabelled = task.features(stage, trained.images[: stage + 1])
+        mixture = CalibratedMixture(random_state=seed_of("calibrated", task.seed) % 2**32)
+        mixture.fit(labelled, trained.labels[0])
+        for earlier, features in enumerate(unlabelled, start=1):
+            mixture.partial_fit(features, num_categories=task.count_of_stage(earlier).count)
+        count = task.count_of_stage(stage)
+        row = StageScore.of(
+            stage,
+            true_ids,
+            mixture.predict(unlabelled[-1]),
+            task.num_known,
+            num_categories=count.count,
+            count_range=count.range if count.is_estimate else None,
+        )
+        rows.append(row)
+    return ContinualScore("calibrated", rows)
 
 
 def _part_routing(task: Task) -> ContinualScore:
@@ -256,5 +278,6 @@ SCORERS: Mapping[str, Callable[[Task], ContinualScore]] = {
     "pa-cgcd-test": _steps_on_test,
     "metagcd": _sessions,
     "native": _native,
+    "calibrated": _calibrated,
     "part-routing": _part_routing,
 }

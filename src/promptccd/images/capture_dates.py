@@ -7,11 +7,13 @@ import time
 
 from PIL import ExifTags, Image
 
-KEPT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:\d\d)?")  # a date as `capture_date` gives it
+CAPTURE_DATE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:\d\d)?"
+)  # a date as `capture_date` gives it
 _DATE = re.compile(r"(\d{4})[:-](\d\d)[:-](\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _OFFSET = re.compile(r"[+-]\d\d:\d\d")
 # The picture was taken, was made digital; of a file without either, the camera wrote it.
-_TAGS = (
+_DATE_TAGS = (
     (ExifTags.Base.DateTimeOriginal, ExifTags.Base.OffsetTimeOriginal),
     (ExifTags.Base.DateTimeDigitized, ExifTags.Base.OffsetTimeDigitized),
     (ExifTags.Base.DateTime, ExifTags.Base.OffsetTime),
@@ -25,7 +27,7 @@ def capture_date(image: Image.Image) -> str:
         values = {**exif, **exif.get_ifd(ExifTags.IFD.Exif)}
     except Exception:  # metadata that cannot be read does not spoil the pixels
         return ""
-    for date, offset in _TAGS:
+    for date, offset in _DATE_TAGS:
         found = _DATE.match(str(values.get(date, "")))
         if found is not None and found[1] != "0000":
             zone = _OFFSET.fullmatch(str(values.get(offset, "")).strip("\0 "))

@@ -18,12 +18,11 @@ from PIL import Image
 
 from promptccd.images.colour import standard_profile
 from promptccd.images.decode import Decoding, decode_image
-from promptccd.images.jpeg import ADOBE, END, JFIF, JPEG, SCAN, jpeg_segments
+from promptccd.images.jpeg import ADOBE, END, FRAMES, JFIF, JPEG, SCAN, jpeg_segments
 
 _WEBP_SIDE = 16383  # pixels; the format holds no more
 _PNG = b"\x89PNG"
-_TABLES = {0xDB, 0xC4, 0xDD}  # quantisation, Huffman, restart interval
-_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended, progressive
+_KEPT_TABLES = {0xDB, 0xC4, 0xDD}  # quantisation, Huffman, restart interval
 _PROFILE, _NAME_OF_PROFILE = 0xE2, b"ICC_PROFILE\x00"
 _PLAIN_JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 
@@ -81,7 +80,7 @@ def _stripped_jpeg(content: bytes) -> bytes | None:
             kept.append(b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00" + body[-1:])
         elif marker == _PROFILE and body.startswith(_NAME_OF_PROFILE):
             profile += body[len(_NAME_OF_PROFILE) + 2 :]
-        elif marker in _TABLES or marker in _FRAMES or marker == SCAN:
+        elif marker in _KEPT_TABLES or marker in FRAMES or marker == SCAN:
             kept.append(segment)
         elif marker == END:
             return b"".join([kept[0], *_profile_segment(profile), *kept[1:], segment])

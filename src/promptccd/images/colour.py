@@ -11,10 +11,10 @@ from importlib.resources import files
 import numpy as np
 from PIL import ExifTags, Image, ImageCms
 
-MOST_BYTES = 4 * 2**20  # of a profile; those of printers have one or two million
+MOST_PROFILE_BYTES = 4 * 2**20  # of a profile; those of printers have one or two million
 SRGB = "sRGB"
 _LIKE = 1  # grey level of 255 by which a profile may differ from a standard one
-_STEPS = 9  # per channel, at which profiles are compared
+_PROBE_STEPS = 9  # per channel, at which profiles are compared
 _REMEMBERED = 8  # profiles; a source has a few
 _P3 = 12  # the number of its primaries in HEIF
 _HDR = {16: "PQ", 18: "HLG"}  # numbers of curves for screens brighter than others
@@ -89,7 +89,7 @@ def _converted(image: Image.Image, plain: Image.Image, profile: bytes) -> Image.
 
 def _transformed(image: Image.Image, profile: bytes) -> Image.Image:
     out = "RGBA" if image.mode == "RGBA" else "RGB"
-    opened, screen = _opened(profile), ImageCms.createProfile("sRGB")
+    opened, screen = _open_profile(profile), ImageCms.createProfile("sRGB")
     try:
         # Without the cache of a single pixel, which threads would share.
         transform = ImageCms.buildTransform(opened, screen, image.mode, out, flags=ImageCms.Flags.NOCACHE)
@@ -100,9 +100,9 @@ def _transformed(image: Image.Image, profile: bytes) -> Image.Image:
     return shown
 
 
-def _opened(profile: bytes) -> ImageCms.ImageCmsProfile:
-    if len(profile) > MOST_BYTES:
-        raise _ProfileError(f"it has {len(profile)} bytes, more than {MOST_BYTES}")
+def _open_profile(profile: bytes) -> ImageCms.ImageCmsProfile:
+    if len(profile) > MOST_PROFILE_BYTES:
+        raise _ProfileError(f"it has {len(profile)} bytes, more than {MOST_PROFILE_BYTES}")
     try:
         return ImageCms.ImageCmsProfile(io.BytesIO(profile))
     except (ImageCms.PyCMSError, ValueError, OSError, TypeError) as error:
@@ -110,7 +110,7 @@ def _opened(profile: bytes) -> ImageCms.ImageCmsProfile:
 
 
 def _mode_of(profile: bytes) -> str:
-    colours = _opened(profile).profile.xcolor_space.strip()
+    colours = _open_profile(profile).profile.xcolor_space.strip()
     if colours not in _MODES:
         raise _ProfileError(f"it is for {colours[:4]!r} colours")
     return _MODES[colours]
@@ -134,8 +134,8 @@ def _like(profile: bytes) -> str:
 
 def _probe(mode: str) -> Image.Image:
     """All kinds of colours in one picture."""
-    steps = np.linspace(0, 255, _STEPS).round().astype(np.uint8)
+    steps = np.linspace(0, 255, _PROBE_STEPS).round().astype(np.uint8)
     if mode == "L":
         return Image.fromarray(np.arange(256, dtype=np.uint8)[None])
     colours = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1)
-    return Image.fromarray(colours.reshape(_STEPS, -1, 3))
+    return Image.fromarray(colours.reshape(_PROBE_STEPS, -1, 3))

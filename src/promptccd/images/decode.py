@@ -42,7 +42,7 @@ MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises any
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
 # Common formats of photographs and drawings; each of Pillow's other thirty is one more parser to attack.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
 _UPRIGHT = {  # EXIF orientation -> the turn that undoes it, and the edges that become left, upper, right and lower
     2: (Image.Transpose.FLIP_LEFT_RIGHT, (2, 1, 0, 3)),
@@ -132,8 +132,8 @@ def media_type(content: bytes) -> str:
 
 
 _BASELINE = (0xC0, 0xC1)  # frames whose blocks come whole, one after the other
-_TABLES = (0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0))  # and metadata
-_LARGE = threading.Lock()  # large pictures are decoded one at a time: each may take gigabytes
+_TABLE_MARKERS = (0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0))  # and metadata
+_LARGE_PICTURES = threading.Lock()  # large pictures are decoded one at a time: each may take gigabytes
 _SUBFILE, _REDUCED = 254, 1  # a tag of TIFF, and what it says of a small picture of another page
 _FILLERS = (b"\x00" * 64, b"\xff\x00" * 64, b"\x5a" * 64)  # what a cut picture would be filled up with
 
@@ -212,7 +212,7 @@ def _decode_stream(
     if (raw := camera_raw(stream, head)) is not None:
         return _decode_raw(raw, decoding, enough)
     stream.seek(0)
-    image = _opened(stream, head)
+    image = _open_picture(stream, head)
     with image:
         _refuse_bomb(image.width * image.height, stream.seek(0, io.SEEK_END))
         is_large = image.width * image.height > min(decoding.max_pixels, decoding.handed_on)
@@ -251,7 +251,7 @@ def _noted(found: DecodedImage, note: str) -> DecodedImage:
     return replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, [note, found.verdict.note]))))
 
 
-def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
+def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
     """The image, by the plug-in of its format; so Pillow's limit, which is one for the whole process, is not asked."""
     for name, plugin in _plugins(head):
         try:
@@ -272,7 +272,7 @@ def _opened(stream: BinaryIO, head: bytes) -> Image.Image:
 def _plugins(head: bytes) -> Iterator[tuple[str, Any]]:
     """Name and reader of each format that a file may be of, by its first bytes."""
     Image.init()
-    for name in FORMATS:
+    for name in PICTURE_FORMATS:
         plugin, accepts = Image.OPEN[name]
         try:
             answer = accepts is None or accepts(head[:16])
@@ -356,7 +356,7 @@ def _room_for(pixels: int) -> Iterator[None]:
     if pixels <= MOST_HANDED_ON:
         yield
         return
-    with _LARGE:
+    with _LARGE_PICTURES:
         needed, free = BYTES_PER_PIXEL * pixels, systems.free_memory()
         if free is not None and needed > free:
             raise _RefusedError(
@@ -380,7 +380,7 @@ def _is_in_one_scan(stream: BinaryIO) -> bool:
             return colours != b"" and segment[4:5] == colours
         if marker in _BASELINE:
             colours = segment[9:10]
-        elif marker not in _TABLES:
+        elif marker not in _TABLE_MARKERS:
             break
     return False
 
@@ -398,7 +398,7 @@ def _with_end(content: bytes, decoding: Decoding) -> bytes | None:
     shown = set()
     for filler in _FILLERS:
         try:
-            with _opened(io.BytesIO(content + filler + end), content[:FIRST_BYTES]) as image:
+            with _open_picture(io.BytesIO(content + filler + end), content[:FIRST_BYTES]) as image:
                 if image.width * image.height > decoding.max_pixels:
                     return None
                 with _room_for(image.width * image.height):

@@ -15,7 +15,7 @@ from promptccd.images.limits import BIT_DEPTHS
 
 UNIT = 1  # bit: of floats from 0 to 1, a convention of its own; its largest value is that of one bit
 
-Kind = Literal["integer", "float"]
+ValueKind = Literal["integer", "float"]
 _SIGNIFICANT = re.compile(r'SignificantBits="(\d{1,2})"')
 _BITS, _PHOTOMETRIC, _DESCRIPTION, _LARGEST = 258, 262, 270, (281, 341)  # tags of TIFF
 _WHITE_IS_0 = 0
@@ -34,7 +34,7 @@ class Depth:
         used: bits that it was shown with: its largest value is white.
     """
 
-    kind: Kind
+    kind: ValueKind
     needed: int
     is_said: bool
     used: int
@@ -66,7 +66,7 @@ class Depths:
         most = max(depth.needed, getattr(self, _FIELDS[depth.kind]) or 0)
         return Depths(**{**vars(self), _FIELDS[depth.kind]: most})
 
-    def used_for(self, kind: Kind, needed: int, is_said: bool) -> int:
+    def used_for(self, kind: ValueKind, needed: int, is_said: bool) -> int:
         """Bits that a file is shown with."""
         if self.fixed is not None and needed != UNIT:
             return self.fixed
@@ -88,14 +88,14 @@ class Depths:
         return f"{'; '.join(said)}, the fewest that hold all of them" if said else ""
 
 
-_FIELDS: dict[Kind, str] = {"integer": "integer", "float": "real"}
+_FIELDS: dict[ValueKind, str] = {"integer": "integer", "float": "real"}
 
 
 class UnusableValuesError(Exception):
     """Values that cannot be shown as grey; the message says why, and what to do."""
 
 
-_SAVE = "save it as 8 or 16 bit without negative values"
+_SAVE_AGAIN = "save it as 8 or 16 bit without negative values"
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class DeepValues:
         Raises:
             UnusableValuesError: they are negative, too large, or not finite.
         """
-        kind: Kind = "float" if self.values.dtype.kind == "f" else "integer"
+        kind: ValueKind = "float" if self.values.dtype.kind == "f" else "integer"
         needed, is_said = self._needed(kind)
         used = depths.used_for(kind, needed, is_said)
         top = 2**used - 1
@@ -129,13 +129,13 @@ class DeepValues:
             shown[rows : rows + 256] = part * (255 / top) + 0.5
         return shown, Depth(kind, needed, is_said, used)
 
-    def _needed(self, kind: Kind) -> tuple[int, bool]:
+    def _needed(self, kind: ValueKind) -> tuple[int, bool]:
         low, high = self.values.min(), self.values.max()
         if not (np.isfinite(low) and np.isfinite(high)):
-            raise UnusableValuesError(f"float image with NaN or infinite values: {_SAVE}")
+            raise UnusableValuesError(f"float image with NaN or infinite values: {_SAVE_AGAIN}")
         if low < 0 or high > 65535:
             raise UnusableValuesError(
-                f"{kind} image with values from {low:g} to {high:g}; only 0 to 65535 is read: {_SAVE}"
+                f"{kind} image with values from {low:g} to {high:g}; only 0 to 65535 is read: {_SAVE_AGAIN}"
             )
         if kind == "float" and high <= 1:
             return UNIT, True

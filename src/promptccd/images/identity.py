@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _COMMENT = 0xFE
-_METADATA = {*range(JFIF, JFIF + 16), _COMMENT, END} - {ADOBE}  # the end, because some files lack it
+_METADATA_MARKERS = {*range(JFIF, JFIF + 16), _COMMENT, END} - {ADOBE}  # the end, because some files lack it
 MOST_TRIMMED = 16  # pixels that a lossless turn of a JPEG may cut off a side, a block of its coding
-MOST_ALIKE = (
+MOST_MINIATURE_DIFFERENCE = (
     4.0  # mean difference of miniatures, in grey levels of 255; that of a turn is some 3, by its rounding
 )
 
@@ -37,10 +37,10 @@ def picture_key(content: bytes, loaded: Image.Image | np.ndarray | None) -> str:
     if loaded is None or content.startswith(JPEG):
         digest = hashlib.sha256()
         for marker, segment in jpeg_segments(content):
-            if marker not in _METADATA:
+            if marker not in _METADATA_MARKERS:
                 digest.update(segment)
         return digest.hexdigest()
-    pixels = loaded if isinstance(loaded, np.ndarray) else np.asarray(_plain(loaded))
+    pixels = loaded if isinstance(loaded, np.ndarray) else np.asarray(_in_one_mode(loaded))
     weights = [_weights(pixels)]
     for _ in range(3):  # a quarter turn against the clock brings the upper right quarter to the upper left
         upper_left, upper_right, lower_left, lower_right = weights[-1]
@@ -49,7 +49,7 @@ def picture_key(content: bytes, loaded: Image.Image | np.ndarray | None) -> str:
     return min(_digest(np.rot90(pixels, turn)) for turn in turns)
 
 
-def _plain(image: Image.Image) -> Image.Image:
+def _in_one_mode(image: Image.Image) -> Image.Image:
     """One mode for pictures that look the same: programs that save space store grey and few colours otherwise."""
     if image.mode in ("1", "L", "P", "LA", "PA", "RGB", "RGBA"):
         image = image.convert("RGBA" if image.has_transparency_data else "RGB")
@@ -91,7 +91,7 @@ def is_edited_file_of(
         if max(abs(one - other) for one, other in zip(sides, now, strict=True)) >= MOST_TRIMMED:
             continue
         difference = np.abs(np.rot90(old, turn).astype(np.int16) - new)
-        if difference.mean() <= MOST_ALIKE:
+        if difference.mean() <= MOST_MINIATURE_DIFFERENCE:
             return True
     return False
 
@@ -168,7 +168,7 @@ def look_at(content: bytes, decoding: Decoding, view: View | None) -> tuple[Verd
     small = _shrunk(image)
     kept = None if view is None else view(decoded)
     seen = SeenImage(
-        decoded.size, key, miniature_of(small), _encoded(small), kept, decoded.taken, decoded.depth
+        decoded.size, key, miniature_of(small), _encoded_thumbnail(small), kept, decoded.taken, decoded.depth
     )
     return decoded.verdict, seen
 
@@ -187,7 +187,7 @@ def _shrunk(image: Image.Image) -> Image.Image:
     return image.resize(size, Image.Resampling.BICUBIC, box, reducing_gap=2.0)
 
 
-def _encoded(small: Image.Image) -> bytes:
+def _encoded_thumbnail(small: Image.Image) -> bytes:
     buffer = io.BytesIO()
     if max(small.size) <= _LOSSLESS_SIDE:
         small.save(buffer, "PNG")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 JPEG = b"\xff\xd8"  # begins a file
 SCAN, END, JFIF, ADOBE = 0xDA, 0xD9, 0xE0, 0xEE
-_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
+FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
 
 
 def jpeg_segments(content: bytes) -> Iterator[tuple[int, bytes]]:
@@ -39,7 +39,7 @@ def all_is_coded(content: bytes) -> bool:
     left: dict[int, set[int]] = {}  # coefficients that are not there to the last bit, by colour
     for marker, segment in jpeg_segments(content):
         body = segment[4:]
-        if marker in _FRAMES and len(body) >= 6:
+        if marker in FRAMES and len(body) >= 6:
             left = {colour: set(range(64)) for colour in body[6 : 6 + 3 * body[5] : 3]}
         if marker == SCAN and len(body) > (at := 2 * body[0] + 3 if body else 3) and body[at] & 15 == 0:
             for colour in body[1 : at - 2 : 2]:

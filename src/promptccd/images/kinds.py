@@ -17,7 +17,7 @@ _HEIF = (
 
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
 _UNPACK = "unpack it first; zip archives alone are read as they are"
-_FRAMES = "save some of its frames as JPEG to have them grouped"
+_SAVE_FRAMES = "save some of its frames as JPEG to have them grouped"
 _PAGE = "save the picture itself instead of the page"
 _CONVERT = "save it as JPEG or PNG"
 _HEIC = (
@@ -63,11 +63,11 @@ _STARTS = (  # after leading blanks, in lower case
     (b"simple  =", "FITS", _CONVERT),
     (b"\x89hdf", "HDF5", ""),
     (b"sqlite format 3", "a database", ""),
-    (b"\x1ae\xdf\xa3", "a video (Matroska or WebM)", _FRAMES),
-    (b"\x00\x00\x01\xba", "a video (MPEG)", _FRAMES),
-    (b"\x00\x00\x01\xb3", "a video (MPEG)", _FRAMES),
-    (b"\x30\x26\xb2\x75", "a video (WMV)", _FRAMES),
-    (b"flv\x01", "a video (Flash)", _FRAMES),
+    (b"\x1ae\xdf\xa3", "a video (Matroska or WebM)", _SAVE_FRAMES),
+    (b"\x00\x00\x01\xba", "a video (MPEG)", _SAVE_FRAMES),
+    (b"\x00\x00\x01\xb3", "a video (MPEG)", _SAVE_FRAMES),
+    (b"\x30\x26\xb2\x75", "a video (WMV)", _SAVE_FRAMES),
+    (b"flv\x01", "a video (Flash)", _SAVE_FRAMES),
     (b"id3", "sound (MP3)", ""),
     (b"\xff\xfb", "sound (MP3)", ""),
     (b"oggs", "sound or a video (Ogg)", ""),
@@ -79,12 +79,12 @@ _STARTS = (  # after leading blanks, in lower case
 )
 _BRANDS = (  # of the boxes that MP4 and HEIF share
     (b"crx", "camera RAW (CR3)", DEVELOP),
-    (b"qt  ", "a video (MOV)", _FRAMES),
-    (b"3g", "a video (3GP)", _FRAMES),
+    (b"qt  ", "a video (MOV)", _SAVE_FRAMES),
+    (b"3g", "a video (3GP)", _SAVE_FRAMES),
     (b"m4a", "sound (M4A)", ""),
     (b"m4b", "sound (M4B)", ""),
 )
-_RIFF = {b"AVI ": ("a video (AVI)", _FRAMES), b"WAVE": ("sound (WAV)", "")}
+_RIFF = {b"AVI ": ("a video (AVI)", _SAVE_FRAMES), b"WAVE": ("sound (WAV)", "")}
 _OFFICE = (
     b"[Content_Types]",
     b"_rels/",
@@ -200,9 +200,11 @@ def _by_place(head: bytes) -> tuple[str, str] | None:
         return "HEIC", _HEIC
     if head[4:8] == b"ftyp":
         brand = head[8:12].lower()
-        return next((each[1:] for each in _BRANDS if brand.startswith(each[0])), ("a video (MP4)", _FRAMES))
+        return next(
+            (each[1:] for each in _BRANDS if brand.startswith(each[0])), ("a video (MP4)", _SAVE_FRAMES)
+        )
     if head[4:8] in (b"moov", b"mdat", b"wide", b"skip", b"free"):
-        return "a video (MOV)", _FRAMES
+        return "a video (MOV)", _SAVE_FRAMES
     if head[:4] == b"RIFF":
         return _RIFF.get(head[8:12], ("RIFF", ""))
     if head.startswith(b"PK\x03\x04") and head[30:].startswith(_OFFICE):

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from PIL import TiffImagePlugin
 
-from promptccd.images.jpeg import SCAN, jpeg_segments
+from promptccd.images.jpeg import FRAMES, SCAN, jpeg_segments
 from promptccd.images.kinds import DEVELOP, camera_raw_kind
 
 RAW_SUFFIXES = (
@@ -20,13 +20,12 @@ RAW_SUFFIXES = (
     ".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f",
 )  # fmt: skip
 _FULL = 0.9  # of the sides of the photograph that a JPEG of full size has; developing cuts the edges
-_LARGE = 1000  # pixels a side that are enough where nobody says how large the photograph is
+_LARGE_SIDE = 1000  # pixels a side that are enough where nobody says how large the photograph is
 _DIRECTORIES, _CANDIDATES = 32, 64  # of a file that are looked at; cameras write a handful
 _SUBFILE, _WIDTH, _HEIGHT, _PHOTOMETRIC, _ORIENTATION, _SUB, _DNG = 254, 256, 257, 262, 274, 330, 50706
 _BELOW = -1  # no tag: whether a picture belongs to another one, instead of following it as a page
 _OF_A_SENSOR = (32803, 34892)  # a mosaic of colours, or one value each, not yet developed
 _REDUCED = 1
-_FRAMES = range(0xC0, 0xC3)  # baseline, extended, progressive; RAW values are coded by others
 _HEADER = 2**17  # bytes of a JPEG in which its size stands, behind a thumbnail of up to 64 KiB
 _START = re.compile(rb"\xff\xd8\xff[\xc0-\xfe]")
 
@@ -61,8 +60,8 @@ def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
     stream.seek(0)
     content = stream.read()
     stream.seek(0)
-    sides = [max(_number(each, _WIDTH), _number(each, _HEIGHT)) for each in tags]
-    wanted = min(_LARGE, _FULL * max(sides)) if any(sides) else _LARGE
+    sides = [max(_whole_number(each, _WIDTH), _whole_number(each, _HEIGHT)) for each in tags]
+    wanted = min(_LARGE_SIDE, _FULL * max(sides)) if any(sides) else _LARGE_SIDE
     size, start = max(_jpegs(content), default=(0, 0))
     orientation = next((each[_ORIENTATION] for each in tags if _ORIENTATION in each), None)
     jpeg = (
@@ -117,11 +116,13 @@ def _is_raw(tags: list[dict[int, Any]]) -> bool:
     if any(_DNG in each or each.get(_PHOTOMETRIC) in _OF_A_SENSOR for each in tags):
         return True
     first, *others = tags
-    is_small = any(each[_BELOW] and _number(each, _WIDTH) > _number(first, _WIDTH) for each in others)
-    return is_small and (bool(_number(first, _SUBFILE) & _REDUCED) or _SUB in first)
+    is_small = any(
+        each[_BELOW] and _whole_number(each, _WIDTH) > _whole_number(first, _WIDTH) for each in others
+    )
+    return is_small and (bool(_whole_number(first, _SUBFILE) & _REDUCED) or _SUB in first)
 
 
-def _number(tags: dict[int, Any], tag: int) -> int:
+def _whole_number(tags: dict[int, Any], tag: int) -> int:
     value = tags.get(tag, 0)
     return value if isinstance(value, int) else 0
 
@@ -136,7 +137,7 @@ def _jpegs(content: bytes) -> Iterator[tuple[int, int]]:
 def _side_of(beginning: bytes) -> int:
     """The longer side of a JPEG with several colours, by its header; 0 for anything else."""
     for marker, segment in jpeg_segments(beginning):
-        if marker in _FRAMES and len(segment) >= 10:
+        if marker in FRAMES and len(segment) >= 10:
             height, width = (int.from_bytes(segment[at : at + 2], "big") for at in (5, 7))
             return max(height, width) if segment[4] == 8 and segment[9] in (1, 3) else 0
         if marker == SCAN:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
 NEWCOMERS = 1.4  # spread of a category that was not trained on, in that of known ones; chosen on digits
-TABLE_ELEMENTS = 2**20  # of features, or of distances to categories, held at once: 8 MB in float64
+DISTANCE_ELEMENTS = 2**20  # of features, or of distances to categories, held at once: 8 MB in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ def assign(
         num_known: see `Assignment`; `None` counts all categories.
         keys: names of the images.
     """
-    most = max(1, TABLE_ELEMENTS // max(prototypes.shape))
+    most = max(1, DISTANCE_ELEMENTS // max(prototypes.shape))
     numbers = torch.tensor([*ids, -1], device=prototypes.device)
     blocks = [slice(start, start + most) for start in range(0, max(1, len(features)), most)]
     joined: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, PreTrainedConfig
@@ -10,7 +11,7 @@ from promptccd.errors import CheckpointError, shown
 from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED, HUB_OPTIONS, FoundModel, find_model
 from promptccd.models.configuration import CategoryDiscoveryConfig
-from promptccd.models.configuration import backbone_configuration as _backbone_configuration
+from promptccd.models.configuration import backbone_config_of as _backbone_configuration
 
 # Every variant by its name in configurations, recipes and checkpoints.
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}
@@ -102,6 +103,7 @@ def _variant_of(found: FoundModel) -> type[CategoryDiscoveryModel]:
             f"{name} is a bare backbone, which knows no categories: give a stage that training finished, or "
             f"group images with it: promptccd discover {name} IMAGES --out groups/"
         )
+    import_module("promptccd.methods")  # each of its files registers a model
     if not isinstance(kind, str) or kind not in VARIANTS:
         raise CheckpointError(
             f"{found.place} has a model of type {shown(kind)}: expected one of {', '.join(VARIANTS)}. Code that comes "

@@ -33,9 +33,9 @@ from promptccd.models.checkpoint import (
     MAX_MODEL_BYTES,
     aligned,
     find_model,
+    require_all_keys,
     require_bytes,
     require_distances,
-    require_whole,
     stored_tensors,
     without_base_prefix,
     without_key_report,
@@ -271,7 +271,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 raise
             finally:
                 _LOADING.reset(token)
-        require_whole(info, is_backbone, place)
+        require_all_keys(info, is_backbone, place)
         if is_backbone:
             model.adopt_backbone()
         require_distances(model, place)

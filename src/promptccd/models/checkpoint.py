@@ -42,7 +42,7 @@ from transformers.utils.hub import extract_commit_hash
 
 from promptccd.data.views import sides_of
 from promptccd.errors import CheckpointError, one_line, shown
-from promptccd.models.configuration import BACKBONE_TYPES, backbone_configuration, require_side
+from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 _MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
 _MOST_PIXELS_A_SIDE = 2_048
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _WHO_AM_I_SECONDS = 10.0
 # Products of tensors at other addresses than those that torch allocates may round differently: a resumed run would not
 # be equal to one that was not interrupted.
@@ -65,7 +65,7 @@ _FOREIGN_HEADS = ("pooler.", "classifier.", "head.", "decoder.", "embeddings.mas
 _BASES = ("dinov2.", "dinov2_with_registers.", "vit.", "dinov3_vit.")
 
 _PART = r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
-_WRITTEN = re.compile(
+_MODEL_NAME = re.compile(
     r"(?:(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/+|hf:/+)?"
     rf"(?P<name>(?:(?:datasets|spaces)/(?=[^/@]+/[^/@]))?{_PART}(?:/{_PART})?)"
     r"(?:/(?:tree|commit)/(?P<tree>refs/[a-z]+/[^/?#]+|[^/?#]+)|/(?:blob|resolve)/(?P<file>[^/?#]+)/[^?#]+"
@@ -105,7 +105,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
         return name, None
     if text.startswith(f"{constants.ENDPOINT}/"):
         text = f"hf:/{text.removeprefix(constants.ENDPOINT)}"
-    found = _WRITTEN.fullmatch(text)
+    found = _MODEL_NAME.fullmatch(text)
     if found is None:
         return name, None
     revision = found["at"] or found["tree"] or found["file"]
@@ -327,7 +327,7 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
             ) from error
     require_bytes(sum(each.nbytes for each in tensors.values()), most_bytes, found.place)
     for name, tensor in tensors.items():
-        if tensor.dtype not in _DTYPES:
+        if tensor.dtype not in _FLOATS:
             raise CheckpointError(
                 f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32."
             )
@@ -412,7 +412,7 @@ def without_base_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in tensors.items()}
 
 
-def require_whole(info: Mapping[str, Any], is_backbone: bool, place: str) -> None:
+def require_all_keys(info: Mapping[str, Any], is_backbone: bool, place: str) -> None:
     """Refuse what transformers only logs: keys that are missing, unexpected or of another size.
 
     Args:
@@ -463,7 +463,7 @@ def require_distances(model: nn.Module, place: str) -> None:
 
 @contextmanager
 def without_key_report() -> Iterator[None]:
-    """Silence the table of keys that transformers logs: `require_whole` raises what matters."""
+    """Silence the table of keys that transformers logs: `require_all_keys` raises what matters."""
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(_is_no_key_report)
     try:
@@ -528,7 +528,7 @@ def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
     values = _read_json(path, found.place)
     vision = found.values if found.is_backbone else found.values.get("vision_config") or {}
     try:
-        return _processor(values, backbone_configuration(vision).patch_size)
+        return _processor(values, backbone_config_of(vision).patch_size)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{PREPROCESSOR} of {found.place} is refused. {one_line(error)}") from error
 

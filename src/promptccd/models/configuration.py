@@ -59,11 +59,11 @@ _COMMON = PreTrainedConfig.__dataclass_fields__.keys()
 # Fields of a backbone that only transformers' own `...Backbone` classes read.
 _OF_OUTPUTS = {"apply_layernorm", "out_features", "out_indices", "reshape_hidden_states", "stage_names"}
 _BOUNDS = "promptccd.bounds"  # in the metadata of a field
-_DTYPES = (None, "float32", "bfloat16", "float16", "float64")
+_DTYPE_NAMES = (None, "float32", "bfloat16", "float16", "float64")
 _ESTIMATE = {"count", "low", "high", "method", "margin"}
 _LONGEST_NAME = 1_000
 _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
-_NO_LABELS = (
+_LABELS_ARE_CATEGORIES = (
     "Expected no {}, got {}: labels are the categories, which category_ids and category_names list. Rename one with "
     "`promptccd categories FOLDER rename ID NAME`; training on a new stage finds more."
 )
@@ -154,8 +154,8 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     if kind != config_class.model_type:
         raise ValueError(f"Expected a model of type {config_class.model_type!r}, got {shown(kind)}.")
     dtype = values.get("dtype") or values.get("torch_dtype")  # the second before version 5 of transformers
-    if dtype not in _DTYPES:
-        raise ValueError(f"Expected a dtype of {', '.join(map(str, _DTYPES[1:]))}, got {shown(dtype)}.")
+    if dtype not in _DTYPE_NAMES:
+        raise ValueError(f"Expected a dtype of {', '.join(map(str, _DTYPE_NAMES[1:]))}, got {shown(dtype)}.")
     names = config_class.__dataclass_fields__.keys() - _COMMON - _OF_OUTPUTS
     kept = {name: value for name, value in values.items() if name in names and not name.startswith("_")}
     if (vision := kept.get("vision_config")) is not None:
@@ -164,7 +164,7 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     return kept if dtype is None else {**kept, "dtype": dtype}
 
 
-def backbone_configuration(values: Mapping[str, Any]) -> PreTrainedConfig:
+def backbone_config_of(values: Mapping[str, Any]) -> PreTrainedConfig:
     """The configuration of a bare backbone, of the values of its ``config.json``.
 
     Raises:
@@ -243,7 +243,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         placeholders = {number: f"LABEL_{number}" for number in range(len(names or ()))}
         own = self.names_by_id if "category_names" in vars(self) else {}
         if names and names != placeholders and names != own:
-            raise ValueError(_NO_LABELS.format("id2label", shown(names)))
+            raise ValueError(_LABELS_ARE_CATEGORIES.format("id2label", shown(names)))
 
     @property
     def label2id(self) -> dict[str, int]:
@@ -263,7 +263,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """
         for key in ("num_labels", "id2label", "label2id"):
             if kwargs.get(key) is not None:
-                raise CheckpointError(_NO_LABELS.format(key, shown(kwargs[key])))
+                raise CheckpointError(_LABELS_ARE_CATEGORIES.format(key, shown(kwargs[key])))
         try:
             return super().from_dict(own_values(config_dict, cls), **kwargs)
         except CheckpointError:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-ROUNDING = 0.01  # of the floor: in a float32 covariance, smaller variances are rounding errors
+VARIANCE_ROUNDING = 0.01  # of the floor: in a float32 covariance, smaller variances are rounding errors
 
 
 class GaussianMixture(nn.Module):
@@ -128,7 +128,7 @@ class GaussianMixture(nn.Module):
             # The symmetric root: without the floor, a component of fewer points than dimensions is singular.
             values, axes = torch.linalg.eigh(variances.double())
             own = values - floor
-            own[own < ROUNDING * floor] = 0
+            own[own < VARIANCE_ROUNDING * floor] = 0
             noise = noise @ (axes * own.sqrt()[:, None] @ axes.transpose(1, 2)).float()
         else:
             noise = (variances - floor).clamp_min(0)[:, None].sqrt() * noise

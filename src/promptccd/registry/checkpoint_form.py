@@ -6,9 +6,7 @@ into an empty store, which refuses what it does not allow. The JSON contains the
 
 import hashlib
 import json
-import math
 import sqlite3
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from promptccd.disk import newer_format, plain_json, refuse_links, sha256_of, write_file
-from promptccd.errors import RegistryError, shown
+from promptccd.disk import newer_format, parsed_json, plain_json, refuse_links, sha256_of, write_file
+from promptccd.errors import RegistryError
 from promptccd.registry.categories import LONGEST_KEY
 from promptccd.registry.draft import constraints_in
 from promptccd.registry.registry import CategoryRegistry
-from promptccd.registry.store import HASH, ROWS, Store, text_key
+from promptccd.registry.store import HASH, Store, text_key
 
 FORMAT = 1
 REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
@@ -39,6 +37,7 @@ _TABLES = {  # in the JSON: columns, and the order of the rows
     "change": ("entry, tab, before, after", "id"),
 }
 _COLUMNS = ("stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter")
+_IMAGES_IN = {"image": (0,), "forbidden": (0,), "link": (0, 1)}  # places in rows of changes
 _KEYS = ("format", *_STATE, "tensors", *_TABLES)
 
 
@@ -80,10 +79,10 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
             for name, (columns, order) in _TABLES.items()
         },
     }
-    changes = [[entry, table, *map(_json_or_none, sides)] for entry, table, *sides in values["change"]]
-    for each in changes:
-        _number_images(each, number_of)
-    values["change"] = changes
+    values["change"] = [
+        [entry, table, *(_numbered(table, side, number_of) for side in sides)]
+        for entry, table, *sides in values["change"]
+    ]
     values["forbidden"] = sorted([number_of[image], category] for image, category in values["forbidden"])
     values["link"] = sorted([number_of[a], number_of[b], same] for a, b, same in values["link"])
     values["category"] = [[*row[:-1], json.loads(row[-1])] for row in values["category"]]
@@ -170,17 +169,14 @@ def _texts(row: Any, *places: int) -> list[Any]:
     return texts
 
 
-def _json_or_none(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
-
-
-def _number_images(change: list[Any], number_of: dict[int, int]) -> None:
-    """Replace rows of images in a change by their numbers in the file; those that were forgotten get further ones."""
-    table, places = change[1], {"image": (0,), "forbidden": (0,), "link": (0, 1)}.get(change[1], ())
-    assert table in ROWS
-    for side in change[2:]:
-        for place in places if side is not None else ():
-            side[place] = number_of.setdefault(side[place], len(number_of))
+def _numbered(table: str, side: str | None, number_of: dict[int, int]) -> list[Any] | None:
+    """A row of a change with images by their numbers in the file; those that were forgotten get further ones."""
+    if side is None:
+        return None
+    row: list[Any] = json.loads(side)
+    for place in _IMAGES_IN.get(table, ()):
+        row[place] = number_of.setdefault(row[place], len(number_of))
+    return row
 
 
 def _columns_of(rows: Sequence[tuple[Any, ...]]) -> dict[str, np.ndarray]:
@@ -206,7 +202,7 @@ def _narrow(values: Sequence[int]) -> np.ndarray:
 def _image_rows(tensors: dict[str, np.ndarray]) -> list[tuple[Any, ...]]:
     hashes, names = (
         tensors["hashes"],
-        strict_json(tensors["names"].astype(np.uint8, casting="safe").tobytes()),
+        parsed_json(tensors["names"].astype(np.uint8, casting="safe").tobytes()),
     )
     if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != 32:
         raise RegistryError(f"Expected hashes of 32 bytes, got {hashes.dtype} {list(hashes.shape)}.")
@@ -268,7 +264,7 @@ def _parsed(path: Path) -> Any:
     if (size := path.stat().st_size) > LARGEST_JSON:
         raise RegistryError(f"it has {size} bytes, more than the {LARGEST_JSON} that a registry may have.")
     try:
-        return strict_json(path.read_bytes())
+        return parsed_json(path.read_bytes())
     except ValueError as error:
         raise RegistryError(
             f"it is no plain JSON ({str(error)[:100]}): copy the checkpoint again."
@@ -290,32 +286,3 @@ def _read_tensors(path: Path, expected: Any) -> dict[str, np.ndarray]:
     if missing := [name for name in ("prototypes", "hashes", "names", *_COLUMNS) if name not in found]:
         raise RegistryError(f"The column {missing[0]!r} of images is missing.")
     return found
-
-
-def strict_json(content: bytes) -> Any:
-    """Values of JSON, which is in UTF-8, gives no key twice and has only finite numbers; or else a `ValueError`."""
-    try:
-        return json.loads(
-            content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite
-        )
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {shown(twice)} stands twice")
-    return values
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{shown(text)} is too large for a number")
-    return value

@@ -1,6 +1,7 @@
 """The statements that corrections and groupings consist of. They run in a transaction, and `finish` ends them."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.disk import plain_json
 from promptccd.errors import DataError, RegistryError
 from promptccd.registry.categories import Category, CategoryState, default_name, free_name
 from promptccd.registry.store import Store, text_key
@@ -172,9 +174,9 @@ class Draft:
         """
         self.change(self.category(identity).id, vector=self.append_prototype(vector))
 
-    def set_prototypes(self, vectors: Mapping[int, ArrayLike]) -> None:
+    def set_prototypes(self, vectors: Mapping[int, ArrayLike] | None) -> None:
         """Give categories other prototypes, by id; errors are those of `set_prototype`."""
-        for identity, vector in sorted(vectors.items()):
+        for identity, vector in sorted((vectors or {}).items()):
             self.set_prototype(identity, vector)
 
     def append_prototype(self, vector: ArrayLike) -> int:
@@ -215,7 +217,7 @@ class Draft:
             [
                 (
                     position[each.prototype_row],
-                    json.dumps([position[row] for row in each.earlier_rows]),
+                    plain_json([position[row] for row in each.earlier_rows]).decode(),
                     each.id,
                 )
                 for each in found
@@ -255,10 +257,12 @@ class Draft:
                 if reviewed is not None and was == before and row not in self._looked
             ],
         )
-        touched = {each for _, before, after, _, _ in rows for each in (before, after)} - {None}
-        counts = [(size, identity) for identity, size in sorted(self.store.sizes(touched).items())]
+        change: Counter[int] = Counter()
+        for _, before, after, _, _ in rows:
+            change.update({each: step for each, step in ((before, -1), (after, 1)) if each is not None})
         self.store.run_each(
-            "update category set size = ?1, dormant = ?1 = 0 and state = 'discovered' where id = ?2", counts
+            "update category set size = size + ?1, dormant = size + ?1 = 0 and state = 'discovered' where id = ?2",
+            [(step, identity) for identity, step in sorted(change.items())],
         )
 
 

@@ -7,7 +7,7 @@ before). Images that a person has pinned say little about a cluster: they stay i
 """
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,24 +150,15 @@ class Snapshot:
     @classmethod
     def of(cls, store: Store) -> "Snapshot":
         """Read a store."""
-        images, members, confidences, pinned = (
-            dict[str, int](),
-            dict[str, int](),
-            dict[str, float](),
-            dict[str, int](),
+        found = store.all("select key, stage, category, confidence, pinned from image order by id")
+        rows = [(text_key(key), *values) for key, *values in found]
+        return cls(
+            {each.id: each for each in categories_in(store)},
+            {key: stage for key, stage, *_ in rows},
+            {key: home for key, _, home, *_ in rows if home is not None},
+            {key: sure for key, *_, sure, _ in rows if sure is not None},
+            {key: home for key, _, home, _, is_pinned in rows if is_pinned},
         )
-        for stored, stage, category, confidence, is_pinned in store.all(
-            "select key, stage, category, confidence, pinned from image order by id"
-        ):
-            key = text_key(stored)
-            images[key] = stage
-            if category is not None:
-                members[key] = category
-            if confidence is not None:
-                confidences[key] = confidence
-            if is_pinned:
-                pinned[key] = category
-        return cls({each.id: each for each in categories_in(store)}, images, members, confidences, pinned)
 
     def not_retired(self) -> list[Category]:
         """Categories that are not retired, by id."""
@@ -209,10 +200,10 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups, before: Snapsh
         before = replace(
             before, members={key: home for key, home in before.members.items() if key not in gone}
         )
-    matched = _match_clusters(groups, before, constraints.forbidden, prototypes)
+    matched = _match_clusters(groups, before, constraints, prototypes)
     # A target is an id, no category, or for cluster k that has none yet: first_new + k.
     first_new = int(draft.store.one("select next_id from state"))
-    targets = _targets(groups.keys, groups.clusters, matched, before, constraints.forbidden, first_new)
+    targets = _targets(groups.keys, groups.clusters, matched, before, constraints, first_new)
     _keep_together(targets, constraints, before)
     _keep_apart(targets, constraints, before)
     numbers = _number(draft, targets, first_new, stage)
@@ -262,7 +253,7 @@ def _targets(
     clusters: np.ndarray,
     matched: np.ndarray,
     before: Snapshot,
-    forbidden: Mapping[str, Collection[int]],
+    constraints: GroupingConstraints,
     first_new: int,
 ) -> dict[str, int]:
     targets: dict[str, int] = {}
@@ -270,7 +261,7 @@ def _targets(
         stays = before.members.get(key, NO_CATEGORY)
         found = int(matched[cluster])
         target = first_new + cluster if found == NEW else stays if found == REJECTED else found
-        if target in forbidden.get(key, ()):
+        if target in constraints.forbidden.get(key, ()):
             target = stays
         targets[key] = before.pinned.get(key, target)
     return targets
@@ -370,11 +361,11 @@ class _Evidence:
 
 
 def _match_clusters(
-    groups: StageGroups, before: Snapshot, forbidden: Mapping[str, Collection[int]], prototypes: np.ndarray
+    groups: StageGroups, before: Snapshot, constraints: GroupingConstraints, prototypes: np.ndarray
 ) -> np.ndarray:
     """Category of every cluster ``(K,)``, or `NEW`, or `REJECTED`."""
     found = _settled(groups, before)
-    evidence = _gather(groups, before, forbidden)
+    evidence = _gather(groups, before, constraints)
     _by_shared_images(found, evidence, before)
     _join_merged(found, evidence, before)
     _by_prototype(found, groups, evidence, before, prototypes)
@@ -396,7 +387,7 @@ def _settled(groups: StageGroups, before: Snapshot) -> np.ndarray:
     return found
 
 
-def _gather(groups: StageGroups, before: Snapshot, forbidden: Mapping[str, Collection[int]]) -> _Evidence:
+def _gather(groups: StageGroups, before: Snapshot, constraints: GroupingConstraints) -> _Evidence:
     living = [each.id for each in before.not_retired()]
     rejected = [each.id for each in before.categories.values() if each.rejected]
     columns = [*living, *rejected]
@@ -411,11 +402,11 @@ def _gather(groups: StageGroups, before: Snapshot, forbidden: Mapping[str, Colle
         unpinned[cluster] += 1
         if key in before.members:
             free[cluster, position[before.members[key]]] += 1
-        for identity in forbidden.get(key, ()):
+        for identity in constraints.forbidden.get(key, ()):
             if before.categories[identity].rejected:
                 free[cluster, position[identity]] += 1
     totals = np.array([before.categories[each].size for each in columns])
-    for identities in forbidden.values():
+    for identities in constraints.forbidden.values():
         for identity in identities:
             if before.categories[identity].rejected:
                 totals[position[identity]] += 1

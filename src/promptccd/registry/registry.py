@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -27,7 +28,7 @@ from promptccd.registry.draft import (
 )
 from promptccd.registry.edits import Edit
 from promptccd.registry.observe import Snapshot, StageGroups, apply_grouping
-from promptccd.registry.store import Changes, Store, stored_key, text_key
+from promptccd.registry.store import Store, stored_key, text_key
 
 NOTHING_YET = -1  # stage of a registry that observed none
 # A correction of many, such as a split, pins images that nobody has looked at.
@@ -167,11 +168,6 @@ class CategoryRegistry:
     def next_number(self) -> int:
         """The number that the next log entry gets."""
         return int(self.store.one("select next_number from state"))
-
-    @property
-    def not_retired(self) -> list[Category]:
-        """Categories that are not retired, by id."""
-        return [each for each in self.categories.values() if not each.retired]
 
     @property
     def active(self) -> list[Category]:
@@ -406,7 +402,7 @@ class CategoryRegistry:
         Raises:
             RegistryError: it is not possible; nothing changed.
         """
-        with self._draft(self._new_entry(edit.kind, edit.to_dict(), time), drawn) as draft:
+        with self._draft((edit.kind, edit.to_dict(), time), drawn) as draft:
             edit.apply(draft)
         found = self.newest
         assert found is not None
@@ -435,7 +431,7 @@ class CategoryRegistry:
         what = {"stage": stage, "images": len(groups.keys), "clusters": len(groups.prototypes)}
         with self.store.transaction():
             self.store.run("update state set stage = max(stage, ?)", stage)
-            with self._draft(self._new_entry(GROUPING, what), final=is_new) as draft:
+            with self._draft((GROUPING, what, None), final=is_new) as draft:
                 ids = apply_grouping(draft, stage, groups, before)
                 draft.grouped_again(groups.keys)
         return replace(compare(before, Snapshot.of(self.store), stage), cluster_ids=ids)
@@ -452,7 +448,7 @@ class CategoryRegistry:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
         what = {"stage": self.stage, "prototypes": len(vectors)}
-        with self._draft(self._new_entry(GROUPING, what), final=True) as draft:
+        with self._draft((GROUPING, what, None), final=True) as draft:
             draft.set_prototypes(vectors)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
@@ -473,7 +469,7 @@ class CategoryRegistry:
                     f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are settled: "
                     "rename, merge, split or move what should be different now."
                 )
-            self.require_whole(self.store.replay(entry.number, undo=True))
+            self.require_whole(self.store.replay(entry.number, undo=True), counted=False)
             self.store.run("update log set undone = 1 where number = ?", entry.number)
             self.store.count_revision(entry.number)
         return entry
@@ -487,7 +483,7 @@ class CategoryRegistry:
         with self.store.transaction():
             if (entry := self.next_redo) is None:
                 raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
-            self.require_whole(self.store.replay(entry.number, undo=False))
+            self.require_whole(self.store.replay(entry.number, undo=False), counted=False)
             self.store.run("update log set undone = 0 where number = ?", entry.number)
             self.store.count_revision(entry.number)
         return entry
@@ -505,12 +501,15 @@ class CategoryRegistry:
         store, num_known, next_id = self.store, self.num_known, self.next_id
         rows = store.one("select count(*) from vector")
         found = [each for each in self.categories.values() if ids is None or each.id in ids]
-        sizes = store.sizes(each.id for each in found) if counted else {}
+        count = "select category, count(*) from image where category is not null group by category"
+        sizes = Counter(dict(store.all(count))) if counted else {}
         for each in found:
             if each.id >= next_id:
                 problem = f"is there, and the next free id is {next_id}"
             elif not each.retired and each.known != (each.id < num_known):
                 problem = f"is {each.state}, but ids below {num_known} are known and the others are not"
+            elif each.retired and each.size:
+                problem = f"is retired, but has {each.size} images"
             elif each.merged_into is not None and not (each.retired and each.merged_into < each.id):
                 problem = f"was merged into {each.merged_into}, which leads nowhere"
             elif outside := [row for row in each.rows if type(row) is not int or not 0 <= row < rows]:
@@ -523,22 +522,10 @@ class CategoryRegistry:
                 continue
             raise RegistryError(f"Category {each.id} {problem}.")
 
-    @property
-    def revision(self) -> int:
-        """Counts what happened, undo and redo included."""
-        return self.store.revision
-
-    def changes_after(self, revision: int) -> Changes | None:
-        """What changed after a revision; `None` if that is not known any more."""
-        return self.store.changes_since(revision)
-
-    def _new_entry(self, kind: str, what: Mapping[str, Any], time: str | None = None) -> tuple[Any, ...]:
-        return kind, plain_json(what).decode(), time
-
     @contextmanager
     def _draft(
         self,
-        entry: tuple[Any, ...] | None = None,
+        entry: tuple[str, Mapping[str, Any], str | None] | None = None,
         drawn: Mapping[str, tuple[int, int]] | None = None,
         *,
         final: bool = False,
@@ -570,7 +557,14 @@ class CategoryRegistry:
             )
             store.run("delete from change where entry in (select number from log where undone)")
             store.run("delete from log where undone")
-            store.run("insert into log values(?, ?, ?, ?, ?, 0, 0, 0)", number, kind, what, self.stage, time)
+            store.run(
+                "insert into log values(?, ?, ?, ?, ?, 0, 0, 0)",
+                number,
+                kind,
+                plain_json(what).decode(),
+                self.stage,
+                time,
+            )
             store.run("update state set next_number = next_number + 1")
             store.count_revision(number, final=final)
             if final:

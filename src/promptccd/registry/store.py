@@ -10,6 +10,7 @@ import json
 import re
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 
 from promptccd.disk import newer_format, temporary
 from promptccd.errors import DiskError, RegistryError
-from promptccd.systems import rename
+from promptccd.systems import flush, rename
 
 FORMAT = 1
 _AT_ONCE = 500  # values in a statement
@@ -41,7 +42,7 @@ create table category(
   name text not null check(typeof(name) = 'text' and length(name) between 1 and 100),
   state text not null check(state in ('known', 'discovered', 'aside', 'retired')),
   born integer not null check(typeof(born) = 'integer' and born >= 0),
-  size integer not null check(typeof(size) = 'integer' and size >= 0 and (size = 0 or state <> 'retired')),
+  size integer not null check(typeof(size) = 'integer' and size >= 0),
   vector integer not null references vector deferrable initially deferred,
   dormant integer not null check(dormant in (0, 1) and (not dormant or (state = 'discovered' and size = 0))),
   merged_into integer references category deferrable initially deferred
@@ -90,7 +91,7 @@ ROWS = {
     "link": (("a", "b"), ("same",)),
 }
 _CATEGORY_OF = {"category": 0, "image": 3, "forbidden": 1}  # place of an id in a row
-_STATE_OF_CATEGORY = 2
+_STATE_OF_CATEGORY, _SIZE_OF_CATEGORY = 2, 4
 _PLAIN = {int, float, str, type(None)}
 _FORGED = "The log does not fit the categories: the file was altered. Use an earlier copy of it."
 
@@ -175,6 +176,7 @@ class Store:
             self._try(lambda: self._database.backup(target, progress=_within(WAIT_S)), place)
         if place != path:
             rename(place, path)
+            flush(path.parent)
 
     def close(self) -> None:
         """Close the connection."""
@@ -277,12 +279,19 @@ class Store:
             entry,
         )
         self.stop_watching()
-        steps, categories = list[tuple[str, list[Any]]](), set[int]()
+        steps, categories, sizes = list[tuple[str, list[Any]]](), set[int](), Counter[int | None]()
         for (table, *_), sides in zip(rows, _parsed(rows), strict=True):
             here, target = sides[::-1] if undo else sides
             steps.append(_statement(table, here, target))
-            if table in _CATEGORY_OF:
-                categories.update(each[_CATEGORY_OF[table]] for each in sides if each is not None)
+            for sign, row in ((-1, here), (1, target)):
+                if row is not None and table in _CATEGORY_OF:
+                    identity = row[_CATEGORY_OF[table]]
+                    categories.add(identity)
+                    sizes[identity] += sign * (
+                        (table == "image") - (table == "category" and row[_SIZE_OF_CATEGORY])
+                    )
+        if any(size for identity, size in sizes.items() if identity is not None):
+            raise RegistryError(_FORGED)
         for statement, alike in groupby(steps, key=lambda step: step[0]):
             values = [row for _, row in alike]
             if self.run_each(statement, values) != len(values):
@@ -308,14 +317,6 @@ class Store:
             self.run("update state set forgotten = revision")
         if entry is not None:
             self.run("update log set revision = (select revision from state) where number = ?", entry)
-
-    def sizes(self, ids: Iterable[int]) -> dict[int, int]:
-        """How many images categories have, by id."""
-        counts = dict.fromkeys(ids, 0)
-        listed = ", ".join(map(str, counts))
-        return counts | dict(
-            self.all(f"select category, count(*) from image where category in ({listed}) group by category")
-        )
 
     def changes_since(self, revision: int) -> Changes | None:
         """What changed since a revision; `None` if the log does not tell, so that all has to be read again."""
@@ -377,6 +378,8 @@ def _parsed(changes: Sequence[tuple[Any, ...]]) -> list[list[list[Any] | None]]:
                     raise ValueError(f"{table} has {length} columns")
                 if table == "image":
                     values[1] = stored_key(values[1])
+                elif table == "category" and type(values[_SIZE_OF_CATEGORY]) is not int:
+                    raise ValueError("a size is no number")
     except (ValueError, TypeError) as error:
         raise RegistryError(_FORGED) from error
     return found
@@ -385,18 +388,19 @@ def _parsed(changes: Sequence[tuple[Any, ...]]) -> list[list[list[Any] | None]]:
 def _statement(table: str, here: list[Any] | None, target: list[Any] | None) -> tuple[str, list[Any]]:
     """What puts a row into another state, and its values; `None` is no row."""
     names, others = ROWS[table]
-    count, named = len(names), " and ".join(f"{each} = ?" for each in names)
-    if here is not None and target is not None:
-        if here[:count] != target[:count]:
-            raise RegistryError(_FORGED)
-        sets = ", ".join(f"{each} = ?" for each in others)
-        return f"update {table} set {sets} where {named}", [*target[count:], *here[:count]]
-    if target is not None:
-        marks = ", ".join("?" * len(target))
-        return f"insert into {table}({', '.join((*names, *others))}) values({marks})", target
-    if here is not None:
-        return f"delete from {table} where {named}", here[:count]
-    raise RegistryError(_FORGED)
+    count, columns = len(names), (*names, *others)
+    named = " and ".join(f"{each} is ?" for each in columns if each != "confidence")  # which JSON rounds
+    found = [value for each, value in zip(columns, here or (), strict=False) if each != "confidence"]
+    if here is None and target is not None:
+        return f"insert into {table}({', '.join(columns)}) values({', '.join('?' * len(columns))})", target
+    if here is not None and target is None:
+        return f"delete from {table} where {named}", found
+    if here is None or target is None or here[:count] != target[:count]:
+        raise RegistryError(_FORGED)
+    return f"update {table} set {', '.join(f'{each} = ?' for each in others)} where {named}", [
+        *target[count:],
+        *found,
+    ]
 
 
 def _triggers() -> Iterator[str]:

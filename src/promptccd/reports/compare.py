@@ -103,10 +103,7 @@ def write_comparison(
 
     Raises:
         DiskError: the folder cannot be written.
-        ValueError: no variant, or one without a run.
     """
-    if not groups or not all(groups.values()):
-        raise ValueError("Expected at least one variant and at least one run of each to compare.")
     averages, stages, costs = variant_averages(groups), stage_table(groups), costs or {}
     names = {name: name.replace("num_", "").replace("count_", "categories_") for name in stages}
     sections = {

@@ -1,6 +1,5 @@
 """Charts and text of a run report, from the tables of `promptccd.reports.tables`."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +15,6 @@ from promptccd.evaluation.tables import (
     grid_of,
     over_runs,
     score_grid,
-    spread_text,
     stage_names,
     texts,
     title_of,
@@ -195,15 +193,22 @@ def history_charts(run: ReportedRun) -> list[Chart]:
 
 def cost_grid(tables: ReportTables) -> Grid:
     """Time and memory per stage, the mean over runs."""
-    epochs, rows = tables["history"], []
-    for stage, of_stage in tables["costs"].groupby("stage") if len(tables["costs"]) else ():
-        seconds = epochs.loc[epochs["stage"] == stage, "seconds"].mean() if len(epochs) else math.nan
-        per_epoch = ABSENT if math.isnan(seconds) else f"{seconds:.2f}"
-        memory = [
-            spread_text(of_stage[name].astype(float) / 1e6) for name in ("process_bytes", "accelerator_bytes")
-        ]
-        rows.append([f"stage {stage}", spread_text(of_stage["seconds"]), per_epoch, *memory])
-    return ["", "seconds", "of which per epoch", "peak of the process, MB", "peak of the GPU, MB"], rows
+    header = ["", "seconds", "of which per epoch", "peak of the process, MB", "peak of the GPU, MB"]
+    costs, epochs = tables["costs"], tables["history"]
+    if not len(costs):
+        return header, []
+    memory = [costs[name].astype(float) / 1e6 for name in ("process_bytes", "accelerator_bytes")]
+    table = over_runs(costs.assign(process=memory[0], gpu=memory[1]), ["stage"]).sort_values("stage")
+    means = epochs.groupby("stage")["seconds"].mean() if len(epochs) else {}
+    per_epoch = [f"{means[stage]:.2f}" if stage in means else ABSENT for stage in table["stage"]]
+    columns = [
+        stage_names(table),
+        texts(table, "seconds"),
+        per_epoch,
+        texts(table, "process"),
+        texts(table, "gpu"),
+    ]
+    return grid_of(dict(zip(header, columns, strict=True)))
 
 
 def prompt_grid(tables: ReportTables) -> Grid:

@@ -161,10 +161,12 @@ class SweepCell:
             return self._with_backbone(
                 recorded and self.path.parent / Path(recorded).parent.name / "backbone"
             )
-        mates = [cell for cell in cells if cell.name != self.name and cell.backbone_key == self.backbone_key]
-        if made := next((mate.run.backbone for mate in mates if not problems_of(mate.run.backbone)), None):
+        others = [cell for cell in cells if cell.name != self.name and cell.backbone_key == self.backbone_key]
+        if made := next(
+            (other.run.backbone for other in others if not problems_of(other.run.backbone)), None
+        ):
             return self._with_backbone(made)
-        return None if any(mate.name in at_work for mate in mates) else self.recipe
+        return None if any(other.name in at_work for other in others) else self.recipe
 
     def _with_backbone(self, backbone: Path | None) -> Recipe:
         place = None if backbone is None else str(backbone)
@@ -496,8 +498,6 @@ def run_sweep(
         RunError: a cell was begun with other settings.
         InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
     """
-    if jobs < 1:
-        raise ConfigurationError(f"Expected jobs >= 1, got {jobs}.")
     folder = RunDirectory(out)
     if folder.begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
@@ -562,7 +562,7 @@ class _Sweep:
 
     def _work_through(self, todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
         """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
-        waiting, running, seconds, asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
+        waiting, running, seconds, is_asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
         self._last_job = time.monotonic()
         try:
             while running or (waiting and not self.stop.received):
@@ -570,8 +570,8 @@ class _Sweep:
                     number = f"{len(todo) - len(waiting)}/{len(todo)}"
                     running.append(self._begin(*chosen, running, work, f"[{number}] {prefix}"))
                 time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting or running))
-                if self.stop.received and not asked:
-                    asked = True
+                if self.stop.received and not is_asked:
+                    is_asked = True
                     logger.info("Interrupted: waiting until what is running (%d) has saved.", len(running))
                     for _, job in running:
                         job.stop()

@@ -162,7 +162,7 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
             one, other = getattr(own, part), getattr(recorded, part)
             if math.isnan(one) != math.isnan(other) or abs(one - other) > SCORE_TOLERANCE:
                 raise MismatchError(
-                    f"results.json of {run.path} says {part} {other} at stage {index}, its assignments give "
+                    f"results.json of {run.path} has {part} {other} at stage {index}, its assignments give "
                     f"{one:.4f}: one of them was changed. Run promptccd verify on it."
                 )
     return own
@@ -296,10 +296,11 @@ def confusion(run: ReportedRun) -> pd.DataFrame:
     for stage, images in run.images.groupby("stage"):
         rows, columns = matched_order(run, stage)
         pairs = images.groupby(["true", "found", "category", "group"]).size().rename("images").reset_index()
-        order = [
-            (rows.index(true), columns.index(found)) for true, found in pairs[["true", "found"]].to_numpy()
-        ]
-        parts.append(pairs.iloc[sorted(range(len(order)), key=order.__getitem__)].assign(stage=stage))
+        order = {
+            "true": pd.Categorical(pairs["true"], rows),
+            "found": pd.Categorical(pairs["found"], columns),
+        }
+        parts.append(pairs.assign(stage=stage, **order).sort_values(["true", "found"]))
     return pd.concat(parts)[["stage", "category", "group", "images"]]
 
 

@@ -127,8 +127,8 @@ def test_a_mapped_file_is_grouped_where_it_lies(crowd, few, tmp_path):
 @pytest.mark.slow
 def test_they_take_little_memory_beside_their_features(few, monkeypatch):
     few(1_000)
-    for module in (units, assignment):
-        monkeypatch.setattr(module, "TABLE_ELEMENTS", 2**17)
+    monkeypatch.setattr(units, "TABLE_ELEMENTS", 2**17)
+    monkeypatch.setattr(assignment, "DISTANCE_ELEMENTS", 2**17)
     monkeypatch.setattr(kmeans, "POINTS_PER_BLOCK", 512)
     points, _ = blobs([5_000] * 4, width=192, spread=0.3)
     with TensorMemory() as memory:

@@ -9,13 +9,12 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from promptccd import systems
 from promptccd.data.names import EITHER, display_name, system_reason, unsafe_reason
-from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
+from promptccd.data.sources import Entry, ImageSource, Stamp, too_large
 from promptccd.errors import DataError
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
@@ -233,25 +232,3 @@ def _too_much(size: int, member: zipfile.ZipInfo, limits: IntakeLimits) -> str:
     if size > limits.max_file_bytes:
         return f"unpacks to more than the limit of {limits.max_file_bytes} bytes"
     return f"unpacks to more than {limits.max_ratio} times its {member.compress_size} bytes"
-
-
-class UploadSource(ImageSource):
-    """Single files, as a browser hands them over; only their names without folders are shown."""
-
-    def __init__(self, paths: Sequence[str | os.PathLike[str]]):
-        self._paths = [os.fspath(path) for path in paths]
-        last = display_name(os.path.basename(self._paths[0])) if len(self._paths) == 1 else ""
-        self.name = f"File {last!r}" if last else f"The list of {len(self._paths)} files"
-
-    def entries(self, limits: IntakeLimits) -> list[Entry]:
-        """The files in the order they were given."""
-        limits.require_files(len(self._paths), self.name)
-        return [Entry(display_name(os.path.basename(path)), path) for path in self._paths]
-
-    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        """The bytes of a file, which must be no link."""
-        return read_regular_file(entry.key, budget)
-
-    def stamp(self, entry: Entry) -> Stamp | None:
-        """The stamp of a file."""
-        return Stamp.of(os.path.abspath(entry.key))

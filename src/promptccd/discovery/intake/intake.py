@@ -4,7 +4,7 @@ import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,6 @@ from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, look_at, view_of
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
-
-THUMBNAIL_BYTES = 64 * 2**20  # kept in memory per intake; the others are made again
 
 
 @dataclass(frozen=True)
@@ -82,49 +80,6 @@ class IntakeReport:
     depths: str = ""
 
 
-class Kept:
-    """What remains of the decoded images, by index of the file.
-
-    `seen` keeps thumbnails and miniatures for good. Without it, thumbnails that memory has no room for are made again
-    on demand.
-    """
-
-    def __init__(self, seen: SeenFiles | None):
-        self.seen = seen
-        self._miniatures: dict[int, np.ndarray] = {}
-        self._thumbnails: dict[int, bytes] = {}
-        self._room = THUMBNAIL_BYTES
-        self.changed = 0  # files that show what they showed, see `IntakeReport`
-
-    def add(self, index: int, image: SeenImage) -> None:
-        """Keep the miniature, and the thumbnail while there is room."""
-        if self.seen is not None:
-            return
-        self._miniatures[index] = image.miniature
-        self._room += len(self._thumbnails.pop(index, b""))
-        if len(image.thumbnail) <= self._room:
-            self._thumbnails[index] = image.thumbnail
-            self._room -= len(image.thumbnail)
-
-    def add_again(self, made: Mapping[str, SeenImage]) -> None:
-        """Keep what was lost and made again, by content."""
-        if self.seen is not None and made:
-            self.seen.add_small(made)
-
-    def thumbnails_of(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
-        """The thumbnails that were kept, by key of the picture."""
-        if self.seen is not None:
-            found = self.seen.thumbnails(file.content_hash for file in files)
-            return {file.key: found[file.content_hash] for file in files if file.content_hash in found}
-        return {file.key: self._thumbnails[file.index] for file in files if file.index in self._thumbnails}
-
-    def miniatures_of(self, files: Sequence[IntakeFile]) -> dict[str, np.ndarray]:
-        """The miniatures that were kept, by content."""
-        if self.seen is not None:
-            return self.seen.miniatures([file.content_hash for file in files])
-        return {file.content_hash: self._miniatures[file.index] for file in files}
-
-
 class Intake:
     """Files of a source with their verdicts, see `read_intake`. `close`, or a ``with`` block, closes the source.
 
@@ -143,13 +98,14 @@ class Intake:
         limits: IntakeLimits,
         entries: Sequence[Entry],
         files: Sequence[IntakeFile],
-        kept: Kept,
+        seen: SeenFiles,
         view: EvaluationView | None,
         decoding: Decoding,
+        num_changed: int,
     ):
-        self.decoding = decoding
+        self.decoding, self._num_changed = decoding, num_changed
         self._source, self._limits, self._entries = source, limits, entries
-        self._kept, self._view = kept, view
+        self._seen, self._view = seen, view
         self._reading = threading.Lock()  # a source gives one file at a time
         self.name = source.name
         self.files = tuple(files)
@@ -168,17 +124,11 @@ class Intake:
     @property
     def miniatures(self) -> np.ndarray:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
-        kept, made = self._kept.miniatures_of(self.used), dict[str, SeenImage]()
-        for file in self.used:
-            if file.content_hash not in kept:
-                made[file.content_hash] = self._again(file)
-                kept[file.content_hash] = made[file.content_hash].miniature
-        self._kept.add_again(made)
-        return (
-            np.stack([kept[file.content_hash] for file in self.used])
-            if kept
-            else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
-        )
+        found = self._seen.miniatures(file.content_hash for file in self.used)
+        again = self._again(file for file in self.used if file.content_hash not in found)
+        found |= {digest: image.miniature for digest, image in again.items()}
+        rows = [found[file.content_hash] for file in self.used]
+        return np.stack(rows) if rows else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
 
     @property
     def taken(self) -> np.ndarray:
@@ -203,8 +153,8 @@ class Intake:
         except SkippedFileError as skipped:
             raise DataError(f"{file.name!r} could be read before and cannot be now: {skipped}.") from skipped
         if hashlib.sha256(content).hexdigest() != file.content_hash:
-            if (stamp := self._source.stamp(self._entries[file.index])) and self._kept.seen is not None:
-                self._kept.seen.forget(stamp.path)
+            if (stamp := self._source.stamp(self._entries[file.index])) is not None:
+                self._seen.forget(stamp.path)
             raise DataError(f"{file.name!r} was changed while it was in use. Give the command again.")
         return content
 
@@ -223,19 +173,21 @@ class Intake:
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
         """Small pictures by their keys, see `SeenImage`; those that were lost are made again."""
         originals = [self.original(file) for file in files]
-        kept, made = self._kept.thumbnails_of(originals), dict[str, SeenImage]()
-        for file in originals:
-            if file.key not in kept:
-                made[file.content_hash] = self._again(file)
-                kept[file.key] = made[file.content_hash].thumbnail
-        self._kept.add_again(made)
-        return kept
+        found = self._seen.thumbnails(file.content_hash for file in originals)
+        again = self._again(file for file in originals if file.content_hash not in found)
+        found |= {digest: image.thumbnail for digest, image in again.items()}
+        return {file.key: found[file.content_hash] for file in originals}
 
-    def _again(self, file: IntakeFile) -> SeenImage:
-        _, seen = look_at(self.read_bytes(file), self.decoding, self._view)
-        if seen is None:
-            raise _undecodable(file)
-        return seen
+    def _again(self, files: Iterable[IntakeFile]) -> dict[str, SeenImage]:
+        """Small pictures that were lost, by content."""
+        made = dict[str, SeenImage]()
+        for file in files:
+            _, image = look_at(self.read_bytes(file), self.decoding, self._view)
+            if image is None:
+                raise _undecodable(file)
+            made[file.content_hash] = image
+        self._seen.add_small(made)
+        return made
 
     def report(self) -> IntakeReport:
         """Counts and reasons."""
@@ -246,7 +198,7 @@ class Intake:
             used=len(self.used),
             noted=len(notes),
             duplicates=sum(file.duplicate_of is not None for file in self.files),
-            changed=self._kept.changed,
+            changed=self._num_changed,
             skipped=len(skipped),
             skipped_reasons=dict(Counter(skipped).most_common()),
             notes=dict(Counter(notes).most_common()),

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from promptccd.data.names import parts_of
+from promptccd.data.names import path_parts
 
 FEWEST_DIGITS = 6  # of a hash, to identify it
 
@@ -40,9 +40,9 @@ class SeenPicture:
             path: the same as an absolute path.
         """
         is_hash = len(name) >= FEWEST_DIGITS and any(each.startswith(name) for each in (key, *self.contents))
-        end = "/" + "/".join(parts_of(name))
+        end = "/" + "/".join(path_parts(name))
         return is_hash or any(
-            each == path or ("/" + "/".join(parts_of(each))).endswith(end) for each, _ in self.files
+            each == path or ("/" + "/".join(path_parts(each))).endswith(end) for each, _ in self.files
         )
 
     def chosen(self, there: Collection[str]) -> tuple[str, str]:

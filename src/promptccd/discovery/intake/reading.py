@@ -19,14 +19,9 @@ from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.data.tables import BUILT_IN, is_saved
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.intake.archives import (
-    ArchiveSource,
-    UploadSource,
-    is_archive,
-)
-from promptccd.discovery.intake.intake import Intake, IntakeFile, Kept
+from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
-from promptccd.discovery.intake.sources import CombinedSource, DatasetSource
+from promptccd.discovery.intake.sources import DatasetSource, FilesSource
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.depth import Depths
@@ -58,7 +53,7 @@ def find_source(
         DataError: there is nothing of that name.
     """
     if not isinstance(path, str | os.PathLike):
-        return _uploaded(path)
+        return FilesSource(path)
     name = os.fspath(path)
     if "://" in name:
         raise DataError(
@@ -69,7 +64,7 @@ def find_source(
     if place.is_dir():
         return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place, roots)
     if place.exists():
-        return _uploaded([place])
+        return FilesSource([place])
     if name in BUILT_IN or (
         isinstance(path, str)
         and name.count("/") == 1
@@ -93,6 +88,7 @@ def read_intake(
     workers: int = 2,
     use: Callable[[IntakeFile, "Tensor"], None] | None = None,
     seen: SeenFiles | None = None,
+    entries: Sequence[Entry] | None = None,
     announce: Callable[[int, float], None] | None = None,
 ) -> Intake:
     """Read every file of a source once and judge it. No file stops the reading, whatever it holds.
@@ -108,29 +104,37 @@ def read_intake(
         workers: images that are decoded at once; the result is the same for any number.
         use: gets every new picture and its view, in the order of the files, while others are decoded; `Intake.view_of`
             makes the others: of files that `seen` knows, and of more than 8 bits, whose depth is known at the end.
-        seen: remembers files; those it knows are neither opened nor decoded again, the others are added.
+        seen: results of earlier reading: the files that it knows are neither opened nor decoded again, the others are
+            added. By default nothing is known.
+        entries: those to read; by default all of the source.
         announce: called with the number of files to read and the seconds that each of the first `TRIED` took.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
     """
-    limits = limits or IntakeLimits()
+    limits, seen = limits or IntakeLimits(), seen or SeenFiles.temporary()
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
-        entries = entries_of(opened, limits)
-        reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, Kept(seen), use)
+        entries = entries_of(opened, limits) if entries is None else entries
+        reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, seen, use)
         listed = [reader.listed(entry) for entry in entries]
         unread = sum(not entry.reason and not known for entry, _, known in listed)
         started = time.monotonic()
         with ThreadPoolExecutor(workers) as pool:
-            for each in listed if progress is None else progress(listed, len(listed), "reading images"):
-                if reader.add(*each, pool) and reader.num_read == TRIED and announce is not None:
+            for entry, stamp, known in (
+                listed if progress is None else progress(listed, len(listed), "reading images")
+            ):
+                if (
+                    reader.add(entry, stamp, known, pool)
+                    and reader.num_read == TRIED
+                    and announce is not None
+                ):
                     announce(unread, (time.monotonic() - started) / TRIED)
             files = reader.finish(pool)
     except BaseException:
         opened.close()
         raise
-    intake = Intake(opened, limits, entries, files, reader.kept, view, reader.decoding)
+    intake = Intake(opened, limits, entries, files, seen, view, reader.decoding, reader.num_changed)
     report = intake.report()
     logger.info(
         "%s: files found %d, images used %d, duplicates %d, skipped %d.",
@@ -145,7 +149,13 @@ def read_intake(
 
 
 class _Reader:
-    """Reads one file after the other, while `workers` threads hash and decode them; the results go into `kept`."""
+    """Reads one file after the other, while `workers` threads hash and decode them.
+
+    Attributes:
+        decoding: how images are decoded.
+        num_read: files that were not known.
+        num_changed: files with other bytes than before that show the same picture.
+    """
 
     def __init__(
         self,
@@ -154,29 +164,26 @@ class _Reader:
         depths: Depths,
         view: EvaluationView | None,
         workers: int,
-        kept: Kept,
+        seen: SeenFiles,
         use: Callable[[IntakeFile, "Tensor"], None] | None,
     ):
-        seen = [] if kept.seen is None else kept.seen.depths
-        self.decoding = Decoding(limits.max_pixels, Depths.holding(seen, depths.fixed))
-        self._entries: list[Entry] = []
-        self._source, self._limits, self._view, self.kept, self._use = source, limits, view, kept, use
+        self.decoding = Decoding(limits.max_pixels, Depths.holding(seen.depths, depths.fixed))
+        self._entries, self._files = list[Entry](), list[IntakeFile]()
+        self._source, self._limits, self._view, self._seen, self._use = source, limits, view, seen, use
         self._budget = ByteBudget(limits, source.name)
-        self._files: list[IntakeFile] = []
         self._first: dict[str, int] = {}  # index of the first file by picture
         self._waiting: deque[tuple[int, Stamp | None, Future[str]]] = deque()
         self._most_waiting, self._waiting_bytes = 2 * workers, 0
-        self._looks: dict[str, Future[DecodedFile]] = {}
+        self._decoded: dict[str, Future[DecodedFile]] = {}
         self._claiming = threading.Lock()
-        self.num_read = 0
+        self.num_read = self.num_changed = 0
 
     def listed(self, entry: Entry) -> tuple[Entry, Stamp | None, str]:
-        """An entry, its stamp if seen files are stored, and the hash of its content if it is known."""
-        seen = self.kept.seen
-        stamp = None if entry.reason or seen is None else self._source.stamp(entry)
-        if seen is None or stamp is None or stamp.size > self._limits.max_file_bytes:
+        """An entry, its stamp, and the hash of its content if that is known."""
+        stamp = None if entry.reason else self._source.stamp(entry)
+        if stamp is None or stamp.size > self._limits.max_file_bytes:
             return entry, stamp, ""
-        return entry, stamp, seen.content_of(stamp)
+        return entry, stamp, self._seen.content_of(stamp)
 
     def add(self, entry: Entry, stamp: Stamp | None, known: str, pool: ThreadPoolExecutor) -> bool:
         """Give the next file to the pool unless its content is known; return whether it was read."""
@@ -191,7 +198,7 @@ class _Reader:
                 hashed.set_result(known)
             else:
                 content = self._source.read(entry, self._budget)
-                size, hashed = len(content), pool.submit(self._look, content)
+                size, hashed = len(content), pool.submit(self._decode, content)
         except SkippedFileError as skipped:
             self._files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
             return False
@@ -201,29 +208,27 @@ class _Reader:
         self._waiting_bytes += size
         self.num_read += not known
         while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
-            self._settle()
+            self._finish_first()
         return not known
 
     def finish(self, pool: ThreadPoolExecutor) -> list[IntakeFile]:
         """All files, once everything is decoded, and all by one rule."""
         while self._waiting:
-            self._settle()
+            self._finish_first()
+        self._seen.flush()
         self._show_by_one_rule(pool)
-        if self.kept.seen is not None:
-            self.kept.seen.flush()
         return self._files
 
     def _show_by_one_rule(self, pool: ThreadPoolExecutor) -> None:
         """Decode those files again that were decoded before the depth of all was known."""
         firsts = {file.content_hash: file.index for file in reversed(self._files) if file.key}
-        looks = {digest: self._looked(digest) for digest in firsts}
-        found = [image.depth for _, image in looks.values() if image is not None]
-        before = [] if self.kept.seen is None else self.kept.seen.depths
-        depths = Depths.holding([*before, *found], self.decoding.depths.fixed)
+        decoded = {digest: self._result(digest) for digest in firsts}
+        found = [image.depth for _, image in decoded.values() if image is not None]
+        depths = Depths.holding([*self._seen.depths, *found], self.decoding.depths.fixed)
         self.decoding = Decoding(self._limits.max_pixels, depths)
         stale = [
             digest
-            for digest, (_, image) in looks.items()
+            for digest, (_, image) in decoded.items()
             if image is not None and not depths.suits(image.depth)
         ]
         shown: dict[str, DecodedFile] = {}
@@ -234,14 +239,11 @@ class _Reader:
             there = {digest: content for digest, content in contents.items() if content is not None}
             made = pool.map(partial(look_at, decoding=self.decoding, view=self._view), there.values())
             for digest, (verdict, image) in zip(there, made, strict=True):
-                _, before_it = looks[digest]
-                if image is not None and before_it is not None:
-                    image = replace(image, key=before_it.key)
-                    if self._first[image.key] == firsts[digest]:
-                        self.kept.add(firsts[digest], image)
-                    shown[digest] = verdict, image
-        if self.kept.seen is not None and shown:
-            self.kept.seen.replace_decoded(shown)
+                _, before = decoded[digest]
+                if image is not None and before is not None:
+                    shown[digest] = verdict, replace(image, key=before.key)
+        if shown:
+            self._seen.replace_decoded(shown)
         for index, file in enumerate(self._files):
             if file.content_hash in shown:
                 verdict = shown[file.content_hash][0]
@@ -249,43 +251,42 @@ class _Reader:
                 self._files[index] = replace(file, verdict=_joined(verdict, Verdict(Status.USED, note)))
 
     def _again(self, digest: str, index: int) -> bytes | None:
-        """The bytes of a file that was read before; `None` if it is not there or has changed, which is said later."""
+        """The bytes of a file that was read before; `None` if it is not there or has changed."""
         try:
             content = self._source.read(self._entries[index], ByteBudget(self._limits, self._source.name))
         except SkippedFileError:
             return None
         return content if hashlib.sha256(content).hexdigest() == digest else None
 
-    def _look(self, content: bytes) -> str:
+    def _decode(self, content: bytes) -> str:
         """In a worker: the hash of a file; it also decodes each content once."""
         digest = hashlib.sha256(content).hexdigest()
         with self._claiming:
-            if digest in self._looks:
+            if digest in self._decoded:
                 return digest
-            look = self._looks[digest] = Future()
+            decoded = self._decoded[digest] = Future()
         try:
-            known = None if self.kept.seen is None else self.kept.seen.decoded(digest)
-            look.set_result(known or look_at(content, self.decoding, self._view))
+            known = self._seen.decoded(digest)
+            decoded.set_result(known or look_at(content, self.decoding, self._view))
         except BaseException as error:
-            look.set_exception(error)
+            decoded.set_exception(error)
         return digest
 
-    def _settle(self) -> None:
+    def _finish_first(self) -> None:
+        """Complete the first file that waits."""
         index, stamp, future = self._waiting.popleft()
-        digest, seen = future.result(), self.kept.seen
+        digest, seen = future.result(), self._seen
         file = replace(self._files[index], content_hash=digest)
         self._waiting_bytes -= file.num_bytes
-        verdict, image = self._looked(digest)
+        verdict, image = self._result(digest)
         if verdict.status is Status.SKIPPED and (raw := reason_of_raw(file.name)):
             verdict = replace(verdict, note=raw)
         file = replace(file, verdict=_joined(verdict, file.verdict))
+        is_new = seen.decoded(digest) is None
         if image is not None:
-            path = "" if stamp is None else stamp.path
-            if seen is not None and seen.decoded(digest) is None:
-                image = replace(image, key=seen.key_of(digest, path, image))
+            if is_new:
+                image = replace(image, key=seen.key_of(digest, "" if stamp is None else stamp.path, image))
             first = self._first.setdefault(image.key, index)
-            if first == index:
-                self.kept.add(index, image)
             file = replace(
                 file,
                 key=image.key,
@@ -295,30 +296,25 @@ class _Reader:
             )
             if self._use is not None and first == index and image.view is not None and image.depth is None:
                 self._use(file, image.view)
-        # A copy of the file needs neither of them.
+        # A copy of the file needs no pictures.
         light = verdict, image and replace(image, thumbnail=b"", miniature=image.miniature[:0], view=None)
-        self._looks[digest] = Future()
-        self._looks[digest].set_result(light)
-        if seen is not None and not verdict.is_passing:
+        self._decoded[digest] = Future()
+        self._decoded[digest].set_result(light)
+        if not verdict.is_passing:
+            if is_new:
+                seen.add_decoded(digest, (verdict, image))
             if stamp is not None:
-                self.kept.changed += self._is_retouched(seen, stamp.path, digest, file.key)
-            seen.add_decoded(digest, (verdict, image))
-            if stamp is not None:
+                before = seen.hash_at(stamp.path)
+                self.num_changed += before not in ("", digest) and seen.known_key(before) == file.key != ""
                 seen.add_file(stamp, digest)
         self._files[index] = file
 
-    @staticmethod
-    def _is_retouched(seen: SeenFiles, path: str, digest: str, key: str) -> bool:
-        """Whether a file holds other bytes than before that show the same picture."""
-        before = seen.hash_at(path)
-        return before not in ("", digest) and seen.known_key(before) == key != ""
-
-    def _looked(self, digest: str) -> DecodedFile:
+    def _result(self, digest: str) -> DecodedFile:
         """What decoding a content left, now or before."""
-        if (future := self._looks.get(digest)) is not None:
+        if (future := self._decoded.get(digest)) is not None:
             return future.result()
-        known = None if self.kept.seen is None else self.kept.seen.decoded(digest)
-        assert known is not None, "a remembered file has a remembered content"
+        known = self._seen.decoded(digest)
+        assert known is not None, "a known file has a known content"
         return known
 
 
@@ -347,11 +343,3 @@ def _is_dataset(folder: Path) -> bool:
     names = [item.name.lower() for item in folder.iterdir()]
     has_tables = any(name.endswith(".parquet") for name in names) or any(folder.glob("data/*.parquet"))
     return has_tables and not any(name.endswith(IMAGE_SUFFIXES) for name in names)
-
-
-def _uploaded(paths: Sequence[str | os.PathLike[str]]) -> ImageSource:
-    sources: list[ImageSource] = [ArchiveSource(path) for path in paths if is_archive(path)]
-    images = [path for path in paths if not is_archive(path)]
-    if images or not sources:
-        sources.insert(0, UploadSource(images))
-    return sources[0] if len(sources) == 1 else CombinedSource(sources)

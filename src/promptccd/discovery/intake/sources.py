@@ -1,4 +1,4 @@
-"""Sources of images besides folders and archives: several sources as one, and the rows of a data set."""
+"""Sources of images besides folders: files and archives together, and the rows of a data set."""
 
 import os
 from collections.abc import Sequence
@@ -8,40 +8,59 @@ import datasets
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import image_column_of
-from promptccd.data.sources import Entry, ImageSource, Stamp
+from promptccd.data.names import display_name
+from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file
 from promptccd.data.tables import image_roots, open_images
+from promptccd.discovery.intake.archives import ArchiveSource, is_archive
 from promptccd.images.limits import ByteBudget, IntakeLimits
 
 
-class CombinedSource(ImageSource):
-    """Several sources, one after the other, such as uploaded images and archives; closing it closes them."""
+class FilesSource(ImageSource):
+    """Single files and zip archives, as a browser uploads them: the files first, by their names without folders.
 
-    def __init__(self, sources: Sequence[ImageSource]):
-        self._sources = sources
-        self.name = ", ".join(source.name for source in sources[:3]) + (" ..." if len(sources) > 3 else "")
+    Raises:
+        DataError: an archive cannot be opened.
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]):
+        self._files = [os.fspath(path) for path in paths if not is_archive(path)]
+        self._archives = [ArchiveSource(path) for path in paths if is_archive(path)]
+        names = [archive.name for archive in self._archives]
+        if len(self._files) == 1:
+            names.insert(0, f"File {display_name(os.path.basename(self._files[0]))!r}")
+        elif self._files or not names:
+            names.insert(0, f"The list of {len(self._files)} files")
+        self.name = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
-        """Entries of all sources; the limit holds for all together."""
-        found: list[Entry] = []
-        for source in self._sources:
-            found += [replace(entry, key=(source, entry)) for entry in source.entries(limits)]
+        """Files and members in the order they were given; the limit is for all together."""
+        found = [Entry(display_name(os.path.basename(path)), path) for path in self._files]
+        for archive in self._archives:
+            found += [replace(entry, key=(archive, entry)) for entry in archive.entries(limits)]
             limits.require_files(sum(not entry.reason for entry in found), self.name)
+        limits.require_files(sum(not entry.reason for entry in found), self.name)
         return found
 
     def read(self, entry: Entry, budget: ByteBudget) -> bytes:
-        """The bytes of an entry, from its source."""
-        source, inner = entry.key
-        return source.read(inner, budget)
+        """The bytes of a member, or of a file, which must be no link."""
+        if isinstance(entry.key, str):
+            return read_regular_file(entry.key, budget)
+        archive, member = entry.key
+        content: bytes = archive.read(member, budget)
+        return content
 
     def stamp(self, entry: Entry) -> Stamp | None:
-        """The stamp of an entry, from its source."""
-        source, inner = entry.key
-        return source.stamp(inner)
+        """The stamp of a file or of a member."""
+        if isinstance(entry.key, str):
+            return Stamp.of(os.path.abspath(entry.key))
+        archive, member = entry.key
+        found: Stamp = archive.stamp(member)
+        return found
 
     def close(self) -> None:
-        """Close all of them."""
-        for source in self._sources:
-            source.close()
+        """Close the archives."""
+        for archive in self._archives:
+            archive.close()
 
 
 class DatasetSource(ImageSource):

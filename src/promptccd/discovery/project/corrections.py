@@ -147,7 +147,7 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
     fixed = [each.id for each in registry.active if each.named or each.settled(registry.stage)]
     temperature = CategoryDiscoveryConfig.confidence_temperature
     with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
-        remembered = Remembered(registry, record["features"], seen, {})
+        remembered = Remembered(registry, record["features"], seen)
         grouping = StageGrouping(registry, temperature, lambda ids: None, fixed, remembered, seed=1)
         found = grouping.find_anew(num_categories)
     if found is None:

@@ -24,17 +24,17 @@ class ProjectFile:
 
     def __init__(self, path: Path):
         self.folder, self.registry = path.parent, CategoryRegistry.open(path)
-        self._seen = self.registry.revision
+        self._seen = self.registry.store.revision
 
     @property
     def mark(self) -> str:
         """The name of this state."""
-        return str(self.registry.revision)
+        return str(self.registry.store.revision)
 
     def refresh(self) -> Changes | None:
         """What changed since the last call, by whomever; `None` if that is not known."""
-        revision = self.registry.revision
-        changes = self.registry.changes_after(self._seen)
+        revision = self.registry.store.revision
+        changes = self.registry.store.changes_since(self._seen)
         self._seen = revision
         return changes
 
@@ -60,7 +60,7 @@ class Checkpoint:
     def __init__(self, place: Path, found: Path):
         self._place, self.folder = place, place.parent
         self.registry = _registry_of_model(found)
-        self._seen = self.registry.revision
+        self._seen = self.registry.store.revision
 
     @property
     def mark(self) -> str:
@@ -74,12 +74,12 @@ class Checkpoint:
         """Read it again, all of it."""
         remove_leftovers(self.folder)
         self.registry = _registry_of_model(self._place)
-        self._seen = self.registry.revision
+        self._seen = self.registry.store.revision
 
     def changes(self) -> Changes | None:
         """What was corrected since the last call."""
-        changes = self.registry.changes_after(self._seen)
-        self._seen = self.registry.revision
+        changes = self.registry.store.changes_since(self._seen)
+        self._seen = self.registry.store.revision
         return changes
 
     def save(self) -> None:

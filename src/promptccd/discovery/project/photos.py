@@ -13,7 +13,7 @@ from threading import Lock
 import numpy as np
 from PIL import Image
 
-from promptccd.data.names import display_name, parts_of
+from promptccd.data.names import display_name, path_parts
 from promptccd.data.sources import inside, read_regular_file
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import SeenFiles
@@ -81,7 +81,7 @@ class Photos:
     def _name(self, key: str) -> str:
         path, _ = self._files[key]
         root = self._root_of(path)
-        name = path[len(root) :].replace(os.sep, "/").lstrip("/") if root else parts_of(path)[-1]
+        name = path[len(root) :].replace(os.sep, "/").lstrip("/") if root else path_parts(path)[-1]
         return display_name(name) or key[:12]
 
     def _root_of(self, path: str) -> str:

@@ -364,7 +364,7 @@ class Project:
         """Do again what was undone last; arguments and errors are those of `undo`."""
         return self.correct(lambda: self._latest(self.registry.next_redo, number) and self.registry.redo())
 
-    def _move(self, images: Sequence[str], to: int | None) -> Move:
+    def _move(self, images: Sequence[str], to: int | None) -> Edit:
         return Move(images, to, self.means().after(images, to))
 
     def edit(self, make: Callable[[], Edit]) -> LogEntry:
@@ -372,7 +372,7 @@ class Project:
 
         def act() -> LogEntry:
             edit, drawn = make(), self._draw and self._draw()
-            if self._draw and (drawn is None or list(getattr(edit, "images", ())) != [drawn[0]]):
+            if self._draw and (drawn is None or list(edit.values.get("images", ())) != [drawn[0]]):
                 raise GoneError("It is another photograph's turn: somebody has looked at this one meanwhile.")
             return self.registry.edit(edit, time=now(), drawn={drawn[0]: drawn[1:]} if drawn else None)
 

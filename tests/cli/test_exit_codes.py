@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from promptccd import processes
-from promptccd.cli.ends import INTERRUPTED, end_of
+from promptccd.cli.exit_codes import INTERRUPTED, exit_for
 from promptccd.errors import DeviceError, DiskError, one_line
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
@@ -184,13 +184,13 @@ def test_a_signal_within_a_finalizer_is_not_lost(number: int) -> None:
     """Python drops what is raised there and prints a traceback."""
     code = (
         "import os, threading, time;"
-        "from promptccd.cli.ends import Terminated, ended_by_signals;"
+        "from promptccd.cli.exit_codes import Terminated, signals_end_command;"
         "start = threading.Thread.start;"  # takes long on a busy machine
         "threading.Thread.start = lambda thread: (start(thread), time.sleep(0.3));"
         f"end = lambda self: (os.kill(os.getpid(), {int(number)}), time.sleep(0.1));"
         "Last = type('Last', (), {'__del__': end});\n"
         "try:\n"
-        "    with ended_by_signals():\n"
+        "    with signals_end_command():\n"
         "        Last()\n"
         "        time.sleep(20)\n"
         "except KeyboardInterrupt as error:\n"
@@ -206,7 +206,7 @@ def test_a_signal_that_comes_again_too_soon_is_not_lost() -> None:
     """A machine may be so busy that the hook which sends it again has not returned yet."""
     code = (
         "import os, signal, threading, time\n"
-        "from promptccd.cli.ends import ended_by_signals\n"
+        "from promptccd.cli.exit_codes import signals_end_command\n"
         "ready, late = threading.Event.set, []\n"
         "def late_once(event):\n"
         "    ready(event)\n"
@@ -217,7 +217,7 @@ def test_a_signal_that_comes_again_too_soon_is_not_lost() -> None:
         "end = lambda self: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1))\n"
         "Last = type('Last', (), {'__del__': end})\n"
         "try:\n"
-        "    with ended_by_signals():\n"
+        "    with signals_end_command():\n"
         "        Last()\n"
         "        time.sleep(20)\n"
         "except KeyboardInterrupt:\n"
@@ -232,13 +232,13 @@ def test_a_signal_that_comes_again_too_soon_is_not_lost() -> None:
 def test_a_second_ctrl_c_of_a_training_is_not_lost_within_a_finalizer() -> None:
     code = (
         "import os, signal, time;"
-        "from promptccd.cli.ends import ended_by_signals;"
+        "from promptccd.cli.exit_codes import signals_end_command;"
         "from promptccd.errors import InterruptedRunError;"
         "from promptccd.training.progress import StopRequest;"
         "end = lambda self: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1));"
         "Last = type('Last', (), {'__del__': end});\n"
         "try:\n"
-        "    with ended_by_signals(), StopRequest() as stop:\n"
+        "    with signals_end_command(), StopRequest() as stop:\n"
         "        Last()\n"
         "        assert stop.received\n"
         "        Last()\n"
@@ -523,14 +523,14 @@ def test_a_reader_that_went_away_is_told_from_other_refusals(monkeypatch: pytest
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        assert end_of(broken) is None  # it is of another pipe
+        assert exit_for(broken) is None  # it is of another pipe
         os.close(reading)
-        assert end_of(broken) == ("", 141)
-        failed = end_of(OSError(errno.EIO, "Input/output error"))
-        assert failed is not None and failed.exit_code == DiskError.exit_code
+        assert exit_for(broken) == ("", 141)
+        failed = exit_for(OSError(errno.EIO, "Input/output error"))
+        assert failed is not None and failed.code == DiskError.exit_code
         for stdout in (None, io.StringIO()):
             monkeypatch.setattr(sys, "stdout", stdout)
-            assert end_of(broken) is None
+            assert exit_for(broken) is None
 
 
 def test_what_was_ignored_stays_ignored_and_all_is_put_back() -> None:
@@ -551,12 +551,12 @@ def test_what_was_ignored_stays_ignored_and_all_is_put_back() -> None:
 
 
 def test_too_little_memory_while_a_package_is_imported_is_no_bug() -> None:
-    end = end_of(MemoryError("no room"))
-    assert end is not None and end.exit_code == DeviceError.exit_code
+    end = exit_for(MemoryError("no room"))
+    assert end is not None and end.code == DeviceError.exit_code
 
 
 def test_json_is_json_whatever_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    from promptccd.cli.parsing import to_json
+    from promptccd.cli.options import to_json
 
     text = to_json({"a": float("nan"), "b": [float("inf"), 1.5, (float("-inf"),)], "é": "☃"})
     assert text.isascii()

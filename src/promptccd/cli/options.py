@@ -1,4 +1,4 @@
-"""Words to options: what every command shares. Nothing here loads torch."""
+"""The parser of a command, and options that several commands share. Nothing here loads torch."""
 
 import argparse
 import difflib
@@ -31,13 +31,7 @@ def whole_number(low: int | None = None, high: int | None = None) -> Callable[[s
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Shows the first long name of an option."""
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings:
-            return super()._format_action_invocation(action)
-        name = next(each for each in action.option_strings if each.startswith("--"))
-        return f"{name} {self._format_args(action, self._get_default_metavar_for_optional(action))}".rstrip()
+    """Writes several values as ``VALUE ...``."""
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         if action.nargs in ("+", "*"):
@@ -45,39 +39,29 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return super()._format_args(action, default_metavar)
 
 
-class _HelpOfAll(argparse.Action):
-    """Print the help with the advanced options too."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        assert isinstance(parser, Parser)
-        parser.advanced.clear()
-        parser.print_help()
-        parser.exit()
-
-
 class Parser(argparse.ArgumentParser):
-    """A parser that raises its errors, takes no abbreviations and takes every option once.
+    """A parser that raises its errors, refuses abbreviations and empty arguments, and takes every option once.
 
     The meaning of an abbreviation would change with the next option that begins alike.
 
     Attributes:
-        advanced: options that ``--help-all`` shows and ``--help`` does not.
+        shows_all: whether help shows the advanced options too.
         hints: types of the fields of a recipe, by ``section.field``.
         more: adds options that need slow imports; called with the typed words if one of them is an unknown option, or
             for ``--help-all``.
     """
 
-    def __init__(self, *arguments: Any, **options: Any):
+    def __init__(self, *arguments: Any, shows_all: bool = False, **options: Any):
         super().__init__(*arguments, **{"allow_abbrev": False, "formatter_class": _Help, **options})
         self.register("action", None, _StoreOnce)
         self.register("action", "store", _StoreOnce)
-        self.advanced: set[argparse.Action] = set()
+        self.shows_all = shows_all
         self.hints: dict[str, Any] = {}
         self.more: Callable[[list[str]], None] | None = None
 
     @property
     def form(self) -> str:
-        """How the command is called: its arguments, the options it needs, and that there are others."""
+        """The usage: the arguments of the command and its required options."""
         words = [self.prog]
         for each in self._actions:
             value = str(each.metavar or each.dest.upper())
@@ -89,64 +73,43 @@ class Parser(argparse.ArgumentParser):
         return " ".join([*words, "[options]"])
 
     def format_help(self) -> str:
-        """The help, without advanced options."""
-        kept = {each: each.help for each in self.advanced}
-        groups = [each for each in self._action_groups if self.advanced.issuperset(each._group_actions)]
-        titles = [each.description for each in groups]
-        for action in kept:
-            action.help = argparse.SUPPRESS
-        for group in groups:
-            group.description = None  # argparse leaves a group without text out
+        """The help, with the usage of `form`."""
         self.usage = self.form
-        try:
-            return super().format_help()
-        finally:
-            for action, text in kept.items():
-                action.help = text
-            for group, title in zip(groups, titles, strict=True):
-                group.description = title
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise the fault of the typed words as a `ConfigurationError`."""
         ended = message if message.endswith((".", "?")) else f"{message}."
         if "required" in message:
-            ended = f"{ended[0].upper()}{ended[1:]} It is: {self.form}."
-        every = "--help-all" if self.advanced else "--help"
-        raise ConfigurationError(f"{ended} `{self.prog} {every}` lists what there is.")
+            ended = f"{ended[0].upper()}{ended[1:]} Usage: {self.form}."
+        every = "--help-all" if "--help-all" in self._option_string_actions else "--help"
+        raise ConfigurationError(f"{ended} `{self.prog} {every}` lists the options.")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options that were typed; for an unknown one, the error names the likeliest that was meant."""
+        """The typed options; the error for an unknown option names the most similar one."""
         words = list(args or ())
-        flags = [
-            word for word in words[: words.index("--") if "--" in words else None] if word.startswith("--")
-        ]
+        end = words.index("--") if "--" in words else None
+        flags = [word for word in words[:end] if word.startswith("--")]
         if "" in words or any(flag.endswith("=") for flag in flags):
             self.error("An argument is empty: give it a value, or leave it out")
-        if self.advanced:
-            self.add_argument(
-                "--help-all", action=_HelpOfAll, nargs=0, help="show all options, those of methods too"
-            )
         names = [flag.partition("=")[0] for flag in flags]
         if self.more and ("--help-all" in names or not self._option_string_actions.keys() >= {*names}):
             self.more(words)
-        for flag, name in zip(flags, names, strict=True):
+        for name in names:
             if name not in self._option_string_actions:
-                self.refuse(flag)  # before argparse misses an argument that was only misspelt
+                self.refuse(name)  # before argparse reports a misspelt option as a missing one
         options, unknown = self.parse_known_args(words, namespace)
         if unknown:
             self.refuse(" ".join(unknown))
         options.hints = self.hints
         return options
 
-    def refuse(self, typed: str) -> NoReturn:
-        """Raise that nothing has the typed name, with the likeliest that was meant."""
-        name = typed.partition("=")[0]
-        close = difflib.get_close_matches(name, self._names(), n=1, cutoff=0.7)
-        self.error(f"Nothing is called {name}{f': did you mean {close[0]}?' if close else ''}")
-
-    def _names(self) -> list[str]:
+    def refuse(self, name: str) -> NoReturn:
+        """Raise that nothing has the typed name, with the most similar name."""
         chosen = (action.choices for action in self._actions if not action.option_strings)
-        return [*self._option_string_actions, *(str(name) for names in chosen for name in names or ())]
+        known = [*self._option_string_actions, *(str(each) for choices in chosen for each in choices or ())]
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+        self.error(f"Nothing is called {name}{f': did you mean {close[0]}?' if close else ''}")
 
 
 class _StoreOnce(argparse.Action):
@@ -161,20 +124,20 @@ class _StoreOnce(argparse.Action):
     ) -> None:
         given: dict[str, Any] = vars(namespace).setdefault("_given", {})
         if option is not None and given.setdefault(self.dest, values) != values:
-            parser.error(f"{option} is given twice, as {_shown(given[self.dest])} and as {_shown(values)}")
+            first, second = (
+                " ".join(map(str, each)) if isinstance(each, list) else each
+                for each in (given[self.dest], values)
+            )
+            parser.error(f"{option} is given twice, as {first} and as {second}")
         setattr(namespace, self.dest, values)
 
 
-def _shown(values: Any) -> str:
-    return " ".join(map(str, values)) if isinstance(values, list) else str(values)
-
-
 def add_push_target(parser: argparse.ArgumentParser) -> None:
-    """Add where a push goes, other than to the main branch."""
-    parser.add_argument("--revision", metavar="BRANCH", help="branch to push to, made if it is not there")
+    """Add the options for the destination of a push."""
     parser.add_argument(
-        "--pull-request", "--pull_request", action="store_true", help="open a pull request instead of pushing"
+        "--revision", metavar="BRANCH", help="branch to push to, created if missing (default: main)"
     )
+    parser.add_argument("--pull-request", action="store_true", help="pull request instead of a push")
 
 
 def add_model_limit(parser: argparse.ArgumentParser) -> None:
@@ -183,7 +146,7 @@ def add_model_limit(parser: argparse.ArgumentParser) -> None:
         "--max_model_bytes",
         metavar="N",
         type=whole_number(1),
-        help="the most that the model's weights may take in memory; twice the largest DINO's unless given",
+        help="largest size of the model's weights in memory (default: twice the largest DINO)",
     )
 
 
@@ -194,13 +157,23 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="Python file that registers a method of your own; may be given several times",
+        help="Python file that registers a method of your own; may be repeated",
     )
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
     """Add the option of commands that compute features."""
-    parser.add_argument("--device", help="where to compute, such as cpu or cuda:0; a GPU if there is one")
+    parser.add_argument("--device", help="device, such as cpu or cuda:0 (default: a GPU if there is one)")
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that read data in several processes."""
+    parser.add_argument(
+        "--num_workers",
+        type=whole_number(0, MOST_WORKERS),
+        metavar="N",
+        help="loader processes (default: up to 8 with a CUDA GPU, else 0)",
+    )
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
@@ -209,24 +182,23 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         "--max-megapixels",
         type=whole_number(1, MOST_MEGAPIXELS),
         metavar="N",
-        help=f"skip larger images; {MAX_PIXELS // 10**6} unless given, four times as many for a JPEG as cameras write "
-        f"it; each may take {BYTES_PER_PIXEL} MB of memory",
+        help=f"size above which an image is skipped; each megapixel takes {BYTES_PER_PIXEL} MB of memory (default: "
+        f"{MAX_PIXELS // 10**6}, and four times as many for a JPEG of a camera)",
     )
     parser.add_argument(
         "--bit-depth",
         type=int,
         choices=BIT_DEPTHS,
-        help="bits of the values of images with more than 8; unless given, what each file says, or else the fewest "
-        "that hold the values of all of them",
+        help="bits of the values of images with more than 8 (default: as each file says, or the fewest that hold all "
+        "its values)",
     )
     parser.add_argument(
-        "--image-roots",
         "--image_roots",
         nargs="+",
         action="extend",
         default=[],
         metavar="PLACE",
-        help="further folders that links among the images may lead into; any other link out is skipped",
+        help="further folders that links among the images may lead into (default: links out of the images are skipped)",
     )
 
 

@@ -1,8 +1,7 @@
-"""How a command ends: one line and an exit code for every error that the person or the machine caused.
+"""Exit codes: one line and one number for every error that the person or the machine caused.
 
-`promptccd.errors` lists the errors of the library. This module knows those of the system: signals, a disk that refuses,
-a reader that went away, too little memory. An error in none of these lists, such as a package that cannot be imported,
-keeps its traceback.
+`promptccd.errors` lists the errors of the library. This module adds those of the system: signals, a disk that refuses,
+a closed pipe, too little memory. Any other error, such as a package that cannot be imported, keeps its traceback.
 """
 
 import contextlib
@@ -20,11 +19,11 @@ from typing import Any, NamedTuple, TextIO
 from promptccd import processes
 from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError, one_line
 
-LEFT_AT_ONCE = "Left at once. Run the same command again to go on."
+LEFT_AT_ONCE = "Ended at once. Run the same command again to resume."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to resume from there."
 
 # Refusals that are due to a path, a disk or a limit, and not to a bug in the call.
-_THE_MACHINES = frozenset(
+_OF_THE_SYSTEM = frozenset(
     {
         errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOENT,
         errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE,
@@ -37,46 +36,42 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a command the way Ctrl-C does: what is open is closed on the way out."""
 
 
-class End(NamedTuple):
-    """The line that a command ends with, perhaps empty, and its exit code."""
+class Exit(NamedTuple):
+    """The last line of a command, which may be empty, and its exit code."""
 
     line: str
-    exit_code: int
+    code: int
 
 
-def end_of(error: BaseException) -> End | None:
-    """How an error ends a command; none if it is a bug of promptccd."""
+def exit_for(error: BaseException) -> Exit | None:
+    """The line and the exit code for an error; `None` if it is a bug of promptccd."""
     if isinstance(error, PromptCCDError):
-        return End(one_line(error, longest=None), error.exit_code)
+        return Exit(one_line(error, longest=None), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
         number = processes.TERMINATE if isinstance(error, Terminated) else processes.CTRL_C
-        return End(INTERRUPTED, 128 + number)
+        return Exit(INTERRUPTED, 128 + number)
     if isinstance(error, OSError) and _reader_is_gone(error, sys.stdout):
-        return End("", processes.BROKEN_PIPE)
-    if isinstance(error, OSError) and error.errno in _THE_MACHINES:
+        return Exit("", processes.BROKEN_PIPE)
+    if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
         place = f" ({error.filename!r})" if error.filename else ""
         text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
-        return End(one_line(text, longest=None), DiskError.exit_code)
+        return Exit(one_line(text, longest=None), DiskError.exit_code)
     from promptccd.training.devices import device_problem  # whatever used a device has imported it already
 
     if problem := device_problem(error):
         text = (
             f"{problem}: {str(error).splitlines()[0] if str(error) else type(error).__name__} What was saved before is "
-            "whole. Close other programs, or give smaller or fewer images at once, and run the same command again."
+            "whole. Close other programs, or use a smaller batch, and run the same command again."
         )
-        return End(one_line(text, longest=None), DeviceError.exit_code)
+        return Exit(one_line(text, longest=None), DeviceError.exit_code)
     return None
 
 
-def with_next(end: End, words: Sequence[str]) -> str:
-    """The line of an end; where it blames what was typed and names no command and no option, what tells more."""
-    if (
-        end.exit_code != 2
-        or not words
-        or re.search(r"promptccd [a-z]|pip install|--\w|ommand again|`", end.line)
-    ):
+def advised(end: Exit, words: Sequence[str]) -> str:
+    """The line of an exit; it names ``--help`` if it is about the typed words and names no command and no option."""
+    if end.code != 2 or not words or re.search(r"promptccd [a-z]|pip install|--\w|ommand again|`", end.line):
         return end.line
-    return f"{end.line} `promptccd {words[0]} --help` says what it takes."
+    return f"{end.line} `promptccd {words[0]} --help` lists the options."
 
 
 def make_printable(*streams: TextIO | None) -> None:
@@ -86,15 +81,15 @@ def make_printable(*streams: TextIO | None) -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def say(line: str) -> None:
-    """A line on stderr, if anybody is there to read it."""
+def to_stderr(line: str) -> None:
+    """Print a line on stderr, if there is one."""
     if line and sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(f"promptccd: {line}", file=sys.stderr, flush=True)
 
 
-def let_go_of_stdout() -> None:
-    """Drop output that cannot be written any more, of which the interpreter would complain when it leaves."""
+def close_stdout() -> None:
+    """Drop output that cannot be written any more; the interpreter would report it at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -104,7 +99,7 @@ def let_go_of_stdout() -> None:
 
 
 @contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
+def signals_end_command() -> Iterator[None]:
     """Context in which SIGTERM ends a command as Ctrl-C does, and a second signal ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set what a signal does
@@ -142,7 +137,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def _send_soon(number: int) -> None:
-    """Send this process a signal, a moment after this was called."""
+    """Send this process a signal after this function has returned."""
     prepared = threading.Event()
 
     def send() -> None:
