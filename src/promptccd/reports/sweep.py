@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 CellWork = Callable[[Recipe], Any]
 LOG, BASELINES, RECIPES = "train.log", "baselines.json", ".cells"
 LONGEST_FOLDER_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it
+SECONDS_TO_WAIT_FOR_TABLES = 60.0  # another sweep that ends at the same time writes a page
 SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
 _SECONDS_BETWEEN_LOOKS = 0.1  # for a signal, and for the end of a cell
 _LAST_LINES = 5
@@ -393,7 +394,7 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
 @contextmanager
 def locked_tables(out: Path) -> Iterator[None]:
     """Context in which no other sweep writes tables and recipes into the same folder."""
-    with FolderLock(out, SECONDS_TO_WAIT_FOR_LOCK):
+    with FolderLock(out, SECONDS_TO_WAIT_FOR_TABLES):
         remove_leftovers(out)
         yield
 
