@@ -1,4 +1,4 @@
-"""Group the images of one stage beside the categories of a registry, which takes in what is found."""
+"""Group the images of one stage into the categories of a registry and new ones, which the registry adds."""
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ class NewImages:
         keys: of the images.
         features: ``(N, D)``.
         duplicates: ``(N,)`` equal numbers for near-duplicates.
-        constraints: what people said.
+        constraints: of people.
         stage: that they came with.
     """
 
@@ -59,10 +59,10 @@ class FoundGroups:
 
 
 class StageGrouping:
-    """New images come into the categories that are there, or open others beside them.
+    """Assign new images to existing categories or to new ones.
 
     Args:
-        registry: of the categories; takes in the groups.
+        registry: of the categories; adds the groups.
         temperature: says how sure to be of an assignment.
         spread_for: says how far categories spread, if that was measured.
         fixed: ids of categories that stay as they are.
@@ -118,7 +118,7 @@ class StageGrouping:
             aside_draws: whether what is like a category that was set aside comes to that one.
 
         Raises:
-            DataError: there cannot be so many, or what people said contradicts it.
+            DataError: there cannot be so many, or constraints contradict it.
         """
         known = self._known(images, num_categories)
         drawn = self._like_what_is_aside(images, known) if aside_draws else None
@@ -143,7 +143,7 @@ class StageGrouping:
     def regroup(self) -> tuple[StageChange, CountEstimate] | None:
         """Group the newest stage anew, from features that are there, if a category was set aside since it was grouped.
 
-        What was found beside it may be several categories that only it made look like one. `None` if nothing was set
+        Next to it, several categories may have looked like one. `None` if nothing was set
         aside, or nothing is left.
         """
         since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(self._registry.log))
@@ -168,21 +168,21 @@ class StageGrouping:
         first = remembered.followers(keys)
         duplicates = np.array([numbers.setdefault(first.get(key, key), len(numbers)) for key in keys])
         rows = torch.stack(list(features.values()))
-        # Each was nearer to what was found beside that which is set aside, so none is taken for like it.
+        # None of these was nearest to a set-aside category, so that test is skipped.
         images = NewImages(keys, rows, duplicates, registry.constraints(), registry.stage)
         return self.find(images, num_categories, aside_draws=False)
 
     def _known(self, images: NewImages, num_categories: int | None) -> KnownCategories:
         """The fixed categories, and what earlier images say of them where they decide what is new."""
-        held = self._registry.prototypes_of(
+        fixed = self._registry.prototypes_of(
             [each for each in self._registry.active if each.id in self._fixed]
         )
-        if not held.ids:
+        if not fixed.ids:
             return KnownCategories.none(images.features.shape[1])
-        ids, earlier = tuple(held.ids), None
+        ids, earlier = tuple(fixed.ids), None
         if num_categories is None:
             earlier = self._remembered.before(images.stage, len(images.keys), ids, self._seed)
-        known = KnownCategories(ids, torch.from_numpy(held.matrix), self._spread_for(ids), earlier)
+        known = KnownCategories(ids, torch.from_numpy(fixed.matrix), self._spread_for(ids), earlier)
         return known.measured(self._seed)
 
     def _grouped(
@@ -204,19 +204,19 @@ class StageGrouping:
 
     def _like_what_is_aside(self, images: NewImages, known: KnownCategories) -> Assignment | None:
         """Images that are nearer to a category that is set aside than to any other, known or new."""
-        held = self._registry.prototypes_of(self._registry.aside)
-        if not held.ids:
+        aside = self._registry.prototypes_of(self._registry.aside)
+        if not aside.ids:
             return None
-        rows = [*range(len(known.ids)), *[None] * len(held.ids)]
-        beside = replace(
+        rows = [*range(len(known.ids)), *[None] * len(aside.ids)]
+        extended = replace(
             known,
-            ids=(*known.ids, *held.ids),
-            prototypes=torch.cat([known.prototypes, torch.from_numpy(held.matrix)]),
+            ids=(*known.ids, *aside.ids),
+            prototypes=torch.cat([known.prototypes, torch.from_numpy(aside.matrix)]),
             spread=None if known.spread is None else known.spread.of(rows),
         )
-        found, _ = self._grouped(images, beside, None)
-        drawn = found.select(torch.isin(found.category_ids, torch.tensor(held.ids)).nonzero()[:, 0])
-        place = slice(len(known.ids), len(beside.ids))
+        found, _ = self._grouped(images, extended, None)
+        drawn = found.select(torch.isin(found.category_ids, torch.tensor(aside.ids)).nonzero()[:, 0])
+        place = slice(len(known.ids), len(extended.ids))
         return replace(drawn, ids=found.ids[place], prototypes=found.prototypes[place])
 
 

@@ -1,1 +1,1 @@
-"""Groups to take along: tables, folders of links, side files with keywords, and pictures to publish."""
+"""Export the groups of a project: tables, folders of links, side files with keywords, pixels to publish."""

@@ -313,7 +313,8 @@ class ExportFolder:
         export, is_new = self.export, not (self.path / EXPORTED).exists()
         if export.written or export.moved or export.removed or export.left or is_new:
             self._write_record()
-            _flush(self._new)
+            if export.written:
+                _flush(self._new)
             shutil.copymode(self.path, self._new)
             systems.rename(self.path, self._replaced)
             systems.rename(self._new, self.path)
@@ -398,7 +399,7 @@ class ExportFolder:
             elif place not in same or os.path.dirname(place) in mixed:
                 self._move(place, target)
         self._move_others("", mixed)
-        _flush(self.path)
+        systems.flush(self.path)
         shutil.rmtree(self._replaced)
 
     def _move(self, place: str, target: str) -> None:
@@ -427,20 +428,29 @@ class ExportFolder:
         return any(os.path.lexists(each / place) for each in (self.path, self._replaced))
 
 
-def link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path, no_clones: set[int] | None = None) -> None:
     """Give a file a second place that takes no room, where the disk can, with its bytes, its date and its mode.
 
     A clone shares the blocks of the file until one of the two is changed. A hard link is the file itself under a
     second name. Elsewhere, as on another disk, it is a copy. It is never a symbolic link, which ends with its target,
     and which many programs, zip archives and network drives do not follow.
 
+    Args:
+        source: an existing file.
+        target: a place without a file.
+        no_clones: disks from which clones into this folder failed, where none is tried again; a new one is added.
+
     Raises:
         OSError: there is neither a link nor room for a copy.
     """
-    with source.open("rb") as opened, target.open("xb") as made:
-        cloned = systems.has_cloned(opened.fileno(), made.fileno())
+    no_clones, disk, cloned = set() if no_clones is None else no_clones, source.stat().st_dev, False
+    if disk not in no_clones:
+        with source.open("rb") as opened, target.open("xb") as made:
+            cloned = systems.has_cloned(opened.fileno(), made.fileno())
     if not cloned:
-        target.unlink()
+        if disk not in no_clones:
+            no_clones.add(disk)
+            target.unlink()
         try:
             systems.link(source, target)
             return

@@ -21,9 +21,9 @@ class Format:
     """A format in which the groups of a project can be exported.
 
     Attributes:
-        title: for people: a noun phrase that continues the name of the format.
-        function: ``module:function`` with the arguments and the result of `write`, imported when it is called, so that
-            help is quick; a module without dots is one of this package.
+        title: a noun phrase for help and page.
+        function: ``module:function`` with the arguments of `write`, imported when it is called: help is quick. A
+            module without dots is one of this package.
         copies: whether the photographs are encoded again, which needs room on the disk.
     """
 

@@ -1,4 +1,4 @@
-"""Publish: pixels without metadata, names of groups, and nothing that tells whose they are, for `datasets`."""
+"""Publish: pixels without metadata, names of groups, and nothing about their owner, for `datasets`."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ def export_publish(
         folder.put([text_item(metadata, text, metadata)])
         found = folder.finish()
         found.photographs = len(there)
-        found.notes += notes + _strangers(folder.path, {*placed.values(), metadata})
+        found.notes += notes + _unlisted(folder.path, {*placed.values(), metadata})
     return found
 
 
@@ -132,12 +132,12 @@ def _shards(
 
 
 def _card(names: Sequence[str]) -> str:
-    """What tells `datasets` and the Hub the names of the labels."""
+    """The card, from which `datasets` and the Hub read the names of the labels."""
     labels = {"class_label": {"names": {str(number): name for number, name in enumerate(names)}}}
     features: list[dict[str, Any]] = [{"name": "image", "dtype": "image"}, {"name": "label", "dtype": labels}]
     features += [{"name": name, "dtype": kind} for name, kind in _KINDS.items() if name != "label"]
-    told = yaml.safe_dump({"dataset_info": {"features": features}}, allow_unicode=True, sort_keys=False)
-    return f"---\n{told}---\n"
+    text = yaml.safe_dump({"dataset_info": {"features": features}}, allow_unicode=True, sort_keys=False)
+    return f"---\n{text}---\n"
 
 
 def _picture(
@@ -155,7 +155,7 @@ def _picture(
 
 
 def _depth_of(photos: Photos) -> str:
-    """What pixels depend on besides their files; empty where no file has more than 8 bits."""
+    """The depths that pixels depend on; empty if no file has more than 8 bits."""
     depths = vars(photos.decoding.depths)
     return f" {depths}" if any(each is not None for each in depths.values()) else ""
 
@@ -182,11 +182,11 @@ def _rename(path: Path, target: Path) -> None:
 
 
 def _is_there(target: Path) -> None:
-    raise DataError("it was there, and was removed meanwhile")
+    raise DataError("it was removed during the export")
 
 
-def _strangers(folder: Path, placed: set[str]) -> list[str]:
-    """What to say of files that `datasets` would find there besides those that it is told of."""
+def _unlisted(folder: Path, placed: set[str]) -> list[str]:
+    """A note on files of a person that `datasets` would read as well, if there are any."""
     each = sorted(
         display_name(path.relative_to(folder).as_posix())
         for path in (folder / _SPLIT).rglob("*")

@@ -25,7 +25,7 @@ class AssignmentRow:
         path: to join tables by, see `joinable_path`; empty for a file in an archive and for a row of a data set.
         date: when the photograph was taken, such as ``2024-05-01T10:11:12``, as its camera says; empty if it does not.
         sha256: of its bytes; empty if they were not read.
-        picture: what its picture is known by, whatever is written into the file beside it; empty if it shows none.
+        picture: hash of its image content, independent of other data in the file; empty if it shows none.
         category: id of its category; `None` for a file without one.
         name: that category's name.
         known: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
@@ -62,7 +62,7 @@ WAITS = "fits nowhere yet, and waits for more like it"
 
 
 def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[str]]:
-    """The rows of photographs in groups, and what to say of the others, if there are any."""
+    """The rows of photographs in groups, and notes on the others, if there are any."""
     inside = [row for row in rows if row.category is not None]
     aside = sum(row.status == "aside" for row in rows)
     counts = {"In no group": len(rows) - len(inside) - aside, "Set aside": aside}
@@ -70,7 +70,7 @@ def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[st
 
 
 def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
-    """What to say of each image that is set aside, by key."""
+    """The note on each image that is set aside, by key."""
     names, by_people = {each.id: each.name for each in registry.aside}, registry.put_aside
     return {
         key: f"{'set aside' if key in by_people else 'like what was set aside'}: {names[home]}"
@@ -141,7 +141,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
 
 
 def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentRow]:
-    """One row for each photograph that ever came to a project, as it stands now, in the order of the files."""
+    """One row for each photograph that ever came to a project, as it is now, in the order of the files."""
     paths = {key: photos.path(key) for key in photos.keys}
     aside, rows, states = _aside_notes(registry), [], registry.states.read(photos.keys)
     categories, newest = registry.categories, registry.stage

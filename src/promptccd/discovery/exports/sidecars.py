@@ -1,4 +1,4 @@
-"""Names into side files: keywords that digiKam, Immich, Lightroom and Label Studio read beside photographs."""
+"""Names in side files: keywords that digiKam, Immich, Lightroom and Label Studio read with photographs."""
 
 import json
 import os
@@ -33,11 +33,11 @@ xmlns:lr="http://ns.adobe.com/lightroom/1.0/">
 def export_sidecars(
     photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
 ) -> Export:
-    """Write ``sidecars/<folder of photographs>/<path in it>.xmp``, and a list of tasks for Label Studio beside it.
+    """Write ``sidecars/<folder of photographs>/<path in it>.xmp``, and a list of tasks for Label Studio.
 
-    Every file that shows a picture gets one, copies included. None is written beside the photographs themselves: what
-    lies there may be a person's own. Where Lightroom looks for ``IMG_1.xmp``, which is beside camera RAW alone, there
-    is one of that name too.
+    Every file that shows a picture gets one, copies included. None is written into the folder of photographs, which
+    may contain side files of a person. Lightroom looks for ``IMG_1.xmp`` of camera RAW, so RAW gets one of that name
+    too.
 
     Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
     """

@@ -81,7 +81,7 @@ def estimate_by_silhouette(scores: Mapping[int, float], likelihoods: Mapping[int
     Larger counts must be a little better, because the curve rises slowly beyond the truth where categories have parts.
     If even the best is below 0.3, groups overlap, the curve is flat and its highest point is chance: then the likeliest
     count of the range wins. (Where groups do not overlap, round ones fit badly, and the likelihood asks for far too
-    many.) If even the best is below 0.05, nothing stands apart, and the smallest count wins.
+    many.) If even the best is below 0.05, groups are not separated, and the smallest count wins.
 
     Args:
         scores: silhouette of every count that was tried, at least one.

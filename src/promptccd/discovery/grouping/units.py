@@ -226,7 +226,7 @@ def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def key_digests(keys: Sequence[str], rows: Iterable[int]) -> np.ndarray:
-    """64 bits ``(M,)`` of the hash of each of these keys: as good as drawn, but the same wherever a key stands."""
+    """64 bits ``(M,)`` of the hash of each of these keys: as good as random, and independent of the order of keys."""
     hashes = (hashlib.blake2b(keys[row].encode(), digest_size=8).digest() for row in rows)
     return np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64)
 

@@ -42,7 +42,7 @@ APART, APART_NEXT, APART_AT_ONCE = 0.05, 0.08, 0.4
 # frame of a hundred in a burst does.
 DIFFER = 0.6
 TINY = 32  # shorter side of a picture in pixels below which different things look alike, so that it must equal others
-_PLAIN = 0.5  # greatest value of an evened miniature in which nothing can be told
+_PLAIN = 0.5  # greatest value of an evened miniature without detail
 _SMALL = Scale(MINIATURE_SIDE)
 _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thumbnails are in memory
 
