@@ -46,7 +46,7 @@ from promptccd.training.features import extract_features
 from promptccd.training.instruments import (
     DISTINCT_PROMPTS,
     LEAST_CHOICE,
-    MOST_IMAGES,
+    MEASURED_IMAGES,
     mean_cosine,
     measure,
     suggested_options,
@@ -372,7 +372,7 @@ def read_prompts(
     cut: Cut,
     options: DiagnosisOptions,
 ) -> PromptReading:
-    """Follow the prompts of known categories through the backbone, on up to `MOST_IMAGES` images."""
+    """Follow the prompts of known categories through the backbone, on up to `MEASURED_IMAGES` images."""
     prompted = with_mixture(model)
     known, ids = cut.of_stages(features)[0], torch.from_numpy(cut.ids[cut.stages[0]])
     fitted = fit_gaussian_mixture(
@@ -390,7 +390,7 @@ def read_prompts(
         setattr(prompted.config, name, value)
     told = measured().to_dict()
     prompted.config = usual
-    rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MOST_IMAGES]
+    rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MEASURED_IMAGES]
     ranking = prompted.mixture.log_joint(features.to(prompted.device)[torch.from_numpy(rows)])
     count = min(usual.prompts_per_image, prompted.num_prompts)
     chosen = ranking.topk(count).indices

@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.methods import LOSSES, METHODS, PARTS, ContrastiveObjective, Method, Rows, register
+from promptccd.methods import COMMON_PARTS, LOSSES, METHODS, ContrastiveObjective, Method, Rows, register
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, count_parameters, load_model, train_run
 from promptccd.training.recipe import Recipe
@@ -115,7 +115,7 @@ def test_an_interruption_leaves_no_trace(run: Trained) -> None:
 def test_parameters_are_counted_under_the_titles_of_the_method(run: Trained, capsys) -> None:
     assert main(["parameters", str(run.recipe), "--json"]) == 0
     rows = {row["part"]: row for row in json.loads(capsys.readouterr().out)}
-    titles = {**PARTS, **run.method.parts}
+    titles = {**COMMON_PARTS, **run.method.parts}
     assert set(rows) <= set(titles.values())
     assert set(run.method.parts.values()) <= set(rows)
 

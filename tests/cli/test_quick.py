@@ -84,10 +84,10 @@ def test_no_help_waits_for_what_its_command_needs() -> None:
 
 @pytest.mark.moderate
 def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:
-    from promptccd.registry import load_registry, save_registry
+    from promptccd.registry import load_registry
 
     registry = load_registry(trained_run / "stage3")
-    save_registry(registry, tmp_path)
+    registry.store.write_to(tmp_path / "categories.sqlite")
     assert heavy_modules_of(["categories", tmp_path, "list"]) == "[]"
     some = next(iter(registry.categories))
     assert heavy_modules_of(["categories", tmp_path, "rename", some, "night heron"]) == "[]"

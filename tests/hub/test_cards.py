@@ -18,7 +18,7 @@ from promptccd.errors import HubError
 from promptccd.hub import push_run
 from promptccd.models import load_configuration
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.card import Example, placed, stage_card
+from promptccd.runs.card import Example, card_in_repository, stage_card
 from promptccd.runs.provenance import Source
 from promptccd.training.history import EpochRecord
 from promptccd.training.recipe import Recipe
@@ -141,12 +141,12 @@ def test_a_card_links_the_stage_before_and_a_second_push_sends_nothing(
 
 def test_a_card_whose_heading_a_person_changed_is_placed(digits: RunDirectory) -> None:
     card = (digits.stage(1) / "README.md").read_text().replace("# digits-stage1", "# Ours")
-    there = placed(card, "lab/digits-stage1")
+    there = card_in_repository(card, "lab/digits-stage1")
     assert there.count('from_pretrained("lab/digits-stage1"') == 1
-    assert placed(there, "other/name") == there
+    assert card_in_repository(there, "other/name") == there
     source = Source("user/x-stage1", "a" * 40, 1, is_copy=True)
     for text in (there, there.replace("license: apache-2.0", "license: [")):
-        assert f"# Ours\n\n{source}\n" in placed(text, "lab/digits-stage1", source=source)
+        assert f"# Ours\n\n{source}\n" in card_in_repository(text, "lab/digits-stage1", source=source)
 
 
 def test_the_headline_comes_first_for_readers_and_for_the_hub(digits: RunDirectory) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from promptccd.methods import METHODS, PARTS
+from promptccd.methods import COMMON_PARTS, METHODS
 from promptccd.methods.base import Objective
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
@@ -16,7 +16,7 @@ def test_every_part_of_a_model_that_learns_or_is_fitted_has_a_title(name: str) -
     vision = {"model_type": "dinov2", **TINY_BACKBONE}
     model = method.model(method.model.config_class(vision_config=vision, **TINY_HEAD))
     children = {child for child, _ in model.named_children()}
-    assert method.parts.keys() == children - PARTS.keys() - FROZEN
+    assert method.parts.keys() == children - COMMON_PARTS.keys() - FROZEN
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -18,15 +18,15 @@ from promptccd.methods.orca import (
     ORCAConfig,
     ORCAModel,
     ORCAObjective,
+    agreement_loss,
     margin_loss,
     nearest_others,
-    pair_loss,
     same_category,
 )
 from promptccd.models.backbone import blocks_of
 from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
-from promptccd.training.stage_trainer import restore, snapshot
+from promptccd.training.stage_trainer import restore_snapshot, snapshot
 from tests.conftest import TINY_BACKBONE, fresh
 from tests.order_one import fill
 from tests.training.test_distributed import on_two_processes
@@ -53,9 +53,11 @@ def objective_for(
 
 def test_pairs_that_agree_cost_nothing_and_those_that_know_nothing_log_k() -> None:
     sure = F.one_hot(torch.tensor([0, 4, 2]), 5).float()
-    assert float(pair_loss(sure, sure)) == 0
-    assert float(pair_loss(torch.full((3, 5), 0.2), torch.full((3, 5), 0.2))) == pytest.approx(math.log(5))
-    assert float(pair_loss(sure, sure.roll(1, 0))) == pytest.approx(-math.log(1e-7), rel=1e-5)
+    assert float(agreement_loss(sure, sure)) == 0
+    assert float(agreement_loss(torch.full((3, 5), 0.2), torch.full((3, 5), 0.2))) == pytest.approx(
+        math.log(5)
+    )
+    assert float(agreement_loss(sure, sure.roll(1, 0))) == pytest.approx(-math.log(1e-7), rel=1e-5)
 
 
 def test_a_margin_is_added_to_the_true_class() -> None:
@@ -164,7 +166,7 @@ def test_a_stage_that_goes_on_inside_an_epoch_has_its_margin(trained: ORCAModel)
     trained.margin.fill_(0.25)
     saved = snapshot(trained, torch.optim.SGD(learning, lr=0.1))
     trained.margin.fill_(0.4)
-    restore(trained, torch.optim.SGD(learning, lr=0.1), saved)
+    restore_snapshot(trained, torch.optim.SGD(learning, lr=0.1), saved)
     assert float(trained.margin) == 0.25
 
 

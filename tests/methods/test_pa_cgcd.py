@@ -23,9 +23,9 @@ from promptccd.methods.pa_cgcd import (
     PACGCDObjective,
     chance_of_low,
     clear,
-    cluster,
+    new_classes,
     proxy_anchor_loss,
-    split,
+    split_old_and_new,
 )
 from promptccd.models.backbone import blocks_of
 from promptccd.runs import train_run
@@ -121,7 +121,7 @@ def test_a_stream_is_split_by_the_threshold_or_by_its_own_two_humps(similarity_o
     similarity = (features @ proxies().T).amax(1)
     assert (similarity[60:] < -0.03).float().mean() > 0.9 or (similarity[60:] > 0.03).float().mean() > 0.9
     assert similarity[:60].min() > similarity[60:].max()
-    old, new = split(features, similarity, PACGCDConfig(), torch_generator("split"))
+    old, new = split_old_and_new(features, similarity, PACGCDConfig(), torch_generator("split"))
     assert not (old & new).any()
     assert old[:60].float().mean() > 0.9 and new[60:].float().mean() > 0.9
     assert not old[60:].any() and not new[:60].any()
@@ -134,7 +134,7 @@ def test_two_humps_decide_where_the_threshold_finds_fewer_than_5_percent(below: 
         [torch.full((50,), 0.9), torch.full((50 - below,), 0.1), torch.full((below,), -0.1)]
     )
     first_sight = PACGCDConfig(split_rounds=0)
-    old, new = split(torch.eye(100), similarity, first_sight, torch_generator("split"))
+    old, new = split_old_and_new(torch.eye(100), similarity, first_sight, torch_generator("split"))
     assert torch.equal(new, torch.arange(100) >= 100 - found)
     assert torch.equal(old, ~new)
 
@@ -143,7 +143,7 @@ def test_what_is_clear_begins_at_the_bounds() -> None:
     """An image on the upper bound is old, one on the lower bound is not new."""
     config = PACGCDConfig(clear_similarity=0.25, clear_chance=0.75, split_rounds=0)
     similarity = torch.tensor([0.25, 0.24, -0.25, -0.26])
-    old, new = split(torch.eye(4), similarity, config, torch_generator("split"))
+    old, new = split_old_and_new(torch.eye(4), similarity, config, torch_generator("split"))
     assert (old.tolist(), new.tolist()) == ([True, False, False, False], [False, False, False, True])
     old, new = clear(torch.tensor([0.75, 0.74, 0.25, 0.24]), config)
     assert (old.tolist(), new.tolist()) == ([True, False, False, False], [False, False, False, True])
@@ -166,7 +166,7 @@ def test_the_net_learns_what_is_clear_as_that_of_the_reference_does(monkeypatch:
     reference = object.__new__(reference_proxies.ProxyReference)
     reference.nets, reference.t, reference.stage = SimpleNamespace(model=config), SimpleNamespace(seed=1), 1
     expected = reference.split(features.double(), similarity.double())
-    found = split(features, similarity, config, torch_generator("objective", 1, 1))
+    found = split_old_and_new(features, similarity, config, torch_generator("objective", 1, 1))
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     theirs, ours = (net.state_dict() for net in nets)
     for name in theirs.keys() - {"0.bias", "1.running_mean", "3.bias", "4.running_mean"}:
@@ -175,7 +175,7 @@ def test_the_net_learns_what_is_clear_as_that_of_the_reference_does(monkeypatch:
 
 def test_where_nothing_looks_new_the_net_learns_nothing_and_all_stay_old() -> None:
     features = F.normalize(torch.randn(100, WIDTH, generator=torch_generator("features")), dim=-1)
-    old, new = split(features, torch.full((100,), 0.9), PACGCDConfig(), torch_generator("split"))
+    old, new = split_old_and_new(features, torch.full((100,), 0.9), PACGCDConfig(), torch_generator("split"))
     assert old.all() and not new.any()
 
 
@@ -183,9 +183,9 @@ def test_images_between_are_judged_by_the_net() -> None:
     features = stream()
     similarity = (features @ proxies().T).amax(1)
     similarity[::4] = 0.0  # neither at first sight
-    old, new = split(features, similarity, PACGCDConfig(), torch_generator("split"))
+    old, new = split_old_and_new(features, similarity, PACGCDConfig(), torch_generator("split"))
     assert old[:60:4].float().mean() > 0.8 and new[60::4].float().mean() > 0.8
-    unjudged = split(features, similarity, PACGCDConfig(split_rounds=0), torch_generator("split"))
+    unjudged = split_old_and_new(features, similarity, PACGCDConfig(split_rounds=0), torch_generator("split"))
     assert not unjudged[0][::4].any() and not unjudged[1][::4].any()
 
 
@@ -235,7 +235,7 @@ def test_new_proxies_are_means_of_em_by_hand_that_came_to_rest() -> None:
     points = np.stack([np.linspace(0, 1, 60) ** 3, noise / 2], axis=1)  # a cloud that is hard to cut in two
     chances, means, taken = em_by_hand(points, most=1000, rest=1e-4, floor=1e-6)
     assert taken > 100
-    own, proxies = cluster(torch.from_numpy(points), 2)
+    own, proxies = new_classes(torch.from_numpy(points), 2)
     assert own.dtype == torch.int64 and proxies.dtype == torch.float64
     expected = means / np.linalg.norm(means, axis=1, keepdims=True)
     order = np.argsort(-expected @ proxies.numpy().T, axis=1)[:, 0]
@@ -254,14 +254,16 @@ def test_a_covariance_is_full_where_every_class_has_images_enough(monkeypatch: p
 
     monkeypatch.setattr(pa_cgcd, "GaussianMixture", Noted)
     for each in (WIDTH, WIDTH - 1):
-        own, centres = cluster(around(torch.eye(WIDTH)[:2], each), 2)
+        own, centres = new_classes(around(torch.eye(WIDTH)[:2], each), 2)
         assert torch.equal(own, own[0] + (torch.arange(2 * each) >= each) * (1 - 2 * own[0]))
         torch.testing.assert_close(centres.norm(dim=1), torch.ones(2))
         assert (centres @ torch.eye(WIDTH)[:2].T).amax(0).min() > 0.99
         assert centres.dtype == torch.float32
-    cluster(torch.eye(WIDTH)[:1].repeat(WIDTH + 1, 1), 2)  # all the same: one of the two classes has no image
+    new_classes(
+        torch.eye(WIDTH)[:1].repeat(WIDTH + 1, 1), 2
+    )  # all the same: one of the two classes has no image
     assert kinds == ["full", "diag", "diag"]
-    assert len(cluster(around(torch.eye(WIDTH)[:1], 3), 5)[1]) == 3
+    assert len(new_classes(around(torch.eye(WIDTH)[:1], 3), 5)[1]) == 3
 
 
 @pytest.mark.moderate
@@ -297,7 +299,7 @@ def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest
         is_old = torch.arange(140) < 60
         return is_old & clear, ~is_old & clear
 
-    monkeypatch.setattr(pa_cgcd, "split", told)
+    monkeypatch.setattr(pa_cgcd, "split_old_and_new", told)
     objective = objective_for(trained, features)
     objective.begin_stage()
     old, new = objective.old_labels, objective.new_labels
@@ -323,7 +325,7 @@ def test_a_new_class_has_the_two_strangest_images_where_all_are_clearly_old(
 ) -> None:
     features = stream()
     every = torch.ones(140, dtype=torch.bool)
-    monkeypatch.setattr(pa_cgcd, "split", lambda *_: (every, ~every))
+    monkeypatch.setattr(pa_cgcd, "split_old_and_new", lambda *_: (every, ~every))
     objective = objective_for(trained, features, count=NUM_OLD + 1)
     objective.begin_stage()
     strangest = (features @ proxies().T).amax(1).argsort(stable=True)[:2]

@@ -17,7 +17,7 @@ from promptccd.training.history import (
     HISTORY,
     EpochRecord,
     add_epoch,
-    peak_memory,
+    memory_used,
     read_history,
     reset_peak_memory,
 )
@@ -137,6 +137,6 @@ def test_memory_of_a_gpu_is_measured_from_its_reset_and_that_of_the_process_in_b
         reset_peak_memory(device)
     assert reset == [gpu]
     monkeypatch.setattr(systems.sys, "platform", "linux")
-    assert peak_memory(gpu) == {"process": 3 * 1024, "accelerator": 7_000}
+    assert memory_used(gpu) == {"process": 3 * 1024, "accelerator": 7_000}
     monkeypatch.setattr(systems.sys, "platform", "darwin")
-    assert peak_memory(cpu) == {"process": 3, "accelerator": None}
+    assert memory_used(cpu) == {"process": 3, "accelerator": None}

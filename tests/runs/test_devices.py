@@ -1,5 +1,7 @@
 """Devices that have too little memory or are lost, raised where the device would raise it, and disks without room."""
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -221,11 +223,23 @@ def test_predictions_are_made_on_the_device_that_is_named(
     monkeypatch.setattr(predict, "predict_folder", note)
     monkeypatch.setattr("promptccd.runs.predict_folder", note)
     monkeypatch.setattr(
-        "promptccd.training.devices._EXACT", ("cpu", "meta")
+        "promptccd.methods.processes.EXACT", ("cpu", "meta")
     )  # or its features would be compared, and it has none
     for name in ("meta", "cpu"):  # the other device that every machine has
         assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 0
     assert devices == ["meta", "cpu"]
+
+
+@pytest.mark.moderate
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow fewer names")
+def test_a_file_may_have_any_name(trained_run: Path, tmp_path: Path) -> None:
+    names = [" a.png", "a::b.png", "file:: c.png", os.fsdecode(b"\xff.png")]
+    for name, image in zip(names, coloured_images(1, 4), strict=True):
+        with open(tmp_path / name, "wb") as file:
+            image["image"].save(file, "PNG")
+    found = predict_folder(load_model(trained_run / "stage1"), trained_run / "stage1", tmp_path)
+    assert [each.file for each in found.predictions] == sorted(names)
+    assert not found.skipped
 
 
 @pytest.mark.moderate
@@ -357,7 +371,7 @@ def test_results_that_do_not_fit_on_the_disk_are_refused_before_they_are_compute
     with failing(AssertionError("it was begun"), training=False):
         assert main([*words, *options]) == 3
     assert "No room for the results that were asked for: about " in capsys.readouterr().err
-    assert [item.name for item in (tmp_path / "out").iterdir()] == [".promptccd"]
+    assert {item.name for item in (tmp_path / "out").glob("*")} <= {".promptccd"}
     assert not (tmp_path / "out" / ".promptccd" / "features").exists()
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.errors import DeviceError
+from promptccd.methods import processes
 from promptccd.methods.processes import exact_device
 from promptccd.runs import load_model
 from promptccd.runs.stage import load_view
@@ -47,7 +48,7 @@ def test_what_a_machine_reports_says_where_is_computed(gpu: str, features: str, 
 
 def test_a_gpu_that_computes_float64_finds_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU stands for one of a kind of which not all do."""
-    monkeypatch.setattr(devices, "_EXACT", ())
+    monkeypatch.setattr(processes, "EXACT", ())
     assert exact_device(CPU) is CPU
     assert exact_device(torch.device("meta")) == CPU  # has the numbers and computes none
 
@@ -71,7 +72,7 @@ def test_this_machine_reports_what_torch_finds() -> None:
 
 def test_a_device_that_gives_the_same_answers_is_used(trained_run: Path, monkeypatch, caplog) -> None:
     model, view = load_model(trained_run / "stage1"), load_view(trained_run / "stage1")
-    monkeypatch.setattr(devices, "_EXACT", ("cuda",))
+    monkeypatch.setattr(processes, "EXACT", ("cuda",))
     caplog.set_level("INFO")
     there = placed(model, view, CPU)
     assert there is not model
@@ -172,7 +173,7 @@ def test_a_gpu_that_gives_other_answers_is_left(
 def test_a_device_is_asked_before_a_training(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, view = load_model(trained_run / "stage1").train(), load_view(trained_run / "stage1")
     require_alike(model, view)
-    monkeypatch.setattr(devices, "_EXACT", ())
+    monkeypatch.setattr(processes, "EXACT", ())
     require_alike(model, view)
     assert model.training
     monkeypatch.setattr(devices, "_ALIKE", 1.5)

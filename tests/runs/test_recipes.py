@@ -19,9 +19,9 @@ from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
     located,
-    parts_of,
     read_yaml_file,
     recipe_folder,
+    recipe_parts,
     recipe_path,
     recipes_in,
     summary_of,
@@ -197,7 +197,7 @@ def test_a_recipe_and_its_two_files_find_each_other() -> None:
     method, data = HUB_CONFIGS / "methods" / "promptccd-pp.yaml", HUB_CONFIGS / "data" / "cub.yaml"
     path = HUB_CONFIGS / "promptccd-pp-cub.yaml"
     assert recipe_path(method, "cub") == path
-    assert parts_of(path) == (method, data)
+    assert recipe_parts(path) == (method, data)
 
 
 def test_a_bare_name_means_what_comes_along_and_a_path_itself(tmp_path: Path, monkeypatch) -> None:

@@ -24,9 +24,9 @@ from promptccd.clustering import split_and_merge
 from promptccd.clustering.counting import calibrate
 from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
-from promptccd.methods import METHODS
+from promptccd.methods import METHODS, processes
 from promptccd.runs import RunDirectory, train_run
-from promptccd.training import devices, stage_trainer
+from promptccd.training import stage_trainer
 from promptccd.training.accelerator import accelerator_for, log_device
 from promptccd.training.devices import reproducible
 from promptccd.training.options import TrainingArguments
@@ -158,7 +158,7 @@ def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_f
     name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Apple's: the pretended one loses float64, and is asked whether its features are the CPU's."""
-    monkeypatch.setattr(devices, "_EXACT", ("cpu",))
+    monkeypatch.setattr(processes, "EXACT", ("cpu",))
 
     def kernel(func: object, kind: str, args: object, kwargs: dict[str, object]) -> None:
         leaves = tree_leaves((args, kwargs))
@@ -320,13 +320,13 @@ def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_processes_send_each_other_leaves_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pickled tensor would be unpacked on the GPU of the process that it comes from."""
     sent: list[bytes] = []
-    monkeypatch.setattr(devices, "place_among_processes", lambda: (0, 2))
+    monkeypatch.setattr(processes, "place_among_processes", lambda: (0, 2))
     monkeypatch.setattr(
-        devices.dist, "broadcast_object_list", lambda box, source: sent.append(pickle.dumps(box))
+        processes.dist, "broadcast_object_list", lambda box, source: sent.append(pickle.dumps(box))
     )
     with pretend_gpu() as log:
         there = torch.randn(3).cuda()
-        found = devices.same_on_all([there, (there, 2), "words"])
+        found = processes.same_on_all([there, (there, 2), "words"])
         assert not log.hazards
         assert [found[0].device.type, found[1][0].device.type, *found[2:]] == ["cpu", "cpu", "words"]
     ((again, pair, _),) = pickle.loads(sent[0])

@@ -33,7 +33,7 @@ from promptccd.training.accelerator import accelerator_for
 from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments, cosine_rate
 from promptccd.training.recipe import Recipe
-from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore, snapshot
+from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD, coloured_images
 
 
@@ -161,7 +161,7 @@ def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(m
     optimizer.step()
     model.load_mixture(torch.randn(3, 32), torch.rand(3, 32), torch.randn(3))
     fresh = torch.optim.SGD(learning, lr=0.1, momentum=0.9)
-    restore(model, fresh, saved)
+    restore_snapshot(model, fresh, saved)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert model.config.num_components == 5

@@ -13,7 +13,7 @@ from promptccd.cli.tables import count_table, parameter_table, score_table, stre
 from promptccd.disk import readable_size
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.processes import is_first_process
-from promptccd.training.recipe import parts_of, recipe_folder, recipes_in, summary_of
+from promptccd.training.recipe import recipe_folder, recipe_parts, recipes_in, summary_of
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def recipes_command(options: argparse.Namespace) -> None:
 
 
 def _row(path: Path) -> dict[str, str]:
-    method, data = parts_of(path) or (path, path)
+    method, data = recipe_parts(path) or (path, path)
     name = path.stem.removesuffix(f"-{data.stem}")
     texts = {"trains": summary_of(method), "on": summary_of(data)}
     return {"name": path.stem, "method": name, "data": data.stem, **texts}

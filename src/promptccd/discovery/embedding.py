@@ -28,7 +28,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import PREPROCESSOR, find_model
 from promptccd.runs.first_model import published_processor, rim_not_seen
 from promptccd.runs.predict import load_model
-from promptccd.runs.stage import load_view, require_whole
+from promptccd.runs.stage import load_view, require_undamaged
 from promptccd.training.devices import has_bf16, in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
@@ -95,7 +95,7 @@ def load_embedder(
     Raises:
         RunError: there is no such model, it is damaged, or refused.
     """
-    require_whole(path)
+    require_undamaged(path)
     what = "model"
     try:
         found = find_model(path)

@@ -28,7 +28,7 @@ from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, 
 from huggingface_hub.utils.sha import git_hash
 
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
-from promptccd.runs.card import KEPT, merge_card
+from promptccd.runs.card import KEPT_METADATA, merge_card
 from promptccd.runs.provenance import CARD
 from promptccd.version import __version__
 
@@ -127,7 +127,7 @@ def bring(
     message: str,
     holds: str,
     replaces: str = "",
-    preserved: Sequence[str] = KEPT,
+    preserved: Sequence[str] = KEPT_METADATA,
     dry_run: bool = False,
 ) -> PushedRepository:
     """Make a repository hold these files, with at most one commit; other files stay.

@@ -22,7 +22,7 @@ from promptccd.hub.commits import (
     retried,
 )
 from promptccd.runs import RunDirectory
-from promptccd.runs.card import EXAMPLES, placed
+from promptccd.runs.card import EXAMPLES, card_in_repository
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in
 from promptccd.runs.provenance import Source
 from promptccd.runs.stage import EXEMPLARS, load_exemplars
@@ -163,7 +163,7 @@ def push_stage(
             card = (folder / CARD).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise HubError(f"{folder / CARD} is not UTF-8: save it again as UTF-8.") from error
-        contents[CARD] = placed(card, repository.name, related, source).encode()
+        contents[CARD] = card_in_repository(card, repository.name, related, source).encode()
     return retried(
         lambda: bring(
             repository, contents, api=api, message=f"Stage checkpoint {folder.name}", holds=_contents_of(folder),

@@ -4,9 +4,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from promptccd.methods.base import (
+    COMMON_PARTS,
     LOSSES,
     METHODS,
-    PARTS,
     Method,
     Objective,
     Rows,
@@ -24,9 +24,9 @@ for _module in iter_modules(__path__):
 load_installed()
 
 __all__ = [
+    "COMMON_PARTS",
     "LOSSES",
     "METHODS",
-    "PARTS",
     "ContrastiveObjective",
     "Method",
     "Objective",

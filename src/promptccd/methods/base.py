@@ -213,8 +213,8 @@ class Method:
         losses: titles of its terms, except those of `ContrastiveObjective`.
         published: its names in the paper's tables, by a pool, a way of counting categories, or ``exemplars``; in any
             other case the tables have the method's name.
-        predicts_natively: whether we take the paper's figures to be those of its own classifier (the paper does not
-            say), not of semi-supervised k-means over its features.
+        predicts_natively: whether the paper's figures are compared with its native prediction, and not with
+            semi-supervised k-means over its features (the paper does not say which they are).
         uses_exemplars: whether it can train on images of earlier stages (`exemplars_per_class`): its losses read
             `Rows.labelled`.
     """
@@ -256,7 +256,7 @@ class Method:
 METHODS: dict[str, Method] = {}
 
 # Titles of parts and losses that every method has; a method declares its own in addition.
-PARTS = {"backbone": "last block of the backbone", "head": "projection head"}
+COMMON_PARTS = {"backbone": "last block of the backbone", "head": "projection head"}
 LOSSES = {"loss": "loss, all parts", "info_nce": "InfoNCE", "supervised": "supervised contrastive"}
 
 

@@ -53,7 +53,7 @@ class HappyModel(ClassifierModel, RememberingModel):
     config: HappyConfig
 
 
-TINY = 1e-8  # a share of the mass whose logarithm still has a gradient
+LEAST_SHARE = 1e-8  # a share of the mass whose logarithm still has a gradient
 
 
 class HappyObjective(SelfDistillationObjective):
@@ -115,7 +115,7 @@ class HappyObjective(SelfDistillationObjective):
         if not len(new):
             return {"entropy": weight * unevenness(old)}
         groups = torch.stack([old.sum(), new.sum()])
-        within = [unevenness(each / each.sum().clamp(min=TINY)) for each in (old, new)]
+        within = [unevenness(each / each.sum().clamp(min=LEAST_SHARE)) for each in (old, new)]
         return {"entropy": weight * (unevenness(groups) + within[0] + within[1])}
 
     def replay_loss(self, rows: Rows) -> Tensor:

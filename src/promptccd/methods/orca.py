@@ -76,7 +76,7 @@ class ORCAObjective(ClassifierObjective):
         answers = (scale * cosines).softmax(-1)
         partners = self.partners(rows)
         parts = {
-            "pairs": pair_loss(answers[0], answers[1, partners]),
+            "pairs": agreement_loss(answers[0], answers[1, partners]),
             "entropy": unevenness(mean_prediction(cosines[:1], 1 / scale)),
         }
         if rows.labels is not None:
@@ -99,7 +99,7 @@ def margin_loss(cosines: Tensor, labels: Tensor, scale: float, margin: Tensor) -
     return F.cross_entropy(scale * raised, labels)
 
 
-def pair_loss(answers: Tensor, others: Tensor) -> Tensor:
+def agreement_loss(answers: Tensor, others: Tensor) -> Tensor:
     """Minus the mean logarithm of the chance that two predictions ``(B, K)`` are the same class."""
     return -(answers * others).sum(1).clamp(min=1e-7).log().mean()
 

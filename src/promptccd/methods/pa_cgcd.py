@@ -66,7 +66,7 @@ class PACGCDModel(HeadlessClassifierModel):
 
 SPLIT_WIDTH, SPLIT_BATCH, SPLIT_DECAY = 32, 64, 5e-3  # of the net that tells old from new
 HARDLY_ANY = 0.05  # share of all images; fewer teach that net nothing
-TINY = 1e-12  # a squared distance whose root still has a gradient
+LEAST_SQUARE = 1e-12  # a squared distance whose root still has a gradient
 
 
 class PACGCDObjective(ClassifierObjective):
@@ -113,12 +113,14 @@ class PACGCDObjective(ClassifierObjective):
         count = self.stage.count - self.num_old
         if count < 1:
             return old_labels, new_labels, self.new_rows(0)
-        clearly_old, clearly_new = split(features, similarity, self.model.config, self.generator())
+        clearly_old, clearly_new = split_old_and_new(
+            features, similarity, self.model.config, self.generator()
+        )
         is_new = ~clearly_old
         is_new[similarity.argsort(stable=True)[: max(2, count)]] = (
             True  # so that new classes have images (ours)
         )
-        own, centres = cluster(features[is_new], count)
+        own, centres = new_classes(features[is_new], count)
         old_labels[clearly_new] = NO_LABEL
         new_labels[is_new] = self.num_old + own
         return old_labels, new_labels, torch.cat([centres, self.new_rows(count - len(centres))])
@@ -163,7 +165,7 @@ class PACGCDObjective(ClassifierObjective):
         squared = self.moved(rows)[0, new]
         if len(squared) < 2:
             return squared.new_zeros(())
-        return squared.mean().clamp(min=TINY).sqrt()  # nothing has moved at the first step
+        return squared.mean().clamp(min=LEAST_SQUARE).sqrt()  # nothing has moved at the first step
 
     def adjust_gradients(self, epoch: int) -> None:
         """Proxies alone learn in the first epochs; at stage 0 gradients are clipped value by value."""
@@ -201,7 +203,7 @@ def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: flo
     return pulls.sum() / own.any(0).sum().clamp(min=1) + pushes.mean()
 
 
-def split(
+def split_old_and_new(
     features: Tensor, similarity: Tensor, config: PACGCDConfig, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Which images are clearly old and which clearly new, ``(N,)`` both; none is both, some are neither.
@@ -259,7 +261,7 @@ def split_net(width: int, generator: torch.Generator) -> nn.Sequential:
 def chance_of_low(values: Tensor) -> Tensor:
     """Chance ``(N,)`` of each value under the lower of two Gaussians that are fitted to all values."""
     low, high = values.double().aminmax()
-    scaled = ((values.double() - low) / (high - low).clamp(min=TINY))[:, None].numpy()
+    scaled = ((values.double() - low) / (high - low).clamp(min=LEAST_SQUARE))[:, None].numpy()
     mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # ten steps, converged or not
@@ -267,7 +269,7 @@ def chance_of_low(values: Tensor) -> Tensor:
     return torch.from_numpy(mixture.predict_proba(scaled)[:, mixture.means_.argmin()])
 
 
-def cluster(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def new_classes(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Classes ``(N,)`` of new images ``(N, D)`` by a Gaussian mixture, and the unit means of these classes.
 
     There are `count` classes, or as many as images. Covariances are full, or diagonal if a class that the mixture

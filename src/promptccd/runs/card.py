@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
 EXAMPLES = "examples"  # folder of a stage
-KEPT = ("license",)  # metadata that keep the value that a person set
+KEPT_METADATA = ("license",)  # metadata that keep the value that a person set
 PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
 _MOST_EXAMPLES, _MOST_NAMES, _MOST_EPOCHS = 3, 50, 20
@@ -291,7 +291,7 @@ def seed_on_card(card: str) -> int | None:
     return int(line[1]) if line else None
 
 
-def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT) -> str:
+def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_METADATA) -> str:
     """Renew the generated parts of a card that a person may have edited.
 
     In the text, only the block between the markers is replaced (a second block is dropped); a card without a block gets
@@ -336,7 +336,9 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT)
     return str(card).replace("\n", "\r\n" if "\r\n" in existing else "\n")
 
 
-def placed(card: str, repo_id: str, related: Sequence[str] = (), source: Source | None = None) -> str:
+def card_in_repository(
+    card: str, repo_id: str, related: Sequence[str] = (), source: Source | None = None
+) -> str:
     """The card of a stage for the repository in which it is published.
 
     Args:

@@ -19,7 +19,7 @@ from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.disk import trusted, write_directory
 from promptccd.errors import ConfigurationError, DataError, one_line
-from promptccd.methods import PARTS, method_named
+from promptccd.methods import COMMON_PARTS, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.checkpoint import load_processor
@@ -251,7 +251,7 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
             counts[name.partition(".")[0]] += value.numel() * value.requires_grad
         if model.mixture is not None:
             counts["mixture"] = model.mixture.num_parameters
-    titles = {**PARTS, **method_named(recipe.model.variant).parts}
+    titles = {**COMMON_PARTS, **method_named(recipe.model.variant).parts}
     undeclared = {name: name for name in [*first, *last] if name not in titles}
     return [
         ParameterCount(title, first[name], last[name])

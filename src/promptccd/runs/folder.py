@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 # What a JSON file raises whose names or types are not those that were written.
 _INCOMPLETE = (AttributeError, KeyError, TypeError, ValueError)
 _RECORDED = ("format", "split_fingerprint", "data_fingerprint", "recipe", "versions")
-FORMAT = 1  # of manifest.json and all other records of a run
+RUN_FORMAT = 1  # of manifest.json and all other records of a run
 ASSIGNMENTS = "assignments.json"
 FETCHED = "fetched.json"
 RESUME = "resume"  # folder of the resumable states
@@ -78,7 +78,7 @@ class RunDirectory:
 
         A sweep names its cells by fields and values, as in ``category_ratio=0.2``.
         """
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name_of(self.path))
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", folder_name(self.path))
         return re.sub(r"--+|\.\.+", "-", plain).strip("-.") or "run"
 
     @property
@@ -147,7 +147,7 @@ class RunDirectory:
             raise RunError(
                 f"manifest.json in {self.path} is damaged: it has no {', '.join(absent)}. Restore it from a copy."
             )
-        if newer := newer_format(manifest["format"], FORMAT):
+        if newer := newer_format(manifest["format"], RUN_FORMAT):
             raise RunError(f"manifest.json in {self.path} {newer}")
         return manifest
 
@@ -310,7 +310,7 @@ def _reason(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
 
 
-def name_of(folder: Path) -> str:
+def folder_name(folder: Path) -> str:
     """The name of a folder, also of ``.`` and ``..``."""
     return Path(os.path.abspath(folder)).name
 

@@ -5,32 +5,36 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, Features, Image
 
 from promptccd import systems
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.hub import pictures_at
-from promptccd.data.image_rows import ImageRows
+from promptccd.data.sources import inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError, nothing_at, one_line
-from promptccd.images.decode import Decoding, Status, Verdict
-from promptccd.images.limits import MAX_PIXELS, IntakeLimits
+from promptccd.images.decode import Decoding, Status, Verdict, decode_image, depth_of
+from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
+from promptccd.images.files import first_bytes
+from promptccd.images.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models import load_model as load_checkpoint
 from promptccd.models.checkpoint import split_revision
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.stage import load_view, require_whole
+from promptccd.runs.stage import load_view, require_undamaged
 from promptccd.training.devices import in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
 from promptccd.training.progress import progress_bar
+
+_Viewed = tuple[torch.Tensor | None, Verdict]  # the view of an image, and what became of the file
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +116,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
     Raises:
         RunError: the folder is damaged, contains no model of this package, or one that is refused.
     """
-    require_whole(path)
+    require_undamaged(path)
     try:
         model = load_checkpoint(path, max_model_bytes=max_model_bytes)
     except (OSError, ValueError) as error:
@@ -181,38 +185,75 @@ def predict_folder(
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
-    paths = [os.path.join(source.roots[0], name) for name in files]
-    table = Dataset.from_dict({"image": paths}, Features({"image": Image(decode=False)}))
-    images = ImageRows(table, roots=source.roots, decoding=Decoding(max_pixels)).with_bit_depth(bit_depth)
-
-    def viewed(row: int) -> tuple[torch.Tensor | None, Verdict]:
-        decoded = images.decode(row)
-        if decoded.image is None:
-            raw = reason_of_raw(files[row])
-            return None, replace(decoded.verdict, note=raw or decoded.verdict.note)
-        return view(decoded.image), decoded.verdict
-
+    reader = _Reader(source.roots, view, Decoding(max_pixels)).with_bit_depth(files, bit_depth)
     predictions: list[Prediction] = []
-    reading = _batches(range(len(files)), viewed, batch_size)
+    reading = _batches(files, reader.viewed, batch_size)
     for batch in progress_bar(reading, math.ceil(len(files) / batch_size), "predicting"):
         rows: list[tuple[str, str, torch.Tensor]] = []
-        for row, (pixels, verdict) in batch:
+        for name, (pixels, verdict) in batch:
             if pixels is None:
-                skipped[files[row]] = verdict.note
+                skipped[name] = verdict.note
             else:
-                rows.append((files[row], verdict.note if verdict.status is Status.NOTED else "", pixels))
+                rows.append((name, verdict.note if verdict.status is Status.NOTED else "", pixels))
         if rows:
             predictions += _assigned(model, view, rows, top_k)
     return FolderPredictions(predictions, skipped)
 
 
-def _batches(rows: range, read: Callable[[int], Any], size: int) -> Iterator[list[tuple[int, Any]]]:
-    """Batches of rows and what was read of each; threads read the next batch while the caller uses one."""
+def _batches(
+    names: Sequence[str], read: Callable[[str], _Viewed], size: int
+) -> Iterator[list[tuple[str, _Viewed]]]:
+    """Batches of names and what was read of each; threads read the next batch while the caller uses one."""
     with ThreadPoolExecutor(systems.available_cores()) as pool:
-        following = pool.map(read, rows[:size])
-        for start in rows[::size]:
-            batch, following = following, pool.map(read, rows[start + size : start + 2 * size])
-            yield list(zip(rows[start : start + size], batch, strict=True))
+        following = pool.map(read, names[:size])
+        for start in range(0, len(names), size):
+            batch, following = following, pool.map(read, names[start + size : start + 2 * size])
+            yield list(zip(names[start : start + size], batch, strict=True))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads files below the first of its roots; a link is followed inside these and not out of them.
+
+    Not `ImageRows`: the names of files may contain what is an address in a table, and bytes that are not UTF-8.
+    """
+
+    roots: tuple[str, ...]
+    view: EvaluationView
+    decoding: Decoding
+
+    def with_bit_depth(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
+        """The same, for images with more than 8 bits a value by one rule."""
+        depths = Depths(fixed=bit_depth)
+        if bit_depth is None:
+            depths = Depths.holding(map(self._depth, names))
+            if str(depths):
+                logger.info("%s (bit_depth sets another).", str(depths).capitalize())
+        return replace(self, decoding=replace(self.decoding, depths=depths))
+
+    def _depth(self, name: str) -> Depth | None:
+        with suppress(SkippedFileError):  # it is skipped with its reason when it is read
+            if may_be_deep(first_bytes(self._path(name), DEPTH_BYTES)):
+                return depth_of(self._content(name), self.decoding)
+        return None
+
+    def _path(self, name: str) -> str:
+        return inside(os.path.join(self.roots[0], name), self.roots)
+
+    def _content(self, name: str) -> bytes:
+        limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
+        return read_regular_file(self._path(name), ByteBudget(limits, self.roots[0]))
+
+    def viewed(self, name: str) -> _Viewed:
+        """The view of an image, if there is one, and what became of it."""
+        try:
+            decoded = decode_image(self._content(name), self.decoding)
+        except SkippedFileError as skipped:
+            return None, Verdict(Status.SKIPPED, str(skipped))
+        if decoded.image is None:
+            raw = reason_of_raw(name)
+            return None, replace(decoded.verdict, note=raw or decoded.verdict.note)
+        return self.view(decoded.image), decoded.verdict
 
 
 def _assigned(

@@ -15,7 +15,7 @@ HUB = "https://huggingface.co"
 CARD = "README.md"
 LICENCE_KEYS = ("license", "license_name", "license_link")
 # Values that the Hub accepts as `license`; any other licence is "other" with a name.
-_LISTED = """
+_HUB_LICENCES = """
     apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0
     bigcode-openrail-m afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc
     cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0
@@ -26,7 +26,7 @@ _LISTED = """
     unlicense zlib pddl lgpl-lr deepfloyd-if-license fair-noncommercial-research-license llama2 llama3 llama3.1
     llama3.2 llama3.3 llama4 grok2-community gemma
     """
-LISTED = frozenset(_LISTED.split())
+HUB_LICENCES = frozenset(_HUB_LICENCES.split())
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def licence_on(card: str, name: str, repo_id: str | None) -> Licence:
         return Licence(None, reason=f"the card of {name} {reason}")
     reason = f"as the card of {name} states, from which training started"
     link = _link(values.get("license_link"), repo_id)
-    if stated.lower() in LISTED:
+    if stated.lower() in HUB_LICENCES:
         return Licence(stated.lower(), reason=reason)
     default = f"licence-of-{(repo_id or 'the-backbone').replace('/', '-')}"
     own_name = _word(values.get("license_name")) or (None if stated.lower() == "other" else _word(stated))

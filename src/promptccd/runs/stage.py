@@ -107,7 +107,7 @@ def save_stage(
     write_directory(path, fill, needed=model.get_memory_footprint())
 
 
-def require_whole(path: str | Path) -> None:
+def require_undamaged(path: str | Path) -> None:
     """Refuse a path where nothing is, and a checkpoint of promptccd that does not hold what was written.
 
     A model that a person saved in Python has no sums and none of the files that only this module writes: it is not
@@ -195,7 +195,7 @@ def load_exemplars(path: Path) -> Exemplars:
 
 def memory_before(
     run: RunDirectory,
-    earlier: "EarlierImages",
+    earlier: "AssignedImages",
     images: Sequence[StageImages],
     config: CategoryDiscoveryConfig,
     with_labels: bool,
@@ -227,7 +227,7 @@ def memory_before(
 
 def exemplars_after(
     run: RunDirectory,
-    earlier: "EarlierImages",
+    earlier: "AssignedImages",
     images: StageImages,
     features: Tensor,
     assignments: Mapping[str, np.ndarray],
@@ -242,7 +242,7 @@ def exemplars_after(
 
 
 @dataclass(frozen=True, eq=False)
-class EarlierImages:
+class AssignedImages:
     """Images of earlier stages with their present categories.
 
     Attributes:
@@ -276,7 +276,7 @@ class EarlierImages:
 
 def earlier_images(
     run: RunDirectory, sample_ids: Sequence[np.ndarray], labels: Mapping[int, str] | None = None
-) -> EarlierImages:
+) -> AssignedImages:
     """Images of earlier stages with their categories when the next stage begins.
 
     Args:
@@ -288,10 +288,10 @@ def earlier_images(
         RegistryError: the last stage's registry is damaged, or a label cannot be the name of a category.
     """
     if not sample_ids:
-        return EarlierImages(None, [])
+        return AssignedImages(None, [])
     registry = load_registry(run.stage(len(sample_ids) - 1))
     changes = take_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
-    return EarlierImages(registry, [_categories_of(each, registry) for each in sample_ids], changes)
+    return AssignedImages(registry, [_categories_of(each, registry) for each in sample_ids], changes)
 
 
 def key_of(sample_id: int) -> str:
@@ -307,7 +307,7 @@ def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.nda
 
 
 def observe_stage(
-    earlier: EarlierImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
+    earlier: AssignedImages, found: Discovery, sample_ids: np.ndarray, names: Sequence[str]
 ) -> tuple[CategoryRegistry, Discovery]:
     """Add the groups of a stage to the registry.
 

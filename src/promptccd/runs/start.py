@@ -18,7 +18,7 @@ from promptccd.data.tables import BUILT_IN, open_images
 from promptccd.disk import remove_leftovers, write_file
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
 from promptccd.methods import method_named
-from promptccd.runs.folder import FORMAT, RESUME, RunDirectory, change_places, name_of
+from promptccd.runs.folder import RESUME, RUN_FORMAT, RunDirectory, change_places, folder_name
 from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe, laid_over
 from promptccd.version import __version__
@@ -64,7 +64,7 @@ def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
         run,
         stages,
         record_of(recipe, run.path),
-        format=FORMAT,
+        format=RUN_FORMAT,
         seed=recipe.training.seed,
         versions={"promptccd": __version__, **{name: version(name) for name in _PACKAGES}},
         python=platform.python_version(),
@@ -151,7 +151,7 @@ def record_of(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
         return relative.name if people & set(relative.parts) else relative.as_posix()
 
     change_places(values, portable)
-    values["training"]["output_dir"] = name_of(run) or "run"
+    values["training"]["output_dir"] = folder_name(run) or "run"
     values["training"]["image_cache"] = "off" if recipe.training.image_cache == "off" else "auto"
     return values
 

@@ -20,7 +20,7 @@ from promptccd.runs.folder import RunDirectory
 from promptccd.training.callbacks import CategoryDiscoveryCallback, RunState, TrainingControl
 from promptccd.training.options import TrainingArguments
 
-PROJECT = "promptccd"
+TRACKER_PROJECT = "promptccd"
 # Pixels of the picture of groups: of an image, between two, and of a line of words.
 SIDE, GAP, TITLE = 64, 4, 14
 MOST_GROUPS, MOST_IMAGES = 24, 10
@@ -51,7 +51,7 @@ class Tracking(CategoryDiscoveryCallback):
         if wanted == "none" or self.accelerator.trackers:
             return
         options = self._options(wanted) if state.is_main_process else {}
-        self.accelerator.init_trackers(PROJECT, settings, {wanted: options})
+        self.accelerator.init_trackers(TRACKER_PROJECT, settings, {wanted: options})
         if state.is_main_process and not self.accelerator.trackers:  # accelerate only warns
             raise ConfigurationError(
                 f"--report_to {wanted} needs a package that is missing: pip install {wanted}."
@@ -60,7 +60,9 @@ class Tracking(CategoryDiscoveryCallback):
     def _options(self, wanted: str) -> dict[str, Any]:
         """Options of a tracker; a continued run continues at the tracker too, where the tracker supports it."""
         logs = make_inside(self.run.path, "logs")
-        make_inside(logs, PROJECT if LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory else wanted)
+        make_inside(
+            logs, TRACKER_PROJECT if LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory else wanted
+        )
         if wanted == "wandb":
             identity = logs / "wandb_id"
             if not identity.exists():

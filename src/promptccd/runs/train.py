@@ -41,7 +41,7 @@ from promptccd.runs.first_model import (
 )
 from promptccd.runs.folder import NORMALISATION, RunDirectory, StreamRecord, record_stream
 from promptccd.runs.stage import (
-    EarlierImages,
+    AssignedImages,
     categories_at,
     count_range,
     earlier_images,
@@ -57,7 +57,7 @@ from promptccd.training.accelerator import accelerator_for, log_device, require_
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import device_problem, reproducible, require_alike, warn_of_emulation
 from promptccd.training.features import extract_features
-from promptccd.training.history import EpochRecord, add_epoch, peak_memory, reset_peak_memory
+from promptccd.training.history import EpochRecord, add_epoch, memory_used, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.options import MixedPrecision
 from promptccd.training.progress import StopRequest, TrainingStopped
@@ -277,7 +277,7 @@ class _Training:
         self,
         stage: Stage,
         model: CategoryDiscoveryModel,
-        earlier: EarlierImages,
+        earlier: AssignedImages,
         count: CountEstimate | None,
         started: float,
     ) -> StageTrainer:
@@ -346,7 +346,7 @@ class _Training:
         stage: Stage,
         model: CategoryDiscoveryModel,
         features: Sequence[Tensor],
-        earlier: EarlierImages,
+        earlier: AssignedImages,
         count: CountEstimate | None,
     ) -> tuple[Discovery, CountEstimate | None]:
         """Categories of a stage's images, and their number, which is estimated here unless it is known already."""
@@ -382,7 +382,7 @@ class _Training:
     def _record(
         self,
         model: CategoryDiscoveryModel,
-        earlier: EarlierImages,
+        earlier: AssignedImages,
         features: Tensor,
         assignments: dict[str, np.ndarray],
         count: CountEstimate | None,
@@ -409,7 +409,7 @@ class _Training:
             logger.info("stage %d: %s", index, stream)
         reports = [images.report.to_dict() for images in self.images]
         run.write("images.json", {"stages": reports, "left_out": dict(self.stages.left_out)})
-        seconds, memory = round(time.monotonic() - started, 1), peak_memory(self.accelerator.device)
+        seconds, memory = round(time.monotonic() - started, 1), memory_used(self.accelerator.device)
         name = f"stage{index}"
         run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
         run.forget_source(index)  # a fetched stage was damaged, and is trained here instead
@@ -417,7 +417,7 @@ class _Training:
     def _save(
         self,
         model: CategoryDiscoveryModel,
-        earlier: EarlierImages,
+        earlier: AssignedImages,
         features: Tensor,
         assignments: dict[str, np.ndarray],
         registry: CategoryRegistry,
@@ -480,7 +480,7 @@ class _Training:
             model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
         return model
 
-    def _earlier(self, stage: int) -> EarlierImages:
+    def _earlier(self, stage: int) -> AssignedImages:
         """Images of earlier stages with their categories after corrections and later labels."""
         before, names = self.images[:stage], self.stages.later_labels
         labels = {
@@ -491,7 +491,7 @@ class _Training:
         }
         return earlier_images(self.run, [images.sample_ids for images in before], labels)
 
-    def _log_labels(self, stage: Stage, earlier: EarlierImages) -> None:
+    def _log_labels(self, stage: Stage, earlier: AssignedImages) -> None:
         """Warn of categories without an image at stage 0, and log what later labels change before another stage."""
         given, made = self.stages.later_labels, earlier.labelled
         if isinstance(stage, LabelledStage):
@@ -511,7 +511,7 @@ class _Training:
             )  # fmt: skip
 
     def _count_before(
-        self, stage: Stage, model: CategoryDiscoveryModel, earlier: EarlierImages
+        self, stage: Stage, model: CategoryDiscoveryModel, earlier: AssignedImages
     ) -> CountEstimate | None:
         """The number of categories a stage is trained with, from the model before it; none if it is found later."""
         assigned, features = self._protocol(earlier).assigned, partial(self._features, model, earlier)
@@ -520,7 +520,7 @@ class _Training:
             count = self._counts.estimate(stage.index, features(), assigned)
         return same_on_all(count)
 
-    def _protocol(self, earlier: EarlierImages) -> ContinualAccuracy:
+    def _protocol(self, earlier: AssignedImages) -> ContinualAccuracy:
         """The protocol after the earlier stages and the corrections made since."""
         restarts, seed = self.arguments.kmeans_restarts, self.arguments.seed
         protocol = ContinualAccuracy(self._known_ids(), self.stages.num_known, restarts=restarts, seed=seed)
@@ -530,7 +530,7 @@ class _Training:
     def _known_ids(self) -> np.ndarray:
         return self.stages.labelled.labels[self.images[0].positions]
 
-    def _features(self, model: CategoryDiscoveryModel, earlier: EarlierImages) -> list[Tensor]:
+    def _features(self, model: CategoryDiscoveryModel, earlier: AssignedImages) -> list[Tensor]:
         """Features of the images so far; of earlier stages only those of images with a category."""
         return earlier.features_of_assigned([self._features_of(model, images) for images in self.images])
 

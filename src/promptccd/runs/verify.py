@@ -18,7 +18,7 @@ from promptccd.runs.folder import ASSIGNMENTS, RunDirectory, assignments_in
 from promptccd.runs.predict import load_model
 
 # Points of accuracy. Another machine may group an image differently at the last bit, which is more than this.
-TOLERANCE = 0.01
+ACCURACY_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _recomputed(run: RunDirectory, written: dict[str, Any], dataset: str | None)
         for part in PARTS
         if not corrected[row["stage"]]
         and row[part] is not None
-        and (again[part] is None or abs(row[part] - again[part]) > TOLERANCE)
+        and (again[part] is None or abs(row[part] - again[part]) > ACCURACY_TOLERANCE)
     ]
     yield Check(what, "; ".join(apart))
     for stage, kinds in corrected.items():

@@ -10,7 +10,7 @@ from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulation
 
 from promptccd.data.loaders import workers_for
 from promptccd.errors import ConfigurationError
-from promptccd.training.devices import PATIENCE, reported_gpu, usual_device, usual_precision
+from promptccd.training.devices import PROCESS_TIMEOUT, reported_gpu, usual_device, usual_precision
 from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
         project_dir=str(Path(arguments.output_dir) / "logs"),
         kwargs_handlers=[
             DistributedDataParallelKwargs(broadcast_buffers=False),
-            InitProcessGroupKwargs(timeout=PATIENCE),
+            InitProcessGroupKwargs(timeout=PROCESS_TIMEOUT),
         ],
     )
 

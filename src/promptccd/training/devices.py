@@ -15,19 +15,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from promptccd.data.randomness import torch_generator
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import ConfigurationError, DeviceError, one_line
-from promptccd.methods.processes import EXACT, exact_device
+from promptccd.methods import processes
+from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 
 logger = logging.getLogger(__name__)
 
 # How long processes wait for one that works alone: it may pretrain a backbone, or push a stage to a slow Hub. One that
 # ends is noticed at once, by the launcher.
-PATIENCE = timedelta(hours=24)
-_LOST = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
+PROCESS_TIMEOUT = timedelta(hours=24)
+_LOST_DEVICE = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
 ON_THE_CPU = "To train on the CPU, set ACCELERATE_USE_CPU=true before the command"
 _LACKING = ("implemented for the", "Could not run 'aten::", "to float64")
 _LOADER = ("DataLoader worker", "DataLoader timed out")
-_OURS = "device-side assert"  # an index out of range: a bug, whichever device notices it
+_OUR_FAULT = "device-side assert"  # an index out of range: a bug, whichever device notices it
 _GPUS = ("cuda", "xpu", "mps")  # kinds that are used without being named
 _ALIKE = (
     0.9999  # cosine of features: another device rounds the seventh digit, a wrong kernel changes the first
@@ -70,7 +71,11 @@ def device_problem(error: BaseException) -> str | None:
         return f"The GPU lacks what this needs ({message.splitlines()[0][:200]}). {ON_THE_CPU}"
     if isinstance(error, RuntimeError) and message.startswith(_LOADER):
         return "A process that loads images ended or hangs; without such processes the training works: --num_workers 0"
-    if isinstance(error, RuntimeError) and any(word in message for word in _LOST) and _OURS not in message:
+    if (
+        isinstance(error, RuntimeError)
+        and any(word in message for word in _LOST_DEVICE)
+        and _OUR_FAULT not in message
+    ):
         return f"The device was lost ({message.splitlines()[0][:200]})"
     return None
 
@@ -141,7 +146,7 @@ def placed(
 
     CUDA is what all is run on, and is not asked. What is chosen is logged for the others.
     """
-    if device.type in EXACT:
+    if device.type in processes.EXACT:
         return model.to(device)
     there = copy.deepcopy(model).to(device)
     if problem := _unlike(model.eval(), there, view):
@@ -159,7 +164,7 @@ def require_alike(model: CategoryDiscoveryModel, view: EvaluationView) -> None:
     Raises:
         DeviceError: it does not.
     """
-    if model.device.type in EXACT:
+    if model.device.type in processes.EXACT:
         return
     was_training = model.training
     problem = _unlike(copy.deepcopy(model).cpu().eval(), model, view)

@@ -195,7 +195,7 @@ class FrozenBlock(nn.Module):
         attention = block.attention
         self.dtype, self.head_dim, self.scaling = dtype, attention.head_dim, attention.scaling
         self.norm1, self.norm2 = copy.deepcopy(_norms(block))
-        self.qkv = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.qkv = _concatenated(attention.q_proj, attention.k_proj, attention.v_proj)
         self.out, self.mlp = copy.deepcopy(attention.o_proj), copy.deepcopy(block.mlp)
         last = [each for each in self.mlp.modules() if isinstance(each, nn.Linear)][-1]
         for linear, name in ((self.out, "layer_scale1"), (last, "layer_scale2")):
@@ -219,7 +219,7 @@ class FrozenBlock(nn.Module):
             return tokens + self.mlp(self.norm2(tokens))
 
 
-def _joined(*parts: nn.Linear) -> nn.Linear:
+def _concatenated(*parts: nn.Linear) -> nn.Linear:
     """One product that gives the outputs of several, one behind the other."""
     weight = torch.cat([part.weight.detach() for part in parts])
     zero = weight.new_zeros(parts[0].out_features)

@@ -51,7 +51,7 @@ def reset_peak_memory(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak_memory(device: torch.device) -> dict[str, int | None]:
+def memory_used(device: torch.device) -> dict[str, int | None]:
     """The most bytes in use at once.
 
     Of the ``process`` since it began, since operating systems do not reset that; of the GPU, ``accelerator``, since

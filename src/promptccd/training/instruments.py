@@ -18,7 +18,7 @@ from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.devices import in_smaller_batches
 
-MOST_IMAGES = 512
+MEASURED_IMAGES = 512
 REPLAYED = 20  # features drawn of every component
 SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts with a tenth of it changed no table
 # What lets the choice of prompts act where it does not: the likeliest component alone, long enough to be seen.
@@ -135,7 +135,7 @@ def measure(
     seed: int,
     batch_size: int,
 ) -> Instruments:
-    """Measure a finished stage on up to `MOST_IMAGES` of its images.
+    """Measure a finished stage on up to `MEASURED_IMAGES` of its images.
 
     The model has its categories set; `category_ids` ``(N,)`` are the final categories of the images. The seed is that
     of the run, which also keyed the first values of prompts.
@@ -143,7 +143,7 @@ def measure(
     if not model.prompt_parameters() and model.mixture is None:
         return Instruments()
     stage, was_training = images.stage.index, model.training
-    rows = numpy_generator("instruments", seed, stage).permutation(len(images))[:MOST_IMAGES]
+    rows = numpy_generator("instruments", seed, stage).permutation(len(images))[:MEASURED_IMAGES]
     model.eval()
     parts: dict[str, list[Tensor]] = {}
 
@@ -170,7 +170,7 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
     plain = model(pixels, prompted=False).features
     output = model(pixels, prompted=True, project=True)
     values = {"plain": F.normalize(plain.float())}
-    values["prompt_effect"] = _turned(output.features, plain)
+    values["prompt_effect"] = _cosine_distance(output.features, plain)
     if output.components is not None:
         values["chosen"] = output.components
     if output.prompts is not None and output.prompts.shape[1] > 1:
@@ -181,7 +181,7 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
         model.config = copy.copy(usual)
         model.config.random_prompts = True
         try:
-            values["choice_effect"] = _turned(output.features, model(pixels, prompted=True).features)
+            values["choice_effect"] = _cosine_distance(output.features, model(pixels, prompted=True).features)
         finally:
             model.config = usual
     logits = getattr(output, "part_logits", None)
@@ -196,7 +196,7 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
     return values
 
 
-def _turned(features: Tensor, others: Tensor) -> Tensor:
+def _cosine_distance(features: Tensor, others: Tensor) -> Tensor:
     """1 - cosine ``(B,)``, from the difference of unit vectors, since ``1 - cos`` loses small values to rounding."""
     units = (F.normalize(each.to(exact_device(each.device)).double()) for each in (features, others))
     return next(units).sub(next(units)).square().sum(1) / 2

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from promptccd import processes
 from promptccd.errors import InterruptedRunError
-from promptccd.training.devices import PATIENCE
+from promptccd.training.devices import PROCESS_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class StopRequest:
         """Whether any process was asked to stop; all processes get the same answer."""
         if accelerator.num_processes > 1:
             if self._group is None:  # of CPUs: a GPU would have to finish its step before it answers
-                self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
+                self._group = dist.new_group(backend="gloo", timeout=PROCESS_TIMEOUT)
             words = torch.tensor([self.received, int(self.asked)])
             dist.all_reduce(words, dist.ReduceOp.MAX, group=self._group)
             self.received, self.asked = int(words[0]), bool(words[1])

@@ -22,9 +22,9 @@ from promptccd.training.options import DataArguments, ModelArguments, Pretrainin
 if TYPE_CHECKING:
     from promptccd.methods import Method
 
-MOST_BYTES = 2**20  # a recipe of ours has about a kilobyte
-LISTED = "If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
-FOLDER = "hub_configs"
+LARGEST_RECIPE = 2**20  # a recipe of ours has about a kilobyte
+LIST_HINT = "If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
+RECIPES = "hub_configs"
 SUFFIXES = (".yaml", ".yml")
 METHOD = "promptccd"  # for images of a person who names no method
 
@@ -81,8 +81,8 @@ def read_yaml_file(path: Path) -> Any:
         ConfigurationError: there is no such file, or it is not YAML.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:  # an archive of images, for example
-            raise ConfigurationError(f"{str(path)!r} is larger than a recipe. {LISTED}.")
+        if path.stat().st_size > LARGEST_RECIPE:  # an archive of images, for example
+            raise ConfigurationError(f"{str(path)!r} is larger than a recipe. {LIST_HINT}.")
         text = path.read_text(encoding="utf-8")
         if not text.strip():
             raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
@@ -94,7 +94,7 @@ def read_yaml_file(path: Path) -> Any:
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:300]}"
         if path.suffix not in SUFFIXES:
-            problem += f". {LISTED}."
+            problem += f". {LIST_HINT}."
         raise ConfigurationError(problem) from error
 
 
@@ -335,7 +335,7 @@ def shipped(folder: str) -> Path:
 
 def recipe_folder() -> Path:
     """The folder of the recipes that come with the package."""
-    return shipped(FOLDER)
+    return shipped(RECIPES)
 
 
 def located(recipe: Path) -> Path:
@@ -348,7 +348,7 @@ def located(recipe: Path) -> Path:
         return recipe
     if len(recipe.parts) == 1 and not recipe.suffix:
         return recipe_folder() / f"{recipe.name}.yaml"
-    if recipe.parts[:1] == (FOLDER,) and not Path(FOLDER).exists():
+    if recipe.parts[:1] == (RECIPES,) and not Path(RECIPES).exists():
         return recipe_folder().joinpath(*recipe.parts[1:])
     return recipe
 
@@ -373,7 +373,7 @@ def recipes_in(folder: str | Path) -> list[Path]:
     return sorted(root / f"{method}-{each}.yaml" for method in methods for each in data)
 
 
-def parts_of(path: Path) -> tuple[Path, Path] | None:
+def recipe_parts(path: Path) -> tuple[Path, Path] | None:
     """The files of the method and of the data set in a recipe's name; `None` if it is no such name."""
     for method in sorted((path.parent / "methods").glob("*.yaml")):
         prefix = f"{method.stem}-"
@@ -388,7 +388,7 @@ def layers_of(given: Path) -> list[Layer]:
     path = located(given)
     if path.exists() or not (path.parent / "methods").is_dir():
         return [sections_of(path)]
-    if (parts := parts_of(path)) is not None:
+    if (parts := recipe_parts(path)) is not None:
         method, data = parts
         own = sections_of(path.parent / "pairs.yaml", f"{method.stem}/{data.stem}")
         folder = {"training": {"output_dir": f"runs/{path.stem}"}}
@@ -412,7 +412,7 @@ def sections_of(path: Path, pair: str | None = None) -> Layer:
     if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
         raise ConfigurationError(
             f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
-            + f" {LISTED}." * (path.suffix not in SUFFIXES)
+            + f" {LIST_HINT}." * (path.suffix not in SUFFIXES)
         )
     return values
 
@@ -451,7 +451,7 @@ def names_recipe(word: str) -> bool:
         return False
     if path.exists():
         return path.suffix.lower() not in ONE_FILE
-    return path.suffix in SUFFIXES or parts_of(located(path)) is not None
+    return path.suffix in SUFFIXES or recipe_parts(located(path)) is not None
 
 
 def shipped_methods() -> dict[str, Path]:

@@ -128,7 +128,7 @@ class StageTrainer:
         self.objective.begin_stage()
         optimizer = self._optimizer()
         if resumed:
-            restore(self.model, optimizer, resumed.tensors)
+            restore_snapshot(self.model, optimizer, resumed.tensors)
         wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
         self.model.train()
         processes = self.accelerator.num_processes, self.accelerator.process_index
@@ -351,7 +351,7 @@ def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) ->
     return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
 
 
-def restore(
+def restore_snapshot(
     model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
     """Put a snapshot back; names that do not fit raise a `RuntimeError` that lists them."""
