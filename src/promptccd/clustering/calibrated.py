@@ -242,11 +242,11 @@ def _taught_factor(points: Tensor, rows: Tensor, shrinkage: float, seed: int) ->
 def _first_means(points: Tensor, known: Tensor, num: int, seed: int) -> Tensor:
     """Means ``(num, D)`` of clusters of the stream, without images that lie nearer to a known mean."""
     kmeans = AnchoredKMeans(num, RESTARTS, random_state=seed).fit(points)
-    centres = kmeans.cluster_centers_
+    centres, clusters = torch.as_tensor(kmeans.cluster_centers_), torch.as_tensor(kmeans.labels_)
     nearest = squared_distances(points, torch.cat([known, centres])).argmin(1)
     stays = nearest >= len(known)
-    means, sizes = centres.clone(), kmeans.labels_[stays].bincount(minlength=num)
-    sums = torch.zeros_like(centres).index_add_(0, kmeans.labels_[stays], points[stays])
+    means, sizes = centres.clone(), clusters[stays].bincount(minlength=num)
+    sums = torch.zeros_like(centres).index_add_(0, clusters[stays], points[stays])
     means[sizes > 1] = sums[sizes > 1] / sizes[sizes > 1, None]
     return means
 
