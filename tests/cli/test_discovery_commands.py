@@ -314,6 +314,6 @@ def test_open_follows_links_into_the_same_places(linked, album, trained_run, tmp
     for more, photographs in (([], 3), (["--image_roots", str(album)], 30)):
         caplog.clear()
         _find_groups(linked, tmp_path / "out", parse([*words, *more]))
-        assert f"Photographs: {photographs}, of " in caplog.text
+        assert f"Photographs: {photographs} (" in caplog.text
         said = "link to a place outside: 1; with --image_roots PLACE, links into that place are followed."
         assert (said in caplog.messages) == (not more)

@@ -152,8 +152,8 @@ def test_a_command_that_a_signal_ended_says_so_once() -> None:
     code = (
         "import atexit, os, signal, sys, promptccd_command, promptccd.cli.main as commands;"
         "press = lambda *_: os.kill(os.getpid(), signal.SIGINT);"
-        "commands._run, say = press, commands.say;"
-        "commands.say = lambda line: (say(line), press());"
+        "commands._run, to_stderr = press, commands.to_stderr;"
+        "commands.to_stderr = lambda line: (to_stderr(line), press());"
         "code = promptccd_command.main(['audit']);"
         "atexit.register(press);"
         "sys.exit(code)"

@@ -258,7 +258,7 @@ def test_what_was_pushed_starts_as_a_space_and_groups_with_its_model(
     push_space("page", MODEL)
     hub.add(MODEL, {"model.safetensors": b"nothing that loads"})  # later: the Space stays with its commit
     folder = Path(snapshot_download("user/page", repo_type="space", local_dir=tmp_path / "space"))
-    page = folder / "promptccd" / "discovery" / "space" / "page.py"
+    page = folder / "promptccd" / "discovery" / "page" / "space.py"
     page.write_text(page.read_text().replace("What is in these photographs?", "Ours alone"))
     set_there = {key: each["value"] for key, each in hub.repo("user/page", "space").variables.items()}
     environment = {**hub.environment(tmp_path / "home", token=None), **set_there, "TMPDIR": str(tmp_path)}

@@ -305,7 +305,12 @@ def _require_published(
         "cuts": (data.resolved_cuts and tuple(map(tuple, data.resolved_cuts)), published.cuts),
         "unlabelled": (data.unlabelled, None),
     }
-    if other := [f"{name} {ours}" for name, (ours, theirs) in fields.items() if ours not in (None, theirs)]:
+    other = [
+        f"{name} {ours}" if theirs is None else f"{name} {ours} instead of {theirs}"
+        for name, (ours, theirs) in fields.items()
+        if ours not in (None, theirs)
+    ]
+    if other:
         raise DataError(
             f"{facts.dataset!r} contains stages that are cut already, and others are asked for: {'; '.join(other)}. "
             f"Give --class_blocks {blocks} and leave the other fields out, or give the data set that the stages were "
