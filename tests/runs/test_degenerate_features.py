@@ -2,10 +2,13 @@
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from datasets import load_from_disk
@@ -68,10 +71,19 @@ def require_numbers(folder: Path) -> int:
     for file in tensors:
         for name, value in load_file(file).items():
             assert not value.is_floating_point() or value.isfinite().all(), (file, name)
+    for file in folder.rglob("*.sqlite"):
+        with closing(sqlite3.connect(file)) as database:
+            for (table,) in database.execute(
+                "select name from sqlite_master where type = 'table'"
+            ).fetchall():
+                for row in database.execute(f"select * from {table}"):
+                    assert all(math.isfinite(each) for each in row if isinstance(each, float)), (file, table)
+    vectors = list(folder.rglob("features.f32"))
+    assert all(np.isfinite(np.fromfile(file, np.float32)).all() for file in vectors)
     documents = [file for file in folder.rglob("*.json") if file.name != "checksums.json"]
     for file in documents:
         assert all(map(math.isfinite, numbers(json.loads(file.read_text())))), file
-    return len(tensors)
+    return len(tensors) + len(vectors)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ POWER = 0.25  # of the covariance that is divided out: 0 keeps distances as they
 STEPS = 30  # of expectation-maximisation; a fixed number, so that a GPU is not waited for
 RESTARTS = 10  # of the k-means that a stream starts from
 TEMPERATURES = torch.logspace(np.log10(0.003), np.log10(3), 40, dtype=torch.float64)
+LEAST_VARIANCE = 1e-6  # within categories, as a share of all: features that equal their means have none
 VALUES_AT_ONCE = 2**24  # in float64, 128 MB
 
 
@@ -39,9 +40,9 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
     categories are likeliest under the logits ``-t |x - m_k|^2 / (2 s^2)``. In many dimensions t lies far below 1, where
     a Gaussian would be much too sure.
 
-    `partial_fit` clusters a stream into its new categories by k-means. Images that lie nearer to a known mean leave
-    their cluster, and the others start the new means. Expectation-maximisation on the stream then fits the new means
-    and the share a of images of known categories, with known means fixed::
+    `partial_fit` clusters a stream by k-means, once with known means fixed, once into the new categories alone, where
+    images that lie nearer to a known mean leave their cluster. Expectation-maximisation on the stream then fits the new
+    means and the share a of images of known categories, with known means fixed; the likelier of both fits stays::
 
         p(k | x) ~ w_k exp(-t |x - m_k|^2 / (2 s^2)),  w_k = a / K_known or (1 - a) / K_new
 
@@ -97,11 +98,14 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             )
         means, products, squares = _scatter(points, rows, len(classes))
         shrinkage = shrinkage_of(products.cpu(), squares.cpu())
-        whitener = _whitener(products, len(points), len(classes), shrinkage)
+        least = _least_variance(points)
+        whitener = _whitener(products, len(points), len(classes), shrinkage, least)
         residuals = (points - means[rows]) @ whitener
         # A mean lies nearer to its own images than to others: the variance is that of images it was made without.
         apart = (sizes / (sizes - 1).clamp(min=1))[rows]
-        variance = (residuals.square().sum(1) * apart).mean() / points.shape[1]
+        variance = max(
+            (residuals.square().sum(1) * apart).mean() / points.shape[1], _least_variance(points @ whitener)
+        )
         self.classes_ = classes.cpu().numpy()
         self.whitener_ = whitener
         self.means_ = means @ whitener
@@ -136,8 +140,10 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         self.num_known_, self._num_streams = len(known), self._num_streams + 1
         self.known_share_ = 1.0
         if num_new:
-            new = _first_means(points, known, num_new, seed_of("calibrated", self._seed, self._num_streams))
-            self._fit_new(points, torch.cat([known, new]))
+            starts = _starts(points, known, num_new, seed_of("calibrated", self._seed, self._num_streams))
+            fits = (self._fit_new(points, torch.cat([known, new])) for new in starts)
+            _, self.means_, share = max(fits, key=lambda fit: float(fit[0]))
+            self.known_share_ = float(share)
             first = int(self.classes_.max()) + 1
             self.classes_ = np.concatenate([self.classes_, np.arange(first, first + num_new)])
         return self
@@ -156,22 +162,29 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
     def _seed(self) -> int:
         return seed_from(self.random_state) or 0
 
-    def _fit_new(self, points: Tensor, means: Tensor) -> None:
-        """Expectation-maximisation from the means ``(K, D)``, of which the first `num_known_` stay."""
+    def _fit_new(self, points: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Expectation-maximisation from the means ``(K, D)``, of which the first `num_known_` stay.
+
+        Returns:
+            The log-likelihood of the last step, the means, and the share of known categories.
+        """
         known, (num, total) = self.num_known_, (len(points), len(means))
         share = torch.tensor(0.5, dtype=points.dtype, device=points.device)
         for _ in range(STEPS):
             weights = _log_weights(share, known, total)
             mass, sums = torch.zeros_like(means[:, 0]), torch.zeros_like(means[known:])
+            likelihood = torch.zeros_like(share)
             for some in _blocks(points, total):
-                posterior = (weights - 0.5 * self.temperature_ * squared_distances(some, means)).softmax(1)
+                joint = weights - 0.5 * self.temperature_ * squared_distances(some, means)
+                posterior = joint.softmax(1)
+                likelihood += joint.logsumexp(1).sum()
                 mass += posterior.sum(0)
                 sums += posterior[:, known:].T @ some
             lost = mass[known:, None] < 1e-9  # stays where it is
             new = torch.where(lost, means[known:], sums / mass[known:, None].clamp(min=1e-9))
             means = torch.cat([means[:known], new])
             share = (mass[:known].sum() + known) / (num + total)
-        self.means_, self.known_share_ = means, float(share)
+        return likelihood, means, share
 
     @torch.no_grad()
     def _joint(self, X: Any) -> Tensor:
@@ -199,11 +212,17 @@ def _scatter(points: Tensor, rows: Tensor, num: int) -> tuple[Tensor, Tensor, Te
     return means, residuals.T @ residuals, residuals.square().sum(1)
 
 
-def _whitener(products: Tensor, num: int, categories: int, shrinkage: float) -> Tensor:
-    """The shrunk covariance to the power of minus half `POWER`, ``(D, D)``."""
+def _least_variance(points: Tensor) -> Tensor:
+    """The variance per dimension below which features count as equal; 1 if all points are equal."""
+    overall = (points - points.mean(0)).square().mean()
+    return torch.where(overall > 0, LEAST_VARIANCE * overall, 1.0)
+
+
+def _whitener(products: Tensor, num: int, categories: int, shrinkage: float, least: Tensor) -> Tensor:
+    """The shrunk covariance to the power of minus half `POWER`, ``(D, D)``; no variance is below `least`."""
     values, vectors = torch.linalg.eigh(products / max(1, num - categories))
     values = (1 - shrinkage) * values.clamp(min=0) + shrinkage * values.mean()
-    return (vectors * values.clamp(min=torch.finfo(values.dtype).tiny).pow(-POWER / 2)) @ vectors.T
+    return (vectors * values.clamp(min=least).pow(-POWER / 2)) @ vectors.T
 
 
 def _taught_factor(points: Tensor, rows: Tensor, shrinkage: float, seed: int) -> float:
@@ -215,21 +234,22 @@ def _taught_factor(points: Tensor, rows: Tensor, shrinkage: float, seed: int) ->
     of_category = torch.randperm(num, generator=torch_generator("calibrated categories", seed)) % FOLDS
     of_image = torch.randperm(len(rows), generator=torch_generator("calibrated images", seed)) % FOLDS
     of_category, of_image = of_category.to(rows.device), of_image.to(rows.device)
-    losses = torch.zeros_like(TEMPERATURES)
+    losses, least = torch.zeros_like(TEMPERATURES), _least_variance(points)
     for fold in range(FOLDS):
         inside = of_category[rows] != fold
         if not (~inside).any() or inside.sum() < 2:
             continue
         teachers, own = rows[inside].unique(return_inverse=True)
         products = _scatter(points[inside], own, len(teachers))[1]
-        whitened = points @ _whitener(products, int(inside.sum()), len(teachers), shrinkage)
+        whitened = points @ _whitener(products, int(inside.sum()), len(teachers), shrinkage, least)
         for part in range(FOLDS):
             rest = of_image != part
             tested = ~inside & ~rest & (rows[rest].bincount(minlength=num) > 0)[rows]
             if not tested.any():
                 continue
             means, products, squares = _scatter(whitened[rest], rows[rest], num)
-            squared = squared_distances(whitened[tested], means) / (squares.mean() / points.shape[1])
+            variance = max(squares.mean() / points.shape[1], _least_variance(whitened))
+            squared = squared_distances(whitened[tested], means) / variance
             squared[:, rows[rest].bincount(minlength=num) == 0] = torch.inf
             for place, factor in enumerate(TEMPERATURES):
                 loss = torch.nn.functional.cross_entropy(
@@ -239,16 +259,20 @@ def _taught_factor(points: Tensor, rows: Tensor, shrinkage: float, seed: int) ->
     return float(TEMPERATURES[int(losses.argmin())])
 
 
-def _first_means(points: Tensor, known: Tensor, num: int, seed: int) -> Tensor:
-    """Means ``(num, D)`` of clusters of the stream, without images that lie nearer to a known mean."""
+def _starts(points: Tensor, known: Tensor, num: int, seed: int) -> Iterator[Tensor]:
+    """First new means ``(num, D)``: with known means fixed, and of the whole stream without images nearer to these.
+
+    The second finds more where new categories are many, and fails where clusters consist of known images alone.
+    """
+    kmeans = AnchoredKMeans(len(known) + num, RESTARTS, random_state=seed, fix_labelled=True)
+    kmeans.fit(points, known, torch.arange(len(known), device=known.device))
+    yield torch.as_tensor(kmeans.cluster_centers_)[len(known) :]
     kmeans = AnchoredKMeans(num, RESTARTS, random_state=seed).fit(points)
     centres, clusters = torch.as_tensor(kmeans.cluster_centers_), torch.as_tensor(kmeans.labels_)
-    nearest = squared_distances(points, torch.cat([known, centres])).argmin(1)
-    stays = nearest >= len(known)
-    means, sizes = centres.clone(), clusters[stays].bincount(minlength=num)
+    stays = squared_distances(points, torch.cat([known, centres])).argmin(1) >= len(known)
+    sizes = clusters[stays].bincount(minlength=num)[:, None]
     sums = torch.zeros_like(centres).index_add_(0, clusters[stays], points[stays])
-    means[sizes > 1] = sums[sizes > 1] / sizes[sizes > 1, None]
-    return means
+    yield torch.where(sizes > 1, sums / sizes.clamp(min=1), centres)
 
 
 def _estimated(points: Tensor, known: Tensor, seed: int) -> int:
