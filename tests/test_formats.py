@@ -51,7 +51,7 @@ def test_a_discovery_of_format_1_is_read(golden: Path, backbone_folder: Path) ->
     registry = registry_in(golden / "found")
     assert (registry.category(0).name, registry.category(1).name) == ("$(touch pwned)", "egret")
     with pytest.raises(RunError, match="found with another model"):  # what it was made with was read, then
-        load_progress(DiscoverySession.open(backbone_folder, cache=None), golden / "found")
+        load_progress(DiscoverySession.open(backbone_folder), golden / "found")
 
 
 @pytest.mark.fault(10)

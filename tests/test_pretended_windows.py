@@ -281,17 +281,17 @@ systems.make_private(os.open(here / "x", os.O_CREAT | os.O_BINARY))
 
 
 def test_the_next_port_is_taken_where_the_system_keeps_one(monkeypatch):
-    from promptccd.discovery.page import site
+    from promptccd.discovery.page import server
 
-    kept, bound = site.FIRST_PORT, list[int]()
+    kept, bound = server.FIRST_PORT, list[int]()
 
     def bind(listening: object, address: tuple[str, int]) -> None:
         bound.append(address[1])
         if address[1] < kept + 2:
             raise PermissionError(13, "reserved")
 
-    monkeypatch.setattr(site.systems, "bind_alone", bind)
-    site.listen("127.0.0.1", None).close()
+    monkeypatch.setattr(server.systems, "bind_alone", bind)
+    server.listen("127.0.0.1", None).close()
     assert bound == [kept, kept + 1, kept + 2]
 
 

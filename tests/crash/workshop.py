@@ -193,7 +193,7 @@ def _stop_clocks() -> None:
         "training.stage_trainer",
     ):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
-    vars(import_module("promptccd.runs.train"))["peak_memory"] = lambda device: {
+    vars(import_module("promptccd.runs.train"))["memory_used"] = lambda device: {
         "process": 0,
         "accelerator": None,
     }

@@ -363,7 +363,7 @@ def test_checkpoint_survives_bit_for_bit(model: PromptCCDModel, finished: Path) 
 @pytest.mark.slow
 def test_auto_model_finds_the_class_in_a_new_process(finished: Path) -> None:
     code = (
-        "import promptccd, sys; from transformers import AutoModel;"
+        "import promptccd.pipeline, sys; from transformers import AutoModel;"
         "print(type(AutoModel.from_pretrained(sys.argv[1])).__name__)"
     )
     result = subprocess.run(

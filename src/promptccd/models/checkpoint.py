@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import torch
 from huggingface_hub import (
     constants,
@@ -343,11 +344,10 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
 
 def _is_finite(tensor: Tensor) -> bool:
     """Whether no value of a tensor on the CPU is NaN or infinite."""
-    if (
-        tensor.dtype == torch.float32
-    ):  # by one thread, which memory keeps busy; several would wait for each other
+    if tensor.dtype == torch.float32:  # one thread keeps memory busy; several would wait for each other
         values = tensor.flatten().numpy()
-        total = float(values @ values)
+        with np.errstate(all="ignore"):
+            total = float(values @ values)
     else:
         total = float(tensor.sum())
     # Sums of finite values may overflow: only then each value is checked.
