@@ -64,9 +64,9 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
     Example:
         >>> from sklearn.datasets import load_digits
         >>> X, digits = load_digits(return_X_y=True)
-        >>> known = digits < 7
-        >>> mixture = CalibratedMixture().fit(X[known][::2], digits[known][::2])
-        >>> mixture.partial_fit(np.concatenate([X[known][1::2], X[~known]]), num_categories=10).classes_
+        >>> is_labelled = (digits < 7) & (np.arange(len(digits)) % 2 == 0)
+        >>> mixture = CalibratedMixture().fit(X[is_labelled], digits[is_labelled])
+        >>> mixture.partial_fit(X[~is_labelled], num_categories=10).classes_
         array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
 
