@@ -22,12 +22,12 @@ from promptccd.discovery import (
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.embedding import Embedder
 from promptccd.discovery.intake.seen import FEATURES, SEEN
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import Move, Rename, SetAside
+from promptccd.registry import CategoryRegistry, Move, Rename, SetAside
 from promptccd.runs import load_model, train_run
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe
@@ -44,8 +44,15 @@ def hash_of(folder: Path) -> str:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    """Every file that is read by a person or a command, of categories the state; not what is only remembered."""
+    found = dict[str, bytes]()
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if path.name in (CATEGORIES, BEFORE):
+            found[name] = CategoryRegistry.open(path).state_hash().encode()
+        elif path.is_file() and not path.name.startswith((SEEN, FEATURES, ".lock")):
+            found[name] = path.read_bytes()
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.progress import StopRequest
 from tests.discovery.conftest import write_pictures
-from tests.discovery.corrected import content_of, registry_in
+from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 
@@ -55,14 +55,14 @@ def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
 
     assert run(stage0, albums[0], tmp_path / "out") == 0
     written = [tmp_path / "out" / name for name in WRITTEN if not name.endswith("categories.sqlite")]
-    first, categories = [path.read_bytes() for path in written], content_of(tmp_path / "out")
+    first, categories = [path.read_bytes() for path in written], registry_in(tmp_path / "out").state_hash()
     (tmp_path / "out" / PROJECT / FEATURES).unlink()
     (tmp_path / "out" / "discovery.html").unlink()
     result = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
     assert b"Traceback" not in result.stderr
     assert [path.read_bytes() for path in written] == first
-    assert content_of(tmp_path / "out") == categories
+    assert registry_in(tmp_path / "out").state_hash() == categories
     assert any(float(row["confidence"]) < 1 for row in rows_of(tmp_path / "out"))
 
 
