@@ -135,7 +135,7 @@ def rarities(features: Tensor, labels: Tensor, seed: int) -> tuple[int, float, i
         found.keys, found.category_ids.numpy(), found.ids, found.prototypes.numpy(), settled=()
     )
     registry.observe(0, groups)
-    first = rare_first(registry, Features(keys, zip(keys, points, strict=True)), keys, LOOKS)
+    first = rare_first(registry, Features(keys, points), keys, LOOKS)
     seen = len({truth[int(key)] for key in first})
     chance = np.mean([len(set(numbers.permutation(kinds)[:LOOKS].tolist())) for _ in range(20)])
     return seen, float(chance), len(wanted)

@@ -63,6 +63,7 @@ def write_directory(
 
     Raises:
         DiskError: the disk is full or cannot be written to; nothing is left behind.
+        RunError: another process wrote the directory first, with other content.
     """
     make_folder(path.parent)
     staging = temporary(path)
@@ -406,7 +407,16 @@ def _complete(staging: Path) -> None:
 
 def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
     if not replace or not path.exists():
-        systems.rename(staging, path)
+        try:
+            systems.rename(staging, path)
+        except OSError as error:
+            # Where locks do not reach other computers, one of them may have written the same.
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
+                raise
+            if _computed(path) != _computed(staging):
+                raise RunError(
+                    f"Another process wrote {path} with other content. Give one of them another folder."
+                ) from error
         return
     aside = path.with_name(f"{REPLACED}{path.name}")
     remove(aside)
@@ -417,6 +427,12 @@ def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
         systems.rename(aside, path)
         raise
     remove(aside)
+
+
+def _computed(path: Path) -> dict[str, Any]:
+    """Checksums of a folder, of its tensors alone where it has some: other files may name the computer."""
+    sums = _sums(path) or {}
+    return {name: each for name, each in sums.items() if name.endswith(".safetensors")} or sums
 
 
 def _sums(path: Path) -> dict[str, Any] | None:

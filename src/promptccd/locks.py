@@ -5,6 +5,7 @@ process acquires it when it was not renewed for `DEAD_S`.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -15,7 +16,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 
 from promptccd import systems
-from promptccd.disk import make_folder, open_to_change, write_file
+from promptccd.disk import make_folder, open_to_change, temporary, write_file
 from promptccd.errors import RunError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
         wait_s = max(wait_s, _SHORTEST_WAIT_S)
         try:
             is_seen = systems.locks_reach(folder)
-            lock = FileLock(folder / LOCK, thread_local=False) if is_seen else _lease(folder)
+            lock = _file_lock(folder / LOCK) if is_seen else _lease(folder)
             self._lock = _acquired(lock, folder, wait_s)
         except (OSError, NotImplementedError) as error:
             logger.warning(
@@ -79,10 +80,10 @@ def owner_of(folder: Path) -> str | None:
         if (holder := _lease(folder).owner) is not None:
             is_dead = holder.hostname == socket.gethostname() and not systems.is_running(holder.pid)
             return None if is_dead else _last_owner(folder)
-        with FileLock(folder / LOCK, timeout=0):
+        with _file_lock(folder / LOCK).acquire(timeout=0):
             return None
     except Timeout:
-        return _last_owner(folder)
+        return _last_owner(folder) if _grants_locks(folder) else None
     except (OSError, NotImplementedError):
         return None
 
@@ -103,6 +104,7 @@ def _acquired(lock: BaseFileLock, folder: Path, wait_s: float) -> BaseFileLock:
 
     Raises:
         RunError: another process kept it for longer than `wait_s`.
+        OSError: the disk grants no locks.
     """
     is_lease = isinstance(lock, SoftFileLease)
     renewed, until = _renewed(folder), time.monotonic() + wait_s
@@ -113,6 +115,8 @@ def _acquired(lock: BaseFileLock, folder: Path, wait_s: float) -> BaseFileLock:
     try:
         with contextlib.suppress(Timeout):
             return lock.acquire(timeout=min(wait_s, _QUIET_S)).lock
+        if not is_lease and not _grants_locks(folder):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         if is_lease or wait_s > _QUIET_S:
             logger.info("%s: waiting for %s.", folder, _last_owner(folder))
         if is_lease:
@@ -130,6 +134,23 @@ def _last_owner(folder: Path) -> str:
         return (folder / OWNER).read_text(encoding="utf-8", errors="replace")[:200].partition("\n")[0]
     except OSError:
         return "Another process"
+
+
+def _file_lock(path: Path) -> BaseFileLock:
+    """A lock of the disk, or an error: the soft lock that `filelock` would fall back to outlives a killed process."""
+    return FileLock(path, thread_local=False, fallback_to_soft=False)
+
+
+def _grants_locks(folder: Path) -> bool:
+    """Whether a lock can be acquired that no other process knows: some disks refuse each as if another had it."""
+    probe = temporary(folder / LOCK)
+    try:
+        with _file_lock(probe).acquire(timeout=0):
+            return True
+    except (OSError, NotImplementedError):
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _lease(folder: Path) -> SoftFileLease:

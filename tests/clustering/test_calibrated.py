@@ -11,7 +11,8 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.exceptions import NotFittedError
 
 import promptccd.clustering.calibrated as module
-from promptccd.clustering import CalibratedMixture
+from promptccd.clustering import AnchoredKMeans, CalibratedMixture
+from promptccd.data.randomness import torch_generator
 from promptccd.evaluation import clustering_accuracy
 
 KNOWN, NEW, WIDTH = 6, 3, 12
@@ -66,24 +67,74 @@ def written_out(points: np.ndarray, means: np.ndarray, factor: float) -> tuple[f
     return logsumexp(joint, axis=1).sum(), means, share
 
 
-def test_the_fit_of_a_stream_is_the_formula(labelled, stream) -> None:
-    """From the same first means, in NumPy, one step after the other."""
+def first_means(points: np.ndarray, known: np.ndarray) -> list[np.ndarray]:
+    """Both starts: k-means around the known means, and the new clusters' images that no known mean is nearer to."""
+    seed, rows = module.seed_of("calibrated", 0, 1), np.arange(KNOWN)
+    fixed = AnchoredKMeans(KNOWN + NEW, module.RESTARTS, random_state=seed, fix_labelled=True)
+    alone = AnchoredKMeans(NEW, module.RESTARTS, random_state=seed).fit(points)
+    is_new = squared(points, alone.cluster_centers_).min(1) < squared(points, known).min(1)
+    means = [points[(alone.labels_ == each) & is_new].mean(0) for each in range(NEW)]
+    return [fixed.fit(points, known, rows).cluster_centers_[KNOWN:], np.stack(means)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "likelier"), [(12, 0), (21, 1)], ids=["the first start", "the second start"]
+)
+def test_the_fit_of_a_stream_is_the_formula(labelled, seed: int, likelier: int) -> None:
+    stream, _ = drawn([3] * KNOWN + [50] * NEW, seed, noise=2.5)
     mixture = CalibratedMixture(balance=0.5).fit(*labelled)
-    points = stream[0] @ mixture.whitener_.numpy()
+    points = stream @ mixture.whitener_.numpy()
     known = mixture.means_.numpy()
-    starts = module._starts(torch.from_numpy(points), mixture.means_, NEW, module.seed_of("calibrated", 0, 1))
-    fits = [
-        written_out(points, np.concatenate([known, first.numpy()]), mixture.temperature_) for first in starts
-    ]
-    _, means, share = max(fits, key=lambda fit: fit[0])
-    mixture.partial_fit(stream[0], num_categories=KNOWN + NEW)
+    starts = [np.concatenate([known, first]) for first in first_means(points, known)]
+    fits = [written_out(points, means, mixture.temperature_) for means in starts]
+    assert fits[likelier][0] > fits[1 - likelier][0] + 1
+    _, means, share = fits[likelier]
+    mixture.partial_fit(stream, num_categories=KNOWN + NEW)
     assert mixture.means_.numpy() == pytest.approx(means, rel=1e-8)
     assert mixture.known_share_ == pytest.approx(share, rel=1e-9)
     weights = np.log(np.repeat([share / KNOWN, (1 - share) / NEW], [KNOWN, NEW]))
     weights[:KNOWN] += 0.5 * (weights[-1] - weights[0])
     joint = weights - mixture.temperature_ / 2 * squared(points, means)
-    assert mixture.predict_proba(stream[0]) == pytest.approx(np.exp(log_softmax(joint, axis=1)), abs=1e-9)
-    assert (mixture.predict(stream[0]) == joint.argmax(1)).all()
+    assert mixture.predict_proba(stream) == pytest.approx(np.exp(log_softmax(joint, axis=1)), abs=1e-9)
+    assert (mixture.predict(stream) == joint.argmax(1)).all()
+
+
+def test_the_temperature_is_the_formula() -> None:
+    """Also with categories of one or two images, which some folds lack."""
+    points, labels = drawn([12, 12, 9, 2, 1, 1], seed=3, noise=2.5)
+    points -= points[labels < 2].mean(0)  # around 0, where a category without images would have its mean
+    mixture = CalibratedMixture().fit(points, labels)
+    means = np.stack([points[labels == each].mean(0) for each in range(KNOWN)])
+    residuals = points - means[labels]
+    shrinkage = max(0.01, ledoit_wolf_shrinkage(residuals, assume_centered=True))
+
+    def whitener(residuals: np.ndarray, categories: int) -> np.ndarray:
+        values, vectors = np.linalg.eigh(residuals.T @ residuals / (len(residuals) - categories))
+        values = (1 - shrinkage) * values + shrinkage * values.mean()
+        return vectors @ np.diag(values**-0.125) @ vectors.T
+
+    of_category = torch.randperm(KNOWN, generator=torch_generator("calibrated categories", 0)).numpy() % 5
+    of_image = torch.randperm(len(points), generator=torch_generator("calibrated images", 0)).numpy() % 5
+    losses = np.zeros(40)
+    for fold, part in np.ndindex(5, 5):
+        teaches, rest = of_category[labels] != fold, of_image != part
+        teachers = np.unique(labels[teaches])
+        z = points @ whitener(residuals[teaches], len(teachers))
+        present = np.unique(labels[rest])
+        tested = ~teaches & ~rest & np.isin(labels, present)
+        centres = np.stack([z[rest & (labels == each)].mean(0) for each in present])
+        own = np.searchsorted(present, labels)
+        variance = ((z[rest] - centres[own[rest]]) ** 2).mean()
+        logits = -0.5 * squared(z[tested], centres) / variance
+        for place, factor in enumerate(module.TEMPERATURES.tolist()):
+            scaled = factor * logits
+            losses[place] += (logsumexp(scaled, axis=1) - scaled[np.arange(tested.sum()), own[tested]]).sum()
+    factor = module.TEMPERATURES[losses.argmin()].item()
+    whitened = residuals @ whitener(residuals, KNOWN)
+    sizes = np.bincount(labels)[labels]
+    apart = np.where(sizes > 1, sizes / np.maximum(sizes - 1, 1), 1)
+    variance = ((whitened**2).sum(1) * apart).mean() / WIDTH
+    assert mixture.temperature_ == pytest.approx(factor / variance, rel=1e-9)
 
 
 def test_labels_teach_a_factor_that_fits_held_out_categories(labelled) -> None:

@@ -3,7 +3,7 @@
 Letters: N images, D width, K categories, L labelled categories.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         whitener = _whitener(products, len(points), len(classes), shrinkage, least)
         residuals = (points - means[rows]) @ whitener
         # A mean lies nearer to its own images than to others: the variance is that of images it was made without.
-        apart = (sizes / (sizes - 1).clamp(min=1))[rows]
+        apart = (sizes.double() / (sizes - 1).clamp(min=1))[rows]
         variance = max(
             (residuals.square().sum(1) * apart).mean() / points.shape[1], _least_variance(points @ whitener)
         )
@@ -289,5 +289,6 @@ def _log_weights(share: Tensor, known: int, total: int) -> Tensor:
     return torch.cat([weights, ((1 - share) / max(1, total - known)).log().repeat(total - known)])
 
 
-def _blocks(points: Tensor, width: int) -> Iterator[Tensor]:
-    yield from points.split(max(1, VALUES_AT_ONCE // max(width, points.shape[1])))
+def _blocks(points: Tensor, width: int) -> Sequence[Tensor]:
+    """Parts of the points of which rows of both widths fit `VALUES_AT_ONCE`."""
+    return points.split(max(1, VALUES_AT_ONCE // max(width, points.shape[1])))

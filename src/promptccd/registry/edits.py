@@ -376,18 +376,13 @@ def Answer(draft: Draft, first: str, second: str, same: bool | None) -> None:
 
 
 @EditKind
-def Confirm(draft: Draft, images: Sequence[str], seen: Sequence[str] | None = None) -> None:
-    """Pin images where they are.
-
-    `seen` are those that the person has reviewed, where that is not all: pages that a search for the first wrong one
-    has left out.
-    """
+def Confirm(draft: Draft, images: Sequence[str]) -> None:
+    """Pin images where they are: a person reviewed each."""
     rows = draft.images(images)
     homes = draft.values_of("category", rows.values())
     if homeless := [key for key, row in rows.items() if homes[row] is None]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
-    chosen = rows.keys() if seen is None else set(seen)
-    draft.look({key: row for key, row in rows.items() if key in chosen})
+    draft.look(rows)
     for home in set(homes.values()):
         draft.place([row for row, each in homes.items() if each == home], home, pin=True)
     draft.settle_links(rows.values())

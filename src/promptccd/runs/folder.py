@@ -27,7 +27,7 @@ from promptccd.disk import (
     remove_leftovers,
     write_file,
 )
-from promptccd.errors import MOST_LISTED, RunError, nothing_at
+from promptccd.errors import MOST_LISTED, DiskError, RunError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
@@ -254,14 +254,22 @@ class RunDirectory:
             state: tensors and position.
             seconds: training time of the stage so far.
         """
-        make_inside(self.path, RESUME)
         position = {
             "epoch": state.epoch,
             "step": state.step,
             "batch_size": state.batch_size,
             "seconds": seconds,
         }
-        write_file(self._state(stage), save(state.tensors, {"position": json.dumps(position)}))
+        content = save(state.tensors, {"position": json.dumps(position)})
+        for is_last in (False, True):
+            make_inside(self.path, RESUME)
+            try:
+                write_file(self._state(stage), content)
+                return
+            except DiskError as error:
+                # Where locks do not reach, a process that finished this stage removed the folder in between.
+                if is_last or not isinstance(error.__cause__, FileNotFoundError):
+                    raise
 
     def load_state(self, stage: int) -> tuple[TrainingState, float] | None:
         """The state inside a stage and its training time in seconds; `None` to train the stage from its start."""

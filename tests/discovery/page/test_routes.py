@@ -18,9 +18,11 @@ from PIL import Image
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.formats import FORMATS, Format
+from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
 from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.view import ASIDE, Columns
 from promptccd.registry import CategoryRegistry, Move, StageGroups
@@ -82,6 +84,21 @@ def test_discover_names_them_too(project: Path, found_once: Path, tiny_backbone:
     capsys.readouterr()
     assert main(command) == 0
     assert "usually are" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("gone", [[SEEN], [FEATURES], [SEEN, FEATURES]], ids=" ".join)
+def test_a_project_opens_without_what_can_be_made_again(project: Path, gone: list[str]) -> None:
+    groups = [(each.id, each.name) for each in ProjectView(project).registry.active]
+    for name in gone:
+        (project / PROJECT / name).unlink()
+    page = OpenPage(project)
+    page.start()
+    try:
+        state = Window(page).get("state")
+        assert [(each["id"], each["name"]) for each in state["groups"]] == groups
+        assert (state["photos"] == 0) == (SEEN in gone)
+    finally:
+        page.close()
 
 
 def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage, project: Path) -> None:

@@ -315,7 +315,7 @@ class ExportFolder:
             self._write_record()
             if export.written:
                 _flush(self._new)
-            shutil.copymode(self.path, self._new)
+            systems.make_private(self._new, stat.S_IMODE(self.path.stat().st_mode))
             systems.rename(self.path, self._replaced)
             systems.rename(self._new, self.path)
             self._old.root = self._replaced

@@ -114,7 +114,13 @@ class SeenFiles(Database):
         """Results in a folder that is deleted with the object, for callers without a project."""
         folder = tempfile.mkdtemp(prefix="promptccd-")
         seen = cls(Path(folder))
-        weakref.finalize(seen, shutil.rmtree, folder, ignore_errors=True)
+        database = seen._db
+
+        def delete() -> None:
+            database.close()  # Windows deletes no open file
+            shutil.rmtree(folder, ignore_errors=True)
+
+        weakref.finalize(seen, delete)
         return seen
 
     def close(self) -> None:

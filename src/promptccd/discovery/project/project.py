@@ -259,15 +259,10 @@ class Project:
         """Say that a category that was set aside is one after all."""
         return self.edit(lambda: TakeBack(category))
 
-    @correction(images=Kind.IMAGES, seen=Kind.IMAGES)
-    def confirm(self, images: Sequence[str], seen: Sequence[str] | None = None) -> LogEntry:
-        """Say that images are where they belong, which approves them; later groupings leave them there.
-
-        Args:
-            images: their keys.
-            seen: those that were looked at, if not all were.
-        """
-        return self.edit(lambda: Confirm(images, seen))
+    @correction(images=Kind.IMAGES)
+    def confirm(self, images: Sequence[str]) -> LogEntry:
+        """Approve images, by their keys, where they are; later groupings leave them there."""
+        return self.edit(lambda: Confirm(images))
 
     @correction(first=Kind.IMAGE, second=Kind.IMAGE, same=Kind.FLAG)
     def answer(self, first: str, second: str, *, same: bool) -> LogEntry:

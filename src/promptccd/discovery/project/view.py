@@ -74,7 +74,7 @@ class Columns:
         """Rows of every group, in order."""
         order = np.argsort(self.group, kind="stable")
         ids, starts = np.unique(self.group[order], return_index=True)
-        return dict(zip(ids.tolist(), np.split(order, starts[1:]), strict=True))
+        return dict(zip(ids.tolist(), np.split(order, starts)[1:], strict=True))  # the first part is empty
 
     def _read_all(self, registry: CategoryRegistry, keys: Sequence[str]) -> None:
         found, *values = registry.columns()
