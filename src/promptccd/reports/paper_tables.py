@@ -24,7 +24,7 @@ from promptccd.evaluation.paper import (
 )
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import ABSENT, Grid, text_of
-from promptccd.reports.charts import Chart, line_chart
+from promptccd.reports.charts import Chart, Values, line_chart
 from promptccd.reports.compare import VariantScores, signed, stage_charts, stage_table
 from promptccd.reports.page import JsonRecord, render_page, write_report_files
 from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
@@ -116,7 +116,8 @@ class TablePlan:
         """
         parts = paper_tables()[name]
         places = [(part, *place) for part in parts for place in part.places(self.backbone)]
-        methods, benchmarks = (list(dict.fromkeys(place[column] for place in places)) for column in (1, 2))
+        methods = list(dict.fromkeys(method for _, method, _ in places))
+        benchmarks = list(dict.fromkeys(benchmark for _, _, benchmark in places))
         for what, wanted, known in (
             ("backbone", [self.backbone], [self.backbone if places else parts[0].backbone]),
             ("method", self.methods, methods),
@@ -310,7 +311,7 @@ def _charts(groups: VariantScores) -> list[Chart]:
     given = {name: scores for name, scores in groups.items() if scores}
     if not given:
         return []
-    points = {name: [] for name in groups}
+    points: dict[str, Values] = dict.fromkeys(groups, ())
     for name, scores in given.items():
         both = [(score.average["new"], _forgotten(score)) for score in scores]
         points[name] = pd.DataFrame(both, dtype=float).mean().to_frame().T.to_numpy().tolist()

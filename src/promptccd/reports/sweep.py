@@ -137,8 +137,8 @@ class SweepCell:
             return self.recipe
         if self.run.begun:
             # Relative to the run, of another cell.
-            recorded = self.run.manifest["recipe"]["model"]["backbone"]
-            made = recorded and self.path.parent / Path(recorded).parent.name / "backbone"
+            recorded: str | None = self.run.manifest["recipe"]["model"]["backbone"]
+            made = None if recorded is None else self.path.parent / Path(recorded).parent.name / "backbone"
         else:
             others = [
                 each for each in cells if each.name != self.name and each.backbone_key == self.backbone_key
@@ -146,7 +146,9 @@ class SweepCell:
             made = next((each.run.backbone for each in others if not problems_of(each.run.backbone)), None)
             if made is None and any(each.name in at_work for each in others):
                 return None
-        return replace(self.recipe, model=replace(self.recipe.model, backbone=made and str(made)))
+        return replace(
+            self.recipe, model=replace(self.recipe.model, backbone=None if made is None else str(made))
+        )
 
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""
