@@ -115,7 +115,7 @@ def _declare_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("--dry-run", action="store_true", help="list of what would be sent; nothing is sent")
     add_push_target(push)
     add_plugin(push)
-    push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.metric"))
+    push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.space"))
 
 
 def _declare_space(space: argparse.ArgumentParser) -> None:
