@@ -23,8 +23,7 @@ from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, 
 from huggingface_hub.utils.sha import git_hash
 
 from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
-from promptccd.runs.card import KEPT_METADATA, merge_card
-from promptccd.runs.provenance import CARD
+from promptccd.runs.card import CARD, KEPT_METADATA, merge_card
 from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)

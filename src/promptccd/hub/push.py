@@ -22,9 +22,8 @@ from promptccd.hub.commits import (
     retried,
 )
 from promptccd.runs import RunDirectory
-from promptccd.runs.card import EXAMPLES, card_in_repository
+from promptccd.runs.card import EXAMPLES, Source, card_in_repository
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in
-from promptccd.runs.provenance import Source
 from promptccd.runs.stage import EXEMPLARS, load_exemplars
 
 logger = logging.getLogger(__name__)

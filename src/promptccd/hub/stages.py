@@ -26,8 +26,7 @@ from promptccd.hub.commits import (
 )
 from promptccd.images.clean import clean_image
 from promptccd.images.limits import SkippedFileError
-from promptccd.runs.card import BEGIN, END, hub_id_of
-from promptccd.runs.provenance import Licence, licence_on
+from promptccd.runs.card import BEGIN, END, Licence, hub_id_of, licence_on
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
