@@ -8,8 +8,7 @@ import json
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,7 +43,9 @@ from promptccd.registry import (
 )
 
 if TYPE_CHECKING:
-    from promptccd.discovery.project.features import Features, Means
+    import numpy as np
+
+    from promptccd.discovery.project.features import Features
     from promptccd.discovery.stage_grouping import FoundGroups
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,6 @@ class Project:
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
         self._draw: Callable[[], tuple[str, int, int] | None] | None = None
-        self._means: Means | None = None
 
     @property
     def registry(self) -> CategoryRegistry:
@@ -143,9 +143,7 @@ class Project:
     @correction(images=Kind.IMAGES, to=Kind.TARGETS)
     def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
         """Put each image into the category that stands at its place in `to`, all in one step."""
-        return self.edit(
-            lambda: Sort(images, to, self.means().after_each(dict(zip(images, to, strict=False))))
-        )
+        return self.edit(lambda: Sort(images, to, self._means_after(dict(zip(images, to, strict=False)))))
 
     @correction(images=Kind.IMAGES, name=Kind.NAME)
     def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
@@ -156,12 +154,11 @@ class Project:
         """
 
         def make() -> Edit:
-            means = self.means()
-            if (mean := means.features.mean(images)) is None:
+            if (mean := self.features().mean(images)) is None:
                 raise RegistryError(
                     "None of these photographs has features here: run promptccd discover on them again."
                 )
-            return Gather(images, mean, means.after(images, None), name)
+            return Gather(images, mean, self._means_after(dict.fromkeys(images)), name)
 
         return self.edit(make)
 
@@ -175,7 +172,7 @@ class Project:
         from promptccd.discovery.project import corrections
 
         return self.edit(
-            lambda: corrections.split(self.registry, self.means(needed=True), category, images, name)
+            lambda: corrections.split(self.registry, self.features(needed=True), category, images, name)
         )
 
     @correction(category=Kind.CATEGORY, to_nearest=Kind.FLAG)
@@ -193,7 +190,7 @@ class Project:
         rest = not self._store.is_stage
         return self.edit(
             lambda: corrections.dissolve(
-                self.registry, self.means(), category, to_nearest=to_nearest, rest_to_nearest=rest
+                self.registry, self.features(), category, to_nearest=to_nearest, rest_to_nearest=rest
             )
         )
 
@@ -247,10 +244,9 @@ class Project:
         """Say the same of single images; what is like them does not follow."""
 
         def make() -> Edit:
-            means = self.means()
-            _, features = means.features.of(images)
+            _, features = self.features().of(images)
             prototype = features[0].numpy() if len(features) else None
-            return SetImagesAside(images, prototype, means.after(images, None))
+            return SetImagesAside(images, prototype, self._means_after(dict.fromkeys(images)))
 
         return self.edit(make)
 
@@ -360,7 +356,7 @@ class Project:
         return self.correct(lambda: self._latest(self.registry.next_redo, number) and self.registry.redo())
 
     def _move(self, images: Sequence[str], to: int | None) -> Edit:
-        return Move(images, to, self.means().after(images, to))
+        return Move(images, to, self._means_after(dict.fromkeys(images, to)))
 
     def edit(self, make: Callable[[], Edit]) -> LogEntry:
         """Make the correction that `make` says once this project is up to date and nobody else writes to it."""
@@ -494,38 +490,19 @@ class Project:
                 return features_of(self.folder, self._features.keys, needed=True)
             return self._features
 
-    def means(self, *, needed: bool = False) -> "Means":
-        """Means of features of every category."""
-        from promptccd.discovery.project.features import Means
+    def _means_after(self, targets: Mapping[str, int | None]) -> dict[int, "np.ndarray"]:
+        from promptccd.discovery.project.features import means_after
 
-        features = self.features(needed=needed)
-        with self.still:
-            if self._means is None or self._means.features is not features:
-                self._means = Means(features, self.registry)
-            return self._means
-
-    def warm(self) -> None:
-        """Do now what the first correction would wait for: features are read, and means are computed."""
-        means = self.means()
-        with self.still:
-            active = [each.id for each in self.registry.active]
-        for identity in active:
-            with self.still:  # no image moves meanwhile
-                means.warm(identity)
-            time.sleep(1e-4)  # else this thread has the lock again before a correction that waits is awake
+        return means_after(self.registry, self.features(), targets)
 
     def _show(self, images: Sequence[str]) -> None:
         """Let the rows of features begin with these images, as a page shows them."""
-        self._shown, self._features, self._means = images, None, None
+        self._shown, self._features = images, None
 
     def _took(self, changes: Changes | None) -> None:
         """Bring what follows from the categories up to date; `None` if it is not known what changed."""
         if changes is None or changes.forgotten:
-            self._means = None
-            if self._features is not None and not self.registry.images.keys() <= set(self._features.keys):
-                self._features = None
-        elif self._means is not None:
-            self._means.take(changes)
+            self._features = None
 
 
 def now() -> str:
