@@ -392,13 +392,13 @@ class Rows:
         )
         for each in self.categories.values():
             if each.size != (size := sizes.get(each.id, 0)):
-                self._resize(each.id, size - each.size)
+                self._resize([(each.id, size - each.size)])
 
-    def _resize(self, identity: int, step: int) -> None:
-        self.store.run(
-            "update category set size = size + ?1, dormant = size + ?1 = 0 and state = 'discovered' where id = ?2",
-            step,
-            identity,
+    def _resize(self, steps: Sequence[tuple[Any, ...]]) -> None:
+        """Add to the sizes of categories: ids, each with a number."""
+        self.store.run_each(
+            "update category set size = size + ?2, dormant = size + ?2 = 0 and state = 'discovered' where id = ?1",
+            steps,
         )
 
     # Statements of the chosen images, within a transaction
@@ -467,9 +467,9 @@ class Rows:
         )
         if pin:
             self.store.run("delete from forbidden where category = ? and image in chosen", category)
-        self._leave(left)
         if category is not None and left:
-            self._resize(category, sum(count for _, count in left))
+            left.append((category, -sum(count for _, count in left)))
+        self._resize([(identity, -count) for identity, count in left])
 
     def delete_images(self) -> None:
         """Delete the chosen images with all that was said of them."""
@@ -477,7 +477,7 @@ class Rows:
         self.drop_answers()
         self.store.run("delete from forbidden where image in chosen")
         self.store.run("delete from image where id in chosen")
-        self._leave(left)
+        self._resize([(identity, -count) for identity, count in left])
 
     def _homes(self, without: int | None) -> list[tuple[Any, ...]]:
         """The other categories of the chosen images, with their numbers there."""
@@ -485,11 +485,6 @@ class Rows:
             "select category, count(*) from image where id in chosen and category is not ? group by category",
             without,
         )
-
-    def _leave(self, homes: Sequence[tuple[Any, ...]]) -> None:
-        for identity, count in homes:
-            if identity is not None:
-                self._resize(identity, -count)
 
     def drop_looks(self) -> None:
         """Forget that a person has reviewed the chosen images."""
