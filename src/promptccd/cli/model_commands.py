@@ -75,7 +75,7 @@ def _declare_predict(predict: argparse.ArgumentParser) -> None:
 
 def _declare_push(push: argparse.ArgumentParser) -> None:
     declare(push, _PUSH, PUSH_TARGET, PLUGIN)
-    push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.metric"))
+    push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.space"))
 
 
 def _declare_space(space: argparse.ArgumentParser) -> None:
