@@ -97,10 +97,7 @@ class Snapshot:
 
     def resolve(self, identity: int) -> int | None:
         """The category that holds what this one held: itself, what it was merged into, or none."""
-        category = self.categories[identity]
-        while category.merged_into is not None:
-            category = self.categories[category.merged_into]
-        return None if category.retired else category.id
+        return _resolved(self.categories, identity)
 
 
 class Rows:
@@ -206,12 +203,9 @@ class Rows:
         Raises:
             RegistryError: the id was never given.
         """
-        while found := self.store.all("select state, merged_into from category where id = ?", identity):
-            [(state, into)] = found
-            if into is None:
-                return None if state == CategoryState.RETIRED else identity
-            identity = into
-        raise RegistryError(f"There never was a category {identity!r}: ids go up to {self.next_id - 1}.")
+        if identity not in self.categories:
+            raise RegistryError(f"There never was a category {identity!r}: ids go up to {self.next_id - 1}.")
+        return _resolved(self.categories, identity)
 
     @property
     def prototypes(self) -> np.ndarray:
@@ -503,6 +497,12 @@ class Rows:
                 self.constraints(only_linked=True)
             except RegistryError:
                 self.drop_answers()
+
+
+def _resolved(categories: Mapping[int, Category], identity: int) -> int | None:
+    while (into := categories[identity].merged_into) is not None:
+        identity = into
+    return None if categories[identity].retired else identity
 
 
 def _category(

@@ -99,13 +99,11 @@ class Changes:
 
     Attributes:
         images: keys of the images that changed.
-        categories: ids of the categories that changed, or that images entered or left.
         turned: ids of the categories that were set aside, or are no longer.
         forgotten: whether images left the store, or returned to it.
     """
 
     images: frozenset[str] = frozenset()
-    categories: frozenset[int] = frozenset()
     turned: frozenset[int] = frozenset()
     forgotten: bool = False
 
@@ -310,20 +308,19 @@ class Store:
             return Changes()
         if not self.one("select forgotten from state") <= revision <= now:
             return None
-        images, categories, turned, forgotten = set[str](), set[int](), set[int](), False
+        images, turned, forgotten = set[str](), set[int](), False
         for table, *texts in self.all(
             "select tab, before, after from change where entry in (select number from log where revision > ?) "
             "and tab in ('image', 'category')",
             revision,
         ):
             sides = [json.loads(each) for each in texts if each is not None]
-            categories.update(each[_CATEGORY_OF[table]] for each in sides)
             if table == "image":
                 images.update(each[1] for each in sides)
                 forgotten |= len(sides) == 1
             elif len({each[_STATE_OF_CATEGORY] == "aside" for each in sides}) == 2:
                 turned.add(sides[0][0])
-        return Changes(frozenset(images), frozenset(categories - {None}), frozenset(turned), forgotten)
+        return Changes(frozenset(images), frozenset(turned), forgotten)
 
 
 def stored_key(key: str) -> str | bytes:

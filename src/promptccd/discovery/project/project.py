@@ -119,7 +119,7 @@ class Project:
 
     # Corrections
 
-    @correction(category=Kind.CATEGORY, name=Kind.NAME)
+    @correction(Kind.CATEGORY, Kind.NAME)
     def rename(self, category: int, name: str) -> LogEntry:
         """Give a category a name that no other has.
 
@@ -130,22 +130,22 @@ class Project:
         """
         return self.edit(lambda: Rename(category, name))
 
-    @correction(categories=Kind.CATEGORIES, name=Kind.NAME)
+    @correction(Kind.CATEGORIES, Kind.NAME)
     def merge(self, categories: Sequence[int], name: str | None = None) -> LogEntry:
         """Say that several categories are one; the one with the least id survives."""
         return self.edit(lambda: Merge(categories, name))
 
-    @correction(images=Kind.IMAGES, to=Kind.CATEGORY_OR_NONE)
+    @correction(Kind.IMAGES, Kind.CATEGORY_OR_NONE)
     def move(self, images: Sequence[str], to: int | None) -> LogEntry:
         """Put images into a category, or with `None` into none."""
         return self.edit(lambda: self._move(images, to))
 
-    @correction(images=Kind.IMAGES, to=Kind.TARGETS)
+    @correction(Kind.IMAGES, Kind.TARGETS)
     def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
         """Put each image into the category that stands at its place in `to`, all in one step."""
         return self.edit(lambda: Sort(images, to, self._means_after(dict(zip(images, to, strict=False)))))
 
-    @correction(images=Kind.IMAGES, name=Kind.NAME)
+    @correction(Kind.IMAGES, Kind.NAME)
     def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
         """Make images of any categories a category of their own.
 
@@ -162,7 +162,7 @@ class Project:
 
         return self.edit(make)
 
-    @correction(category=Kind.CATEGORY, images=Kind.IMAGES, name=Kind.NAME)
+    @correction(Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
     def split(self, category: int, images: Sequence[str] | None = None, name: str | None = None) -> LogEntry:
         """Make images of a category one of their own; without any, where the features suggest it.
 
@@ -175,7 +175,7 @@ class Project:
             lambda: corrections.split(self.registry, self.features(needed=True), category, images, name)
         )
 
-    @correction(category=Kind.CATEGORY, to_nearest=Kind.FLAG)
+    @correction(Kind.CATEGORY, Kind.FLAG)
     def dissolve(self, category: int, *, to_nearest: bool = True) -> LogEntry:
         """Say that a category is none.
 
@@ -231,7 +231,7 @@ class Project:
 
         return self.correct(act)
 
-    @correction(category=Kind.CATEGORY)
+    @correction(Kind.CATEGORY)
     def set_aside(self, category: int) -> LogEntry:
         """Say that the images of a category are nothing to find: it leaves the result, and what is like it comes to it.
 
@@ -239,7 +239,7 @@ class Project:
         """
         return self.edit(lambda: SetAside(category))
 
-    @correction(images=Kind.IMAGES)
+    @correction(Kind.IMAGES)
     def set_images_aside(self, images: Sequence[str]) -> LogEntry:
         """Say the same of single images; what is like them does not follow."""
 
@@ -250,17 +250,17 @@ class Project:
 
         return self.edit(make)
 
-    @correction(category=Kind.CATEGORY)
+    @correction(Kind.CATEGORY)
     def take_back(self, category: int) -> LogEntry:
         """Say that a category that was set aside is one after all."""
         return self.edit(lambda: TakeBack(category))
 
-    @correction(images=Kind.IMAGES)
+    @correction(Kind.IMAGES)
     def confirm(self, images: Sequence[str]) -> LogEntry:
         """Approve images, by their keys, where they are; later groupings leave them there."""
         return self.edit(lambda: Confirm(images))
 
-    @correction(first=Kind.IMAGE, second=Kind.IMAGE, same=Kind.FLAG)
+    @correction(Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
     def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
         """Say whether an image is of the category of another: it is put there, or kept out of there.
 
@@ -280,7 +280,7 @@ class Project:
 
         return self.edit(make)
 
-    @correction(images=Kind.IMAGES)
+    @correction(Kind.IMAGES)
     def forget(self, images: Sequence[str] | None = None) -> LogEntry:
         """Forget images with all that was said of them; by default those that are not where they were.
 
@@ -338,7 +338,7 @@ class Project:
             )
         return found
 
-    @correction(number=Kind.ENTRY)
+    @correction(Kind.ENTRY)
     def undo(self, number: int | None = None) -> LogEntry:
         """Take the newest correction back.
 
@@ -350,7 +350,7 @@ class Project:
         """
         return self.correct(lambda: self._latest(self.registry.newest, number) and self.registry.undo())
 
-    @correction(number=Kind.ENTRY)
+    @correction(Kind.ENTRY)
     def redo(self, number: int | None = None) -> LogEntry:
         """Do again what was undone last; arguments and errors are those of `undo`."""
         return self.correct(lambda: self._latest(self.registry.next_redo, number) and self.registry.redo())
