@@ -19,7 +19,7 @@ from torch import Tensor
 from promptccd.data.loaders import Progress
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.discovery.intake.intake import Intake, IntakeFile
+from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError, one_line
@@ -27,9 +27,9 @@ from promptccd.methods.gcd import GCDModel
 from promptccd.methods.processes import sent
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import PREPROCESSOR, find_model
-from promptccd.runs.first_model import published_processor, rim_not_seen
 from promptccd.runs.predict import load_model
 from promptccd.runs.stage import load_view, require_undamaged
+from promptccd.runs.start import published_processor, rim_not_seen
 from promptccd.training.devices import has_bf16, in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
