@@ -38,7 +38,8 @@ class InPrecision(RunEvaluation):
             seed=training.seed,
         )
         for stage in range(1, self.num_stages):
-            rule.discover(self.features_of_stage(stage), self.count_of_stage(stage).count)
+            features = self.features(stage, self.images[: stage + 1])
+            rule.discover(features, self.count_of_stage(stage).count)
         return rule.assigned[1:]
 
 

@@ -46,8 +46,7 @@ from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
 from promptccd.runs import RunDirectory, RunEvaluation, train_run
-from promptccd.runs.first_model import ensure_backbone
-from promptccd.runs.start import stage_stream
+from promptccd.runs.start import ensure_backbone, stage_stream
 from promptccd.trainer import CategoryDiscoveryTrainer
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar

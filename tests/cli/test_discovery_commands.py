@@ -9,7 +9,6 @@ import pytest
 
 from promptccd.cli.main import main, parse
 from promptccd.cli.page_commands import _find_groups, _place_beside
-from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError
 from tests.conftest import coloured_images
 from tests.discovery.corrected import registry_in
@@ -218,7 +217,7 @@ def test_a_day_of_corrections(found, capsys, caplog) -> None:
         (("list", "0"), "Expected list alone, got ['0']"),
         (("split",), "Expected split ID"),
         (("split", "0", "abc"), "No image here is called 'abc'"),
-        (("move", "0"), "Expected move ID IMAGE"),
+        (("move", "0"), "Expected move ID|none IMAGE"),
         (("move", "0", "abc"), "No image here is called 'abc'"),
         (("dissolve", "0"), "was labelled at stage 0"),
         (("dissolve",), "Expected dissolve ID"),
@@ -234,12 +233,12 @@ def test_a_day_of_corrections(found, capsys, caplog) -> None:
     ],
 )
 def test_corrections_that_cannot_be_are_one_line_and_change_nothing(found, capsys, action, said) -> None:
-    before = {path.name: path.read_bytes() for path in (found / PROJECT).iterdir() if path.is_file()}
+    before = registry_in(found).state_hash()
     code, _, err = run(capsys, "categories", found, *action)
     assert code == 2
     assert said in err
     assert "Traceback" not in err
-    assert before == {path.name: path.read_bytes() for path in (found / PROJECT).iterdir() if path.is_file()}
+    assert before == registry_in(found).state_hash()
 
 
 def test_a_folder_without_categories_is_named(tmp_path, capsys) -> None:

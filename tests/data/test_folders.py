@@ -521,7 +521,7 @@ def test_what_was_saved_is_read_beside_other_files(tmp_path: Path) -> None:
         table.unlink()
     (tmp_path / "several" / "cover.png").unlink()
     for place in ("one", "several"):
-        with pytest.raises(DataError, match="Could not load dataset"):
+        with pytest.raises(DataError, match="holds no image that can be used"):
             load_images(str(tmp_path / place))
 
 

@@ -131,7 +131,8 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
     assert kept == set(session.current.keys) - set(session.registry.members_of(junk.id))
     assert len(_stage_of(session).sample_ids) == len(kept) < len(session.current.keys)
     before = session.registry.prototypes[session.registry.category(junk.id).prototype_row].copy()
-    carry_prototypes(session.registry, {junk.id: np.full(len(before), 0.25)})
+    found = session.assignment()
+    carry_prototypes(session.registry, found, found.features + 0.25)
     after = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
     np.testing.assert_allclose(after, before + 0.25, atol=1e-6)
     session.registry.edit(Move(sorted(kept)[3:], junk.id))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from promptccd.discovery import SeenFiles, remembered
+from promptccd.discovery import SeenFiles, stage_grouping
 from promptccd.discovery.grouping import EarlierImages, KnownCategories
-from promptccd.discovery.remembered import Remembered
+from promptccd.discovery.stage_grouping import Remembered
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
 from promptccd.registry import CategoryRegistry, Confirm, Move, StageGroups
@@ -65,7 +65,7 @@ def test_with_too_few_earlier_images_there_is_nothing_to_compare_with(tmp_path: 
 def test_of_many_earlier_images_some_are_drawn_by_the_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered, "MOST_REMEMBERED", 110)
+    monkeypatch.setattr(stage_grouping, "MOST_REMEMBERED", 110)
     registry, cache = seen([400, 5]), kept(tmp_path, 400)
     drawn = [Remembered(registry, SPACE, cache).before(1, 5, [0, 1], seed) for seed in (1, 1, 2)]
     rows = [each.rows.tolist() for each in drawn if each is not None]

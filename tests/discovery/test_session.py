@@ -17,6 +17,7 @@ from promptccd.discovery.groups import group_views
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import corrections
 from promptccd.discovery.report import write_page
+from promptccd.discovery.stage_grouping import Remembered
 from promptccd.errors import DataError, DivergedError, RegistryError
 from promptccd.registry import Answer, Merge, NotACategory, Rename, load_registry, save_registry
 from promptccd.runs import load_model
@@ -423,4 +424,4 @@ def test_features_of_the_same_space_are_remembered(session, albums):
     found = session.remembered.features([*reversed(first.keys)])
     assert [*found] == [*reversed(first.keys)]
     assert torch.equal(torch.stack([*found.values()]), first.features.flip(0))
-    assert not session.remembered_in("of another model").features(first.keys)
+    assert not Remembered(session.registry, "of another model", session.seen).features(first.keys)

@@ -18,8 +18,8 @@ from promptccd.hub import fetch_stages, verify
 from promptccd.models import CheckpointError
 from promptccd.models.checkpoint import _user, find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
-from promptccd.runs.first_model import published_processor
 from promptccd.runs.stage import FROZEN, LEARNT
+from promptccd.runs.start import published_processor
 from tests.hub.server import PORTAL, Fault, Hub, Request
 
 NAME = "user/run-stage3"

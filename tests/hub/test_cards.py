@@ -7,7 +7,9 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from huggingface_hub import HfApi, ModelCard
 from PIL import Image
 
@@ -17,9 +19,8 @@ from promptccd.data import StageStream
 from promptccd.errors import HubError
 from promptccd.hub import push_run
 from promptccd.models import load_configuration
-from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.card import Example, card_in_repository, stage_card
-from promptccd.runs.provenance import Source
+from promptccd.runs import RunDirectory, card, train_run
+from promptccd.runs.card import Example, Source, card_in_repository, stage_card
 from promptccd.training.history import EpochRecord
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
@@ -161,29 +162,25 @@ def test_the_headline_comes_first_for_readers_and_for_the_hub(digits: RunDirecto
 
 
 def card_with(digits: RunDirectory, **changes: object) -> str:
-    values = {
-        "name": "r",
-        "fingerprint": "f",
-        "images": [],
-        "category_sizes": {},
-        "scores": None,
-        "made_with": {},
-    }
-    return stage_card(load_configuration(digits.stage(0)), digits.recipe, **(values | changes))
+    ids, device = np.asarray(digits.assignments(0)["category_ids"]), torch.device("cpu")
+    config = load_configuration(digits.stage(0))
+    return stage_card(digits, config, fingerprint="f", category_ids=ids, device=device, **changes)
 
 
 def test_a_category_name_cannot_leave_its_cell(digits: RunDirectory) -> None:
-    card = card_with(digits, examples=[Example("examples/1.png", b"", "a | b\n<b>*c*", False)])
-    assert r"| **a \| b \<b\>\*c\*** (discovered) |" in card
+    text = card_with(digits, examples=[Example("examples/1.png", b"", "a | b\n<b>*c*", False)])
+    assert r"| **a \| b \<b\>\*c\*** (discovered) |" in text
 
 
-def test_the_log_of_a_long_stage_is_evenly_spaced(digits: RunDirectory) -> None:
+def test_the_log_of_a_long_stage_is_evenly_spaced(
+    digits: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     epochs = [EpochRecord(0, number, 1, {"loss": number / 10}, 0.01, 1.0) for number in range(200)]
     for count, shown, last in ((200, 20, ("200", "19.9")), (3, 3, ("3", "0.2"))):
-        rows = re.findall(
-            r"^\| (\d+) \| ([\d.]+) \| 0.01 \|$", card_with(digits, history=epochs[:count]), re.MULTILINE
-        )
+        monkeypatch.setattr(card, "read_history", lambda run, count=count: epochs[:count])
+        rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| 0.01 \|$", card_with(digits), re.MULTILINE)
         assert (len(rows), rows[0], rows[-1]) == (shown, ("1", "0"), last)
+    monkeypatch.setattr(card, "read_history", lambda run: [])
     assert "<details>" not in card_with(digits)
 
 
@@ -199,9 +196,8 @@ def test_addresses_come_from_the_package(
         f"Project-URL: Documentation, {address}/docs\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    card = card_with(digits)
-    assert f"- Code: [promptccd]({address})" in card
-    assert f"- Documentation: [docs]({address}/docs)" in card
-    assert (
-        "- Paper: Effective Prompt Pool Learning for Continual Category Discovery (Cendra, Li, Han)" in card
-    )
+    text = card_with(digits)
+    assert f"- Code: [promptccd]({address})" in text
+    assert f"- Documentation: [docs]({address}/docs)" in text
+    paper = "- Paper: Effective Prompt Pool Learning for Continual Category Discovery (Cendra, Li, Han)"
+    assert paper in text

@@ -12,8 +12,7 @@ from huggingface_hub import ModelCard
 from promptccd.errors import HubError
 from promptccd.hub import fetch_stages, push_run, verify
 from promptccd.runs import RunDirectory
-from promptccd.runs.card import merge_card
-from promptccd.runs.provenance import OWN, Licence, Source, licence_of, licence_on
+from promptccd.runs.card import OWN, Licence, Source, licence_of, licence_on, merge_card
 from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe

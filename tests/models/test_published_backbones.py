@@ -22,8 +22,8 @@ from promptccd.discovery import DiscoverySession
 from promptccd.errors import ConfigurationError
 from promptccd.runs import RunDirectory
 from promptccd.runs.evaluate import RunEvaluation
-from promptccd.runs.first_model import evaluation_view
 from promptccd.runs.stage import load_view
+from promptccd.runs.start import evaluation_view
 from promptccd.runs.train import train_run
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe

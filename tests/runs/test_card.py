@@ -8,9 +8,14 @@ import re
 import shutil
 import socket
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
@@ -21,9 +26,9 @@ from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.paper import published_results
-from promptccd.models import VARIANTS
+from promptccd.models import VARIANTS, CategoryDiscoveryConfig
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.card import BEGIN, END, merge_card, stage_card
+from promptccd.runs.card import BEGIN, END, OWN, merge_card, stage_card
 from promptccd.training.recipe import Recipe, recipe_path, recipes_in
 from tests.shipped_recipes import HUB_CONFIGS
 
@@ -57,26 +62,31 @@ def card_of(
         },
     )
     rows = [StageScore(index, 70.1234, 80.5, 60.25, total, 90) for index in range(1, stage + 1)]
-    return stage_card(
-        config,
-        recipe,
-        name="my-run",
-        fingerprint="f" * 64,
-        images=[
-            {
-                "stage": index,
-                "images": 100,
-                "used": 97,
-                "skipped": {"5": "cut short"},
-                "conflicting": {"6": 7, "7": 6},
-            }
-            for index in range(4)
-        ],
-        category_sizes={total - 1: 17},
-        scores=ContinualScore("cacc", rows[:num_scored]),
-        made_with={"promptccd": "0.1.0", "torch": "2.13.0", "on": "x86_64 CPU"},
-        corrections=corrections,
+    left_out = {"skipped": {"5": "cut short"}, "conflicting": {"6": 7, "7": 6}}
+    images = [{"stage": index, "images": 100, "used": 97, **left_out} for index in range(4)]
+    run = unmade_run(recipe, images, ContinualScore("cacc", rows[:num_scored]))
+    return written_card(run, config, corrections=corrections)
+
+
+def unmade_run(recipe: Recipe, images: list[dict], results: ContinualScore | None) -> Any:
+    """A run that has records and no folder."""
+    run = RunDirectory("my-run")
+    return SimpleNamespace(
+        path=run.path,
+        name=run.name,
+        recipe=recipe,
+        results=results,
+        fetched={},
+        manifest={"licence": asdict(OWN)},
+        read=lambda name: {"stages": images},
+        made_with=lambda device: {"promptccd": "0.1.0", "torch": "2.13.0", "on": "x86_64 CPU"},
     )
+
+
+def written_card(run: Any, config: CategoryDiscoveryConfig, **changes: object) -> str:
+    """The card of a stage whose last category has 17 images."""
+    ids, device = np.full(17, len(config.category_ids) - 1), torch.device("cpu")
+    return stage_card(run, config, fingerprint="f" * 64, category_ids=ids, device=device, **changes)
 
 
 def test_a_card_says_why_images_were_left_out() -> None:
@@ -348,14 +358,11 @@ def test_a_folder_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_names_cannot_end_the_block_and_long_lists_end() -> None:
     names = [f"x {END} `y`", *(f"kind {item}" for item in range(139))]
-    card = card_of(recipe_of("promptccd-cub"), stage=0)
     recipe = recipe_of("promptccd-cub")
     config = VARIANTS["promptccd"].config_class(
         stage=0, num_known=140, category_ids=list(range(140)), category_names=names
     )
-    card = stage_card(
-        config, recipe, name="r", fingerprint="f", images=[], category_sizes={}, scores=None, made_with={}
-    )
+    card = written_card(unmade_run(recipe, [], None), config)
     assert "... and 90 more" in card
     assert card.splitlines().count(END) == 1
     assert merge_card(card, card) == card

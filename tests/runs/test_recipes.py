@@ -12,9 +12,7 @@ from promptccd.methods import METHODS as METHOD_TABLE
 from promptccd.reports.paper_tables import TablePlan
 from promptccd.reports.sweep import Settings
 from promptccd.runs import load_model, train_run
-from promptccd.runs.first_model import model_options
-from promptccd.runs.start import record_of, require_same
-from promptccd.runs.train import _in_precision
+from promptccd.runs.start import model_options, record_of, require_same
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
@@ -45,14 +43,6 @@ def test_given_counts_are_one_for_each_unlabelled_stage_and_hold_what_is_labelle
         ConfigurationError, match="a number for each of 3 unlabelled stages, none below the 7 labelled"
     ):
         Recipe.from_yaml("promptccd-digits", given)
-
-
-def test_what_auto_became_is_recorded_and_what_was_given_stays() -> None:
-    for given, became in (("auto", "bf16"), ("no", "no"), ("bf16", "bf16")):
-        recipe = Recipe.from_yaml("promptccd-digits", {"training": {"mixed_precision": given}})
-        found = _in_precision(recipe, "bf16")
-        assert found.training.mixed_precision == became
-        assert _in_precision(found, "no") == found
 
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step

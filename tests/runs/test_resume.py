@@ -22,8 +22,7 @@ from promptccd.errors import DivergedError, InterruptedRunError, RunError, Split
 from promptccd.locks import FolderLock
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import RunDirectory, explain_image, predict_folder, train_run
-from promptccd.runs.first_model import evaluation_view
-from promptccd.runs.start import record_of, require_recipe, stage_stream
+from promptccd.runs.start import evaluation_view, record_of, require_recipe, stage_stream
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer, TrainingState

@@ -15,8 +15,8 @@ from promptccd import PromptCCDModel, systems
 from promptccd.cli.main import main
 from promptccd.disk import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.runs import train_run
-from promptccd.runs.first_model import model_on_meta
 from promptccd.runs.stage import FROZEN, LEARNT, find_frozen, frozen_names, neighbouring_stages, save_shards
+from promptccd.runs.start import model_on_meta
 from promptccd.training.recipe import Recipe, recipe_folder, recipe_path
 from tests.conftest import quick_recipe
 from tests.crash.system_calls import Call, Verdict, can_watch, run_watched

@@ -12,8 +12,8 @@ from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.reports import plan_cells
-from promptccd.runs import RunDirectory, first_model
-from promptccd.runs.first_model import require_whole_patches, rim_not_seen
+from promptccd.runs import RunDirectory, start
+from promptccd.runs.start import require_whole_patches, rim_not_seen
 from promptccd.runs.train import train_run
 from promptccd.training.accelerator import accelerator_for
 from promptccd.training.options import TrainingArguments
@@ -114,7 +114,7 @@ def test_a_sweep_asks_no_hub_before_it_starts(recipe_values: dict, tmp_path: Pat
         asked.append((name, hub_options))
         raise OSError("the Hub cannot be reached")
 
-    monkeypatch.setattr(first_model, "backbone_configuration", configuration)
+    monkeypatch.setattr(start, "backbone_configuration", configuration)
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(
         str(odd(recipe_values) | {"model": {"backbone": "lab/dino"}, "training": {"epochs": 1}})

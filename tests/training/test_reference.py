@@ -26,9 +26,8 @@ from promptccd.methods import LOSSES, method_named
 from promptccd.models.auto import load_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
-from promptccd.runs.first_model import initial_model
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import stage_stream
+from promptccd.runs.start import initial_model, stage_stream
 from promptccd.training.history import HISTORY, read_history
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
@@ -288,8 +287,7 @@ def recipe_of(method: str, folder: Path, run: Path, **training: Any) -> Recipe:
 
 def start_of(recipe: Recipe) -> Weights:
     """First values of all that learns, by the names of a checkpoint."""
-    assert recipe.model.backbone is not None
-    model = initial_model(recipe, recipe.model.backbone)
+    model = initial_model(recipe, RunDirectory(recipe.training.output_dir))
     shapes = {name: value.shape for name, value in model.named_parameters() if value.requires_grad}
     known = recipe.data.resolved.class_blocks[0]
     shapes |= {  # as stage 0 grows it
@@ -304,7 +302,7 @@ def train_from(start: Weights, recipe: Recipe) -> Recipe:
     """Leave a state before the first step of stage 0, which the run then goes on from."""
     state = {f"model.{name}": value for name, value in start.items()}
     if recipe.model.variant == "promptccd":
-        empty = initial_model(recipe, recipe.model.backbone or "").mixture
+        empty = initial_model(recipe, RunDirectory(recipe.training.output_dir)).mixture
         state |= {f"model.mixture.{name}": value for name, value in empty.named_buffers()}
     folder = Path(recipe.training.output_dir)
     folder.mkdir(parents=True)

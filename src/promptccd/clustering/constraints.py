@@ -4,14 +4,15 @@ Images are named by a key that survives renaming and copying, such as the hash o
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 from promptccd.errors import DataError
 
 Pair = tuple[str, str]
+Key = TypeVar("Key", str, int)
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class GroupingConstraints:
         forbidden: categories that an image must not get, by image.
 
     Raises:
-        DataError: no grouping can satisfy all of them (the message names the keys), a key is no text, or a category
-            no integer >= 0.
+        DataError: no grouping can satisfy all of them; the message names the keys.
     """
 
     must_link: tuple[Pair, ...] = ()
@@ -39,16 +39,15 @@ class GroupingConstraints:
     forbidden: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        must, cannot = _pairs(self.must_link, "must_link"), _pairs(self.cannot_link, "cannot_link")
-        pinned = {_image_key(key): _category_id(self.pinned[key]) for key in sorted(self.pinned)}
-        forbidden = {
-            _image_key(key): frozenset(_category_id(each) for each in self.forbidden[key])
-            for key in sorted(self.forbidden)
-            if self.forbidden[key]
+        must, cannot = ({_sorted_pair(*pair) for pair in each} for each in (self.must_link, self.cannot_link))
+        values = {
+            "must_link": tuple(sorted(pair for pair in must if pair[0] != pair[1])),
+            "cannot_link": tuple(sorted(cannot)),
+            "pinned": dict(sorted(self.pinned.items())),
+            "forbidden": {key: frozenset(each) for key, each in sorted(self.forbidden.items()) if each},
         }
-        for key, value in {"cannot_link": cannot, "pinned": pinned, "forbidden": forbidden}.items():
-            object.__setattr__(self, key, value)
-        object.__setattr__(self, "must_link", tuple(pair for pair in must if pair[0] != pair[1]))
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         self._refuse_contradictions()
 
     @property
@@ -75,11 +74,11 @@ class GroupingConstraints:
 
     def component_rivals(self) -> frozenset[Pair]:
         """Pairs of components that must be apart, by representative, the smaller first."""
-        return frozenset(_sorted_pair(self.component_of(key) for key in pair) for pair in self.cannot_link)
+        return frozenset(_sorted_pair(*map(self.component_of, pair)) for pair in self.cannot_link)
 
     @cached_property
     def _representatives(self) -> dict[str, str]:
-        return _linked_components(self.must_link)
+        return linked_components(self.must_link)
 
     def _refuse_contradictions(self) -> None:
         for first, second in self.cannot_link:
@@ -132,43 +131,21 @@ class GroupingConstraints:
         return " = ".join(chain)
 
 
-def _linked_components(links: Iterable[Pair]) -> dict[str, str]:
-    """The least key of every linked image's component."""
-    parents: dict[str, str] = {}
+def linked_components(links: Iterable[tuple[Key, Key]]) -> dict[Key, Key]:
+    """The least member of every linked one's component."""
+    parents: dict[Key, Key] = {}
 
-    def root(key: str) -> str:
+    def root(key: Key) -> Key:
         while parents.setdefault(key, key) != key:
             parents[key] = parents[parents[key]]
             key = parents[key]
         return key
 
-    for pair in links:
-        low, high = _sorted_pair(root(key) for key in pair)
+    for one, two in links:
+        low, high = sorted((root(one), root(two)))
         parents[high] = low
     return {key: root(key) for key in parents}
 
 
-def _sorted_pair(keys: Iterable[str]) -> Pair:
-    first, second = sorted(keys)
-    return first, second
-
-
-def _pairs(pairs: Iterable[Collection[str]], name: str) -> tuple[Pair, ...]:
-    found = set()
-    for pair in pairs:
-        if isinstance(pair, str) or len(pair) != 2:
-            raise DataError(f"Expected pairs of image keys in {name}, got {pair!r}.")
-        found.add(_sorted_pair(_image_key(key) for key in pair))
-    return tuple(sorted(found))
-
-
-def _image_key(key: Any) -> str:
-    if not isinstance(key, str):
-        raise DataError(f"Expected the key of an image to be text, got {key!r}.")
-    return key
-
-
-def _category_id(category: Any) -> int:
-    if isinstance(category, bool) or not hasattr(category, "__index__") or int(category) < 0:
-        raise DataError(f"Expected a category id to be an integer >= 0, got {category!r}.")
-    return int(category)
+def _sorted_pair(one: str, two: str) -> Pair:
+    return (one, two) if one <= two else (two, one)

@@ -7,10 +7,11 @@ are. A fingerprint covers the ids, the categories, the labels they were cut by a
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ class CategorySplit:
             raise DataError(f"This split {newer}")
         split = cls(
             class_blocks=tuple(values["class_blocks"]),
-            cuts=tuple(tuple(row) for row in values["cuts"]),
+            cuts=tuple(map(tuple, values["cuts"])),
             seed=values["seed"],
             categories=tuple(values["categories"]),
             sample_ids=tuple(np.asarray(ids, dtype=np.int64) for ids in values["sample_ids"]),
@@ -173,7 +174,19 @@ Fingerprint = Callable[
     [np.ndarray, Sequence[str]], str
 ]  # sha256 of a data set's content, of labels and categories
 Cuts = tuple[tuple[float, ...], ...]
-_Parts = tuple[np.ndarray, Sequence[str], tuple[int, ...], Cuts, list[np.ndarray]]
+_Draw = Callable[
+    [int, int, np.ndarray], Sequence[np.ndarray]
+]  # category, its first stage, its rows -> rows by stage
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a rule cuts: old category ids in their new order, block sizes, cuts, and what every stage draws."""
+
+    order: Sequence[int]
+    blocks: tuple[int, ...]
+    cuts: Cuts
+    draw: _Draw
 
 
 def cut_by_rule(
@@ -215,104 +228,83 @@ def cut_by_rule(
     """
     if rule not in SPLIT_RULES:
         raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
-    labels, names, blocks, table, parts = SPLIT_RULES[rule](labels, categories, class_blocks, cuts, seed)
-    ordered = tuple(np.sort(ids).astype(np.int64) for ids in parts)
-    for stage, ids in enumerate(ordered):
+    plan = SPLIT_RULES[rule](categories, class_blocks, cuts, seed)
+    new_labels = np.full(len(labels), UNUSED, dtype=np.int64)
+    drawn: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in plan.blocks]
+    first_stages = np.repeat(np.arange(len(plan.blocks)), plan.blocks).tolist()
+    for new, (old, first) in enumerate(zip(plan.order, first_stages, strict=True)):
+        for stage, rows in enumerate(plan.draw(old, first, np.flatnonzero(labels == old)), start=first):
+            drawn[stage].append(rows)
+            new_labels[rows] = new
+    sample_ids = tuple(np.sort(np.concatenate(each)) for each in drawn)
+    for stage, ids in enumerate(sample_ids):
         if len(ids) == 0:
             raise DataError(
-                f"Stage {stage} has no image: class_blocks {list(blocks)} and the cuts leave it none of the "
+                f"Stage {stage} has no image: class_blocks {list(plan.blocks)} and the cuts leave it none of the "
                 f"{np.count_nonzero(labels >= 0)} images. Give more images per category, or other class_blocks or cuts."
             )
-    counts = tuple(
-        StageCount(
-            stage=stage,
-            images=len(ids),
-            classes=len(np.unique(labels[ids])),
-            old_share=round(float(np.mean(labels[ids] < blocks[0])), 4),
-        )
-        for stage, ids in enumerate(ordered)
-    )
-    content = fingerprint(labels, names)
-    return labels, CategorySplit(blocks, table, seed, tuple(names), ordered, counts, content, rule)
+    names = tuple(categories[old] for old in plan.order)
+    counts = tuple(_count(stage, new_labels[ids], plan.blocks[0]) for stage, ids in enumerate(sample_ids))
+    content = fingerprint(new_labels, names)
+    return new_labels, CategorySplit(plan.blocks, plan.cuts, seed, names, sample_ids, counts, content, rule)
 
 
-def _cut_mixed(
-    labels: np.ndarray,
-    categories: Sequence[str],
-    class_blocks: Sequence[int],
-    cuts: Sequence[Sequence[float]] | None,
-    seed: int,
-) -> _Parts:
+def _count(stage: int, labels: np.ndarray, num_known: int) -> StageCount:
+    old_share = round(float(np.mean(labels < num_known)), 4)
+    return StageCount(stage, len(labels), len(np.unique(labels)), old_share)
+
+
+def _mixed(
+    categories: Sequence[str], class_blocks: Sequence[int], cuts: Sequence[Sequence[float]] | None, seed: int
+) -> _Plan:
     blocks = _checked_blocks(class_blocks, categories)
-    table = _checked_cuts(usual_cuts(len(blocks)) if cuts is None else cuts, len(blocks))
-    parts: list[list[np.ndarray]] = [[] for _ in blocks]
-    for category, first in enumerate(np.repeat(np.arange(len(blocks)), blocks).tolist()):
-        ids = np.flatnonzero(labels == category)
-        shuffled = numpy_generator("split", seed, category).permutation(ids)
-        bounds = np.cumsum(cut_sizes(len(ids), table[first]))[:-1]
-        for stage, part in enumerate(np.split(shuffled, bounds), start=first):
-            parts[stage].append(part)
-    return labels, categories, blocks, table, [np.concatenate(each) for each in parts]
+    table = usual_cuts(len(blocks)) if cuts is None else _checked_cuts(cuts, len(blocks))
+
+    def draw(category: int, first: int, rows: np.ndarray) -> Sequence[np.ndarray]:
+        bounds = np.cumsum(cut_sizes(len(rows), table[first]))[:-1]
+        return np.split(numpy_generator("split", seed, category).permutation(rows), bounds)
+
+    return _Plan(range(len(categories)), blocks, table, draw)
 
 
 LABELLED_SHARE = 0.8  # 400 of CIFAR-100's 500 images of a known category
 DRAWN_SHARE = 0.6  # 300 of 500 images of a novel category, in every session from its first on
 
 
-def _cut_sessions(
-    labels: np.ndarray,
-    categories: Sequence[str],
-    class_blocks: Sequence[int],
-    cuts: Sequence[Sequence[float]] | None,
-    seed: int,
-) -> _Parts:
+def _sessions(
+    categories: Sequence[str], class_blocks: Sequence[int], cuts: Sequence[Sequence[float]] | None, seed: int
+) -> _Plan:
     blocks = _checked_blocks(class_blocks, categories)
     if cuts is not None:
         raise DataError(
             f"split_rule sessions has shares of its own, got cuts {[list(row) for row in cuts]}: "
             "leave cuts none, or give split_rule mixed."
         )
-    novel = np.arange(blocks[0], len(categories))
-    order = [
-        *range(blocks[0]),
-        *numpy_generator("order of novel categories", seed).permutation(novel).tolist(),
-    ]
-    parts: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in blocks]
-    renamed = np.full(len(labels), UNUSED, dtype=np.int64)
-    for new, (old, first) in enumerate(
-        zip(order, np.repeat(np.arange(len(blocks)), blocks).tolist(), strict=True)
-    ):
-        rows = np.flatnonzero(labels == old)
+    novel = numpy_generator("order of novel categories", seed).permutation(
+        np.arange(blocks[0], len(categories))
+    )
+
+    def draw(category: int, first: int, rows: np.ndarray) -> Sequence[np.ndarray]:
         if first == 0:
-            shuffled = numpy_generator("split", seed, old).permutation(rows)
+            shuffled = numpy_generator("split", seed, category).permutation(rows)
             labelled = int(len(rows) * LABELLED_SHARE)
-            drawn = [shuffled[:labelled], *np.array_split(shuffled[labelled:], len(blocks) - 1)]
-        else:
-            size = int(len(rows) * DRAWN_SHARE)
-            drawn = [
-                numpy_generator("session", seed, old, session).permutation(rows)[:size]
-                for session in range(first, len(blocks))
-            ]
-        for stage, part in enumerate(drawn, start=first):
-            parts[stage].append(part)
-            renamed[part] = new
-    names = [categories[old] for old in order]
-    return renamed, names, blocks, (), [np.concatenate(each) for each in parts]
+            return [shuffled[:labelled], *np.array_split(shuffled[labelled:], len(blocks) - 1)]
+        size = int(len(rows) * DRAWN_SHARE)
+        sessions = range(first, len(blocks))
+        return [
+            numpy_generator("session", seed, category, each).permutation(rows)[:size] for each in sessions
+        ]
+
+    return _Plan([*range(blocks[0]), *novel.tolist()], blocks, (), draw)
 
 
-def _cut_whole(
-    labels: np.ndarray,
-    categories: Sequence[str],
-    class_blocks: Sequence[int],
-    cuts: Sequence[Sequence[float]] | None,
-    seed: int,
-) -> _Parts:
-    return labels, categories, (len(categories),), ((1.0,),), [np.flatnonzero(labels >= 0)]
+def _whole(
+    categories: Sequence[str], class_blocks: Sequence[int], cuts: Sequence[Sequence[float]] | None, seed: int
+) -> _Plan:
+    return _Plan(range(len(categories)), (len(categories),), ((1.0,),), lambda category, first, rows: [rows])
 
 
-SPLIT_RULES: dict[
-    str, Callable[[np.ndarray, Sequence[str], Sequence[int], Sequence[Sequence[float]] | None, int], _Parts]
-] = {"mixed": _cut_mixed, "sessions": _cut_sessions, "whole": _cut_whole}
+SPLIT_RULES = {"mixed": _mixed, "sessions": _sessions, "whole": _whole}
 
 
 def split_in_streams(
@@ -331,34 +323,30 @@ def split_in_streams(
         contents: see `CategorySplit`.
         seed: of the run.
     """
-    counts = [StageCount(0, len(sample_ids[0]), num_known, 1.0)]
-    counts += [StageCount(stage, len(ids), None, None) for stage, ids in enumerate(sample_ids[1:], start=1)]
-    blocks = (num_known, *[0] * (len(sample_ids) - 1))
-    content = hashlib.sha256("\n".join(contents).encode()).hexdigest()
+    known, *arriving = map(len, sample_ids)
+    streams = [StageCount(stage, images, None, None) for stage, images in enumerate(arriving, start=1)]
     return CategorySplit(
-        blocks,
-        (),
-        seed,
-        tuple(categories),
-        tuple(sample_ids),
-        tuple(counts),
-        content,
-        "streams",
-        tuple(contents),
+        class_blocks=(num_known, *[0] * len(arriving)),
+        cuts=(),
+        seed=seed,
+        categories=tuple(categories),
+        sample_ids=tuple(sample_ids),
+        counts=(StageCount(0, known, num_known, 1.0), *streams),
+        data_fingerprint=hashlib.sha256("\n".join(contents).encode()).hexdigest(),
+        rule="streams",
+        contents=tuple(contents),
     )
 
 
 def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> tuple[int, ...]:
-    """The block sizes as integers, if they fit the categories."""
+    """The block sizes, if they fit the categories."""
     num_categories = len(categories)
-    listed = (
-        [] if isinstance(class_blocks, str) or not isinstance(class_blocks, Iterable) else list(class_blocks)
-    )
-    if not listed or any(not isinstance(each, Real) or isinstance(each, bool) or each % 1 for each in listed):
+    try:
+        blocks = tuple(map(operator.index, class_blocks))
+    except TypeError:
         raise DataError(
             f"Expected class_blocks of whole numbers of categories, got {class_blocks!r}: for example [7, 1, 1, 1]."
-        )
-    blocks = tuple(int(block) for block in listed)
+        ) from None
     if num_categories < 2:
         raise DataError(
             f"The data set has {num_categories} category; discovery needs at least 2. "
@@ -370,9 +358,10 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
             "for example [7, 1, 1, 1] labels 7 categories and brings 3 new ones, one per stage."
         )
     if sum(blocks) != num_categories:
+        more = f" and {num_categories - MOST_NAMES} more" if num_categories > MOST_NAMES else ""
         raise BlocksError(
             f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} categories "
-            f"({_first_names(categories)})",
+            f"({', '.join(map(display_name, categories[:MOST_NAMES]))}{more})",
             f"let the blocks sum to {num_categories}, such as --class_blocks "
             f"{' '.join(map(str, fitting_blocks(num_categories, len(blocks))))}",
         )
@@ -386,13 +375,7 @@ def fitting_blocks(num_categories: int, num_blocks: int) -> list[int]:
     return [num_categories - later * each, *[each] * later]
 
 
-def _first_names(names: Sequence[str]) -> str:
-    """The first names, for a message."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(display_name(name) for name in names[:MOST_NAMES]) + more
-
-
-def usual_cuts(num_stages: int) -> tuple[tuple[float, ...], ...]:
+def usual_cuts(num_stages: int) -> Cuts:
     """`PAPER_CUTS`, which are for four stages; for other numbers of stages a similar table of our own.
 
     Stage 0 takes as much of its categories as in the paper, a later one 0.7 of its new categories, and the stages that
@@ -400,25 +383,23 @@ def usual_cuts(num_stages: int) -> tuple[tuple[float, ...], ...]:
     """
     if num_stages == len(PAPER_CUTS):
         return PAPER_CUTS
-    rows = []
-    for stage in range(num_stages):
-        later = num_stages - stage - 1
-        own = PAPER_CUTS[0][0] if stage == 0 else PAPER_CUTS[1][0]
-        rows.append((own if later else 1.0, *(1 / left for left in range(later, 0, -1))))
-    return tuple(rows)
+    own = [PAPER_CUTS[0][0], *[PAPER_CUTS[1][0]] * (num_stages - 2)]
+    rows = [
+        (share, *(1 / left for left in range(num_stages - stage - 1, 0, -1)))
+        for stage, share in enumerate(own)
+    ]
+    return (*rows, (1.0,))
 
 
-def _checked_cuts(cuts: Sequence[Sequence[float]], num_stages: int) -> tuple[tuple[float, ...], ...]:
-    table = tuple(tuple(float(ratio) for ratio in row) for row in cuts)
-    lengths = [len(row) for row in table]
-    expected = list(range(num_stages, 0, -1))
+def _checked_cuts(cuts: Sequence[Sequence[float]], num_stages: int) -> Cuts:
+    table = tuple(tuple(map(float, row)) for row in cuts)
+    lengths, expected = [*map(len, table)], [*range(num_stages, 0, -1)]
     if lengths != expected:
         raise DataError(
             f"Expected cuts with rows of {expected} ratios for {num_stages} class blocks, got rows of {lengths}: "
             "row b lists what the stages from b on take of the remainder."
         )
-    wrong = [ratio for row in table for ratio in row if not 0.0 <= ratio <= 1.0]
-    if wrong or any(row[-1] != 1.0 for row in table):
+    if any(row[-1] != 1 or not all(0 <= ratio <= 1 for ratio in row) for row in table):
         raise DataError(
             f"Expected ratios in 0..1 and 1.0 at the end of every row of cuts, got {[list(row) for row in table]}."
         )
@@ -431,7 +412,7 @@ _FIRST_BLOCK_SHARE = 0.7  # as in the split of four stages
 
 def spectrum_split(
     num_categories: int, category_ratio: float, sample_ratio: float, discovery_stages: int = 2
-) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
+) -> tuple[tuple[int, ...], Cuts]:
     """Class blocks and cuts of the spectrum protocol, for `cut_by_rule`.
 
     For 20 categories and the ratios 0.5 and 0.5, the first 10 are labelled, with half of their images.
@@ -453,32 +434,22 @@ def spectrum_split(
             raise DataError(f"Expected 0 < {name} < 1, got {ratio}: it is a share, 0.2 means 20 %.")
     if discovery_stages not in DISCOVERY_STAGES:
         raise DataError(f"Expected discovery_stages to be 1 or 2, got {discovery_stages}.")
-    known = math.floor(_as_decimal(category_ratio) * num_categories)
+    # The decimal number that was written: of 0.29, and not of the float just below it, 100 times is 29.
+    known = math.floor(Fraction(repr(float(category_ratio))) * num_categories)
     new = num_categories - known
     if known < 1 or new < discovery_stages:
         raise DataError(
             f"category_ratio {category_ratio} of {num_categories} categories labels {known} and leaves {new}; expected "
             f"at least 1 and {discovery_stages}, one per discovery stage. Set another category_ratio or num_classes."
         )
-    labelled = _not_below_what_is_written(sample_ratio)
+    # A cut is ``int(images * ratio)``. Products of floats are rounded to the nearest, so that one with a float no less
+    # than the decimal number never falls below a whole number which the decimal number reaches.
+    is_below = Fraction(sample_ratio) < Fraction(repr(float(sample_ratio)))
+    labelled = math.nextafter(sample_ratio, 1.0) if is_below else sample_ratio
     if discovery_stages == 1:
         return (known, new), ((labelled, 1.0), (1.0,))
     first = math.ceil(new / 2)
     return (known, first, new - first), ((labelled, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
-
-
-def _as_decimal(ratio: float) -> Fraction:
-    """The decimal number a person wrote: 0.29, and not the float just below it, of which 100 times is 28."""
-    return Fraction(repr(float(ratio)))
-
-
-def _not_below_what_is_written(ratio: float) -> float:
-    """The nearest float that is no less than the decimal number, because a cut is ``int(images * ratio)``.
-
-    Products of floats are rounded to the nearest, so that one with this ratio never falls below a whole number
-    which the decimal number reaches.
-    """
-    return ratio if Fraction(ratio) >= _as_decimal(ratio) else math.nextafter(ratio, 1.0)
 
 
 def select_rows(
@@ -503,7 +474,8 @@ def select_rows(
     Raises:
         DataError: the order does not name exactly the categories of the data set, or a number is out of range.
     """
-    order, names = _in_class_order(categories, class_order)
+    spellings = [(each,) if isinstance(each, str) else each for each in class_order or categories]
+    order = _in_class_order(categories, spellings)
     used = len(order) if num_classes is None else num_classes
     if not 1 <= used <= len(order):
         raise DataError(
@@ -514,41 +486,37 @@ def select_rows(
     if not 0.0 <= held_out < 1.0:
         raise DataError(f"Expected 0 <= held_out < 1, got {held_out}.")
 
+    names = tuple(spelling[0] for spelling in spellings[:used])
     selected = np.full(len(labels), UNUSED, dtype=np.int64)
-    for new, old in enumerate(order[:used]):
-        rows = np.flatnonzero(labels == old)
-        left_out = numpy_generator("held out", names[new]).permutation(rows)[: int(len(rows) * held_out)]
+    for new, name in enumerate(names):
+        rows = np.flatnonzero(labels == order[new])
+        left_out = numpy_generator("held out", name).permutation(rows)[: int(len(rows) * held_out)]
         wanted = np.sort(left_out) if held_out_only else np.setdiff1d(rows, left_out)
         selected[wanted[:images_per_class]] = new
-    return selected, names[:used]
+    return selected, names
 
 
-def _in_class_order(
-    categories: Sequence[str], class_order: Sequence[CategoryName] | None
-) -> tuple[list[int], tuple[str, ...]]:
-    """The present ids in the order of the new ones, and the names to show."""
-    if class_order is None:
-        return list(range(len(categories))), tuple(categories)
+def _in_class_order(categories: Sequence[str], spellings: Sequence[tuple[str, ...]]) -> list[int]:
+    """The present ids in the order of the new ones, of which each has one of several spellings."""
     id_of = {name: index for index, name in enumerate(categories)}
-    spellings = [(entry,) if isinstance(entry, str) else entry for entry in class_order]
     found = [[id_of[name] for name in names if name in id_of] for names in spellings]
-    unknown = [names[0] for names, ids in zip(spellings, found, strict=True) if not ids]
     order = [index for ids in found for index in ids]
-    missing = [name for index, name in enumerate(categories) if index not in order]
-    twice = [categories[index] for index in sorted(set(order)) if order.count(index) > 1]
-    wrong = [
+    wrong = {
+        "it lacks": [names[0] for names, ids in zip(spellings, found, strict=True) if not ids],
+        "it has besides": [categories[index] for index in sorted({*range(len(categories))} - set(order))],
+        "the order repeats": [
+            categories[index] for index, count in sorted(Counter(order).items()) if count > 1
+        ],
+    }
+    differences = [
         f"{what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''} ({len(names)})"
-        for what, names in {
-            "it lacks": unknown,
-            "it has besides": missing,
-            "the order repeats": twice,
-        }.items()
+        for what, names in wrong.items()
         if names
     ]
-    if wrong or len(order) != len(spellings):
+    if differences or len(order) != len(spellings):
         raise DataError(
             f"The class order names {len(spellings)} categories, but this data set differs: "
-            f"{'; '.join(wrong) or 'it has two spellings of one name'}. Give the data set the order was made for, or "
-            "class_order (in a recipe: benchmark) none."
+            f"{'; '.join(differences) or 'it has two spellings of one name'}. Give the data set the order was made "
+            "for, or class_order (in a recipe: benchmark) none."
         )
-    return order, tuple(names[0] for names in spellings)
+    return order

@@ -18,7 +18,6 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
-    image_column_of,
     label_column_of,
     read_categories,
     without_label,
@@ -34,7 +33,7 @@ from promptccd.data.splits import (
     split_in_streams,
 )
 from promptccd.data.streams import Stream, name_of_place, open_streams, read_labels, rest_of
-from promptccd.data.tables import OpenedImages, load_images, open_images
+from promptccd.data.tables import OpenedImages, open_images
 from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
@@ -53,16 +52,19 @@ class Stage:
         sample_ids: row number of every image in the source data set, shape ``(N,)``, ascending.
         num_categories: number of categories seen up to and including this stage (K_t of the paper); of a stream, the
             labelled ones.
-        once: whether a picture counts only where it came first: in a stream of one's own, never in a benchmark.
-        place: what the stream is called, for messages; empty for others.
+        place: what a stream of one's own is called, for messages; empty for others.
     """
 
     index: int
     images: ImageRows
     sample_ids: np.ndarray
     num_categories: int
-    once: bool = field(default=False, kw_only=True)
     place: str = field(default="", kw_only=True)
+
+    @property
+    def once(self) -> bool:
+        """Whether a picture counts only where it came first: in a stream of one's own, never in a benchmark."""
+        return bool(self.place)
 
     def __len__(self) -> int:
         return len(self.sample_ids)
@@ -114,9 +116,8 @@ def _open_dataset(
         return OpenedImages(dataset)
     instead = ""
     if isinstance(dataset, DatasetDict) and dataset:
-        instead = (
-            f" of the splits {', '.join(dataset)}: give one of them, such as dataset[{next(iter(dataset))!r}]"
-        )
+        name = next(iter(dataset))
+        instead = f" of the splits {', '.join(dataset)}: give one of them, such as dataset[{name!r}]"
     elif isinstance(dataset, IterableDataset):
         instead = (
             ", a stream without a length: read it first, Dataset.from_generator(lambda: (yield from stream), "
@@ -131,15 +132,16 @@ def _category_ids(
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
     column = label_column_of(opened.table, label_column)
     table = opened.table.select_columns([column])
-    is_labelled = ~without_label(table, column) if may_lack_labels else np.full(len(table), True)
-    if len(table) and not is_labelled.any():
+    if not (may_lack_labels and len(table)):
+        return read_categories(table, column)
+    labelled = np.flatnonzero(~without_label(table, column))
+    if not len(labelled):
         raise DataError(
             f"No image of {name_of_place(opened.name)!r} has a label (column {column!r}): label some, or group all of "
             "them without: promptccd discover photographs FOLDER --out groups/"
         )
-    labelled = table if is_labelled.all() else table.select(np.flatnonzero(is_labelled))
     ids = np.full(len(table), UNUSED, dtype=np.int64)
-    ids[is_labelled], names = read_categories(labelled, column)
+    ids[labelled], names = read_categories(table.select(labelled), column)
     return ids, names
 
 
@@ -248,8 +250,7 @@ class StageStream(Sequence[Stage]):
             held_out=held_out,
             held_out_only=held_out_only,
         )
-        column = image_column_of(opened.table, image_column)
-        images = ImageRows(opened.table.select_columns([column]), column, image_roots, Decoding(max_pixels))
+        images = ImageRows(opened.table, image_column, image_roots, Decoding(max_pixels))
         images.require_own_files("the data set")
         images = images.with_bit_depth(bit_depth)
         if unlabelled is None or split_rule == "whole":
@@ -266,14 +267,14 @@ class StageStream(Sequence[Stage]):
             whole = images.select(used)
             parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
             return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)
-        named = [each for each in unlabelled if isinstance(each, str)]
-        roots = [*(image_roots or ()), *(root for each in named for root in roots_of(each))]
-        rest = list(rest_of(opened.table, ids == UNUSED, images, name_of_place(opened.name)))
-        arriving = open_streams(unlabelled, split, roots, images.decoding, labelled_place=opened.name)
-        stages, cut, category_ids = _cut_in_streams(
-            images, category_ids, categories, rest, arriving, seed, name_of_place(source.dataset)
-        )
-        theirs = {f"{each.name}: {path}": why for each in arriving for path, why in each.left_out.items()}
+        roots = list(image_roots or ())
+        roots += [root for each in unlabelled if isinstance(each, str) for root in roots_of(each)]
+        streams = rest_of(opened.table, np.flatnonzero(ids == UNUSED), images, name_of_place(opened.name))
+        streams += open_streams(unlabelled, split, roots, images.decoding, len(images), opened.name)
+        if not streams:
+            raise DataError(_nothing_arrives(name_of_place(opened.name), len(categories)))
+        stages, cut, category_ids = _cut_in_streams(images, category_ids, categories, streams, seed)
+        theirs = {f"{each.name}: {path}": why for each in streams for path, why in each.left_out.items()}
         later = read_labels(labels, split, roots, images.decoding)
         return cls(stages, cut, category_ids, source, {**opened.left_out, **theirs}, later)
 
@@ -295,12 +296,10 @@ class StageStream(Sequence[Stage]):
         split, labels, tables = published_tables(name, revision)
         if dataset is None:
             require_images(name, tables)
-        if all("image" in table.column_names for table in tables):
             images = [ImageRows(table, "image", roots_of(name)) for table in tables]
             for stage, rows in enumerate(images):
                 rows.require_own_files(f"stage {stage} of {name!r}")
         else:
-            assert dataset is not None  # without images one was required above
             images = _rows_of(dataset, split, labels, name)
         return cls(_stages_of(images, labels, split), split, labels)
 
@@ -376,31 +375,28 @@ class StageStream(Sequence[Stage]):
             )
 
 
+def _nothing_arrives(place: str, num_categories: int) -> str:
+    hide = ""
+    if num_categories > 1:
+        hide = (
+            " Or hide labels, and score by them: first how many categories are labelled, then how many are new in each "
+            f"stage without labels, such as --class_blocks {' '.join(map(str, fitting_blocks(num_categories, 3)))}"
+        )
+    return (
+        f"All images of {place!r} have a label, and nothing says what arrives without: give it as --unlabelled FOLDER."
+        f"{hide}"
+    )
+
+
 def _cut_in_streams(
     images: ImageRows,
     category_ids: np.ndarray,
     categories: Sequence[str],
-    rest: Sequence[tuple[Stream, np.ndarray]],
-    arriving: Sequence[Stream],
+    streams: Sequence[Stream],
     seed: int,
-    place: str,
 ) -> tuple[list[Stage], CategorySplit, np.ndarray]:
-    """Stage 0 from the rows ``(N,)`` with a category, a stage per stream; those to come add rows at the end."""
-    if not rest and not arriving:
-        number = len(categories)
-        blocks = " ".join(map(str, fitting_blocks(number, 3))) if number > 1 else ""
-        hide = " Or hide labels, and score by them: first how many categories are labelled, then how many are new "
-        hide += f"in each stage without labels, such as --class_blocks {blocks}"
-        raise DataError(
-            f"All images of {place!r} have a label, and nothing says what arrives without: give it as --unlabelled "
-            f"FOLDER.{hide * (number > 1)}"
-        )
+    """Stage 0 from the rows ``(N,)`` with a category, and a stage per stream; and the ids with those of streams."""
     labelled = np.flatnonzero(category_ids != UNUSED)
-    sample_ids, end = [labelled, *(rows for _, rows in rest)], len(images)
-    for each in arriving:
-        sample_ids.append(np.arange(end, end + len(each.images), dtype=np.int64))
-        end += len(each.images)
-    streams = [*(each for each, _ in rest), *arriving]
     nothing = np.empty(0, dtype=np.int64)
     contents = [_data_fingerprint(images.select(labelled), category_ids[labelled], categories)]
     for each in streams:
@@ -408,9 +404,11 @@ def _cut_in_streams(
         if contents[-1] in contents[:-1]:
             twin = streams[contents.index(contents[-1]) - 1].name
             raise DataError(f"The stream {each.name!r} holds the very images of {twin!r}: give them once.")
+    sample_ids = [labelled, *(each.sample_ids for each in streams)]
     split = split_in_streams(len(categories), categories, sample_ids, contents, seed)
+    ids = np.full(max(len(images), streams[-1].sample_ids[-1] + 1), UNUSED, dtype=np.int64)
+    ids[: len(images)] = category_ids
     parts = [images.select(labelled), *(each.images for each in streams)]
-    ids = np.concatenate([category_ids, np.full(end - len(images), UNUSED, dtype=np.int64)])
     return _stages_of(parts, ids, split, [each.name for each in streams]), split, ids
 
 
@@ -424,7 +422,7 @@ def _stages_of(
     stages: list[Stage] = [LabelledStage(0, images[0], first, known, labels[first], split.categories[:known])]
     for index, ids in enumerate(split.sample_ids[1:], start=1):
         place = streams[index - 1] if streams else ""
-        stages.append(Stage(index, images[index], ids, num_seen[index], once=bool(streams), place=place))
+        stages.append(Stage(index, images[index], ids, num_seen[index], place=place))
     return stages
 
 
@@ -432,10 +430,8 @@ def _rows_of(
     dataset: str | Dataset, split: CategorySplit, published: np.ndarray, name: str
 ) -> list[ImageRows]:
     """The images of every stage, from the source data set of a repository that holds only ids."""
-    if isinstance(dataset, str):
-        images = ImageRows(load_images(dataset), roots=roots_of(dataset))
-    else:
-        images = ImageRows(dataset)
+    opened = _open_dataset(dataset, "train", None)
+    images = ImageRows(opened.table, roots=roots_of(opened.name) if opened.name else None)
     images.require_own_files("the source data set")
     images = images.with_bit_depth()
     labels = np.full(len(images), UNUSED, dtype=np.int64)
@@ -449,11 +445,6 @@ def _rows_of(
     return [images.select(ids) for ids in split.sample_ids]
 
 
-def _probed(count: int) -> np.ndarray:
-    """The rows whose pixels tell data sets apart."""
-    return np.unique(np.linspace(0, count - 1, PROBED_IMAGES).astype(int))
-
-
 def _data_fingerprint(images: ImageRows, labels: np.ndarray, categories: Sequence[str]) -> str:
     """Sha256 over all labels and the decoded pixels of evenly spaced images.
 
@@ -461,10 +452,10 @@ def _data_fingerprint(images: ImageRows, labels: np.ndarray, categories: Sequenc
     """
     digest = hashlib.sha256("\n".join(categories).encode())
     digest.update(labels.astype("<i8").tobytes())
-    for row in _probed(len(images)).tolist():
+    probed = np.unique(np.linspace(0, len(images) - 1, PROBED_IMAGES).astype(int))
+    for row in probed.tolist():
         decoded = images.decode(row)
         pixels = decoded.image
-        digest.update(decoded.verdict.note.encode() if pixels is None else bytes(str(pixels.size), "ascii"))
-        if pixels is not None:
-            digest.update(pixels.tobytes())
+        digest.update((decoded.verdict.note if pixels is None else str(pixels.size)).encode())
+        digest.update(b"" if pixels is None else pixels.tobytes())
     return digest.hexdigest()

@@ -1,27 +1,19 @@
-"""Streams: images without labels that arrive one after another, beside labelled ones; and labels that come later.
+"""Streams: images without labels that arrive one after another, after labelled ones; and labels that come later.
 
-Nothing is hidden here and nothing can be scored: a stream is all that lies in a folder, a list, a table or a data
-set, and what a table of labelled images holds besides them.
+Nothing is hidden here and nothing can be scored: a stream is all that a folder, a list, a table or a data set holds,
+and the images of a labelled table that have no label.
 """
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from datasets import Dataset
 
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.labels import (
-    LABEL,
-    STREAM,
-    image_column_of,
-    in_order,
-    label_column_of,
-    read_categories,
-    without_label,
-)
+from promptccd.data.labels import LABEL, STREAM, in_order, label_column_of, read_categories, without_label
 from promptccd.data.names import display_name
 from promptccd.data.tables import OpenedImages, image_roots, open_images
 from promptccd.errors import DataError
@@ -29,6 +21,8 @@ from promptccd.images.decode import Decoding
 from promptccd.images.identity import digest_of
 
 logger = logging.getLogger(__name__)
+
+_Roots = Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -38,11 +32,13 @@ class Stream:
     Attributes:
         name: what they are called in messages.
         images: undecoded.
+        sample_ids: their rows in the labelled table, or numbers behind all rows before them, ``(N,)``.
         left_out: why files of a folder are no images, by path.
     """
 
     name: str
     images: ImageRows
+    sample_ids: np.ndarray
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -54,17 +50,19 @@ def name_of_place(place: str | Dataset) -> str:
 def open_streams(
     places: Sequence[str | Dataset],
     split: str,
-    roots: Sequence[str | os.PathLike[str]],
+    roots: _Roots,
     decoding: Decoding,
+    first_id: int,
     labelled_place: str = "",
 ) -> list[Stream]:
-    """Open streams, in order; every container of `open_images` may be one, and labels in it are not looked at.
+    """Open streams, in order; every container of `open_images` may be one, and labels in it are not read.
 
     Args:
         places: names that `open_images` takes, or data sets.
         split: split of each that has several.
-        roots: further folders that files may lie in.
+        roots: further folders that files may be in.
         decoding: of the labelled images, so that all are shown by one rule.
+        first_id: sample id of the first image.
         labelled_place: of the labelled images; empty for images that were given from Python.
 
     Raises:
@@ -78,14 +76,14 @@ def open_streams(
             if (real := _real(place)) in seen:
                 raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
             seen[real] = name
-        opened = _open_place(place, split, roots, labelled=False)
-        if not len(opened.table):
+        opened, images = _open(place, split, roots, decoding, labelled=False)
+        if not len(images):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
         if LABEL in opened.table.column_names:
             logger.info("%s: its labels are not looked at (--labels takes labels that came later).", name)
-        table = opened.table.select_columns([image_column_of(opened.table, None)])
-        images = _images_of_place(place, table, roots, decoding)
-        streams.append(Stream(name, images, opened.left_out))
+        sample_ids = np.arange(first_id, first_id + len(images), dtype=np.int64)
+        streams.append(Stream(name, images, sample_ids, opened.left_out))
+        first_id += len(images)
     return streams
 
 
@@ -93,41 +91,35 @@ def _real(place: str) -> str:
     return os.path.realpath(os.path.expanduser(place))
 
 
-def _open_place(
-    place: str | Dataset, split: str, roots: Sequence[str | os.PathLike[str]], labelled: bool
-) -> OpenedImages:
-    if not isinstance(place, str):
-        return OpenedImages(place)
-    return open_images(place, split, [os.fspath(root) for root in roots], labelled)
-
-
-def _images_of_place(
-    place: str | Dataset, table: Dataset, roots: Sequence[str | os.PathLike[str]], decoding: Decoding
-) -> ImageRows:
-    """The images of rows of a place, which may name files of its own and no others."""
-    own = [*image_roots(place), *roots] if isinstance(place, str) else roots or None
-    images = ImageRows(table, roots=own, decoding=decoding)
+def _open(
+    place: str | Dataset, split: str, roots: _Roots, decoding: Decoding, labelled: bool
+) -> tuple[OpenedImages, ImageRows]:
+    """The rows of a place and their images, which may name files of its own and no others."""
+    if isinstance(place, str):
+        opened = open_images(place, split, [os.fspath(root) for root in roots], labelled)
+        roots = [*image_roots(place), *roots]
+    else:
+        opened = OpenedImages(place)
+    images = ImageRows(opened.table, roots=roots or None, decoding=decoding)
     images.require_own_files(repr(name_of_place(place)))
-    return images
+    return opened, images
 
 
-def rest_of(
-    table: Dataset, is_unlabelled: np.ndarray, images: ImageRows, name: str
-) -> Iterator[tuple[Stream, np.ndarray]]:
-    """The images of a table that have no label, as streams with their rows: by its column `STREAM`, or as one."""
-    rows = np.flatnonzero(is_unlabelled)
+def rest_of(table: Dataset, rows: np.ndarray, images: ImageRows, name: str) -> list[Stream]:
+    """The images of a table that have no label, which are these rows: by its column `STREAM`, or as one stream."""
     words = np.full(len(table), "", dtype=object)
     if STREAM in table.column_names:
         words = np.array(["" if each is None else str(each) for each in table[STREAM][:]], dtype=object)
-    present = set(words[rows].tolist())
+    present, streams = set(words[rows].tolist()), []
     for word in [""] * ("" in present) + in_order(present - {""}):
         own = rows[words[rows] == word]
         called = f"{name}, {STREAM} {word}" if word else f"{name}, without a label"
-        yield Stream(called, images.select(own)), own
+        streams.append(Stream(called, images.select(own), own))
+    return streams
 
 
 def read_labels(
-    places: Sequence[str | Dataset], split: str, roots: Sequence[str | os.PathLike[str]], decoding: Decoding
+    places: Sequence[str | Dataset], split: str, roots: _Roots, decoding: Decoding
 ) -> dict[bytes, str]:
     """Labels that came when their images had been grouped already, by what the pictures show (`digest_of`).
 
@@ -135,18 +127,17 @@ def read_labels(
     """
     names: dict[bytes, str] = {}
     for place in places:
-        table = _open_place(place, split, roots, labelled=True).table
-        column = label_column_of(table, None)
-        table = table.select(np.flatnonzero(~without_label(table, column)))
-        if not len(table):
+        opened, images = _open(place, split, roots, decoding, labelled=True)
+        column = label_column_of(opened.table, None)
+        rows = np.flatnonzero(~without_label(opened.table, column))
+        if not len(rows):
             raise DataError(
                 f"{name_of_place(place)!r} names no label: give a table of path,label, or leave it out."
             )
-        ids, categories = read_categories(table, column)
-        images = _images_of_place(place, table, roots, decoding)
+        ids, categories = read_categories(opened.table.select(rows), column)
         found: dict[bytes, str] = {}
         unread = twice = 0
-        for row, label in enumerate(ids.tolist()):
+        for row, label in zip(rows.tolist(), ids.tolist(), strict=True):
             if (picture := images.decode(row).image) is None:
                 unread += 1
                 continue
@@ -157,6 +148,6 @@ def read_labels(
             logger.warning(
                 "%s: %d of %d images cannot be read, and %d are the picture of one above with another label: these "
                 "labels do not count. Mend them, and give them again.",
-                name_of_place(place), unread, len(table), twice,
+                name_of_place(place), unread, len(rows), twice,
             )  # fmt: skip
     return names

@@ -13,12 +13,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, load_dataset_builder, load_from_disk
+from datasets import ClassLabel, Dataset, Features, Image, concatenate_datasets, load_dataset_builder
 from huggingface_hub import constants
 from sklearn.datasets import load_digits
 
@@ -52,7 +53,7 @@ ONE_FILE = (*LISTS, *WORKBOOKS, _PARQUET)  # suffixes of a data set in one file;
 _TABLE_SUFFIXES = (_PARQUET, ".arrow")
 _MAY_BE_READ = (*_TABLE_SUFFIXES, ".json", ".jsonl", ".tar")
 _LOCAL_KINDS = tuple(kind for kind in FILE_KINDS if kind != "imagefolder")  # folders of images are read here
-_NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json")  # files of ``save_to_disk``
+_NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")  # of ``save_to_disk``
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 _METADATA_FILES = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
 _TOO_DEEP = "not read: it lies in the folder of a category, which says what its images are; put it above these folders"
@@ -139,9 +140,9 @@ class OpenedImages:
 
 @dataclass(frozen=True)
 class _Splits:
-    """A data set that was read; its one table if it has no splits, files that are no rows, and what to log."""
+    """Tables of a data set by split, or by "" of one without splits; files that are no rows, and what to log."""
 
-    tables: DatasetDict | Dataset
+    tables: Mapping[str, Dataset]
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
 
@@ -183,12 +184,11 @@ def open_images(
         found = _local(path, roots, labelled) if path.exists() else _Splits(load_hub(dataset, split=split))
     if found.notes:
         logger.info("%s: %s.", dataset, found.notes)
-    tables = found.tables if isinstance(found.tables, dict) else {split: found.tables}
-    if not labelled and len(tables) == 1:
-        split = next(iter(tables))
-    if split not in tables:
-        raise no_split(dataset, split, tables)
-    return OpenedImages(tables[split], found.left_out, dataset)
+    if "" in found.tables or (not labelled and len(found.tables) == 1):
+        split = next(iter(found.tables))
+    if split not in found.tables:
+        raise no_split(dataset, split, found.tables)
+    return OpenedImages(found.tables[split], found.left_out, dataset)
 
 
 @contextmanager
@@ -235,11 +235,25 @@ def _local(place: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     return _folder(place.resolve(), roots, labelled)  # "." has no name, by which `datasets` calls it
 
 
+def _up_to_date(grouped: Path) -> Path:
+    """The table of a project, unless a person corrected the project after it was written."""
+    corrections = grouped.parent / PROJECT / "categories.sqlite"
+    if corrections.exists() and corrections.stat().st_mtime_ns > grouped.stat().st_mtime_ns:
+        raise DataError(
+            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "
+            "discover with the same --out once more, which brings it up to date, and then this."
+        )
+    return grouped
+
+
 def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
-    for name in (*_NOTES, *CARDS):
+    for name in CARDS:
         _require_own_file(folder / name, folder)
-    if is_saved(folder):
-        return _Splits(_saved(folder))
+    if saved := _saved_tables(folder):
+        for file in chain.from_iterable(saved.values()):
+            _require_own_file(file, folder)
+        parts = {split: [Dataset.from_file(str(file)) for file in files] for split, files in saved.items()}
+        return _Splits({split: concatenate_datasets(tables) for split, tables in parts.items()})
     for name in CARDS:
         require_plain_card(folder / name, str(folder))
     if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled)) is not None:
@@ -252,17 +266,6 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     return _Splits(built(builder, str(folder), _LOCAL_KINDS))
 
 
-def _up_to_date(grouped: Path) -> Path:
-    """The table of a project, which holds a person's corrections if there were none after it was written."""
-    corrections = grouped.parent / PROJECT / "categories.sqlite"
-    if corrections.exists() and corrections.stat().st_mtime_ns > grouped.stat().st_mtime_ns:
-        raise DataError(
-            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "
-            "discover with the same --out once more, which brings it up to date, and then this."
-        )
-    return grouped
-
-
 def _require_own_file(path: str | Path, folder: Path) -> None:
     """Refuse a path that leads out of a data set, by itself or through a link."""
     target = os.path.realpath(path)
@@ -271,46 +274,32 @@ def _require_own_file(path: str | Path, folder: Path) -> None:
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether ``save_to_disk`` wrote a folder: it holds a table that its notes name, or nothing but notes.
+    """Whether ``save_to_disk`` wrote a folder."""
+    return bool(_saved_tables(folder))
 
-    Notes alone that stray into a folder of images make no data set of it.
+
+def _saved_tables(folder: Path) -> dict[str, list[Path]]:
+    """The files of a data set that ``save_to_disk`` wrote, by split; none for any other folder.
+
+    Of the files that its notes name only those in their own folders count. Notes that stray into a folder of images
+    make no data set of it.
     """
-    if not any((folder / name).is_file() for name in _NOTES[:2]):
-        return False
-    parts, root = _parts_of(folder), os.path.realpath(folder)
-    if any(not is_below(os.path.realpath(part / "state.json"), root) for part in parts):
-        return True  # `_saved` refuses it without reading it
-    has_tables = any(os.path.lexists(table) for part in parts for table in _saved_tables(part))
-    return has_tables or all(each.suffix == ".json" for each in folder.rglob("*") if each.is_file())
+    splits = _note(folder / "dataset_dict.json", folder).get("splits")
+    names = [Path(str(each)).name for each in splits] if isinstance(splits, list) else [""]
+    found = {}
+    for name in names:
+        files = _note(folder / name / "state.json", folder).get("_data_files")
+        named = [each for each in files if isinstance(each, dict)] if isinstance(files, list) else []
+        found[name] = [folder / name / Path(str(each.get("filename") or "none")).name for each in named]
+    return found if any(os.path.lexists(file) for file in chain.from_iterable(found.values())) else {}
 
 
-def _saved(folder: Path) -> Any:
-    """What ``save_to_disk`` wrote."""
-    for part in _parts_of(folder):  # without any table, `datasets` says what is missing
-        for note in ("dataset_info.json", "state.json"):
-            _require_own_file(part / note, folder)
-        for table in _saved_tables(part):
-            _require_own_file(table, folder)
-    return load_from_disk(str(folder))
-
-
-def _parts_of(folder: Path) -> list[Path]:
-    """The folders of the splits of a saved data set, or the folder itself where it has none."""
-    splits = _note(folder / "dataset_dict.json").get("splits")
-    return [folder / str(split) for split in splits] if isinstance(splits, list) else [folder]
-
-
-def _saved_tables(part: Path) -> list[Path]:
-    """The tables that a saved data set names."""
-    named = _note(part / "state.json").get("_data_files")
-    files = named if isinstance(named, list) else []
-    return [part / str(file["filename"]) for file in files if isinstance(file, dict) and "filename" in file]
-
-
-def _note(file: Path) -> dict[str, Any]:
-    """A note of `datasets` next to a saved data set; empty for a file of that name from another program."""
+def _note(file: Path, folder: Path) -> dict[str, Any]:
+    """A note of `datasets` in a saved data set; empty for a file of that name from another program."""
+    if not file.is_file() or not is_below(os.path.realpath(file), os.path.realpath(folder)):
+        return {}
     try:
-        values = parsed_json(file.read_text(encoding="utf-8")) if file.is_file() else None
+        values = parsed_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
@@ -319,9 +308,9 @@ def _note(file: Path) -> dict[str, Any]:
 def _is_of_the_hub(folder: Path) -> bool:
     """Whether a folder is a data set of the Hub in tables: its pictures are those of its card, and no rows."""
     card = folder / "README.md"
-    has_card = card.is_file() and card.read_bytes()[:3] == b"---"
-    places = [each for each in (folder, folder / "data") if has_card and each.is_dir()]
-    return any(each.suffix.lower() in _TABLE_SUFFIXES for place in places for each in place.iterdir())
+    if not card.is_file() or card.read_bytes()[:3] != b"---":
+        return False
+    return any(each.suffix.lower() in _TABLE_SUFFIXES for at in ("*", "data/*") for each in folder.glob(at))
 
 
 def _images_of(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits | None:
@@ -331,24 +320,23 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits | 
     if labelled and (described := _by_metadata(folder, files)) is not None:
         return described
     found = by_category(folder, files) if labelled else LabelledFolder({}, files.left_out, files.images)
-    if found.splits:
-        names = in_order({name for rows in found.splits.values() for _, name in rows})  # of all splits
+    names = in_order({name for rows in found.splits.values() for _, name in rows}) if found.splits else None
+    splits = found.splits
+    others = (path for path in folder.rglob("*") if path.name not in _NOTES) if not splits else ()
+    suffixes = {path.suffix.lower() for path in others}
+    if found.unlabelled and suffixes.isdisjoint(_TABLE_SUFFIXES):
+        splits = {"train": [(path, "") for path in found.unlabelled]}
+    if splits:
         tables = {
             split: _image_table([(folder / path, name) for path, name in rows], names)
-            for split, rows in found.splits.items()
+            for split, rows in splits.items()
         }
-        return _Splits(DatasetDict(tables), found.left_out, str(found))
-    suffixes = {path.suffix.lower() for path in folder.rglob("*")}
-    if found.unlabelled and suffixes.isdisjoint(_TABLE_SUFFIXES):
-        table = _image_table([(folder / path, "") for path in found.unlabelled])
-        return _Splits(DatasetDict({"train": table}), found.left_out, str(found))
+        return _Splits(tables, found.left_out, str(found))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
-    remedy = (
-        "Put the images of each category into a sub-folder of it, or give another folder."
-        if labelled
-        else "Put images into it, or leave it out."
-    )
+    remedy = "Put images into it, or leave it out."
+    if labelled:
+        remedy = "Put the images of each category into a sub-folder of it, or give another folder."
     raise DataError(
         f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. {remedy}"
     )
@@ -362,7 +350,7 @@ def _by_metadata(folder: Path, files: FolderFiles) -> _Splits | None:
     """
     splits = {SPLITS.get(each.name.casefold(), ""): each for each in folder.iterdir() if each.is_dir()}
     places = {"train": folder} | {split: place for split, place in splits.items() if split}
-    tables, named, left_out, notes = DatasetDict(), set[str](), dict(files.left_out), list[str]()
+    tables, named, left_out, notes = dict[str, Dataset](), set[str](), dict(files.left_out), list[str]()
     for split, place in places.items():
         for file in sorted(each for each in place.iterdir() if each.name.casefold() in _METADATA_FILES):
             _require_own_file(file, folder)
@@ -410,16 +398,12 @@ def _metadata(file: Path) -> tuple[Dataset, str]:
         return Dataset.from_dict({}), ""
     place, label = sheet.chosen
     called = {place: "file_name", label: label.casefold()}
-    columns = {name: [row.cells[name] for row in sheet.rows] for name in sheet.columns if name}
-    return Dataset.from_dict(
-        {called.get(name, name): _numbers(cells) for name, cells in columns.items()}
-    ), sheet.notes
-
-
-def _numbers(cells: Sequence[str]) -> list[Any]:
-    """Whole numbers, if a column holds nothing else, or else texts; `None` for empty cells."""
-    are_whole = all(_WHOLE.fullmatch(cell) for cell in cells if cell)
-    return [None if not cell else int(cell) if are_whole else cell for cell in cells]
+    columns = {}
+    for name in filter(None, sheet.columns):
+        cells = [row.cells[name] or None for row in sheet.rows]
+        are_whole = all(_WHOLE.fullmatch(cell) for cell in cells if cell)
+        columns[called.get(name, name)] = [int(cell) if cell and are_whole else cell for cell in cells]
+    return Dataset.from_dict(columns), sheet.notes
 
 
 def _by_list(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
@@ -435,6 +419,7 @@ def _by_list(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
         sheet = read_sheet(file, _PATHS, ["name"])
     if not sheet.rows:
         raise DataError(f"{shown!r} lists no image: give a line of path,label for each.")
+    own = [os.path.realpath(root) for root in roots]
     rows, missing, others = [], list[str](), list[str]()
     for row in sheet.rows:
         place, label, *_ = (*(row.cells[column] for column in sheet.chosen), "")
@@ -442,20 +427,19 @@ def _by_list(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
         if not os.path.lexists(path):
             _require_possible(place, f"Line {row.line} of {shown!r}")
             missing.append(line)
-        elif reason := _why_no_image(path, roots):
+        elif reason := _why_no_image(path, own):
             others.append(f"{line} ({reason})")
         is_unnamed = is_grouped and _UNNAMED.fullmatch(label)
         rows.append((path, "" if is_unnamed else normalize("NFC", label)))
-    ignored = [repr(each) for each in sheet.columns if each.casefold() in _LABELS and not labelled]
-    notes = [sheet.notes, f"{', '.join(ignored)} not looked at" if ignored else ""]
-    notes += (
-        [f"{len(missing)} of {len(rows)} files are not there, the first in {missing[0]}"] if missing else []
-    )
-    notes += [f"{len(others)} of {len(rows)} files are no images, the first in {others[0]}"] if others else []
+    notes = [sheet.notes]
+    if ignored := [repr(each) for each in sheet.columns if each.casefold() in _LABELS and not labelled]:
+        notes.append(f"{', '.join(ignored)} not looked at")
+    for lines, what in ((missing, "not there"), (others, "no images")):
+        notes += [f"{len(lines)} of {len(rows)} files are {what}, the first in {lines[0]}"] if lines else []
     table = _image_table(rows, in_order({label for _, label in rows if label}) if labelled else None)
     if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
         table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
-    return _Splits(DatasetDict({"train": table}), notes="; ".join(filter(None, notes)))
+    return _Splits({"train": table}, notes="; ".join(filter(None, notes)))
 
 
 def _why_no_image(path: Path, roots: Sequence[str]) -> str:
@@ -464,7 +448,7 @@ def _why_no_image(path: Path, roots: Sequence[str]) -> str:
     A file elsewhere is not opened: reading its row refuses it.
     """
     target = os.path.realpath(path)
-    if not any(is_below(target, os.path.realpath(root)) for root in roots):
+    if not any(is_below(target, root) for root in roots):
         return ""
     try:
         return why_skipped(first_bytes(target, FIRST_BYTES))

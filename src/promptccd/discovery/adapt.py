@@ -27,14 +27,14 @@ from promptccd.discovery.checkpoint import (
     save_checkpoint,
 )
 from promptccd.discovery.embedding import feature_space
-from promptccd.discovery.intake.intake import IntakeFile
+from promptccd.discovery.intake.reading import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
 from promptccd.discovery.project.record import categories_in, load_before
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import parsed_json, write_json
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
 from promptccd.methods import StageContext, method_named
-from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.predict import load_model
 from promptccd.training.accelerator import accelerator_for
@@ -73,10 +73,10 @@ def adapt(
     options: AdaptationOptions,
     stop: StopRequest | None = None,
 ) -> None:
-    """Train a copy of the session's model on its newest images, without labels, and embed them anew with it.
+    """Train a copy of the session's model on its newest images, without labels, and embed them again with it.
 
-    A stage of a run groups the labelled images again, but a checkpoint holds only their means. So the prototype of a
-    settled category moves by as much as training moved the images nearest to it (ours). The bytes of all images are in
+    A stage of a run groups the labelled images again, but a checkpoint has only their means. So the prototype of an
+    earlier category moves by as much as training moved the images nearest to it (ours). The bytes of all images are in
     memory meanwhile, which is fine for thousands of photographs.
 
     Args:
@@ -114,8 +114,7 @@ def adapt(
         raise
     row_of = {key: row for row, key in enumerate(session.current.keys)}
     after = features[[row_of[key] for key in found.keys]]
-    ids = (*found.ids, *(each.id for each in session.registry.aside))
-    carry_prototypes(session.registry, _shifts(ids, found.category_ids, found.features, after))
+    carry_prototypes(session.registry, found, after)
 
 
 def _train(
@@ -158,21 +157,18 @@ def _train(
     ).train()
 
 
-def carry_prototypes(registry: CategoryRegistry, shifts: Mapping[int, np.ndarray]) -> None:
-    """Move the prototype of each category by a vector ``(D,)``, as training moved the features."""
-    found = registry.prototypes_of([*registry.active, *registry.aside])
-    moved = [row + shifts.get(each, 0) for each, row in zip(found.ids, found.matrix, strict=True)]
-    registry.replace_prototypes(dict(zip(found.ids, moved, strict=True)))
+def carry_prototypes(registry: CategoryRegistry, found: Assignment, after: Tensor) -> None:
+    """Move the prototype of each category by the mean shift of its images, or of all images if it has none.
 
-
-def _shifts(ids: tuple[int, ...], assigned: Tensor, before: Tensor, after: Tensor) -> dict[int, np.ndarray]:
-    """Mean shift of the images of each category, or of all images for a category without images."""
-    if not len(before):  # no image is in a category
-        return {}
-    moved = (after - before).double()
-    everywhere = moved.mean(0).numpy()
-    rows = {identity: (assigned == identity).nonzero().flatten() for identity in ids}
-    return {each: moved[rows[each]].mean(0).numpy() if len(rows[each]) else everywhere for each in ids}
+    `after` ``(N, D)`` are the features of the images after training.
+    """
+    known = registry.prototypes_of([*registry.active, *registry.aside])
+    moved, shifts = (after - found.features).double(), []
+    for identity in known.ids:
+        own = moved[found.category_ids == identity]
+        shifts.append((own if len(own) else moved).mean(0).numpy() if len(moved) else 0.0)
+    rows = (row + shift for row, shift in zip(known.matrix, shifts, strict=True))
+    registry.replace_prototypes(dict(zip(known.ids, rows, strict=True)))
 
 
 def _stage_of(session: DiscoverySession) -> Stage:
@@ -192,12 +188,9 @@ RECORD = "adaptation.json"
 
 
 def command_of(
-    session: DiscoverySession,
-    out: Path,
-    options: AdaptationOptions,
-    num_categories: int | None,
+    session: DiscoverySession, out: Path, options: AdaptationOptions, num_categories: int | None
 ) -> dict[str, Any]:
-    """The input of an adaptation that a fresh session is about to run, as plain values; equal ones give the same bytes.
+    """The input of an adaptation of a fresh session, as plain values; equal inputs give the same bytes.
 
     ``asked`` are the model, its categories, and the options; ``begun_with`` is the hash of the categories in the folder
     of the results or, if it has none, of the model's.
@@ -231,7 +224,7 @@ class AdaptedStage:
 
     @classmethod
     def left_by(cls, command: Mapping[str, Any], out: Path) -> "AdaptedStage | None":
-        """The newest stage of a folder if this very command has trained it; a damaged record is a `RunError`."""
+        """The newest stage of a folder if the same command has trained it; a damaged record is a `RunError`."""
         newest = newest_stage_in(out)
         if newest is None or not (newest / RECORD).is_file():
             return None
@@ -245,15 +238,10 @@ class AdaptedStage:
             raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error
 
     def resume(self, session: DiscoverySession, out: Path, command: Mapping[str, Any]) -> EarlierDiscovery:
-        """Let a session resume from the stage instead of training it again.
-
-        Args:
-            session: with the model that the stage was trained from; gets the stage's model and categories.
-            out: the folder of the results.
-            command: the command that is given now.
+        """Give a session, with the model that the stage was trained from, the stage's model and categories.
 
         Raises:
-            RunError: the categories in the folder were changed between training and now.
+            RunError: the categories in the folder of the results, `out`, were changed between training and now.
         """
         logger.info("%s was trained by this very command: its results are written.", self.folder)
         own, came_with = load_registry(self.folder), session.registry

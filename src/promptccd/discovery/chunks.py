@@ -1,7 +1,7 @@
-"""Parts of the new files of a big source, which other processes or machines look at before one discovery groups all.
+"""Parts of the new files of a big source, which other processes or machines read before one discovery groups all.
 
-Each part has a folder like that of a project, with what its files hold and their features. Any process may make it, be
-killed, and go on with it. It holds nothing but what `discover` would make itself: results are the same bytes.
+Each part has a folder like that of a project, with thumbnails and features of its files. Any process may make it, be
+killed, and resume it. `discover` would make the same by itself: results are the same bytes.
 """
 
 import contextlib
@@ -57,16 +57,16 @@ def results_folder(source: str | Path, out: str | Path) -> Path:
 
 
 def make_part(session: DiscoverySession, source: str | Path, out: str | Path, part: int, parts: int) -> None:
-    """Look at one of so many parts of the new files of a source, or go on with that; nothing is grouped.
+    """Read and embed one part of the new files of a source, or resume that; nothing is grouped.
 
-    Whoever makes the others, wherever: the next `discover` with that folder finds all that was made.
+    The next `discover` with that folder imports all parts that were made, by any process or machine.
 
     Args:
         session: with its model.
-        source: as `discover` takes it.
-        out: the same.
-        part: from 1 on.
-        parts: as many for all.
+        source: see `discover`.
+        out: see `discover`.
+        part: number of the part, from 1 on.
+        parts: number of parts, the same for all.
 
     Raises:
         PromptCCDError: as `discover`, or because another process is at this part.
@@ -89,7 +89,7 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
 def _new_files(session: DiscoverySession, source: ImageSource, seen: SeenFiles) -> list[Entry]:
     """The files of which nothing is known, or no feature; none if they are few.
 
-    Those that have changed are not among them: what they held before decides what their pictures are known by.
+    Changed files are not among them: their earlier content decides the key of their pictures.
     """
     embedder = session.new_embedder(seen)
     is_begun = seen.has_space(embedder.space)
@@ -113,19 +113,12 @@ def spread(
     look: Callable[[], None],
     progress: Progress,
 ) -> None:
-    """Have all parts of the new files of a source made; those that fail are made here.
+    """Make all parts of the new files of a source through an engine; parts that fail are made here.
 
-    Args:
-        session: opened from a place, where others find its model.
-        source: as `discover` takes it.
-        out: the same.
-        engine: has them made.
-        look: called every moment; raises to end all.
-        progress: wraps the parts, their number and a label in a progress bar.
+    `look` is called every moment and raises to end all; errors are those of `make_part`.
 
     Raises:
-        ConfigurationError: the session was not opened so.
-        PromptCCDError: as `make_part`.
+        ConfigurationError: the session was not made by `DiscoverySession.open`, so others cannot find its model.
     """
     if not session.opened_with:
         raise ConfigurationError("Other processes need a session that DiscoverySession.open has opened.")
@@ -147,14 +140,14 @@ def spread(
 
 
 def _problem_of(opening: dict[str, Any], source: str, out: str, part: int, parts: int, folder: Path) -> str:
-    """Make a part in a process of its own, which paths are meant from a folder in; why that failed, or nothing."""
+    """Make a part in another process, with paths relative to a folder; returns why that failed, or nothing."""
     try:
         os.chdir(folder)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         torch.set_num_threads(opening["workers"])
         make_part(DiscoverySession.open(**opening), source, out, part, parts)
-    except Exception as error:  # whoever gets it makes the part, and meets the same
+    except Exception as error:  # the caller makes the part, and meets the same error
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -167,7 +160,7 @@ def import_parts(session: DiscoverySession, project: Path) -> None:
     """
     folders = [each for each in sorted(project.glob(f"{CHUNKS}/*")) if each.is_dir()]
     if not folders:
-        remove(project / CHUNKS)  # which a process may have been killed before
+        remove(project / CHUNKS)  # a process may have been killed before this
         return
     refuse_links(project / CHUNKS, [each.name for each in folders])
     for folder in folders:

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,10 @@ from promptccd.discovery.chunks import import_parts, results_folder, spread
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
-from promptccd.discovery.intake.intake import IntakeReport
+from promptccd.discovery.intake.reading import IntakeReport
 from promptccd.discovery.intake.seen import FEATURES, SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
-from promptccd.discovery.project.folder import (
-    PROJECT,
-    RECORD,
-    clear_leftovers,
-    open_project,
-)
+from promptccd.discovery.project.folder import PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.report import write_page
@@ -47,7 +42,7 @@ from promptccd.disk import (
     remove_leftovers,
     require_space,
     write_file,
-)
+)  # fmt: skip
 from promptccd.errors import DataError, RunError
 from promptccd.locks import LOCK, FolderLock
 from promptccd.registry import StageChange, alike_pairs, load_registry
@@ -68,18 +63,18 @@ _WRITTEN = (PAGE, TABLE, *FORMATS)
 
 @dataclass(frozen=True)
 class DiscoveryResult:
-    """What a discovery found and wrote.
+    """Results of a discovery.
 
     Attributes:
         report: counts of the files.
         distinct: images, near-duplicates (such as a burst) counted once, as for the estimate.
         estimate: number of categories, with its range.
         change: the difference from before the stage.
-        waiting: name of the category that each image, of this stage or an earlier one, is most like that fits nowhere.
+        waiting: name of the most similar category of each unassigned image, of this stage or an earlier one, by key.
         alike: pairs of ids of categories that may be one, closest first.
         rows: one per file found.
         paths: the files and folders written.
-        exports: what became of each.
+        exports: result of each export.
         seconds: by step.
     """
 
@@ -96,7 +91,7 @@ class DiscoveryResult:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of files by what became of them; they add up to all that were found."""
+        """Number of files by their result; the sum is the number of files found."""
         counted = {"known": 0, "settled": 0, "new": 0, "aside": 0, "unassigned": 0, "skipped": 0}
         for row in self.rows:
             counted[row.status if row.status in ("skipped", "aside") else row.known or "unassigned"] += 1
@@ -144,13 +139,14 @@ def discover(
 
 @dataclass
 class _Discovery:
-    """The arguments of `discover`, and the state before it, which all of its steps need.
+    """The arguments of `discover`, and the state that its steps share.
 
     Attributes:
         came_with: hash of the registry that the model came with.
-        command: the adaptation that is asked for, if any, see `command_of`.
+        command: the given adaptation, if any, see `command_of`.
         trained: the stage, if the same command has trained it already.
-        earlier: what an earlier discovery left in the folder of the results.
+        earlier: the results of an earlier discovery in the folder.
+        seconds: by step.
     """
 
     session: DiscoverySession
@@ -165,9 +161,10 @@ class _Discovery:
     command: dict[str, Any] | None = None
     trained: AdaptedStage | None = None
     earlier: EarlierDiscovery | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> DiscoveryResult:
-        session, seconds = self.session, dict[str, float]()
+        session = self.session
         refuse_links(self.out, _WRITTEN)
         refuse_links(self.out / PROJECT, (*SEEN_FILES, FEATURES))
         project = open_project(self.out)
@@ -175,40 +172,38 @@ class _Discovery:
             remove_leftovers(self.out)
             clear_leftovers(project)
             session.seen = SeenFiles(project, session.made_with)
-            stack.callback(session.seen.close)  # unless all goes well: the session may go on with it
+            stack.callback(session.seen.close)  # only after an error: the session may be used further
             self._begin()
             if self.engine is not None and self.trained is None:
-                with self._timed(seconds, "parts"):
+                with self._timed("parts"):
                     spread(session, self.source, self.out, self.engine, self._heed, self._progress)
             import_parts(session, project)
-            with self._timed(seconds, "reading"):
+            with self._timed("reading"):
                 self._read()
-            with self._timed(seconds, "features"):
+            with self._timed("features"):
                 session.embed(self._progress)
-            with self._timed(seconds, "grouping"):
+            with self._timed("grouping"):
                 self._group()
             if self.adaptation is not None and self.trained is None:
-                with self._timed(seconds, "training"):
+                with self._timed("training"):
                     adapt(session, self.adaptation, self.stop)
                     session.group(session.num_categories)
-            with self._timed(seconds, "writing"):  # a signal from here on is too late: all of it is written
+            with self._timed("writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
             stack.pop_all()
             session.seen.flush()
+            names, likest = session.registry.category, session.remembered.likest()
             return DiscoveryResult(
-                session.current.intake.report(),
-                session.num_distinct,
-                session.estimate,
-                session.change,
-                {
-                    key: session.registry.category(each).name
-                    for key, each in session.remembered.likest().items()
-                },
-                alike_pairs(session.registry),
-                rows,
-                paths,
-                exports,
-                seconds,
+                report=session.current.intake.report(),
+                distinct=session.num_distinct,
+                estimate=session.estimate,
+                change=session.change,
+                waiting={key: names(each).name for key, each in likest.items()},
+                alike=alike_pairs(session.registry),
+                rows=rows,
+                paths=paths,
+                exports=exports,
+                seconds=self.seconds,
             )
 
     def _begin(self) -> None:
@@ -219,40 +214,33 @@ class _Discovery:
             self.trained = AdaptedStage.left_by(self.command, out)
         if self.command is not None and self.trained is not None:
             self.earlier = self.trained.resume(session, out, self.command)
-        else:
-            self.earlier = self._earlier()
-            self._require_count()
-
-    def _require_count(self) -> None:
-        """Refuse fewer categories than those that stay before anything is read; how many at most, images tell."""
+            return
+        self.earlier = load_progress(session, out)
+        if self.earlier is not None:
+            session.registry = self.earlier.registry
+            self._regroup(self.earlier)
         if self.num_categories is None:
             return
-        registry = self.session.registry
-        # Where an earlier discovery looked at images, these may be the same ones, as the same stage.
-        stage = registry.stage + (self.earlier is None)
-        stay = sum(each.named or each.settled(stage) for each in registry.active)
+        # Too few categories are refused before anything is read. Images may be those of the earlier stage.
+        stage = session.registry.stage + (self.earlier is None)
+        stay = sum(each.named or each.settled(stage) for each in session.registry.active)
         if self.num_categories < stay:
             raise DataError(
                 f"Expected {stay} <= num_categories, as {stay} categories are known and stay, got "
                 f"{self.num_categories}: give more, or none to estimate it."
             )
 
-    def _earlier(self) -> EarlierDiscovery | None:
-        """What is in the folder; what was found beside a category that was set aside since is grouped anew."""
-        session, earlier = self.session, load_progress(self.session, self.out)
-        if earlier is None:
-            return None
-        session.registry = earlier.registry
+    def _regroup(self, earlier: EarlierDiscovery) -> None:
+        """Group the images of the earlier discovery again if a category was set aside since."""
+        session = self.session
         if session.regroup(read_record(self.out)["features"]) is None:
-            return earlier
+            return
         logger.info(
             "Something was set aside since the photographs of stage %d were grouped, so the others were grouped anew: "
             "categories %s. `promptccd categories %s undo` takes this back.",
-            session.registry.stage,
-            session.estimate,
-            self.out,
-        )
-        return replace(earlier, estimate=session.estimate)
+            session.registry.stage, session.estimate, self.out,
+        )  # fmt: skip
+        self.earlier = replace(earlier, estimate=session.estimate)
 
     def _read(self) -> None:
         session, earlier = self.session, self.earlier
@@ -273,15 +261,16 @@ class _Discovery:
         self._require_space()
 
     def _announce(self, count: int, seconds_each: float) -> None:
-        """Log what many images will cost."""
+        """Log the time, memory and disk that many images need."""
         if count < MANY:
             return
-        memory, kept = _bytes_of(count, self.session)
+        session, feature = self.session, 4 * self.session.model.config.vision_config.hidden_size
+        memory, kept = _FILE_BYTES + 2 * feature, _THUMBNAIL_BYTES + _LINE_BYTES + feature
         logger.info(
             "%d files: about %s to read them, %d at once, while features are computed on %s. Up to %s of memory "
             "besides the model; of disk in %s %s that stay and save it the next time.",
-            count, readable_time(count * seconds_each), self.session.workers, self.session.model.device,
-            readable_size(memory), self.out, readable_size(kept),
+            count, readable_time(count * seconds_each), session.workers, session.model.device,
+            readable_size(count * memory), self.out, readable_size(count * kept),
         )  # fmt: skip
 
     def _require_space(self) -> None:
@@ -303,9 +292,9 @@ class _Discovery:
             self.session.group(self.num_categories)
 
     def _write(self) -> tuple[list[AssignmentRow], list[Path], list[Export]]:
-        """Write the trained stage, if any, then the state for the next discovery, then what people look at.
+        """Write the trained stage, if any, then the state for the next discovery, then the results for people.
 
-        The order matters: however much of it is there, the same command can write the rest.
+        After an interruption at any place, the same command writes the rest.
         """
         session = self.session
         if self.command is not None:
@@ -314,27 +303,22 @@ class _Discovery:
                 save_adapted(session, stage, self.command)
             self.came_with = load_registry(stage).state_hash()
         save_progress(session, self.out, self.came_with, self.source)
-        rows = assignment_rows(session)
-        table = self.out / TABLE
+        rows, table, exports = assignment_rows(session), self.out / TABLE, list[Export]()
         write_file(table, assignments_csv(rows))
-        exports = self._export() if self.exports else []
+        if self.exports:
+            files, original = session.current.files, session.original
+            photos = Photos(
+                self.out, session.registry.images, lambda key: original(key) if key in files else None
+            )
+            listed = project_rows(session.registry, photos)
+            exports = [FORMATS[name].write(photos, listed, self.out) for name in dict.fromkeys(self.exports)]
         page, made_of = self.out / PAGE, self._made_of(table)
         if not page.is_file() or not read_file(page).endswith(made_of):
             write_page(session, rows, page, end=made_of.decode())
         return rows, [page, table, *(each.place for each in exports)], exports
 
-    def _export(self) -> list[Export]:
-        session = self.session
-        photos = Photos(
-            self.out,
-            session.registry.images,
-            lambda key: session.original(key) if key in session.current.files else None,
-        )
-        rows = project_rows(session.registry, photos)
-        return [FORMATS[name].write(photos, rows, self.out) for name in dict.fromkeys(self.exports)]
-
     def _made_of(self, table: Path) -> bytes:
-        """The last line of the page: while it is the same, the page need not be drawn again."""
+        """The last line of the page; the page is written again only if this line changes."""
         session = self.session
         states = [each.state_hash() for each in (session.registry, session.current.before)]
         digest = hashlib.sha256(f"{__version__} {session.seed} {states}".encode())
@@ -355,16 +339,16 @@ class _Discovery:
             raise self.stop.error("stopped; features that were computed are kept")
 
     @contextmanager
-    def _timed(self, seconds: dict[str, float], step: str) -> Iterator[None]:
+    def _timed(self, step: str) -> Iterator[None]:
         self._heed()
         started = time.perf_counter()
         yield
-        seconds[step] = round(time.perf_counter() - started, 2)
+        self.seconds[step] = round(time.perf_counter() - started, 2)
 
 
 @contextmanager
 def _nothing_left_of_an_error(out: Path) -> Iterator[None]:
-    """Take the folders away that are made for results, if an error comes before anything of use is in them."""
+    """Remove the folders that are made for results, if an error comes before anything of use is in them."""
     made = [each for each in (out / PROJECT, out, *out.parents) if not each.exists()]
     try:
         yield
@@ -385,9 +369,3 @@ def _remove_idle(project: Path, made: Sequence[Path]) -> None:
         for each in made:
             if each.exists():
                 each.rmdir()
-
-
-def _bytes_of(count: int, session: DiscoverySession) -> tuple[int, int]:
-    """Bytes of so many images: in memory, and on disk for good."""
-    feature = 4 * session.model.config.vision_config.hidden_size
-    return count * (_FILE_BYTES + 2 * feature), count * (_THUMBNAIL_BYTES + _LINE_BYTES + feature)

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 from collections import deque
@@ -18,7 +19,7 @@ from torch import Tensor
 from promptccd.data.loaders import Progress
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.discovery.intake.intake import Intake, IntakeFile
+from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError, one_line
@@ -26,9 +27,9 @@ from promptccd.methods.gcd import GCDModel
 from promptccd.methods.processes import sent
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import PREPROCESSOR, find_model
-from promptccd.runs.first_model import published_processor, rim_not_seen
 from promptccd.runs.predict import load_model
 from promptccd.runs.stage import load_view, require_undamaged
+from promptccd.runs.start import published_processor, rim_not_seen
 from promptccd.training.devices import has_bf16, in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
@@ -52,11 +53,8 @@ _NOT_IN_FEATURES_CONFIG = frozenset(
 
 def model_fingerprint(model: CategoryDiscoveryModel) -> str:
     """SHA-256, in hexadecimal, of all weights and settings that features depend on."""
-    digest = hashlib.sha256()
-    config = {
-        key: value for key, value in model.config.to_dict().items() if key not in _NOT_IN_FEATURES_CONFIG
-    }
-    digest.update(_json(config))
+    config = model.config.to_dict()
+    digest = hashlib.sha256(_json({key: config[key] for key in config.keys() - _NOT_IN_FEATURES_CONFIG}))
     for name, tensor in sorted(model.state_dict().items()):
         if not name.startswith(_NOT_IN_FEATURES):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -64,14 +62,10 @@ def model_fingerprint(model: CategoryDiscoveryModel) -> str:
     return digest.hexdigest()
 
 
-def view_fingerprint(view: EvaluationView) -> str:
-    """SHA-256, in hexadecimal, of the settings of a view."""
-    return hashlib.sha256(_json(view.processor.to_dict())).hexdigest()
-
-
 def feature_space(model: CategoryDiscoveryModel, view: EvaluationView, precision: str) -> str:
     """Name of what features are computed with; features of equal names are comparable."""
-    parts = f"2 {model_fingerprint(model)} {view_fingerprint(view)} {precision}"
+    of_view = hashlib.sha256(_json(view.processor.to_dict())).hexdigest()
+    parts = f"2 {model_fingerprint(model)} {of_view} {precision}"
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
@@ -90,7 +84,7 @@ def load_embedder(
     Args:
         path: a finished stage or a bare DINO backbone, in a folder or on the Hub. A backbone becomes a model without
             prompts and categories, whose features are its [CLS].
-        max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
+        max_model_bytes: see `CategoryDiscoveryModel.from_pretrained`.
 
     Raises:
         RunError: there is no such model, it is damaged, or refused.
@@ -105,18 +99,18 @@ def load_embedder(
                 found.place, **found.options, dtype=torch.float32, max_model_bytes=max_model_bytes,
                 projection_hidden_size=1, projection_bottleneck_size=1, projection_output_size=1,  # no head
             ).eval()  # fmt: skip
-            return model, _told_of_its_rim(path, model, _backbone_view(model))
+            return model, _checked_view(path, model, _backbone_view(model))
     except (OSError, ValueError) as error:
         raise RunError(
             f"Cannot load a {what} from {str(path)!r}: {one_line(error)} Or give photographs, a small "
-            "backbone that comes along and needs no network."
+            "bundled backbone that needs no network."
         ) from error
     model = load_model(path, max_model_bytes)
-    return model, _told_of_its_rim(path, model, load_view(model.name_or_path, **model.hub_options))
+    return model, _checked_view(path, model, load_view(model.name_or_path, **model.hub_options))
 
 
-def _told_of_its_rim(path: str | Path, model: CategoryDiscoveryModel, view: EvaluationView) -> EvaluationView:
-    """The same view; what the model does not see of it is logged, and left: whoever made the model chose its sides."""
+def _checked_view(path: str | Path, model: CategoryDiscoveryModel, view: EvaluationView) -> EvaluationView:
+    """The same view; a rim of it that the model does not see is logged, and left: the model's maker chose its sides."""
     if rim := rim_not_seen(view.sides, model.config.vision_config.patch_size):
         logger.warning("%s: of the views that its %s makes, the side %s.", path, PREPROCESSOR, rim)
     return view
@@ -132,7 +126,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp
 
 
 class Embedder:
-    """Features of pictures, a batch at a time: of views as they come, while others are made, and then of the rest.
+    """Features of images, a batch at a time: of views while images are read (`add`), then of the missing ones.
 
     Args:
         model: on its device.
@@ -140,7 +134,7 @@ class Embedder:
         batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
         seen: stores features; by default only this object has them.
-        is_part: whether the pictures are some of many, so that a batch is filled up also where it is the only one.
+        is_part: whether the images are a part of many, so that a batch is filled up also where it is the only one.
 
     Attributes:
         space: name of what features are computed with, see `feature_space`.
@@ -167,11 +161,7 @@ class Embedder:
         self._fresh = list[tuple[str, Tensor]]()
 
     def add(self, file: IntakeFile, pixels: Tensor) -> None:
-        """Take the view ``(3, S, S)`` of a picture whose feature may be missing.
-
-        Raises:
-            DivergedError: a feature holds NaN or infinity; the image is named.
-        """
+        """Add the view ``(3, S, S)`` of an image; errors are those of `features_of`."""
         if not self.seen.has_feature(self.space, file.key):
             self._waiting.append((file, pixels))
         if len(self._waiting) == self.batch_size:
@@ -193,8 +183,7 @@ class Embedder:
             DivergedError: a feature holds NaN or infinity; the image is named.
             DataError: a file has changed since the intake was made.
         """
-        # Also where most of them were computed by another process.
-        self._fills |= len(intake.used) >= self.batch_size
+        self._fills |= len(intake.used) >= self.batch_size  # also where another process computed most of them
         try:
             if self._waiting:
                 self._compute_waiting()
@@ -205,18 +194,15 @@ class Embedder:
         others = [file.key for file in intake.used if file.key not in self._known]
         stored, there = self.seen.features(self.space, others)
         there &= stored.shape[1] == width
-        self._known |= {
-            key: row for key, row, is_there in zip(others, stored, there, strict=True) if is_there
-        }
+        self._known |= dict(itertools.compress(zip(others, stored, strict=True), there))
         missing = [file for file in intake.used if file.key not in self._known]
         cached = len(intake.used) - len(missing) - made
         logger.info("%d of %d features were cached.", cached, len(intake.used))
         batches = _made_ahead(intake, self.view, missing, self.batch_size, workers)
         total = -(-len(missing) // self.batch_size)
+        shown = batches if progress is None else progress(batches, total, "computing features")
         try:
-            for files, pixels in (
-                batches if progress is None else progress(batches, total, "computing features")
-            ):
+            for files, pixels in shown:
                 self._compute(files, pixels)
             self._fetch()
         finally:
@@ -227,7 +213,7 @@ class Embedder:
         return torch.stack([self._known[file.key] for file in intake.used])
 
     def keep(self) -> None:
-        """Store what was computed; views that wait for others are let go."""
+        """Store computed features; views of an unfinished batch are dropped."""
         self._waiting.clear()
         with contextlib.suppress(DivergedError):  # another error is on its way already
             self._fetch()
@@ -245,8 +231,8 @@ class Embedder:
         if self._fills:  # a shorter batch rounds otherwise, and where it stands must not matter
             pixels = torch.cat([pixels, pixels[-1:].expand(self.batch_size - count, -1, -1, -1)])
         self.model.eval()
+        forward = partial(_forward, self.model, self.view, precision=self.precision)
         try:
-            forward = partial(_forward, self.model, self.view, precision=self.precision)
             self._on_device.append((files, in_smaller_batches(forward, pixels)[:count]))
         finally:
             self.model.train(was_training)
@@ -273,9 +259,8 @@ class Embedder:
 
 def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor, precision: str) -> Tensor:
     values = normalise(sent(pixels, model.device), view.mean, view.std)
-    lowered = (
-        torch.autocast(model.device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
-    )
+    in_bf16 = precision == "bf16"
+    lowered = torch.autocast(model.device.type, torch.bfloat16) if in_bf16 else contextlib.nullcontext()
     with lowered, fast(model):
         features = model(values).features
     return F.normalize(features.float(), dim=-1)

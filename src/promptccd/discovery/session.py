@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,11 @@ from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import Embedder, load_embedder
-from promptccd.discovery.intake.intake import Intake, IntakeFile
-from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.discovery.options import Precision
-from promptccd.discovery.remembered import Remembered
-from promptccd.discovery.stage_grouping import NewImages, StageGrouping
+from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from promptccd.models import Assignment, CategoryDiscoveryModel
@@ -38,12 +36,11 @@ class SessionStage:
 
     Attributes:
         stage: its number.
-        intake: every file and what became of it.
+        intake: every file and its verdict.
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
-        space: what they were computed with, see `feature_space`.
-        first_of: ``(N,)`` row of the first image of each image's near-duplicate group, see
-            `find_near_duplicates`; `None` as the features are.
+        space: name of what features are computed with, see `feature_space`.
+        first_of: ``(N,)`` row of the first image of each image's near-duplicate group; empty until then.
     """
 
     stage: int
@@ -51,17 +48,17 @@ class SessionStage:
     before: CategoryRegistry
     features: Tensor | None = None
     space: str = ""
-    first_of: np.ndarray | None = None
-
-    @cached_property
-    def keys(self) -> tuple[str, ...]:
-        """What the used images are known by, in the order of the source."""
-        return tuple(self.files)
+    first_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
     def files(self) -> dict[str, IntakeFile]:
         """Used images by key, in the order of the source."""
         return {file.key: file for file in self.intake.used}
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the used images, in the order of the source."""
+        return tuple(self.files)
 
 
 class DiscoverySession:
@@ -70,24 +67,24 @@ class DiscoverySession:
     `discover` does all of it and writes a folder, in which a `Project` holds the groups and everybody corrects them.
 
     The same images as before are the same stage again: ids, names and corrections stay. Other images are the next
-    stage: it settles the categories found so far, which keep their prototypes.
+    stage: the categories found so far are then fixed, and keep their prototypes.
 
     Args:
         model: embeds the images; a bare backbone is a model without categories.
         view: the model's deterministic view.
         registry: categories and corrections so far.
-        seed: of all random draws.
-        limits: on what is read; by default those for a person's own files.
+        seed: random seed.
+        limits: limits on what is read; by default those for a person's own files.
         seen: results of earlier reading and embedding; by default of this session alone.
         workers: images that are decoded at once; by default one for each core of this process.
-        bit_depth: as `read_intake` takes it.
-        image_roots: the same.
-        precision: of the features, as `Embedder` takes it.
-        batch_size: images per forward, likewise.
+        bit_depth: see `read_intake`.
+        image_roots: see `read_intake`.
+        precision: of the features, see `Embedder`.
+        batch_size: images per forward, see `Embedder`.
 
     Attributes:
         stages: the stages that were read, oldest first.
-        opened_with: what `open` was given, for other processes; empty without it.
+        opened_with: the arguments of `open`, for other processes; empty without it.
     """
 
     def __init__(
@@ -105,13 +102,14 @@ class DiscoverySession:
         precision: Precision = "auto",
         batch_size: int | None = None,
     ):
-        self.precision, self.batch_size, self.opened_with = precision, batch_size, dict[str, Any]()
-        self._embedder: Embedder | None = None  # at work since the images were read
-        self.bit_depth, self.image_roots = bit_depth, image_roots
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
         self.workers = workers or systems.available_cores()
+        self.bit_depth, self.image_roots = bit_depth, image_roots
+        self.precision, self.batch_size = precision, batch_size
         self.stages: list[SessionStage] = []
+        self.opened_with: dict[str, Any] = {}
+        self._embedder: Embedder | None = None  # at work since the images were read
         self._estimate: CountEstimate | None = None
 
     @classmethod
@@ -129,7 +127,7 @@ class DiscoverySession:
             place: the model. With a bare backbone everything is new.
             device: where to embed; by default a GPU if there is one.
             max_model_bytes: the most memory that the weights may take; by default twice the largest DINO's.
-            options: ``seed``, ``limits`` and the others of the class.
+            options: ``seed``, ``limits`` and the other arguments of the class.
 
         Raises:
             RunError: there is no such model, or it is damaged.
@@ -147,11 +145,7 @@ class DiscoverySession:
 
     @property
     def current(self) -> SessionStage:
-        """The newest stage.
-
-        Raises:
-            DataError: nothing was read yet.
-        """
+        """The newest stage; a `DataError` if nothing was read yet."""
         if not self.stages:
             raise DataError("No images yet: give a folder, a zip archive, or a data set first.")
         return self.stages[-1]
@@ -162,12 +156,12 @@ class DiscoverySession:
         progress: Progress | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
-        """Read every file of a source and judge it; features are computed meanwhile, and `embed` gives them.
+        """Read every file of a source and judge it; features are computed meanwhile, and `embed` returns them.
 
         Args:
             source: a folder, a zip archive, a data set, or a list of files.
-            progress: as `read_intake` takes it.
-            announce: as `read_intake` takes it.
+            progress: see `read_intake`.
+            announce: see `read_intake`.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
@@ -191,12 +185,9 @@ class DiscoverySession:
         return self.current
 
     def read_with(self, embedder: Embedder, source: Any, **options: Any) -> Intake:
-        """Read a source with the session's settings while an embedder computes features of what is new.
+        """Read a source (`read_intake`) while an embedder computes features of new images.
 
-        Args:
-            embedder: of `new_embedder`; keeps features also if an error ends the reading.
-            source: as `read_intake` takes it.
-            options: ``progress``, ``entries`` and ``announce``, likewise.
+        The embedder stores its features also if an error ends the reading.
         """
         try:
             return read_intake(
@@ -216,7 +207,7 @@ class DiscoverySession:
 
     @property
     def made_with(self) -> dict[str, int]:
-        """Settings of the decoder, as `SeenFiles` takes them."""
+        """Settings of the decoder, for `SeenFiles`."""
         return {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
 
     def embed(self, progress: Progress | None = None) -> Tensor:
@@ -230,29 +221,29 @@ class DiscoverySession:
         return stage.features
 
     def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder:
-        """An embedder with the session's settings, which stores features by default with the session's files."""
+        """An embedder with the session's settings; it stores features with the session's files by default."""
         return Embedder(
             self.model, self.view, batch_size=self.batch_size, precision=self.precision, seen=seen or self.seen,
             is_part=is_part,
         )  # fmt: skip
 
     def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
-        """Found, or known from when the same pictures were looked at before."""
-        miniatures, taken = stage.intake.miniatures, stage.intake.taken
+        """Near-duplicates, stored for the next time that the same pictures are read."""
+        miniatures, taken, used = stage.intake.miniatures, stage.intake.taken, stage.intake.used
         given = hashlib.sha256(f"{__version__} {''.join(stage.keys)}".encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
         known = self.seen.near_duplicates(given.hexdigest(), len(features))
-        if known is None:
-            used = stage.intake.used
+        if known is not None:
+            return known
 
-            def thumbnails(rows: Sequence[int]) -> list[bytes]:
-                found = stage.intake.thumbnails([used[row] for row in rows])
-                return [found[used[row].key] for row in rows]
+        def thumbnails(rows: Sequence[int]) -> list[bytes]:
+            found = stage.intake.thumbnails([used[row] for row in rows])
+            return [found[used[row].key] for row in rows]
 
-            known = find_near_duplicates(miniatures, features, thumbnails, taken, self.workers)
-            self.seen.store_near_duplicates(given.hexdigest(), known)
-        return known
+        found = find_near_duplicates(miniatures, features, thumbnails, taken, self.workers)
+        self.seen.store_near_duplicates(given.hexdigest(), found)
+        return found
 
     # Groups
 
@@ -264,38 +255,21 @@ class DiscoverySession:
 
     @property
     def features(self) -> Tensor:
-        """Unit features of the newest stage.
-
-        Raises:
-            DataError: they were not computed yet.
-        """
+        """Unit features of the newest stage; a `DataError` before `embed`."""
         if self.current.features is None:
             raise DataError("The images are not embedded yet: embed them before they are grouped.")
         return self.current.features
 
     @property
-    def first_of(self) -> np.ndarray:
-        """``(N,)`` row of the first image of each image's near-duplicate group, in the newest stage.
-
-        Raises:
-            DataError: its images are not embedded yet.
-        """
-        _ = self.features  # it says where they are not embedded yet
-        assert self.current.first_of is not None
-        return self.current.first_of
-
-    @property
     def num_distinct(self) -> int:
         """Newest images, near-duplicates counted once."""
-        return len(np.unique(self.first_of))
+        return len(np.unique(self.current.first_of))
 
     @property
     def near_duplicates(self) -> dict[str, IntakeFile]:
-        """By key of each of the newest images that is not the first of its near-duplicate group: that first one."""
-        used = self.current.intake.used
-        return {
-            used[row].key: used[first] for row, first in enumerate(self.first_of.tolist()) if first != row
-        }
+        """First image of the near-duplicate group of each of the newest images that is not the first, by key."""
+        used, first_of = self.current.intake.used, self.current.first_of.tolist()
+        return {used[row].key: used[first] for row, first in enumerate(first_of) if first != row}
 
     @property
     def settled(self) -> list[int]:
@@ -305,26 +279,22 @@ class DiscoverySession:
 
     @property
     def fixed(self) -> list[int]:
-        """Ids of active categories that a grouping leaves as they are: settled ones, and those with a given name."""
+        """Ids of active categories that a grouping leaves as they are: earlier ones, and those with a given name."""
         named = [each.id for each in self.registry.active if each.named]
         return sorted({*self.settled, *named})
 
     @property
     def estimate(self) -> CountEstimate:
-        """The number of categories, with the range in which it could as well lie.
-
-        Raises:
-            DataError: nothing was grouped yet.
-        """
+        """The number of categories, with the range in which it could as well lie; a `DataError` before `group`."""
         if self._estimate is None:
             raise DataError("Nothing is grouped yet: group the images first.")
         return self._estimate
 
     def group(self, num_categories: int | None = None) -> StageChange:
-        """Group the newest stage's images beside the `fixed` categories; corrections hold.
+        """Group the newest stage's images in addition to the `fixed` categories; corrections hold.
 
         Images that came with an earlier stage stay in their categories and are not grouped again, nor are those that a
-        person set aside. What is like a category that was set aside comes to that one, which counts for none.
+        person set aside. Images like a category that was set aside join that one, which is not counted.
 
         Args:
             num_categories: of all categories, fixed ones included; `None` estimates the number.
@@ -346,70 +316,57 @@ class DiscoverySession:
         keys = [stage.keys[row] for row in rows]
         whole = len(rows) == len(stage.keys)  # of millions of images a copy takes gigabytes
         features = self.features if whole else self.features[rows]
-        images = NewImages(keys, features, self.first_of[rows], self._constraints(), stage.stage)
+        images = NewImages(keys, features, stage.first_of[rows], self._constraints(), stage.stage)
         change, estimate = self._grouping(self.remembered).group(images, num_categories)
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
         return change
 
     def regroup(self, space: str) -> StageChange | None:
-        """Group the newest stage anew, from features that are kept, if a category was set aside since it was grouped.
+        """Group the newest stage again, from stored features, if a category was set aside since it was grouped.
 
-        What was found beside it may be several categories that only it made look like one. What a person named stays.
+        Next to that category, several may have looked like one. What a person named stays.
 
         Args:
-            space: that the features were kept under.
+            space: of the stored features, see `feature_space`.
 
         Returns:
             What changed; `None` if nothing was set aside, or nothing is left.
         """
-        found = self._grouping(self.remembered_in(space)).regroup()
+        found = self._grouping(Remembered(self.registry, space, self.seen)).regroup()
         if found is None:
             return None
         change, self._estimate = found
         return change
 
     def _grouping(self, remembered: Remembered) -> StageGrouping:
-        config, spread_for = self.model.config, self.model.spread_for
+        model = self.model
         return StageGrouping(
-            self.registry, config.confidence_temperature, spread_for, self.fixed, remembered, self.seed
-        )
+            self.registry, model.config.confidence_temperature, model.spread_for, self.fixed, remembered, self.seed
+        )  # fmt: skip
 
     @property
     def remembered(self) -> Remembered:
-        """Images of all stages that have features of the newest one's kind."""
-        return self.remembered_in(self.current.space)
-
-    def remembered_in(self, space: str) -> Remembered:
-        """Images of all stages that have features of a space."""
-        return Remembered(self.registry, space, self.seen)
+        """Images of all stages that have features of the newest stage's space."""
+        return Remembered(self.registry, self.current.space, self.seen)
 
     def _constraints(self) -> GroupingConstraints:
         """The constraints of people, and that a new near-duplicate of an image in a category is in that one too."""
-        said, members = self.registry.constraints(), self.registry.members.read()
+        given, members = self.registry.constraints(), self.registry.members.read()
+        keys, first_of, fresh = self.current.keys, self.current.first_of.tolist(), set(self.fresh)
         earlier: dict[int, set[int]] = {}
-        fresh = set(self.fresh)
-        for row, first in enumerate(self.first_of.tolist()):
-            if row not in fresh and (category := members.get(self.current.keys[row])) is not None:
+        for row, first in enumerate(first_of):
+            if row not in fresh and (category := members.get(keys[row])) is not None:
                 earlier.setdefault(first, set()).add(category)
         pins = {}
         for row in fresh:
-            key, found = self.current.keys[row], earlier.get(int(self.first_of[row]), set())
-            if len(found) == 1 and key not in said.keys:
-                pins[key] = next(iter(found))
-        return replace(said, pinned={**said.pinned, **pins}) if pins else said
+            found = earlier.get(first_of[row], set())
+            if len(found) == 1 and keys[row] not in given.keys:
+                pins[keys[row]] = next(iter(found))
+        return replace(given, pinned={**given.pinned, **pins}) if pins else given
 
     def keep(self, estimate: CountEstimate) -> None:
-        """Leave images that were grouped before in their categories, corrections included.
-
-        Args:
-            estimate: the number of categories from when they were grouped.
-
-        Raises:
-            DataError: some of them were never grouped.
-        """
-        if not self.is_grouped:
-            raise DataError("Some of these images were never grouped: group them first.")
+        """Leave images that were grouped before in their categories, with the number of categories from then."""
         self._estimate = estimate
 
     @property
@@ -430,12 +387,8 @@ class DiscoverySession:
         return self.registry.changes_since(self.current.before)
 
     def assignment(self) -> Assignment:
-        """The newest stage's images and their categories, corrections included.
-
-        Raises:
-            DataError: nothing was grouped yet.
-        """
-        _ = self.estimate  # it says where nothing is grouped yet
+        """The newest stage's images and their categories, corrections included; a `DataError` before `group`."""
+        _ = self.estimate
         return assignment_in(
             self.registry,
             self.current.keys,
@@ -448,22 +401,14 @@ class DiscoverySession:
     # One image
 
     def file_of(self, key: str) -> tuple[Intake, IntakeFile]:
-        """The newest file of that content, and the intake that opens it.
-
-        Raises:
-            DataError: there is none in this session.
-        """
+        """The newest file of that content, and the intake that opens it; a `DataError` if this session has none."""
         for stage in reversed(self.stages):
             if key in stage.files:
                 return stage.intake, stage.files[key]
         raise DataError(f"No image {key[:12]!r} in this session: it came with an earlier one.")
 
     def original(self, key: str) -> bytes:
-        """The bytes of the newest file of that content.
-
-        Raises:
-            DataError: there is none in this session, or it has changed since.
-        """
+        """The bytes of the newest file of that content; a `DataError` if there is none, or it has changed since."""
         intake, file = self.file_of(key)
         return intake.read_bytes(file)
 

@@ -9,11 +9,101 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate, GroupingConstraints
-from promptccd.discovery.grouping import KnownCategories, group_images
-from promptccd.discovery.remembered import Remembered
+from promptccd.data.randomness import numpy_generator
+from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
+from promptccd.models.assignment import assign, squared_distances
 from promptccd.registry import GROUPING, CategoryRegistry, SetAside, StageChange, StageGroups
+from promptccd.registry.observe import NO_CATEGORY
+
+MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
+
+
+class Remembered:
+    """Images of all stages that have features, of memory or of disk.
+
+    Args:
+        registry: stage and category of each image.
+        space: of the features, see `feature_space`.
+        seen: stores features, and which images are near-duplicates of earlier ones.
+    """
+
+    def __init__(self, registry: CategoryRegistry, space: str, seen: SeenFiles):
+        self._registry, self.space, self._seen = registry, space, seen
+
+    def features(self, keys: Sequence[str]) -> dict[str, Tensor]:
+        """Unit features by key, in the order of the keys, of those images that have some."""
+        rows, there = self._seen.features(self.space, keys)
+        if rows.shape[1] != self._registry.prototypes.shape[1]:
+            return {}
+        return {key: row for key, row, is_there in zip(keys, rows, there, strict=True) if is_there}
+
+    def followers(self, keys: Sequence[str]) -> dict[str, str]:
+        """The first image of its near-duplicate group, by key, of each image that is not the first."""
+        return self._seen.followers(keys)
+
+    def before(self, stage: int, num_new: int, ids: Sequence[int], seed: int) -> EarlierImages | None:
+        """Images that came before a stage, near-duplicates once; `None` if they are too few for `num_new` images.
+
+        Rows follow the `ids` of the known categories; the seed draws where there are too many images.
+        """
+        images, members = self._registry.images.read(), self._registry.members.read()
+        row_of = {category: row for row, category in enumerate(ids)}
+        keys = sorted(key for key, came in images.items() if came < stage)
+        if len(keys) > MOST_REMEMBERED:
+            drawn = numpy_generator("remembered images", seed, stage).permutation(len(keys))
+            keys = [keys[row] for row in sorted(drawn[:MOST_REMEMBERED].tolist())]
+        followers = self.followers(keys)
+        features = self.features([key for key in keys if key not in followers])
+        if not enough_earlier(len(features), num_new):
+            return None
+        return EarlierImages(
+            torch.stack(list(features.values())),
+            torch.tensor([row_of.get(members.get(key, NO_CATEGORY), NO_CATEGORY) for key in features]),
+            torch.tensor([images[key] for key in features]),
+            stage,
+        )
+
+    @property
+    def waiting(self) -> list[str]:
+        """Keys of unassigned images that no constraint names."""
+        constrained = self._registry.constraints().keys
+        return [key for key in self._registry.unassigned if key not in constrained]
+
+    def likest(self) -> dict[str, int]:
+        """The active category that each of the `waiting` images with features is most like."""
+        active, features = self._registry.active_prototypes(), self.features(self.waiting)
+        if not features or not active.ids:
+            return {}
+        prototypes = torch.from_numpy(active.matrix)
+        nearest = squared_distances(torch.stack(list(features.values())), prototypes).argmin(1)
+        return {key: active.ids[row] for key, row in zip(features, nearest.tolist(), strict=True)}
+
+    def fitting(
+        self, found: Assignment, known: KnownCategories, temperature: float, without: Collection[str]
+    ) -> Assignment | None:
+        """Unassigned images that fit into a category of a grouping now; its first categories are the known ones.
+
+        `temperature` is that of the confidences, `without` are the keys of the new images.
+        """
+        if known.spread is None or known.earlier is None:
+            return None
+        features = self.features([key for key in self.waiting if key not in without])
+        if not features:
+            return None
+        rows = [*range(len(known.ids)), *[None] * (len(found.ids) - len(known.ids))]
+        again = assign(
+            torch.stack(list(features.values())),
+            found.prototypes.double(),
+            found.ids,
+            temperature=temperature,
+            spread=known.spread.of(rows),
+            keys=list(features),
+        )
+        fits = again.select((~again.novel).nonzero()[:, 0])
+        return fits if len(fits.keys) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +133,12 @@ class NewImages:
 
 @dataclass(frozen=True, eq=False)
 class FoundGroups:
-    """Groups that no registry has taken in yet.
+    """Groups that are not in the registry yet.
 
     Attributes:
         stage: of the images.
-        groups: of images and of those that waited.
-        count: the number of categories, before the registry says which of them are none.
+        groups: of images, and of those that were unassigned.
+        count: the number of categories, before the registry tells which of them are set aside.
         num_found: categories among these that count.
     """
 
@@ -58,50 +148,42 @@ class FoundGroups:
     num_found: int | None
 
 
+@dataclass(frozen=True)
 class StageGrouping:
     """Assign new images to existing categories or to new ones.
 
-    Args:
+    Attributes:
         registry: of the categories; adds the groups.
-        temperature: says how sure to be of an assignment.
-        spread_for: says how far categories spread, if that was measured.
+        temperature: of the confidences.
+        spread_for: how far categories of these ids spread, if that was measured.
         fixed: ids of categories that stay as they are.
         remembered: images of earlier stages.
-        seed: of all random draws.
+        seed: random seed.
     """
 
-    def __init__(
-        self,
-        registry: CategoryRegistry,
-        temperature: float,
-        spread_for: Callable[[Sequence[int]], CategorySpread | None],
-        fixed: Collection[int],
-        remembered: Remembered,
-        seed: int,
-    ):
-        self._registry, self._spread_for, self._seed = registry, spread_for, seed
-        self._fixed, self._remembered = set(fixed), remembered
-        self._temperature = temperature
+    registry: CategoryRegistry
+    temperature: float
+    spread_for: Callable[[Sequence[int]], CategorySpread | None]
+    fixed: Collection[int]
+    remembered: Remembered
+    seed: int
 
     def num_categories(self, keys: Sequence[str]) -> int:
         """Active categories that images are in now, with the fixed ones."""
-        members = self._registry.members.read()
+        members = self.registry.members.read()
         here = {members.get(key) for key in keys}
-        return len(here.intersection(each.id for each in self._registry.active).union(self._fixed))
+        return len(here.intersection(each.id for each in self.registry.active).union(self.fixed))
 
     def group(
         self, images: NewImages, num_categories: int | None = None
     ) -> tuple[StageChange, CountEstimate]:
-        """Group images, and those that waited where they fit now; returns what changed, and the number of categories.
+        """`find` and `add` groups; returns what changed, and the number of categories."""
+        return self.add(self.find(images, num_categories))
 
-        Arguments and errors are those of `find`.
-        """
-        return self.take(self.find(images, num_categories))
-
-    def take(self, found: FoundGroups) -> tuple[StageChange, CountEstimate]:
-        """Let the registry take in what was found in its very state."""
-        aside = {each.id for each in self._registry.aside}
-        change = self._registry.observe(found.stage, found.groups)
+    def add(self, found: FoundGroups) -> tuple[StageChange, CountEstimate]:
+        """Add groups to the registry, which is in the state in which they were found."""
+        aside = {each.id for each in self.registry.aside}
+        change = self.registry.observe(found.stage, found.groups)
         # A group like one that people merged, refused or set aside adds no category.
         ours = {each for each in change.cluster_ids if each is not None} - aside
         num_found = len(ours) if found.num_found is None else found.num_found
@@ -110,12 +192,12 @@ class StageGrouping:
     def find(
         self, images: NewImages, num_categories: int | None = None, *, aside_draws: bool = True
     ) -> FoundGroups:
-        """Find groups of images, and of those that waited where they fit now.
+        """Find groups of images, and of unassigned ones where they fit now.
 
         Args:
             images: of the newest stage.
             num_categories: of all categories, fixed ones included; `None` estimates it.
-            aside_draws: whether what is like a category that was set aside comes to that one.
+            aside_draws: whether images like a category that was set aside join that one.
 
         Raises:
             DataError: there cannot be so many, or constraints contradict it.
@@ -123,12 +205,11 @@ class StageGrouping:
         known = self._known(images, num_categories)
         drawn = self._like_what_is_aside(images, known) if aside_draws else None
         rest = images if drawn is None else images.without(set(drawn.keys))
-        first_free = self._registry.next_id
         found = waited = None
         present = self.num_categories(images.keys)
         if rest.keys:
             found, count = self._grouped(rest, known, num_categories)
-            waited = self._remembered.fitting(found, known, self._temperature, set(images.keys))
+            waited = self.remembered.fitting(found, known, self.temperature, set(images.keys))
         elif num_categories in (None, present):
             count = CountEstimate.known(max(1, present))
         else:
@@ -138,28 +219,23 @@ class StageGrouping:
             )
         parts = [part for part in (found, waited, drawn) if part is not None]
         num_found = None if found is None else len(found.ids)
-        return FoundGroups(images.stage, _groups_of(parts, first_free), count, num_found)
+        return FoundGroups(images.stage, _groups_of(parts, self.registry.next_id), count, num_found)
 
     def regroup(self) -> tuple[StageChange, CountEstimate] | None:
-        """Group the newest stage anew, from features that are there, if a category was set aside since it was grouped.
+        """Group the newest stage again from stored features if a category was set aside since it was grouped.
 
-        Next to it, several categories may have looked like one. `None` if nothing was set
-        aside, or nothing is left.
+        `None` if nothing was set aside, or nothing is left.
         """
-        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(self._registry.log))
+        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(self.registry.log))
         if not any(entry.kind == SetAside.kind for entry in since):
             return None
         found = self.find_anew()
-        return None if found is None else self.take(found)
+        return None if found is None else self.add(found)
 
     def find_anew(self, num_categories: int | None = None) -> FoundGroups | None:
-        """Find groups of the newest stage's images again, from features that are there; `None` if nothing is left.
-
-        Args:
-            num_categories: as for `find`.
-        """
-        registry, remembered = self._registry, self._remembered
-        stay, members = {*self._fixed, *(each.id for each in registry.aside)}, registry.members.read()
+        """Find groups of the newest stage's images again, from stored features; `None` if nothing is left."""
+        registry, remembered = self.registry, self.remembered
+        stay, members = {*self.fixed, *(each.id for each in registry.aside)}, registry.members.read()
         newest = sorted(key for key, stage in registry.images.items() if stage == registry.stage)
         features = remembered.features([key for key in newest if members.get(key) not in stay])
         if not features:
@@ -173,17 +249,16 @@ class StageGrouping:
         return self.find(images, num_categories, aside_draws=False)
 
     def _known(self, images: NewImages, num_categories: int | None) -> KnownCategories:
-        """The fixed categories, and what earlier images say of them where they decide what is new."""
-        fixed = self._registry.prototypes_of(
-            [each for each in self._registry.active if each.id in self._fixed]
-        )
+        """The fixed categories, and earlier images where these decide what is new."""
+        stay = set(self.fixed)
+        fixed = self.registry.prototypes_of([each for each in self.registry.active if each.id in stay])
         if not fixed.ids:
             return KnownCategories.none(images.features.shape[1])
         ids, earlier = tuple(fixed.ids), None
         if num_categories is None:
-            earlier = self._remembered.before(images.stage, len(images.keys), ids, self._seed)
-        known = KnownCategories(ids, torch.from_numpy(fixed.matrix), self._spread_for(ids), earlier)
-        return known.measured(self._seed)
+            earlier = self.remembered.before(images.stage, len(images.keys), ids, self.seed)
+        known = KnownCategories(ids, torch.from_numpy(fixed.matrix), self.spread_for(ids), earlier)
+        return known.measured(self.seed)
 
     def _grouped(
         self, images: NewImages, known: KnownCategories, num_categories: int | None
@@ -195,16 +270,16 @@ class StageGrouping:
             images.keys,
             known,
             num_categories=num_categories,
-            next_id=self._registry.next_id,
+            next_id=self.registry.next_id,
             constraints=images.constraints,
-            seed=self._seed,
-            temperature=self._temperature,
+            seed=self.seed,
+            temperature=self.temperature,
             first_of=first[number],
         )
 
     def _like_what_is_aside(self, images: NewImages, known: KnownCategories) -> Assignment | None:
         """Images that are nearer to a category that is set aside than to any other, known or new."""
-        aside = self._registry.prototypes_of(self._registry.aside)
+        aside = self.registry.prototypes_of(self.registry.aside)
         if not aside.ids:
             return None
         rows = [*range(len(known.ids)), *[None] * len(aside.ids)]

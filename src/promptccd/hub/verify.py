@@ -30,8 +30,7 @@ from promptccd.hub.commits import CARD, SILENCE_S, bounded_waits, client, reason
 from promptccd.models import load_configuration
 from promptccd.models.checkpoint import CONFIGURATION, find_model, split_revision
 from promptccd.runs import RunDirectory
-from promptccd.runs.card import seed_on_card
-from promptccd.runs.provenance import Source
+from promptccd.runs.card import Source, seed_on_card
 from promptccd.runs.stage import FROZEN, find_frozen, neighbouring_stages, share_frozen
 from promptccd.runs.verify import Check, run_checks, stage_checks
 

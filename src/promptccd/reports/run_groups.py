@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
-from promptccd.runs.first_model import backbone_of
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.recipe import Recipe
@@ -85,7 +84,7 @@ def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict
 
 def frozen_name(recipe: Recipe, run: RunDirectory) -> str:
     """The name of the frozen backbone of a run as a baseline; backbones in folders differ by seed and share one."""
-    backbone = backbone_of(recipe, run)
+    backbone = recipe.model.backbone or run.backbone
     return "frozen backbone" if Path(backbone).exists() else f"frozen {backbone}"
 
 
@@ -103,7 +102,7 @@ class _Run:
     def __init__(self, path: Path):
         run, recipe = RunDirectory(path), RunDirectory(path).recipe
         self.path, self.seed, self.counting = path, recipe.training.seed, str(recipe.training.category_count)
-        self._backbone, self._frozen = backbone_of(recipe, run), frozen_name(recipe, run)
+        self._backbone, self._frozen = recipe.model.backbone or run.backbone, frozen_name(recipe, run)
         self._finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
         done, wanted = self._finished - 1, run.num_stages - 1
         self.unfinished = "" if done == wanted else f" ({done} of {wanted} stages)"

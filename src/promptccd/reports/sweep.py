@@ -41,9 +41,8 @@ from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, Job, PoolOfDevices, least_used, visible_devices
 from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
 from promptccd.runs.evaluate import RunEvaluation
-from promptccd.runs.first_model import described_backbone, require_whole_patches
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import require_recipe
+from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
 from promptccd.runs.train import train_run
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Layer, Recipe, own_name, recipe_for_images

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from promptccd.runs.evaluate import RunEvaluation as RunEvaluation
     from promptccd.runs.explain import Explanation as Explanation
     from promptccd.runs.explain import explain_image as explain_image
-    from promptccd.runs.first_model import ParameterCount as ParameterCount
-    from promptccd.runs.first_model import count_parameters as count_parameters
     from promptccd.runs.folder import RunDirectory as RunDirectory
     from promptccd.runs.folder import StreamRecord as StreamRecord
     from promptccd.runs.folder import stream_records as stream_records
@@ -19,7 +17,9 @@ if TYPE_CHECKING:
     from promptccd.runs.predict import predict_folder as predict_folder
     from promptccd.runs.predict import stage_of as stage_of
     from promptccd.runs.stage import load_view as load_view
+    from promptccd.runs.start import ParameterCount as ParameterCount
     from promptccd.runs.start import continued as continued
+    from promptccd.runs.start import count_parameters as count_parameters
     from promptccd.runs.start import stage_stream as stage_stream
     from promptccd.runs.train import train_run as train_run
 

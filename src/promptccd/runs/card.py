@@ -1,11 +1,12 @@
-"""The model card of a stage: written from the run's records, merged with the text of a person."""
+"""The model card of a stage, with licence and source: written from the run's records, merged with a person's text."""
 
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from promptccd.clustering import CountEstimate
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.readable import StageImages
 from promptccd.data.tables import BUILT_IN
-from promptccd.errors import RunError
+from promptccd.errors import RunError, one_line, shown
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.paper import published_results
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
@@ -31,18 +32,20 @@ from promptccd.evaluation.tables import markdown, score_grid, score_table, title
 from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
-from promptccd.models.checkpoint import BUNDLED
-from promptccd.runs.folder import LICENCE, RunDirectory, StreamRecord, change_places, stream_records
-from promptccd.runs.provenance import CARD, HUB, LICENCE_KEYS, OWN, Licence, Source, licence_of, licence_on
+from promptccd.models.checkpoint import BUNDLED, file_of
+from promptccd.runs.folder import LICENCE, RunDirectory, change_places, stream_records
 from promptccd.runs.start import FREE_FIELDS
-from promptccd.training.history import EpochRecord, read_history
+from promptccd.training.history import read_history
 from promptccd.training.instruments import TITLES, Instruments
 from promptccd.training.recipe import Recipe, assembled, shipped
 
 logger = logging.getLogger(__name__)
 
+HUB = "https://huggingface.co"
+CARD = "README.md"
 BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
 EXAMPLES = "examples"  # folder of a stage
+LICENCE_KEYS = ("license", "license_name", "license_link")
 KEPT_METADATA = ("license",)  # metadata that keep the value that a person set
 PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
@@ -50,6 +53,7 @@ _MOST_EXAMPLES, _MOST_NAMES, _MOST_EPOCHS = 3, 50, 20
 _PLACED = "<!-- promptccd: links of the repository -->"
 # A marker counts only on a line of its own; a begin without an end belongs to a person's text.
 _BLOCK = re.compile(rf"^{BEGIN}$(?:(?!^{BEGIN}$)[\s\S])*?^{END}$", re.MULTILINE)
+_UNREADABLE = (ValueError, TypeError, yaml.YAMLError)  # what metadata raise that a person broke
 _TAGS = (
     "category-discovery",
     "continual-category-discovery",
@@ -57,6 +61,18 @@ _TAGS = (
     "image-clustering",
     "prompt-learning",
 )
+# Values that the Hub accepts as `license`; any other licence is "other" with a name.
+_HUB_LICENCES = """
+    apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0
+    bigcode-openrail-m afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc
+    cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0
+    cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0
+    cdla-sharing-1.0 cdla-permissive-1.0 cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1
+    eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0 lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c
+    ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa
+    unlicense zlib pddl lgpl-lr deepfloyd-if-license fair-noncommercial-research-license llama2 llama3 llama3.1
+    llama3.2 llama3.3 llama4 grok2-community gemma
+    """
 
 
 @dataclass(frozen=True)
@@ -94,144 +110,39 @@ def example_pictures(
         images: of the stage.
         features: ``(N, D)`` of these images.
     """
-    record = BUILT_IN.get(recipe.data.resolved.dataset)
+    record, num_known = BUILT_IN.get(recipe.data.resolved.dataset), model.config.num_known
     if record is None or record.licence is None:
         return []
     assigned = model.assign(features)
     ids, confidences = assigned.category_ids.cpu().numpy(), assigned.confidences.cpu().numpy()
     present = np.unique(ids).tolist()
-    found = [each for each in present if each >= model.config.num_known]
-    known = [each for each in present if each < model.config.num_known]
+    known, found = (
+        [each for each in present if each < num_known],
+        [each for each in present if each >= num_known],
+    )
     examples: list[Example] = []
     for category in [*known[: max(1, _MOST_EXAMPLES - len(found))], *found][:_MOST_EXAMPLES]:
         rows = np.flatnonzero(ids == category)
         best = int(rows[np.argmax(confidences[rows])])
-        clean = clean_image(images.stage.images.read(int(images.positions[best])))
-        if clean is not None:
-            name = model.config.names_by_id[category]
+        if (clean := clean_image(images.stage.images.read(int(images.positions[best])))) is not None:
             path = f"{EXAMPLES}/{len(examples) + 1}{clean[0]}"
-            examples.append(Example(path, clean[1], name, category < model.config.num_known))
+            name = model.config.names_by_id[category]
+            examples.append(Example(path, clean[1], name, category < num_known))
     return examples
 
 
 def stage_card(
-    config: CategoryDiscoveryConfig,
-    recipe: Recipe,
-    *,
-    name: str,
-    fingerprint: str,
-    images: Sequence[Mapping[str, Any]],
-    category_sizes: Mapping[int, int],
-    scores: ContinualScore | None,
-    made_with: Mapping[str, str],
-    instruments: Instruments | None = None,
-    corrections: int = 0,
-    streams: Sequence[StreamRecord] = (),
-    examples: Sequence[Example] = (),
-    history: Sequence[EpochRecord] = (),
-    licence: Licence = OWN,
-    source: Source | None = None,
-) -> str:
-    """The card of a finished stage; rows of later stages are left out.
-
-    The text is `card.md.jinja`.
-
-    Args:
-        config: of the stage's model, its categories set.
-        recipe: `RunDirectory.recipe`.
-        name: of the run; the card is for ``<name>-stage<t>``.
-        fingerprint: of the split.
-        images: content of ``images.json``, one row per stage.
-        category_sizes: images of this stage by category id.
-        scores: content of ``results.json``; `None` before the first scored stage.
-        made_with: versions of the packages and of Python, and the hardware, by name.
-        instruments: measures of the prompts at this stage.
-        corrections: number of corrections that people made before this stage.
-        streams: records of the unlabelled streams.
-        examples: images stored with the card.
-        history: epochs of this stage.
-        licence: of the weights.
-        source: the stage of another run that this run continued from.
-    """
-    stage = config.stage or 0
-    title = f"{name}-stage{stage}"
-    scored = ContinualScore("cacc", [each for each in scores.stages if each.stage <= stage] if scores else [])
-    table = scored.to_dict()
-    backbone, dataset = hub_id_of(recipe.model.backbone), hub_id_of(recipe.data.resolved.dataset)
-    base = (source.repo_id if source else None) or backbone
-    data = ModelCardData(
-        library_name="promptccd",
-        pipeline_tag="image-feature-extraction",
-        **licence.metadata,
-        base_model=base,
-        base_model_relation="finetune" if base else None,
-        datasets=[dataset] if dataset else None,
-        tags=[*_TAGS, config.model_type],
-        model_name=title,
-        eval_results=_eval_results(recipe, fingerprint, table) or None,
-    )
-    method = method_named(recipe.model.variant)
-    plugin = method.model.__module__
-    names = [
-        (each, _code(text)) for each, text in zip(config.category_ids, config.category_names, strict=True)
-    ]
-    published = _comparable(recipe, len(table["stages"]))
-    card = ModelCard.from_template(
-        data,
-        template_path=str(Path(__file__).with_name("card.md.jinja")),
-        begin=BEGIN,
-        end=END,
-        placed=_PLACED,
-        title=title,
-        stage=stage,
-        recipe=recipe,
-        table=table,
-        num_known=config.num_known,
-        known=[text for each, text in names if each < config.num_known],
-        found=[f"{text} ({category_sizes.get(each, 0)})" for each, text in names if each >= config.num_known],
-        most_names=_MOST_NAMES,
-        examples=examples,
-        plugin="" if plugin.startswith("promptccd.") else plugin,
-        links=_links(recipe, dataset, backbone),
-        method=method,
-        backbone=backbone,
-        bundled=BUNDLED,
-        data=data_in_words(recipe),
-        estimate=CountEstimate.from_dict(config.count_estimate) if config.count_estimate else "",
-        source=source,
-        results=_results(scored, published, source),
-        has_native=scored.native is not None,
-        native_label=NATIVE_PREDICTION,
-        published=published,
-        streams=[each for each in streams if each.stage <= stage],
-        instruments=instruments.to_dict() if instruments else {},
-        titles=TITLES,
-        warnings=instruments.warnings(recipe.training.mixed_precision).values() if instruments else (),
-        images=[row for row in images if row["stage"] <= stage],
-        fingerprint=fingerprint,
-        made_with=made_with,
-        fields=yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True).strip(),
-        history=history,
-        log=_log_rows(history),
-        corrections=corrections,
-        licence=licence,
-        citation=_citation(),
-    )
-    return str(card)
-
-
-def card_of_run(
     run: RunDirectory,
     config: CategoryDiscoveryConfig,
     *,
     fingerprint: str,
     category_ids: np.ndarray,
     device: torch.device,
-    instruments: Instruments,
-    corrections: int,
-    examples: Sequence[Example],
+    instruments: Instruments | None = None,
+    corrections: int = 0,
+    examples: Sequence[Example] = (),
 ) -> str:
-    """The card of a stage that a run has just trained, from its records.
+    """The card of a stage that a run has just trained, ``card.md.jinja``; rows of later stages are left out.
 
     Args:
         run: its records include those of the stage.
@@ -243,30 +154,285 @@ def card_of_run(
         corrections: number of corrections that people made before this stage.
         examples: images stored with the card.
     """
-    stage, fetched = config.stage or 0, run.fetched
+    stage, fetched, recipe = config.stage or 0, run.fetched, run.recipe
     last = max((each for each in fetched if each < stage), default=None)
     source = None if last is None else Source.of(fetched[last], last)
-    ids, sizes = np.unique(category_ids, return_counts=True)
-    return stage_card(
-        config,
-        run.recipe,
-        name=run.name,
-        fingerprint=fingerprint,
-        images=(run.read("images.json") or {})["stages"],
-        category_sizes=dict(zip(ids.tolist(), sizes.tolist(), strict=True)),
-        scores=run.results,
-        made_with=run.made_with(device),
-        instruments=instruments,
-        corrections=corrections,
-        streams=stream_records(run),
-        examples=examples,
-        history=[each for each in read_history(run.path) if each.stage == stage],
-        licence=_licence_of_run(run, source, stage),
-        source=source,
+    results = run.results
+    scored = ContinualScore(
+        "cacc", [each for each in results.stages if each.stage <= stage] if results else []
     )
+    table, published = scored.to_dict(), _comparable(recipe, len(scored.stages))
+    facts, licence = recipe.data.resolved, _licence_of_run(run, source, stage)
+    backbone, dataset = hub_id_of(recipe.model.backbone), hub_id_of(facts.dataset)
+    base, title = (source.repo_id if source else None) or backbone, f"{run.name}-stage{stage}"
+    names = [f"`{' '.join(each.split()).replace('`', chr(39))}`" for each in config.category_names]
+    named, sizes = list(zip(config.category_ids, names, strict=True)), Counter(category_ids.tolist())
+    history = [each for each in read_history(run.path) if each.stage == stage]
+    places = {round(each * (len(history) - 1) / (_MOST_EPOCHS - 1)) for each in range(_MOST_EPOCHS)}
+    data = ModelCardData(
+        library_name="promptccd",
+        pipeline_tag="image-feature-extraction",
+        **licence.metadata,
+        base_model=base,
+        base_model_relation="finetune" if base else None,
+        datasets=[dataset] if dataset else None,
+        tags=[*_TAGS, config.model_type],
+        model_name=title,
+        eval_results=_eval_results(recipe, fingerprint, table) or None,
+    )
+    card = ModelCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_name("card.md.jinja")),
+        begin=BEGIN,
+        end=END,
+        placed=_PLACED,
+        hub=HUB,
+        title=title,
+        stage=stage,
+        recipe=recipe,
+        method=method_named(recipe.model.variant),
+        table=table,
+        known=[name for each, name in named if each < config.num_known],
+        found=[f"{name} ({sizes[each]})" for each, name in named if each >= config.num_known],
+        most_names=_MOST_NAMES,
+        examples=examples,
+        addresses=_addresses(),
+        paper=yaml.safe_load(shipped("CITATION.cff").read_text(encoding="utf-8"))["references"][0],
+        record=BUILT_IN.get(facts.dataset),
+        dataset=dataset,
+        backbone=backbone,
+        bundled=BUNDLED,
+        data=data_in_words(recipe),
+        estimate=CountEstimate.from_dict(config.count_estimate) if config.count_estimate else "",
+        source=source,
+        results=_results(scored, published, source),
+        has_native=scored.native is not None,
+        native_label=NATIVE_PREDICTION,
+        published=published,
+        streams=[each for each in stream_records(run) if each.stage <= stage],
+        instruments=instruments.to_dict() if instruments else {},
+        titles=TITLES,
+        warnings=instruments.warnings(recipe.training.mixed_precision).values() if instruments else (),
+        images=[row for row in (run.read("images.json") or {})["stages"] if row["stage"] <= stage],
+        fingerprint=fingerprint,
+        made_with=run.made_with(device),
+        fields=yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True).strip(),
+        history=history,
+        shown=[history[place] for place in sorted(places)] if history else [],
+        corrections=corrections,
+        licence=licence,
+    )
+    return str(card)
 
 
-def _licence_of_run(run: RunDirectory, source: Source | None, stage: int) -> Licence:
+def hub_id_of(place: str | None) -> str | None:
+    """The place if it is ``namespace/name`` on the Hub; a bare name may as well be a folder's."""
+    if place is None or place.count("/") != 1 or Path(os.path.expanduser(place)).exists():
+        return None
+    try:
+        validate_repo_id(place)
+    except HFValidationError:
+        return None
+    return place
+
+
+def data_in_words(recipe: Recipe) -> str:
+    """The data set in words, without the name of a local folder."""
+    dataset = recipe.data.resolved.dataset
+    if dataset in BUILT_IN:
+        return BUILT_IN[dataset].words
+    kind = f", read as the benchmark {recipe.data.benchmark}" if recipe.data.is_benchmark else ""
+    return f"`{dataset}`" if hub_id_of(dataset) else f"images from a local folder{kind}"
+
+
+def _addresses() -> dict[str, str]:
+    """Addresses of the project by their names in the package's metadata."""
+    try:
+        entries = metadata("promptccd").get_all("Project-URL") or ()
+    except PackageNotFoundError:
+        entries = ()
+    return dict(entry.split(", ", 1) for entry in entries)
+
+
+def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) -> list[EvalResult]:
+    facts, rows = recipe.data.resolved, table["stages"]
+    hub_id = hub_id_of(facts.dataset)
+    scored = [(f"stage {row['stage']}", row) for row in rows]
+    if scored:
+        first, last = rows[0]["stage"], rows[-1]["stage"]
+        span = f"stage {first}" if len(rows) == 1 else f"stages {first} to {last}"
+        scored.insert(0, (f"average of {span}", table["average"]))  # the headline
+    return [
+        EvalResult(
+            task_type="image-feature-extraction",
+            task_name="Continual category discovery",
+            dataset_type=hub_id or "imagefolder",  # the Hub's name for images that are no data set there
+            dataset_name=hub_id or data_in_words(recipe).replace("`", ""),
+            dataset_split=facts.split if hub_id else None,
+            dataset_args={"split_fingerprint": fingerprint},
+            metric_type="accuracy",  # the Hub lists no metric of clusters
+            metric_name=f"Clustering accuracy, {part.capitalize()}, {where}, in percent",
+            metric_value=row[part],
+        )
+        for where, row in scored
+        for part in PARTS
+        if row[part] is not None
+    ]
+
+
+def _results(scored: ContinualScore, published: Mapping[str, float] | None, source: "Source | None") -> str:
+    """The table of results in Markdown: a row per stage, the average, the paper's figure; empty without a stage."""
+    if not scored.stages:
+        return ""
+    header, rows = score_grid(score_table(scored))
+    for row, stage in zip(rows, scored.stages, strict=False):
+        row[0] += ", trained elsewhere" if source and stage.stage <= source.stage else ""
+    rows[-1][0] = "**average**"
+    if published:
+        cells = {title_of(part): f"{value:.2f}" for part, value in published.items()}
+        rows.append(["average in the paper", *(cells.get(title, "") for title in header[1:])])
+    return markdown((header, rows))
+
+
+def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
+    """The published figure, if this run has its method, backbone, data, stages and given numbers of categories."""
+    facts = BENCHMARKS.get(recipe.data.benchmark or "")
+    same = (
+        facts is not None
+        and recipe.data.resolved == facts
+        and recipe.data.cuts is None
+        and num_scored == len(facts.class_blocks) - 1  # the paper's average is over all stages
+        and hub_id_of(recipe.model.backbone) == PUBLISHED_BACKBONE
+        and recipe.training.category_count == "known"
+    )
+    return published_results(recipe.data.benchmark, recipe.published_name) if same else None
+
+
+def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """Fields that a recipe sets and a result depends on; local folders are not named."""
+    values, free = recipe.to_dict(), FREE_FIELDS["training"]
+    # A bundled backbone changes some defaults.
+    usual, fitted = Recipe().to_dict(), assembled([{"model": {"backbone": recipe.model.backbone}}])
+
+    def shown_place(place: str) -> str:
+        return place if place in BUILT_IN or place in BUNDLED or hub_id_of(place) else "<local folder>"
+
+    change_places(values, shown_place)
+    if recipe.data.unlabelled is not None:  # a card does not depend on later streams
+        values["data"] |= {"unlabelled": None, "class_blocks": None}
+    changed = {
+        section: {
+            key: item
+            for key, item in fields.items()
+            if key not in free
+            and (item != usual[section].get(key) or item != fitted.get(section, {}).get(key, item))
+        }
+        for section, fields in values.items()
+    }
+    return {section: fields for section, fields in changed.items() if fields}
+
+
+# Licence and source
+
+
+@dataclass(frozen=True)
+class Licence:
+    """A licence of weights.
+
+    Attributes:
+        id: identifier on the Hub; `None` if unknown.
+        name: name of a licence that the Hub does not list.
+        link: address of its text.
+        reason: why this licence holds, or why it is unknown; a clause.
+    """
+
+    id: str | None
+    name: str | None = None
+    link: str | None = None
+    reason: str = ""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The licence as keys of a card's metadata."""
+        values = zip(LICENCE_KEYS, (self.id, self.name, self.link), strict=True)
+        return {key: value for key, value in values if value}
+
+    def __str__(self) -> str:
+        if self.id is None:
+            return (
+                f"The licence of the weights is unknown: {self.reason}. Ask for it, then set `license` at the top of "
+                "this card."
+            )
+        name = f"`{self.name or self.id}`"
+        return f"The weights are under {f'[{name}]({self.link})' if self.link else name}, {self.reason}."
+
+
+OWN = Licence("apache-2.0", reason="because they were trained from scratch")
+
+
+def licence_of(backbone: str | None) -> Licence:
+    """The licence that weights inherit from a backbone.
+
+    Args:
+        backbone: repository on the Hub, local folder or bundled backbone; `None` for one pretrained from scratch.
+    """
+    if backbone is None:
+        return OWN
+    place = os.path.expanduser(BUNDLED.get(backbone, backbone))
+    is_local = os.path.isdir(place)
+    name = "the backbone in a local folder" if is_local and backbone not in BUNDLED else f"`{backbone}`"
+    try:
+        path = file_of(place, CARD)
+    except Exception as error:  # a missing repository, a dead connection: a dozen types
+        return Licence(None, reason=f"the card of {name} could not be read ({one_line(error)[:120]})")
+    if path is None:
+        return Licence(None, reason=f"{name} has no card")
+    card = Path(path).read_text(encoding="utf-8", errors="replace")
+    return licence_on(card, name, None if is_local else backbone)
+
+
+def licence_on(card: str, name: str, repo_id: str | None) -> Licence:
+    """The licence that a card names.
+
+    Args:
+        card: text of the card, written by anybody.
+        name: what the card describes, in words.
+        repo_id: its repository, to resolve a relative link; `None` for a local folder.
+    """
+    try:
+        values: dict[str, Any] = RepoCard(card, ignore_metadata_errors=True).data.to_dict()
+    except _UNREADABLE:
+        values = {}
+    stated = values.get("license")
+    stated = stated[0] if isinstance(stated, list) and len(stated) == 1 else stated
+    if not isinstance(stated, str) or stated.lower() in ("", "unknown"):
+        reason = "names no licence" if not stated else f"states {shown(stated)}"
+        return Licence(None, reason=f"the card of {name} {reason}")
+    reason = f"as the card of {name} states, from which training started"
+    if stated.lower() in _HUB_LICENCES.split():
+        return Licence(stated.lower(), reason=reason)
+    own_name = _word(values.get("license_name")) or (_word(stated) if stated.lower() != "other" else None)
+    link = _link(values.get("license_link"), repo_id) or (f"{HUB}/{repo_id}" if repo_id else None)
+    default = f"licence-of-{(repo_id or 'the-backbone').replace('/', '-')}"
+    return Licence("other", own_name or default, link, reason)
+
+
+def _word(value: Any) -> str | None:
+    """A licence name in the characters that the Hub accepts."""
+    return (isinstance(value, str) and re.sub(r"[^a-z0-9.-]+", "-", value.lower()).strip("-.")[:96]) or None
+
+
+def _link(value: Any, repo_id: str | None) -> str | None:
+    """An absolute address; `None` if the value is none and cannot become one."""
+    link = value.strip() if isinstance(value, str) else ""
+    if not link or re.search(r"[\s()<>\[\]]", link):
+        return None
+    if re.match(r"https?://", link):
+        return link
+    return f"{HUB}/{repo_id}/blob/main/{link.lstrip('./')}" if repo_id and ":" not in link else None
+
+
+def _licence_of_run(run: RunDirectory, source: "Source | None", stage: int) -> Licence:
     """Licence of the stage that the run continues from, or else of its backbone; recorded once it is known."""
     recorded = run.manifest.get(LICENCE)
     if recorded is not None:
@@ -283,6 +449,56 @@ def _licence_of_run(run: RunDirectory, source: Source | None, stage: int) -> Lic
     elif stage == (0 if source is None else source.stage + 1):  # logged once
         logger.warning("Cards of %s name no licence: %s.", run.name, licence.reason)
     return licence
+
+
+@dataclass(frozen=True)
+class Source:
+    """The stage that a stage was copied or continued from.
+
+    Attributes:
+        repo_id: its repository; empty for a local folder.
+        commit: the fetched commit.
+        stage: its number.
+        is_copy: whether it is the same stage, not an earlier one that training continued from.
+    """
+
+    repo_id: str
+    commit: str
+    stage: int
+    is_copy: bool = False
+
+    @classmethod
+    def of(cls, place: str, stage: int, is_copy: bool = False) -> "Source":
+        """From ``namespace/name@commit``, as a run records it."""
+        repo_id, _, commit = place.partition("@")
+        return cls(repo_id, commit, stage, is_copy)
+
+    @classmethod
+    def on(cls, card: str) -> "Source | None":
+        """The source that a card names, or `None`."""
+        found = re.search(
+            r"^(?P<what>Continued from|A copy of) \[(?P<repo>[\w.-]+/[\w.-]+?-stage(?P<stage>\d{1,9}))\]\(\S+\) at "
+            r"commit `(?P<commit>[0-9a-f]{7,64})`",
+            card,
+            re.MULTILINE,
+        )
+        if found is None:
+            return None
+        return cls(found["repo"], found["commit"], int(found["stage"]), found["what"] == "A copy of")
+
+    def __str__(self) -> str:
+        place = "a stage in a local folder"
+        if self.repo_id:
+            place = f"[{self.repo_id}]({HUB}/{self.repo_id}/tree/{self.commit}) at commit `{self.commit}`"
+        if self.is_copy:
+            return f"A copy of {place}, which was trained there."
+        until = "Stage 0 was" if self.stage == 0 else f"Stages 0 to {self.stage} were"
+        return (
+            f"Continued from {place}. {until} trained there; settings and log below are of the later stages."
+        )
+
+
+# Cards that exist already
 
 
 def seed_on_card(card: str) -> int | None:
@@ -312,7 +528,7 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
         card, new = (
             RepoCard(text.removeprefix("\ufeff").replace("\r\n", "\n")) for text in (existing, generated)
         )
-    except (ValueError, TypeError, yaml.YAMLError) as error:
+    except _UNREADABLE as error:
         raise RunError(
             f"The metadata at the top of the model card cannot be read: {' '.join(str(error).split())} Correct it, or "
             "delete the card to get a new one."
@@ -329,10 +545,8 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
             card.data[key] = value
     block = _BLOCK.search(new.text)
     before, *after = _BLOCK.split(card.text)
-    if block and after:
-        card.text = f"{before}{block[0]}{''.join(after)}"
-    elif block:
-        card.text = f"{before.rstrip()}\n\n{block[0]}\n"
+    if block:
+        card.text = f"{before}{block[0]}{''.join(after)}" if after else f"{before.rstrip()}\n\n{block[0]}\n"
     return str(card).replace("\n", "\r\n" if "\r\n" in existing else "\n")
 
 
@@ -347,181 +561,17 @@ def card_in_repository(
         related: links to related pages of the Hub, in Markdown.
         source: the stage that this one is a copy of; the card then names it, and its snippets stay.
     """
-    if source is not None:
-        card = _copied(card, source)
+    before = Source.on(card)
+    if source is not None and not (before and before.is_copy):
+        card = re.sub(r"^(# .*)$", lambda title: f"{title[0]}\n\n{source}", card, count=1, flags=re.MULTILINE)
+        with suppress(*_UNREADABLE):  # a person broke the metadata: the Hub says so
+            text = RepoCard(card)
+            if source.repo_id:
+                text.data["base_model"] = source.repo_id
+            card = str(text)
     title = re.search(r'from_pretrained\("([^"/]+)"', card)  # with a slash it names a repository already
     if title is None or (source is not None and source.repo_id):
         return card
     card = card.replace(f'"{title[1]}"', f'"{repo_id}"')
     card = card.replace(f"promptccd predict {title[1]} ", f"promptccd predict {repo_id} ")
     return card.replace(_PLACED, _PLACED + "".join(f"\n- {each}" for each in related))
-
-
-def hub_id_of(place: str | None) -> str | None:
-    """The place if it is ``namespace/name`` on the Hub; a bare name may as well be a folder's."""
-    if place is None or place.count("/") != 1 or Path(os.path.expanduser(place)).exists():
-        return None
-    try:
-        validate_repo_id(place)
-    except HFValidationError:
-        return None
-    return place
-
-
-def data_in_words(recipe: Recipe) -> str:
-    """The data set in words, without the name of a local folder."""
-    facts = recipe.data.resolved
-    if facts.dataset in BUILT_IN:
-        return BUILT_IN[facts.dataset].words
-    hub_id = hub_id_of(facts.dataset)
-    kind = f", read as the benchmark {recipe.data.benchmark}" if recipe.data.is_benchmark else ""
-    return f"`{hub_id}`" if hub_id else f"images from a local folder{kind}"
-
-
-def _copied(card: str, source: Source) -> str:
-    """The card of another run's stage, with its source for readers and for the Hub."""
-    before = Source.on(card)
-    if before is not None and before.is_copy:
-        return card
-    card = re.sub(r"^(# .*)$", lambda heading: f"{heading[0]}\n\n{source}", card, count=1, flags=re.MULTILINE)
-    try:
-        text = RepoCard(card)
-    except (ValueError, TypeError, yaml.YAMLError):  # a person broke the metadata: the Hub says so
-        return card
-    if source.repo_id:
-        text.data["base_model"] = source.repo_id
-    return str(text)
-
-
-def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) -> list[EvalResult]:
-    facts = recipe.data.resolved
-    hub_id = hub_id_of(facts.dataset)
-    scored = [(f"stage {row['stage']}", row) for row in table["stages"]]
-    if scored:
-        first, last = table["stages"][0]["stage"], table["stages"][-1]["stage"]
-        span = f"stage {first}" if len(scored) == 1 else f"stages {first} to {last}"
-        scored.insert(0, (f"average of {span}", table["average"]))  # the headline
-    return [
-        EvalResult(
-            task_type="image-feature-extraction",
-            task_name="Continual category discovery",
-            dataset_type=hub_id or "imagefolder",  # the Hub's name for images that are no data set there
-            dataset_name=hub_id or data_in_words(recipe).replace("`", ""),
-            dataset_split=facts.split if hub_id else None,
-            dataset_args={"split_fingerprint": fingerprint},
-            metric_type="accuracy",  # the Hub lists no metric of clusters
-            metric_name=f"Clustering accuracy, {part.capitalize()}, {where}, in percent",
-            metric_value=row[part],
-        )
-        for where, row in scored
-        for part in PARTS
-        if row[part] is not None
-    ]
-
-
-def _results(scored: ContinualScore, published: Mapping[str, float] | None, source: Source | None) -> str:
-    """The table of results in Markdown: a row per stage, the average, the paper's figure; empty without a stage."""
-    if not scored.stages:
-        return ""
-    header, rows = score_grid(score_table(scored))
-    for row, stage in zip(rows, scored.stages, strict=False):
-        row[0] += ", trained elsewhere" if source and stage.stage <= source.stage else ""
-    rows[-1][0] = "**average**"
-    if published:
-        cells = {title_of(part): f"{value:.2f}" for part, value in published.items()}
-        rows.append(["average in the paper", *(cells.get(title, "") for title in header[1:])])
-    return markdown((header, rows))
-
-
-def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
-    """The published figure, if this run has its method, backbone, data, stages and given numbers of categories."""
-    facts = BENCHMARKS.get(recipe.data.benchmark or "")
-    same = (
-        facts is not None
-        and recipe.data.resolved == facts
-        and recipe.data.cuts is None
-        and num_scored == len(facts.class_blocks) - 1  # the paper's average is over all stages
-        and hub_id_of(recipe.model.backbone) == PUBLISHED_BACKBONE
-        and recipe.training.category_count == "known"
-    )
-    return published_results(recipe.data.benchmark, recipe.published_name) if same else None
-
-
-def _log_rows(history: Sequence[EpochRecord]) -> list[list[str]]:
-    """Cells of the training log; at most `_MOST_EPOCHS` epochs, evenly spaced."""
-    if not history:
-        return []
-    places = sorted({round(each * (len(history) - 1) / (_MOST_EPOCHS - 1)) for each in range(_MOST_EPOCHS)})
-    shown = [history[place] for place in places]
-    names = list(dict.fromkeys(name for each in shown for name in each.losses))
-    rows = [["Epoch", *names, "Learning rate"], ["---"] * (len(names) + 2)]
-    for each in shown:
-        losses = [f"{each.losses[name]:.4g}" if name in each.losses else "-" for name in names]
-        rows.append([str(each.epoch + 1), *losses, f"{each.learning_rate:.3g}"])
-    return rows
-
-
-def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Fields that a recipe sets and a result depends on; local folders are not named."""
-    values, free = recipe.to_dict(), FREE_FIELDS["training"]
-    # A bundled backbone changes some defaults.
-    usual, fitted = Recipe().to_dict(), assembled([{"model": {"backbone": recipe.model.backbone}}])
-    change_places(values, _shown_place)
-    if recipe.data.unlabelled is not None:  # a card does not depend on later streams
-        values["data"] |= {"unlabelled": None, "class_blocks": None}
-    changed = {
-        section: {
-            key: item
-            for key, item in fields.items()
-            if key not in free
-            and (item != usual[section].get(key) or item != fitted.get(section, {}).get(key, item))
-        }
-        for section, fields in values.items()
-    }
-    return {section: fields for section, fields in changed.items() if fields}
-
-
-def _shown_place(place: str) -> str:
-    is_named = place in BUILT_IN or place in BUNDLED or hub_id_of(place)
-    return place if is_named else "<local folder>"
-
-
-def _links(recipe: Recipe, dataset: str | None, backbone: str | None) -> list[tuple[str, str]]:
-    """Names and links of code, documentation, paper, data and backbone; what has no address is left out."""
-    try:
-        entries = metadata("promptccd").get_all("Project-URL") or ()
-    except PackageNotFoundError:
-        entries = ()
-    addresses = dict(entry.split(", ", 1) for entry in entries)
-    paper = _paper()
-    authors = ", ".join(each["family-names"] for each in paper["authors"])
-    record = BUILT_IN.get(recipe.data.resolved.dataset)
-    data = f"[{dataset}]({HUB}/datasets/{dataset})" if dataset else ""
-    if record is not None and record.page:
-        data = f"[{record.words}]({record.page}){record.credit}"
-    links = {
-        "Code": f"[promptccd]({addresses['Repository']})" if "Repository" in addresses else "",
-        "Documentation": f"[docs]({addresses['Documentation']})" if "Documentation" in addresses else "",
-        "Paper": f"[{paper['title']}]({paper['url']})" if "url" in paper else f"{paper['title']} ({authors})",
-        "Data": data,
-        "Backbone": f"[{backbone}]({HUB}/{backbone})" if backbone else "",
-    }
-    return [(name, link) for name, link in links.items() if link]
-
-
-def _citation() -> list[tuple[str, Any]]:
-    """Fields of the paper's BibTeX entry."""
-    paper = _paper()
-    authors = " and ".join(f"{each['family-names']}, {each['given-names']}" for each in paper["authors"])
-    more = [(name, paper[name]) for name in ("year", "doi", "url") if name in paper]
-    return [("title", paper["title"]), ("author", authors), *more]
-
-
-@cache
-def _paper() -> dict[str, Any]:
-    """The paper of the method, from CITATION.cff."""
-    return yaml.safe_load(shipped("CITATION.cff").read_text(encoding="utf-8"))["references"][0]
-
-
-def _code(text: str) -> str:
-    return f"`{' '.join(text.split()).replace('`', chr(39))}`"

@@ -26,10 +26,9 @@ from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Ta
 from promptccd.methods import method_named
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel, load_configuration
-from promptccd.runs.first_model import backbone_of, evaluation_view, initial_model
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_stage, load_view
-from promptccd.runs.start import stage_stream
+from promptccd.runs.start import evaluation_view, initial_model, stage_stream
 from promptccd.training.devices import device_named, placed
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.options import DataArguments
@@ -76,13 +75,11 @@ class RunEvaluation:
         if dataset is not None:
             self.recipe.data = replace(self.recipe.data, dataset=dataset)
         self.num_stages = self.run.stages_on_disk()
-        seed = self.recipe.training.seed
-        self.stages = self._stages_again(seed) if stages is None else stages
-        self._cut_unseen = (
-            partial(cut_named, self.recipe.data, seed)
-            if stages is None
-            else partial(cut_given, stages, test_images)
-        )
+        if stages is None:
+            self.stages = self._stages_again()
+            self._cut_unseen = partial(cut_named, self.recipe.data, self.recipe.training.seed)
+        else:
+            self.stages, self._cut_unseen = stages, partial(cut_given, stages, test_images)
         self.run.require_split(self.stages)
         self.device, self.num_workers = device_named(device), num_workers
         seen: dict[bytes, Original] | None = None if self.stages.is_scored else {}
@@ -95,15 +92,15 @@ class RunEvaluation:
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
         self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
 
-    def _stages_again(self, seed: int) -> StageStream:
+    def _stages_again(self) -> StageStream:
         """The stages of the run, cut from where its images are stored now."""
         try:
-            return stage_stream(self.recipe.data, seed)
+            return stage_stream(self.recipe.data, self.recipe.training.seed)
         except DataError as error:
             streams = " if they are labelled, and streams have to be where they were"
+            streams *= self.recipe.data.unlabelled is not None
             raise DataError(
-                f"{error} If the images of {self.run.path} have moved, --dataset names their place"
-                f"{streams * (self.recipe.data.unlabelled is not None)}."
+                f"{error} If the images of {self.run.path} have moved, --dataset names their place{streams}."
             ) from error
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
@@ -133,8 +130,8 @@ class RunEvaluation:
         (images,), (labels,) = (test := self.test_images()).images, test.labels
         found = {}
         for stage in range(self.num_stages):
-            (features,) = self.features(stage, [images])
-            given = self.load_stage(stage).assign(features.cpu()).category_ids.numpy()
+            features = self.features(stage, [images])[0].cpu()
+            given = self.load_stage(stage).assign(features).category_ids.numpy()
             found[stage] = 100 * float(np.mean(given == labels))
         return found
 
@@ -142,20 +139,13 @@ class RunEvaluation:
         """How well patches of unlabelled stages are routed to their parts; `None` for models without parts."""
         if "num_parts" not in self.variant.config_class.__dataclass_fields__:
             return None
-        rows = []
-        for images in self.images[1:]:
-            stage = images.stage.index
-            view = load_view(self.run.stage(stage))
-            model = placed(self.load_stage(stage), view, self.device).eval()
+        rows, batch_size, num_known = [], self.recipe.training.feature_batch_size, self.stages.num_known
+        for stage, images in enumerate(self.images[1:], start=1):
+            model, view = self._model_on_device(stage)
             assert model.part_labeller is not None
-            share = routing_agreement(
-                model, images, view, self.recipe.training.feature_batch_size, self.num_workers
-            )
-            rows.append(
-                score_part_routing(
-                    stage, share, self.true_ids(images), self.stages.num_known, model.part_labeller.num_parts
-                )
-            )
+            share = routing_agreement(model.eval(), images, view, batch_size, self.num_workers)
+            num_parts = model.part_labeller.num_parts
+            rows.append(score_part_routing(stage, share, self.true_ids(images), num_known, num_parts))
         return ContinualScore("part-routing", rows) if rows else None
 
     def native_predictions(self, stage: int, images: StageImages) -> np.ndarray | None:
@@ -166,11 +156,9 @@ class RunEvaluation:
         if model.native_prompted is None:
             (features,) = self.features(stage, [images])
         else:
-            view = load_view(self.run.stage(stage))
-            shown = placed(self.load_stage(stage), view, self.device)
-            (features,) = self._features(shown, view, [images], model.native_prompted)
-        answers = model.assign_natively(features.cpu())
-        return None if answers is None else answers.numpy()
+            (features,) = self._features(*self._model_on_device(stage), [images], model.native_prompted)
+        predicted = model.assign_natively(features.cpu())
+        return None if predicted is None else predicted.numpy()
 
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """A protocol on pixels in 0..1; arguments are those of `evaluate`.
@@ -199,12 +187,9 @@ class RunEvaluation:
     ) -> ContinualScore:
         """A protocol on the backbone the run started from; arguments are those of `evaluate`."""
         view = evaluation_view(self.recipe, self.run)
-        model = placed(initial_model(self.recipe, backbone_of(self.recipe, self.run)), view, self.device)
-
-        def features(images: StageImages) -> Tensor:
-            return self._features(model, view, [images], prompted=False)[0]
-
-        return self._score(protocol, _of_no_stage(features), options)
+        model = placed(initial_model(self.recipe, self.run), view, self.device)
+        features = _of_no_stage(lambda images: self._features(model, view, [images], prompted=False)[0])
+        return self._score(protocol, features, options)
 
     @property
     def training_stages(self) -> ScoredImages:
@@ -228,17 +213,14 @@ class RunEvaluation:
 
     def _read_unseen(self, test_split: str | None, rule: str | None) -> ScoredImages:
         """Unseen images cut by a rule, by default the run's; their labels are ids of the run."""
-        if (test_split, rule) not in self._unseen:
-            test = self._cut_unseen(test_split, rule)
-            ids = ids_in_run(test, self.stages)
-            images = [
-                StageImages.read(stage, self.num_workers, progress_bar, self._cache)
-                for stage in test[: self.num_stages]
-            ]
-            require_unseen(images, self.images, self.recipe.data, test_split)
-            labels = [ids[test.evaluation_labels(each.stage)[each.positions]] for each in images]
-            self._unseen[test_split, rule] = ScoredImages(images, labels)
-        return self._unseen[test_split, rule]
+        if (found := self._unseen.get((test_split, rule))) is not None:
+            return found
+        test = self._cut_unseen(test_split, rule)
+        ids, stages = ids_in_run(test, self.stages), test[: self.num_stages]
+        images = [StageImages.read(stage, self.num_workers, progress_bar, self._cache) for stage in stages]
+        require_unseen(images, self.images, self.recipe.data, test_split)
+        labels = [ids[test.evaluation_labels(each.stage)[each.positions]] for each in images]
+        return self._unseen.setdefault((test_split, rule), ScoredImages(images, labels))
 
     def _score(self, protocol: str, features: FeaturesOf, options: ProtocolOptions | None) -> ContinualScore:
         own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]
@@ -251,7 +233,7 @@ class RunEvaluation:
 
     def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
         """The input of a protocol with these options, on given features or else those of the run's models."""
-        training = self.recipe.training
+        training, own = self.recipe.training, features in (None, self.features)
         return Task(
             trained=self.training_stages,
             test_stages=lambda: self.test_stages(options.test_split),
@@ -260,9 +242,7 @@ class RunEvaluation:
             count_of_stage=self.count_of_stage,
             estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
             part_routing=self.part_routing,
-            native=self.native_predictions
-            if features in (None, self.features)
-            else lambda stage, images: None,
+            native=self.native_predictions if own else lambda stage, images: None,
             method=self.recipe.model.variant,
             num_known=self.stages.num_known,
             restarts=training.kmeans_restarts,
@@ -273,9 +253,7 @@ class RunEvaluation:
         """Features of images, of stages or a test set, under the model of a stage: ``(N, D)`` each, L2-normalised."""
         found = {each: self._kept[stage, each] for each in images if (stage, each) in self._kept}
         if missing := [each for each in images if each not in found]:
-            view = load_view(self.run.stage(stage))
-            model = placed(self.load_stage(stage), view, self.device)
-            found |= zip(missing, self._features(model, view, missing), strict=True)
+            found |= zip(missing, self._features(*self._model_on_device(stage), missing), strict=True)
         if self._keep_features:
             self._kept |= {(stage, each): values for each, values in found.items()}
         return [found[each] for each in images]
@@ -284,9 +262,9 @@ class RunEvaluation:
         """The model of a finished stage; a `RunError` if it is refused."""
         return load_stage(self.run.stage(stage), self.recipe.model)
 
-    def features_of_stage(self, stage: int) -> list[Tensor]:
-        """Features of stages 0 to t under the model of stage t, ``(N, D)`` each, L2-normalised."""
-        return self.features(stage, self.images[: stage + 1])
+    def _model_on_device(self, stage: int) -> tuple[CategoryDiscoveryModel, EvaluationView]:
+        view = load_view(self.run.stage(stage))
+        return placed(self.load_stage(stage), view, self.device), view
 
     def _features(
         self,
@@ -324,13 +302,13 @@ def cut_given(
     stages: StageStream, test_images: Dataset | None, test_split: str | None, rule: str | None
 ) -> StageStream:
     """Unseen images cut like stages that a caller has, by the same rule or another; a `DataError` without any."""
-    changes = {} if rule is None else {"split_rule": rule}
+    changes: dict[str, Any] = {} if rule is None else {"split_rule": rule}
+    everything = {**changes, "held_out": 0.0, "images_per_class": None}
     if (source := stages.source) is not None:
-        other: dict[str, Any] = {**changes, "held_out": 0.0, "images_per_class": None}
         if test_split is not None and isinstance(source.dataset, str):
-            return source.again(split=test_split, **other)
+            return source.again(split=test_split, **everything)
         if test_split is None and test_images is not None:
-            return source.again(test_images, **other)
+            return source.again(test_images, **everything)
         if test_split is None and source.options["held_out"] > 0:
             return source.again(held_out_only=True, **changes)
     raise DataError(
@@ -354,10 +332,9 @@ def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str 
         raise DataError(
             f"The run was trained on split {name!r}: give --test_split another split of {facts.dataset!r}."
         )
+    whole = replace(data, split=name, held_out=0.0, images_per_class=None)
     try:
-        return stage_stream(
-            replace(data, split=name, held_out=0.0, images_per_class=None), seed, split_rule=rule
-        )
+        return stage_stream(whole, seed, split_rule=rule)
     except BlocksError as error:
         raise DataError(
             f"Split {name!r} of {facts.dataset!r} does not have the run's categories: {error.fact}. Give --test_split "
@@ -373,25 +350,18 @@ def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str 
 def ids_in_run(test: StageStream, stages: StageStream) -> np.ndarray:
     """The run's id of every category of unseen images, ``(C,)``.
 
-    Args:
-        test: the unseen images: one stage of all of them, or stages of the run's own categories.
-        stages: the run's stages.
-
-    Raises:
-        DataError: the images are of a category that the run does not have or, cut into stages, lack one.
+    One stage of all images has categories of the run; stages have every one of them.
     """
     ids = {name: index for index, name in enumerate(stages.categories)}
     foreign = [name for name in test.categories if name not in ids]
-    if test.split.rule == "whole" and foreign:
+    problem = f"categories that the run does not have: {foreign[:3]} ({len(foreign)})" if foreign else ""
+    if test.split.rule != "whole":
+        lacking = sorted(ids.keys() - set(test.categories))
+        is_same = test.categories == stages.categories
+        problem = f"other categories than the run's: they lack {lacking[:3]} ({len(lacking)})" * (not is_same)
+    if problem:
         raise DataError(
-            f"The test images are of categories that the run does not have: {foreign[:3]} ({len(foreign)}). "
-            "Give --test_split a split with the same categories."
-        )
-    if test.split.rule != "whole" and test.categories != stages.categories:
-        lacking = sorted(set(stages.categories) - set(test.categories))
-        raise DataError(
-            f"The test images are of other categories than the run's: they lack {lacking[:3]} ({len(lacking)}). "
-            "Give --test_split a split with the same categories."
+            f"The test images are of {problem}. Give --test_split a split with the same categories."
         )
     return np.asarray([ids[name] for name in test.categories])
 
@@ -425,7 +395,7 @@ def require_unseen(
         f"very pictures that the run was trained on, {name!r} is {images.name_of(index)!r} for one"
     )
     if len(copies) > MOST_COPIES * count:
-        others = "Give images that are, or train with --held_out 0.2."
-        advice = "Take the copies out of the data, and train again." if held_out else others
+        advice = "Give images that are, or train with --held_out 0.2."
+        advice = "Take the copies out of the data, and train again." if held_out else advice
         raise DataError(f"{copied}: figures of them are none of unseen images. {advice}")
     logger.warning("%s: the figures count them.", copied)

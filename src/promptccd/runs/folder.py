@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from promptccd.disk import (
 )
 from promptccd.errors import MOST_LISTED, DiskError, RunError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.models import CategoryDiscoveryConfig
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 
@@ -89,8 +90,7 @@ class RunDirectory:
     @property
     def num_stages(self) -> int:
         """Number of stages of the run's split, trained or not; 0 before the split is recorded."""
-        split = self.read("split.json")
-        return 0 if split is None else len(split["stages"])
+        return len((self.read("split.json") or {"stages": ()})["stages"])
 
     @property
     def num_finished(self) -> int:
@@ -122,12 +122,11 @@ class RunDirectory:
             RunError: the file is a link, or no JSON.
         """
         try:
-            values: dict[str, Any] = parsed_json(read_file(self.path / name))
+            return parsed_json(read_file(self.path / name))
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise RunError(f"{name} in {self.path} is damaged: {error}. Restore it from a copy.") from error
-        return values
 
     def write(self, name: str, value: Any) -> None:
         """Replace a JSON record of the run atomically."""
@@ -162,27 +161,24 @@ class RunDirectory:
     def recipe(self) -> Recipe:
         """The recipe of the run; local folders are resolved relative to where the run is stored now."""
         values = self.manifest["recipe"]
-        change_places(values, self._resolved)
-        # No folder of a cache: another person's record may name one, and nothing is written there.
-        values["training"]["image_cache"] = (
-            "off" if values["training"].get("image_cache") == "off" else "auto"
-        )
-        return Recipe.from_dict(values)
 
-    def _resolved(self, place: str) -> str:
-        """A place that was recorded relative to the run; unchanged if nothing is there."""
-        found = self.path / place
-        if not found.exists():
-            return place
-        plain = Path(os.path.normpath(found))  # differs where a folder of the run's path is a link
-        return str(plain if plain.exists() and plain.samefile(found) else found)
+        def resolved(place: str) -> str:
+            if not (found := self.path / place).exists():
+                return place
+            plain = Path(os.path.normpath(found))  # differs where a folder of the run's path is a link
+            return str(plain if plain.exists() and plain.samefile(found) else found)
+
+        change_places(values, resolved)
+        # No folder of a cache: another person's record may name one, and nothing is written there.
+        if values["training"].get("image_cache") != "off":
+            values["training"]["image_cache"] = "auto"
+        return Recipe.from_dict(values)
 
     def made_with(self, device: torch.device) -> dict[str, str]:
         """Versions and hardware of the run, for a model card."""
-        manifest = self.manifest
-        cpu = f"{manifest['machine']} CPU"
-        hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu
-        return {**manifest["versions"], "Python": manifest["python"], "on": hardware}
+        made, is_gpu = self.manifest, device.type == "cuda"
+        hardware = torch.cuda.get_device_name(device) if is_gpu else f"{made['machine']} CPU"
+        return {**made["versions"], "Python": made["python"], "on": hardware}
 
     @property
     def fetched(self) -> dict[int, str]:
@@ -206,9 +202,8 @@ class RunDirectory:
         Raises:
             RunError: the file is no table of scores.
         """
-        values = self.read("results.json")
         try:
-            return None if values is None else ContinualScore.from_dict(values)
+            return None if (values := self.read("results.json")) is None else ContinualScore.from_dict(values)
         except _INCOMPLETE as error:
             raise RunError(
                 f"results.json in {self.path} is damaged: {_reason(error)}. Restore it from a copy, or delete it and "
@@ -217,9 +212,7 @@ class RunDirectory:
 
     def record(self, score: StageScore) -> None:
         """Put a stage's row into ``results.json``, in place of an earlier one."""
-        rows = {row.stage: row for row in (self.results.stages if self.results else ())} | {
-            score.stage: score
-        }
+        rows = {row.stage: row for row in [*(self.results.stages if self.results else ()), score]}
         table = ContinualScore("cacc", [rows[stage] for stage in sorted(rows)]).to_dict()
         # Averages are those of the rounded rows that are written.
         self.write("results.json", ContinualScore.from_dict(table).to_dict())
@@ -231,11 +224,8 @@ class RunDirectory:
     def require_split(self, stages: StageStream) -> None:
         """Refuse, with a `SplitMismatchError`, to evaluate on another split than the run was trained on."""
         recorded = str((self.read("split.json") or {}).get("fingerprint"))
-        for name, fingerprint in (
-            ("manifest.json", self.manifest["split_fingerprint"]),
-            ("split.json", recorded),
-        ):
-            stages.require_fingerprint(fingerprint, f"By {name}, the run in {self.path}")
+        for name, found in (("manifest.json", self.manifest["split_fingerprint"]), ("split.json", recorded)):
+            stages.require_fingerprint(found, f"By {name}, the run in {self.path}")
 
     # Resumable states
 
@@ -247,20 +237,12 @@ class RunDirectory:
         return self._state(stage).exists()
 
     def save_state(self, stage: int, state: TrainingState, seconds: float) -> None:
-        """Replace the resumable state of a stage; the one before stays until the new one is on the disk.
+        """Replace the resumable state of a stage, with its training time in seconds.
 
-        Args:
-            stage: index of the stage.
-            state: tensors and position.
-            seconds: training time of the stage so far.
+        The state before stays until the new one is on the disk.
         """
-        position = {
-            "epoch": state.epoch,
-            "step": state.step,
-            "batch_size": state.batch_size,
-            "seconds": seconds,
-        }
-        content = save(state.tensors, {"position": json.dumps(position)})
+        position = {name: getattr(state, name) for name in ("epoch", "step", "batch_size")}
+        content = save(state.tensors, {"position": json.dumps({**position, "seconds": seconds})})
         for is_last in (False, True):
             make_inside(self.path, RESUME)
             try:
@@ -326,24 +308,21 @@ def folder_name(folder: Path) -> str:
 def change_places(values: dict[str, dict[str, Any]], change: Callable[[str], str]) -> None:
     """Change every place that plain values of a recipe name."""
     for section, key in PLACES:
-        value = values.get(section, {}).get(key)
-        if value is not None:
-            values[section][key] = (
-                [change(each) for each in value] if isinstance(value, list) else change(value)
-            )
+        if isinstance(value := values.get(section, {}).get(key), list):
+            values[section][key] = list(map(change, value))
+        elif value is not None:
+            values[section][key] = change(value)
 
 
 def _no_run(path: Path) -> str:
     """Why a folder is no run, and which one may be meant."""
     if not path.exists():
         return f"{nothing_at(path)} Give the folder of a run, the --output_dir of promptccd train."
-    above, below = (
-        RunDirectory(path.parent),
-        sorted(each.parent.name for each in path.glob("*/manifest.json")),
-    )
-    meant = f"It belongs to the run {above.path}: give that." if above.begun else ""
-    meant = f"It contains the runs {', '.join(below[:MOST_LISTED])}: give one of them." if below else meant
-    advice = meant or "Give the --output_dir of promptccd train."
+    advice = "Give the --output_dir of promptccd train."
+    if below := sorted(each.parent.name for each in path.glob("*/manifest.json")):
+        advice = f"It contains the runs {', '.join(below[:MOST_LISTED])}: give one of them."
+    elif RunDirectory(path.parent).begun:
+        advice = f"It belongs to the run {path.parent}: give that."
     return f"{path} is not a run: it has no manifest.json. {advice}"
 
 
@@ -379,18 +358,17 @@ class StreamRecord:
         stage: int,
         category_ids: np.ndarray,
         before: Sequence[np.ndarray],
-        num_known: int,
-        num_categories: int,
-        novel: np.ndarray,
+        config: CategoryDiscoveryConfig,
+        not_sure: int,
         count: CountEstimate | None,
     ) -> "StreamRecord":
-        """From the category ids ``(N,)`` of a stage, those of earlier stages, and a mask of novel images, ``(N,)``."""
-        labelled = category_ids < num_known
+        """From the category ids ``(N,)`` of a stage, those of earlier stages and the configuration of its model."""
+        labelled = category_ids < config.num_known
         earlier = ~labelled & np.isin(category_ids, np.concatenate(before))
         new = ~labelled & ~earlier
         return cls(
-            stage, len(category_ids), int(labelled.sum()), int(earlier.sum()), int(new.sum()), int(novel.sum()),
-            num_categories, len(np.unique(category_ids[new])),
+            stage, len(category_ids), int(labelled.sum()), int(earlier.sum()), int(new.sum()), not_sure,
+            len(config.category_ids), len(np.unique(category_ids[new])),
             str(count) if count is not None and count.is_estimate else "",
         )  # fmt: skip
 
@@ -401,11 +379,6 @@ class StreamRecord:
             f"found before, {self.new} in {self.num_new} new ones; {self.not_sure} not sure; categories so far: "
             f"{self.num_categories}{number}"
         )
-
-
-def record_stream(run: RunDirectory, record: StreamRecord) -> None:
-    """Write a record into the manifest."""
-    run.update_manifest({STREAMS: {f"stage{record.stage}": asdict(record)}})
 
 
 def stream_records(run: RunDirectory) -> list[StreamRecord]:

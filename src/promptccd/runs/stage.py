@@ -35,12 +35,7 @@ from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
-from promptccd.models.checkpoint import (
-    PREPROCESSOR,
-    aligned,
-    load_processor,
-    split_revision,
-)
+from promptccd.models.checkpoint import PREPROCESSOR, aligned, load_processor, split_revision
 from promptccd.registry import (
     REGISTRY,
     CategoryRegistry,
@@ -70,25 +65,13 @@ def save_stage(
     path: Path,
     model: CategoryDiscoveryModel,
     view: EvaluationView,
-    *,
     assignments: Mapping[str, np.ndarray],
     card: str,
     registry: CategoryRegistry,
-    exemplars: Exemplars | None = None,
-    examples: Sequence[Example] = (),
+    exemplars: Exemplars | None,
+    examples: Sequence[Example],
 ) -> None:
-    """Write a stage's checkpoint, whole or not at all.
-
-    Args:
-        path: folder of the stage.
-        model: the model with its prototypes set.
-        view: its deterministic view, saved as ``preprocessor_config.json``.
-        assignments: see `assignments_in`, ``(N,)`` each.
-        card: text of the model card, see `stage_card`.
-        registry: its categories, and what people corrected so far.
-        exemplars: images that later stages train on again, if any.
-        examples: pictures that its card shows.
-    """
+    """Write a stage's checkpoint, whole or not at all; the card shows the examples, later stages train on exemplars."""
 
     def fill(folder: Path) -> None:
         save_shards(model, folder, neighbouring_stages(path))
@@ -130,9 +113,7 @@ def require_undamaged(path: str | Path) -> None:
 def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
     """The deterministic view saved with a model, on the PIL backend whatever else is installed.
 
-    Args:
-        path: of the model.
-        hub_options: `promptccd.models.checkpoint.HUB_OPTIONS`, such as those that found the model.
+    Options are `promptccd.models.checkpoint.HUB_OPTIONS`, such as those that found the model.
 
     Raises:
         RunError: there is none.
@@ -163,9 +144,6 @@ def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dic
     """How many categories a finished stage had when it was grouped, and today's names of all it ever had.
 
     Later corrections change neither the assignments nor the row of the table, which stay as they were written.
-
-    Raises:
-        RegistryError: its registry is damaged.
     """
     if not has_registry(path):
         return len(config.category_ids), config.names_by_id | {NO_CATEGORY: "no category"}
@@ -177,11 +155,7 @@ def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dic
 
 
 def load_exemplars(path: Path) -> Exemplars:
-    """The images that stages after a finished one train on again.
-
-    Raises:
-        RunError: the stage has none, or the file is damaged.
-    """
+    """The images that stages after a finished one train on again; a `RunError` if it has none."""
     try:
         return Exemplars.from_dict(parsed_json((path / EXEMPLARS).read_text(encoding="utf-8")))
     except FileNotFoundError as error:
@@ -200,18 +174,7 @@ def memory_before(
     config: CategoryDiscoveryConfig,
     with_labels: bool,
 ) -> Memory | None:
-    """Exemplars of earlier stages with their present labels; `None` if none is readable.
-
-    Args:
-        run: its earlier stages are finished.
-        earlier: images of these stages with their categories.
-        images: the images themselves, by stage; later stages may follow.
-        config: of the model to train.
-        with_labels: whether the exemplars keep their labels.
-
-    Raises:
-        RunError: an exemplar has a class that the model's classifier lacks.
-    """
+    """Exemplars of earlier stages with their present labels, unless these are hidden; `None` if none is readable."""
     before = len(earlier.ids) - 1
     exemplars = load_exemplars(run.stage(before))
     labels = exemplars.labels(earlier.category_of)
@@ -277,15 +240,9 @@ class AssignedImages:
 def earlier_images(
     run: RunDirectory, sample_ids: Sequence[np.ndarray], labels: Mapping[int, str] | None = None
 ) -> AssignedImages:
-    """Images of earlier stages with their categories when the next stage begins.
+    """Images of earlier stages, by their sample ids, with their categories when the next stage begins.
 
-    Args:
-        run: its earlier stages are finished.
-        sample_ids: the readable images of every earlier stage.
-        labels: later labels by sample id; they count from the next stage on, and no earlier stage is changed.
-
-    Raises:
-        RegistryError: the last stage's registry is damaged, or a label cannot be the name of a category.
+    Later labels, by sample id, count from the next stage on; no earlier stage is changed.
     """
     if not sample_ids:
         return AssignedImages(None, [])
@@ -311,11 +268,7 @@ def observe_stage(
 ) -> tuple[CategoryRegistry, Discovery]:
     """Add the groups of a stage to the registry.
 
-    Args:
-        earlier: images of the stages before it.
-        found: the stage's grouping; ids of new categories are provisional.
-        sample_ids: the stage's readable images ``(N,)``.
-        names: of the known categories; position is category id.
+    Ids of new categories are provisional in `found`. Names are those of the known categories, by id.
 
     Returns:
         The registry after the stage, and the grouping with the ids that the registry gave.
@@ -358,10 +311,7 @@ def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
 def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterable[Path]) -> None:
     """Save a model in two shards, frozen and trained weights; a model without frozen weights is saved as usual.
 
-    Args:
-        model: to save.
-        folder: that is being filled.
-        candidates: stages that may have the same frozen shard.
+    Candidates are stages that may have the same frozen shard.
     """
     learnt = model.state_dict()
     frozen = {name: learnt.pop(name) for name in frozen_names(model)}
@@ -370,11 +320,10 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
         return
     model.save_pretrained(folder, state_dict=learnt)
     (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
-    content = aligned(
-        save({name: value.cpu().contiguous() for name, value in frozen.items()}, {"format": "pt"})
-    )
-    digest = hashlib.sha256(content).hexdigest()
-    if not _has_linked(find_frozen(digest, candidates), folder / FROZEN):
+    values = {name: value.cpu().contiguous() for name, value in frozen.items()}
+    content = aligned(save(values, {"format": "pt"}))
+    found = find_frozen(hashlib.sha256(content).hexdigest(), candidates)
+    if not _has_linked(found, folder / FROZEN):
         (folder / FROZEN).write_bytes(content)
         systems.make_read_only(folder / FROZEN)
     with safe_open(folder / LEARNT, "pt") as opened:

@@ -1,25 +1,39 @@
-"""What a run starts with: its settings, its stages and the model of stage 0."""
+"""What a run starts with: its settings, its stages, its backbone and the model of stage 0."""
 
 import json
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from transformers import Dinov2Config, PreTrainedConfig
 
+from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.hub import published_split
+from promptccd.data.loaders import Progress
+from promptccd.data.randomness import torch_generator
+from promptccd.data.readable import StageImages
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
 from promptccd.data.tables import BUILT_IN, open_images
-from promptccd.disk import remove_leftovers, write_file
-from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
-from promptccd.methods import method_named
-from promptccd.runs.folder import RESUME, RUN_FORMAT, RunDirectory, change_places, folder_name
+from promptccd.data.views import EvaluationView, build_image_processor, normalise
+from promptccd.disk import remove_leftovers, trusted, write_directory, write_file
+from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
+from promptccd.methods import COMMON_PARTS, method_named
+from promptccd.methods.processes import exact_device, same_on_all
+from promptccd.models import CategoryDiscoveryModel, backbone_configuration
+from promptccd.models.checkpoint import load_processor
+from promptccd.runs.folder import NORMALISATION, RESUME, RUN_FORMAT, RunDirectory, change_places, folder_name
 from promptccd.training.options import DataArguments
+from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe, laid_over
 from promptccd.version import __version__
 
@@ -36,6 +50,8 @@ FREE_FIELDS = {
     },
 }  # fmt: skip
 OUT_OF_MEMORY = "out_of_memory.json"  # batch size that a device had too little memory for
+# Configurations that are not requested from the Hub.
+PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
 _BENCHMARK_FIELDS = ("dataset", "split", "num_classes", "images_per_class")
 _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
@@ -49,9 +65,8 @@ def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
     """
     remove_leftovers(run.path)
     remove_leftovers(run.path / RESUME)
-    if run.begun and not any(
-        each.exists() for each in (run.backbone, run.path / RESUME, *run.path.glob("stage*"))
-    ):
+    trained = (run.backbone, run.path / RESUME, *run.path.glob("stage*"))
+    if run.begun and not any(each.exists() for each in trained):
         logger.info("The run in %s ended before anything was trained: it begins again.", run.path)
         (run.path / "manifest.json").unlink()
     if run.begun:
@@ -75,7 +90,6 @@ def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
 
 
 def _record_split(run: RunDirectory, stages: StageStream, recipe: dict[str, Any], **others: Any) -> None:
-    """Write the split, its fingerprints, the recorded recipe and other values of the manifest."""
     split = stages.split
     write_file(run.path / "split.json", json.dumps(split.to_dict()))
     fingerprints = {"split_fingerprint": split.fingerprint, "data_fingerprint": split.data_fingerprint}
@@ -84,19 +98,19 @@ def _record_split(run: RunDirectory, stages: StageStream, recipe: dict[str, Any]
 
 def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
     """Refuse other settings than before, except a batch size that had to become smaller, which is recorded."""
-    before, training = run.manifest["recipe"], recipe.training
-    was = before["training"]["batch_size"]
-    smaller = (run.read(OUT_OF_MEMORY) or {}).get("batch_size") == was and training.batch_size < was
+    before, size = run.manifest["recipe"], recipe.training.batch_size
+    was, stage = before["training"]["batch_size"], run.num_finished
+    smaller = size < was and (run.read(OUT_OF_MEMORY) or {}).get("batch_size") == was
     if smaller:
-        before["training"]["batch_size"] = training.batch_size
+        before["training"]["batch_size"] = size
     require_same(before, record_of(recipe, run.path), run.path)
     if smaller:
-        change = {"batch_size": training.batch_size, "instead_of": was, "from_stage": run.num_finished}
+        change = {"batch_size": size, "instead_of": was, "from_stage": stage}
         changes = [*run.manifest.get("smaller_batches", []), change]
         run.update_manifest({"recipe": before, "smaller_batches": changes})
         logger.warning(
             "From stage %d on a step has %d images instead of %d, for which memory was too little. Results are not "
-            "those of %d throughout; manifest.json records it.", run.num_finished, training.batch_size, was, was,
+            "those of %d throughout; manifest.json records it.", stage, size, was, was,
         )  # fmt: skip
         (run.path / OUT_OF_MEMORY).unlink()
 
@@ -108,11 +122,7 @@ def require_recipe(run: RunDirectory, recipe: Recipe) -> None:
 
 
 def require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Refuse recorded settings that differ in a field that decides what a run computes.
-
-    Raises:
-        RunError: the differences are named.
-    """
+    """Refuse recorded settings that differ in a field that decides what a run computes."""
     changed = []
     for section, fields in now.items():
         was = before.get(section, {})
@@ -136,7 +146,7 @@ def record_of(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     values, facts = recipe.to_dict(), recipe.data.resolved
     values["data"] |= {name: getattr(facts, name) for name in _BENCHMARK_FIELDS}
     values["data"]["class_blocks"] = list(facts.class_blocks)
-    if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
+    if _has_parts(recipe):
         values["model"]["num_parts"] = recipe.model.options.get("num_parts", facts.num_parts)
     # Not getpass.getuser: it fails for a user id without a name, as in many containers.
     people = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
@@ -157,34 +167,30 @@ def record_of(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
 
 
 def _record_streams(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
-    """Record the streams that a run continues with: begun ones have to be the same, later ones may change.
-
-    Raises:
-        SplitMismatchError: a stage was trained on other images, or is missing; it is named.
-    """
-    before = CategorySplit.from_dict(run.read("split.json") or {})
+    """Record the streams that a run continues with: begun ones have to be the same, later ones may change."""
+    before, split = CategorySplit.from_dict(run.read("split.json") or {}), stages.split
     done = run.num_finished
     begun = min(max(1, done + run.has_state(done)), len(before.counts))
-    if before.rule != stages.split.rule:
+    if before.rule != split.rule:
         raise SplitMismatchError(
             f"The run in {run.path} hides labels (class_blocks {list(before.class_blocks)}), and these streams have "
             f"none: give another --output_dir, such as {run.path}-2"
         )
-    if len(stages.split.counts) < begun:
+    if len(split.counts) < begun:
         raise SplitMismatchError(
-            f"The run in {run.path} has {begun - 1} streams already, and {len(stages.split.counts) - 1} are given: "
-            "give all of them in their order, and new ones behind; or the new ones alone, promptccd train "
-            f"{run.path} --unlabelled ..."
+            f"The run in {run.path} has {begun - 1} streams already, and {len(split.counts) - 1} are given: give all "
+            f"of them in their order, and new ones behind; or the new ones alone, promptccd train {run.path} "
+            "--unlabelled ..."
         )
     for stage in stages[:begun]:
-        if before.contents[stage.index] != stages.split.contents[stage.index]:
+        if before.contents[stage.index] != split.contents[stage.index]:
             was, place = before.counts[stage.index].images, stage.place or "the labelled set"
             raise SplitMismatchError(
                 f"Stage {stage.index} of {run.path} was made with other images than {place} contains now ({was} then, "
                 f"{len(stage)} now). Restore the images that were trained on; give later images as a stream of their "
                 f"own, later labels as --labels; or train again with --output_dir {run.path}-2"
             )
-    if stages.split.first(begun).fingerprint != before.first(begun).fingerprint:
+    if split.first(begun).fingerprint != before.first(begun).fingerprint:
         stages.require_fingerprint(before.fingerprint, f"The run in {run.path}")
     now, then = record_of(recipe, run.path), run.manifest["recipe"]
     for name in ("unlabelled", "labels", "class_blocks"):
@@ -209,24 +215,22 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
     """
     recipe, data, training = run.recipe, dict(changes.get("data", {})), dict(changes.get("training", {}))
     streams = recipe.data.unlabelled
-    if streams is None and (added := [name for name in ("unlabelled", "labels") if name in data]):
+    if streams is not None:
+        data["class_blocks"] = data.get("class_blocks")  # counted again
+        for name in ("unlabelled", "labels"):
+            data[name] = _extended(getattr(recipe.data, name), data.get(name))
+        before, given = recipe.training.given_counts, training.get("category_count")
+        if before and isinstance(given, list):
+            training["category_count"] = _with_counts(before, given, len(data["unlabelled"]) > len(streams))
+    elif added := [name for name in ("unlabelled", "labels") if name in data]:
         raise ConfigurationError(
             f"The stages of {run.path} were cut from images that all have labels (class_blocks "
             f"{list(recipe.data.resolved.class_blocks)}), and {added[0]} cannot be added to it: begin a run with "
             "promptccd train LABELLED --unlabelled FOLDER."
         )
-    if streams is not None:
-        data["class_blocks"] = data.get("class_blocks")  # counted again
-        for name in ("unlabelled", "labels"):
-            data[name] = _extended(getattr(recipe.data, name), data.get(name))
-    given = training.get("category_count")
-    if streams is not None and recipe.training.given_counts and isinstance(given, list):
-        are_more = len(data["unlabelled"]) > len(streams)
-        training["category_count"] = _with_counts(recipe.training.given_counts, given, are_more)
     own = {"training": {"output_dir": str(run.path)}}
-    return Recipe.from_dict(
-        laid_over([recipe.to_dict(), own, {**changes, "data": data, "training": training}])
-    )
+    changes = {**changes, "data": data, "training": training}
+    return Recipe.from_dict(laid_over([recipe.to_dict(), own, changes]))
 
 
 def _with_counts(before: list[int], given: list[int], are_more: bool) -> list[int]:
@@ -256,11 +260,10 @@ def stage_stream(
         split_rule: replaces the recipe's rule.
         held_out_only: cut only the images that the recipe leaves out, instead of the others.
     """
-    facts = data.resolved
+    facts, roots = data.resolved, data.image_roots or ()
     if (published := published_split(facts.dataset)) is not None:
         _require_published(data, published, split_rule, held_out_only)
         return StageStream.from_hub(facts.dataset)
-    roots = data.image_roots or ()
     opened = open_images(facts.dataset, facts.split, roots)
 
     def column(given: str | None, usual: str | None) -> str | None:
@@ -291,11 +294,7 @@ def stage_stream(
 def _require_published(
     data: DataArguments, published: CategorySplit, split_rule: str | None, held_out_only: bool
 ) -> None:
-    """Refuse fields that ask for other stages than the published ones, and warn of fields without effect.
-
-    Raises:
-        DataError: other stages are asked for, or images of no stage.
-    """
+    """Refuse fields that ask for other stages than the published ones, and warn of fields without effect."""
     facts, blocks = data.resolved, " ".join(map(str, published.class_blocks))
     if held_out_only or data.split not in (None, "train"):
         raise DataError(f"{facts.dataset!r} contains published stages and no unseen images.")
@@ -319,3 +318,231 @@ def _require_published(
     for name in ("num_classes", "images_per_class", "held_out"):
         if (value := getattr(data, name)) is not None:
             logger.warning("%s is cut already: %s %s has no effect.", facts.dataset, name, value)
+
+
+# The view and the model of stage 0
+
+
+def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> EvaluationView:
+    """The deterministic view of a recipe, for use before a checkpoint exists.
+
+    Colours are normalised by the values that the run recorded, else by those of the backbone's processor, else by
+    ImageNet's.
+    """
+    colours = run.manifest.get(NORMALISATION) if run is not None and run.begun else None
+    if colours is None:
+        found = None if recipe.model.backbone is None else published_processor(recipe.model.backbone)
+        colours = {} if found is None else {"mean": found.image_mean, "std": found.image_std}
+    return EvaluationView(build_image_processor(recipe.views, **colours))
+
+
+def published_processor(backbone: str | Path, **hub_options: Any) -> Any:
+    """The image processor of a backbone; `None` if there is none, or it cannot be reached (`HUB_OPTIONS`)."""
+    try:
+        return load_processor(backbone, **hub_options)
+    except OSError:  # no such backbone, or no network and never fetched: loading it says why
+        return None
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{error} Correct that file, or remove it to use ImageNet's values."
+        ) from error
+
+
+def rim_not_seen(sides: Sequence[int], patch_size: int) -> str:
+    """A message on the rim of a view that no whole patch covers, and sides in pixels that fit; empty without a rim."""
+    side = next((each for each in sides if each % patch_size), 0)
+    if not side:
+        return ""
+    below = side - side % patch_size
+    fitting = " or ".join(str(each) for each in (below, below + patch_size) if each)
+    return (
+        f"{side} is no multiple of the backbone's patch of {patch_size} pixels, which does not see the last "
+        f"{side - below} of each row and column: {fitting} would do"
+    )
+
+
+def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
+    """Refuse a backbone that cannot be read, and an image size that its patches do not divide.
+
+    With ``local_files_only`` of the `HUB_OPTIONS`, a backbone that is not on this machine is not refused.
+    """
+    try:
+        patch_size = _vision_config(recipe, **hub_options).patch_size
+    except ConfigurationError:
+        if hub_options.get("local_files_only"):
+            return
+        raise
+    if rim := rim_not_seen([recipe.views.image_size], patch_size):
+        raise ConfigurationError(
+            f"image_size {rim}. Give such an --image_size, and a --resize_size no smaller."
+        )
+
+
+def _has_parts(recipe: Recipe) -> bool:
+    return "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__
+
+
+def model_options(recipe: Recipe) -> dict[str, Any]:
+    """Fields of the method's configuration that a recipe or its benchmark sets; the others keep their defaults."""
+    options = dict(recipe.model.options)
+    if _has_parts(recipe):
+        wanted = options.pop("num_parts", recipe.data.resolved.num_parts)
+        if wanted not in ("auto", None):  # auto: chosen from the images of stage 0
+            options["num_parts"] = wanted
+    return options
+
+
+def initial_model(recipe: Recipe, run: RunDirectory, **options: Any) -> CategoryDiscoveryModel:
+    """A model with the pretrained backbone of a run, and a head and prompts drawn for its seed.
+
+    Options replace fields of the recipe in the model's configuration.
+
+    Raises:
+        ConfigurationError: there is no such backbone, or the variant's sizes do not fit together.
+    """
+    backbone, seed = recipe.model.backbone or run.backbone, recipe.training.seed
+    with _backbone_errors("load the", backbone):
+        model = method_named(recipe.model.variant).model.from_pretrained(
+            backbone,
+            dtype=torch.float32,
+            max_model_bytes=recipe.model.max_model_bytes,
+            **{**model_options(recipe), **options},
+        )
+    model.config.precision = "bfloat16" if recipe.training.mixed_precision == "bf16" else "float32"
+    model.head.reset_parameters(torch_generator("head", seed))
+    model.reset_prompts(torch_generator("prompts", seed))
+    return model
+
+
+def stage_zero_model(
+    recipe: Recipe, run: RunDirectory, images: StageImages, category_ids: np.ndarray, device: torch.device
+) -> CategoryDiscoveryModel:
+    """The model stage 0 starts with; the part labels of a model with parts are fitted on stage 0's readable images."""
+    model, seed = initial_model(recipe, run).to(device), recipe.training.seed
+    if model.part_labeller is None:
+        return model
+    side = recipe.views.image_size // model.config.vision_config.patch_size
+    wanted: Any = "auto" if recipe.model.options.get("num_parts") == "auto" else model.config.num_parts
+    sample = sample_for_part_labels(category_ids.tolist(), side * side, seed=seed)
+    view = evaluation_view(recipe)
+    pixels = torch.stack([images.seen_in(view, index) for index in sample])
+    features = torch.cat(
+        [
+            model.pretrained_patch_features(normalise(batch.to(device), view.mean, view.std))
+            for batch in pixels.split(recipe.training.feature_batch_size)
+        ]
+    ).to(exact_device(device))
+    # Processes may differ in the last bit, and must not choose different numbers of parts in a tie.
+    labels = same_on_all(fit_part_labels(features, (side, side), wanted, seed=seed))
+    if labels.num_parts != model.config.num_parts:
+        model = initial_model(recipe, run, num_parts=labels.num_parts).to(device)
+        logger.info("%d parts, background included, separate best.", labels.num_parts)
+    assert model.part_labeller is not None
+    model.part_labeller.load(labels)
+    return model
+
+
+def described_backbone(recipe: Recipe) -> Dinov2Config:
+    """The configuration of the backbone that a recipe without a pretrained one describes."""
+    fields = recipe.model.backbone_config
+    if unknown := sorted(fields.keys() - Dinov2Config.__dataclass_fields__.keys()):
+        raise ConfigurationError(f"model.backbone_config has no {', '.join(unknown)}: see Dinov2Config.")
+    try:
+        return Dinov2Config(**fields)
+    except Exception as error:
+        raise ConfigurationError(
+            f"model.backbone_config {fields} makes no Dinov2Config: {' '.join(str(error).split())}"
+        ) from error
+
+
+def ensure_backbone(
+    recipe: Recipe, run: RunDirectory, images: StageImages, device: torch.device, progress: Progress
+) -> None:
+    """Pretrain the backbone a recipe describes, without labels on stage-0 images, unless that is done already."""
+    if recipe.model.backbone is not None or trusted(run.backbone):
+        return
+    config, view = described_backbone(recipe), evaluation_view(recipe)
+    if len(images) < 2:
+        raise DataError(
+            f"Stage 0 has {len(images)} image to pretrain a backbone on, and two are needed: label more "
+            "images, or give a pretrained one with --backbone."
+        )
+    logger.info("Pretraining a small backbone without labels on the %d images of stage 0.", len(images))
+    pixels = torch.stack([images.seen_in(view, index) for index in range(len(images))]).to(device)
+    backbone = pretrain_backbone(
+        pixels, config, recipe.pretraining, seed=recipe.training.seed, progress=progress
+    )
+    write_directory(run.backbone, backbone.save_pretrained, needed=backbone.get_memory_footprint())
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """One row of the table.
+
+    Attributes:
+        part: what learns.
+        labelled: values it learns at stage 0.
+        unlabelled: values it learns at the last stage.
+    """
+
+    part: str
+    labelled: int
+    unlabelled: int
+
+
+def count_parameters(recipe: Recipe) -> list[ParameterCount]:
+    """Numbers of learnt values at the first and at the last stage; nothing is allocated or loaded.
+
+    A mixture grows with the categories; a router learns only at stage 0. If the number of parts is chosen on the
+    images (`num_parts` auto), the variant's default is counted.
+
+    Raises:
+        ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
+    """
+    first, last = Counter[str](), Counter[str]()
+    for stage, counts in ((0, first), (len(recipe.data.resolved.class_blocks) - 1, last)):
+        model = model_on_meta(recipe, stage)
+        for name, value in model.named_parameters():
+            counts[name.partition(".")[0]] += value.numel() * value.requires_grad
+        if model.mixture is not None:
+            counts["mixture"] = model.mixture.num_parameters
+    titles = {**COMMON_PARTS, **method_named(recipe.model.variant).parts}
+    names = [*titles, *(name for name in {**first, **last} if name not in titles)]
+    rows = [ParameterCount(titles.get(name, name), first[name], last[name]) for name in names]
+    return [row for row in rows if row.labelled or row.unlabelled]
+
+
+def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
+    """A model as it learns at a stage, on the meta device; errors are those of `count_parameters`."""
+    variant, blocks = method_named(recipe.model.variant).model, recipe.data.resolved.class_blocks
+    own, total = variant.config_class.__dataclass_fields__, sum(blocks[: stage + 1])
+    sizes: dict[str, Any] = dict.fromkeys(("num_components", "num_classes", "num_means"), total)
+    sizes |= {"num_branches": stage, "num_clusters": blocks[stage] if stage else 0}
+    sizes["native_categories"] = [-1] * total
+    options = {**model_options(recipe), **{name: size for name, size in sizes.items() if name in own}}
+    with torch.device("meta"):
+        model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
+    model.config.stage = None if stage == 0 else stage - 1
+    model.freeze()
+    return model
+
+
+def _vision_config(recipe: Recipe, **hub_options: Any) -> PreTrainedConfig:
+    name = recipe.model.backbone
+    if name is None:
+        return described_backbone(recipe)
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    with _backbone_errors("read the configuration of", name):
+        return backbone_configuration(name, **hub_options)
+
+
+@contextmanager
+def _backbone_errors(action: str, backbone: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"Cannot {action} backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a Hub id that "
+            "can be reached, or photographs, a small bundled one."
+        ) from error

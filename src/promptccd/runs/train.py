@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -24,22 +23,15 @@ from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
 from promptccd.disk import trusted
 from promptccd.errors import DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
-from promptccd.evaluation import ContinualAccuracy, ContinualScore, Discovery, StageScore, labelled_categories
+from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
 from promptccd.evaluation.counting import COUNTS
 from promptccd.locks import FolderLock
 from promptccd.methods import StageContext, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
 from promptccd.registry import GROUPING, CategoryRegistry
-from promptccd.runs.card import card_of_run, example_pictures
-from promptccd.runs.first_model import (
-    ensure_backbone,
-    evaluation_view,
-    model_on_meta,
-    require_whole_patches,
-    stage_zero_model,
-)
-from promptccd.runs.folder import NORMALISATION, RunDirectory, StreamRecord, record_stream
+from promptccd.runs.card import example_pictures, stage_card
+from promptccd.runs.folder import NORMALISATION, STREAMS, RunDirectory, StreamRecord
 from promptccd.runs.stage import (
     AssignedImages,
     categories_at,
@@ -51,7 +43,16 @@ from promptccd.runs.stage import (
     observe_stage,
     save_stage,
 )
-from promptccd.runs.start import OUT_OF_MEMORY, begin, stage_stream
+from promptccd.runs.start import (
+    OUT_OF_MEMORY,
+    begin,
+    ensure_backbone,
+    evaluation_view,
+    model_on_meta,
+    require_whole_patches,
+    stage_stream,
+    stage_zero_model,
+)
 from promptccd.runs.tracking import Tracking, group_picture
 from promptccd.training.accelerator import accelerator_for, log_device, require_plain
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
@@ -59,7 +60,6 @@ from promptccd.training.devices import device_problem, reproducible, require_ali
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, memory_used, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
-from promptccd.training.options import MixedPrecision
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer, TrainingState
@@ -95,43 +95,43 @@ def train_run(
         PromptCCDError: the message names the cause and what to do; what was saved stays.
     """
     require_callbacks(callbacks)
-    own_processes, run = accelerator is None, RunDirectory(recipe.training.output_dir)
-    if run.begun and recipe.training.mixed_precision == "auto":
-        recipe = _in_precision(recipe, run.recipe.training.mixed_precision)
-    accelerator = accelerator or accelerator_for(recipe.training)
-    recipe = _in_precision(recipe, "bf16" if accelerator.mixed_precision == "bf16" else "no")
+    own_processes, run, training = (
+        accelerator is None,
+        RunDirectory(recipe.training.output_dir),
+        recipe.training,
+    )
+    if training.mixed_precision == "auto" and run.begun:
+        training = replace(training, mixed_precision=run.recipe.training.mixed_precision)
+    accelerator = accelerator or accelerator_for(training)
+    if training.mixed_precision == "auto":
+        is_bf16 = accelerator.mixed_precision == "bf16"
+        training = replace(training, mixed_precision="bf16" if is_bf16 else "no")
+    recipe = replace(recipe, training=training)
     require_plain(accelerator)
     model_on_meta(recipe, 0)  # refuses an impossible model before anything is read or written
     if not run.begun:
         require_whole_patches(recipe)
     if accelerator.is_main_process:
-        log_device(accelerator, recipe.training.num_workers)
-        warn_of_emulation(recipe.training.frozen_precision, accelerator.device)
-    stages = stages or stage_stream(recipe.data, recipe.training.seed)
+        log_device(accelerator, training.num_workers)
+        warn_of_emulation(training.frozen_precision, accelerator.device)
+    stages = stages or stage_stream(recipe.data, training.seed)
     if not stages.is_scored:
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
         if accelerator.is_main_process:
-            _log_streams(recipe.training.counting, stages)
+            _log_streams(training.counting, stages)
     with StopRequest() as stop, ExitStack() as context:
         if accelerator.is_main_process:
             context.enter_context(FolderLock(run.path))
             begin(run, recipe, stages)
         accelerator.wait_for_everyone()
-        context.enter_context(_named_failures(run, recipe.training.batch_size))
-        context.enter_context(reproducible(recipe.training.deterministic))
+        context.enter_context(_named_failures(run, training.batch_size))
+        context.enter_context(reproducible(training.deterministic))
         if after_stages and accelerator.num_processes > 1 and accelerator.is_main_process:
             after_stages = context.enter_context(in_background(after_stages))
         score = _Training(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
     if own_processes:
         accelerator.end_training()
     return score
-
-
-def _in_precision(recipe: Recipe, precision: MixedPrecision) -> Recipe:
-    """The recipe with a precision in place of ``auto``."""
-    if recipe.training.mixed_precision != "auto":
-        return recipe
-    return replace(recipe, training=replace(recipe.training, mixed_precision=precision))
 
 
 def _log_streams(counting: str, stages: StageStream) -> None:
@@ -180,6 +180,12 @@ def in_background(work: AfterStages) -> Iterator[AfterStages]:
 class _Training:
     """The stages of one call of `train_run`, in one process."""
 
+    # Of the stage in training:
+    model: CategoryDiscoveryModel
+    earlier: AssignedImages  # images of the stages before it
+    count: CountEstimate | None  # its number of categories, where that is known
+    started: float
+
     def __init__(
         self,
         recipe: Recipe,
@@ -198,8 +204,6 @@ class _Training:
             colours = {"mean": [*map(float, self.view.mean)], "std": [*map(float, self.view.std)]}
             run.update_manifest({NORMALISATION: colours})
         self.images: list[StageImages] = []  # of the stages so far
-        self._cache = ImageCache.at(self.arguments.image_cache, recipe.views)
-        self._seen: dict[bytes, Original] = {}  # first image of every pixel digest
         self._counts = COUNTS[self.arguments.counting](self.arguments)
         self.state = RunState(run.path, len(stages), self.is_main)
         self.callbacks = Callbacks(self.arguments, self.state, stop, [Tracking(accelerator, run), *callbacks])
@@ -227,21 +231,20 @@ class _Training:
         return self.run.results or ContinualScore("cacc", [])
 
     def _train_missing(self, finished: Sequence[int]) -> None:
+        seen: dict[bytes, Original] = {}  # first image of every pixel digest
+        cache, conflicts = (
+            ImageCache.at(self.arguments.image_cache, self.recipe.views),
+            self.recipe.data.conflicts,
+        )
         for stage in self.stages:
-            started = time.monotonic()
-            self.images.append(
-                StageImages.read(
-                    stage,
-                    self.arguments.num_workers,
-                    self.stop.progress,
-                    self._cache,
-                    seen=self._seen,
-                    conflicting=self.recipe.data.conflicts,
-                )
+            self.started, workers = time.monotonic(), self.arguments.num_workers
+            images = StageImages.read(
+                stage, workers, self.stop.progress, cache, seen=seen, conflicting=conflicts
             )
+            self.images.append(images)
             if stage.index in finished:
                 continue
-            self._train_stage(stage, started)
+            self._train_stage(stage)
             finished = sorted([*finished, stage.index])
             if self.is_main:
                 self._conclude(finished)
@@ -249,305 +252,6 @@ class _Training:
             self._report_stage(stage.index)
             if self.stop.agreed(self.accelerator) and self.stop.asked:
                 raise self.stop.error(f"stage {stage.index} is finished")
-
-    def _train_stage(self, stage: Stage, started: float) -> None:
-        """Train a stage from its start or its saved state, and finish it."""
-        reset_peak_memory(self.accelerator.device)
-        model, earlier = self._model_before(stage.index), self._earlier(stage.index)
-        if self.is_main:
-            self._log_labels(stage, earlier)
-        count = self._count_before(stage, model, earlier)
-        state, seconds = self.run.load_state(stage.index) or (None, 0.0)
-        started -= seconds
-        if state:
-            logger.info("Stage %d resumes at epoch %d, step %d.", stage.index, state.epoch, state.step)
-        self.state.stage, self.state.model, self.state.draw_groups = stage.index, model, None
-        self.callbacks.call("on_stage_begin")
-        trainer = self._trainer(stage, model, earlier, count, started)
-        try:
-            trainer.train(state)
-            self._finish_stage(stage, model, count, started)
-        except BaseException:  # also a signal or too little memory: the steps are not lost
-            if trainer.unsaved is not None:
-                with suppress(DiskError):  # the first error names the full disk
-                    trainer.save(trainer.unsaved)
-            raise
-
-    def _trainer(
-        self,
-        stage: Stage,
-        model: CategoryDiscoveryModel,
-        earlier: AssignedImages,
-        count: CountEstimate | None,
-        started: float,
-    ) -> StageTrainer:
-        """The trainer of a stage with its images, labels, replayed features, number of categories and exemplars."""
-        arguments, images, labels, replay, memory = self.arguments, self.images[-1], None, None, None
-        if isinstance(stage, LabelledStage):
-            labels = torch.from_numpy(stage.labels[images.positions])
-        elif arguments.replay_samples:
-            generator = torch_generator("replay", arguments.seed, stage.index)
-            replay = model.replay(arguments.replay_samples, generator)
-        if stage.index and arguments.exemplars_per_class:
-            memory = memory_before(self.run, earlier, self.images, model.config, arguments.exemplar_labels)
-
-        def save(state: TrainingState) -> None:
-            if self.is_main:
-                self.run.save_state(stage.index, state, time.monotonic() - started)
-
-        def record(epoch: EpochRecord) -> None:
-            if self.is_main:
-                add_epoch(self.run.path, epoch)
-            self.callbacks.call("on_epoch_end", metrics=epoch.metrics)
-
-        def stepped(epoch: int, step: int) -> None:
-            self.state.epoch, self.state.step = epoch, step
-            self.callbacks.call("on_step_end")
-
-        return StageTrainer(
-            model,
-            StageContext(images, labels, replay, None if count is None else count.count, memory),
-            self.method.objective,
-            arguments=arguments,
-            views=TrainingViews(self.recipe.views),
-            evaluation_view=self.view,
-            accelerator=self.accelerator,
-            stop=self.stop,
-            save=save,
-            record=record,
-            stepped=stepped,
-        )
-
-    def _finish_stage(
-        self, stage: Stage, model: CategoryDiscoveryModel, count: CountEstimate | None, started: float
-    ) -> None:
-        """Group, score and save; the stage's folder is written last, because it marks the stage as finished."""
-        model.config.stage, model.config.num_known = stage.index, self.stages.num_known
-        images, earlier = self.images[-1], self._earlier(stage.index)  # with corrections made meanwhile
-        features = self._features(model, earlier)
-        found, count = self._group(stage, model, features, earlier, count)
-        registry, found = observe_stage(
-            earlier, found, images.sample_ids, self.stages.labelled.category_names
-        )
-        model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
-        assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
-        if stage.index and (classes := self._native_prediction(model, features[-1])) is not None:
-            assignments["class_ids"] = classes.cpu().numpy()
-        self._set_spread(model, features, [*earlier.assigned, found.category_ids])
-        self.state.draw_groups = group_picture(
-            images, features[-1], found, model.config.names_by_id, self.stages.num_known
-        )
-        if self.is_main:
-            self._record(model, earlier, features[-1], assignments, count, started)
-            self._save(model, earlier, features[-1], assignments, registry)
-
-    def _group(
-        self,
-        stage: Stage,
-        model: CategoryDiscoveryModel,
-        features: Sequence[Tensor],
-        earlier: AssignedImages,
-        count: CountEstimate | None,
-    ) -> tuple[Discovery, CountEstimate | None]:
-        """Categories of a stage's images, and their number, which is estimated here unless it is known already."""
-        protocol = self._protocol(earlier)
-        if isinstance(stage, LabelledStage):
-            return labelled_categories(features[0], protocol.assigned[0]), count
-        count = count or same_on_all(self._counts.estimate(stage.index, features, protocol.assigned))
-        if count.is_estimate:
-            model.config.count_estimate = count.to_dict()
-        return protocol.discover(features, count.count), count
-
-    def _native_prediction(self, model: CategoryDiscoveryModel, features: Tensor) -> Tensor | None:
-        """The method's own classes of the images, ``(N,)``; `None` for most methods."""
-        if model.native_prompted is not None:
-            features = self._features_of(model, self.images[-1], model.native_prompted)
-        return model.assign_natively(features)
-
-    def _set_spread(
-        self, model: CategoryDiscoveryModel, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
-    ) -> None:
-        """Measure the distances of the images so far from the prototypes of their categories."""
-        places = {category: row for row, category in enumerate(model.config.category_ids)}
-        rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
-        spread = measure_spread(
-            torch.cat(list(features)),
-            rows,
-            model.prototypes,
-            seed=self.arguments.seed,
-            labelled=torch.arange(len(rows)) < len(assigned[0]),
-        )
-        model.set_spread(spread)
-
-    def _record(
-        self,
-        model: CategoryDiscoveryModel,
-        earlier: AssignedImages,
-        features: Tensor,
-        assignments: dict[str, np.ndarray],
-        count: CountEstimate | None,
-        started: float,
-    ) -> None:
-        """Write a stage's row of the table, or the record of its stream, and update the manifest."""
-        run, index = self.run, len(earlier.ids)
-        if index and self.stages.is_scored:
-            score = _score(self.stages, index, model.config, assignments, len(model.config.category_ids))
-            run.record(score)
-            parts = {"All": score.all, "Old": score.old, "New": score.new}
-            figures = ", ".join(
-                f"{part} {value:.1f}" for part, value in parts.items() if not math.isnan(value)
-            )
-            logger.info(
-                "stage %d: %s over %d images; categories so far: %s", index, figures, score.num_images, count
-            )
-        elif index:
-            stream = StreamRecord.of(
-                index, assignments["category_ids"], earlier.assigned, self.stages.num_known,
-                len(model.config.category_ids), model.assign(features).novel.cpu().numpy(), count,
-            )  # fmt: skip
-            record_stream(run, stream)
-            logger.info("stage %d: %s", index, stream)
-        reports = [images.report.to_dict() for images in self.images]
-        run.write("images.json", {"stages": reports, "left_out": dict(self.stages.left_out)})
-        seconds, memory = round(time.monotonic() - started, 1), memory_used(self.accelerator.device)
-        name = f"stage{index}"
-        run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
-        run.forget_source(index)  # a fetched stage was damaged, and is trained here instead
-
-    def _save(
-        self,
-        model: CategoryDiscoveryModel,
-        earlier: AssignedImages,
-        features: Tensor,
-        assignments: dict[str, np.ndarray],
-        registry: CategoryRegistry,
-    ) -> None:
-        """Write a stage's checkpoint."""
-        run, images, index = self.run, self.images[-1], len(earlier.ids)
-        examples = example_pictures(self.recipe, model, images, features)
-        exemplars = None
-        if self.arguments.exemplars_per_class:
-            exemplars = exemplars_after(run, earlier, images, features, assignments, self.arguments)
-        card = card_of_run(
-            run,
-            model.config,
-            fingerprint=self.stages.split.up_to(index).fingerprint,
-            category_ids=assignments["category_ids"],
-            device=self.accelerator.device,
-            instruments=self._instruments(model, assignments["category_ids"]),
-            corrections=sum(entry.kind != GROUPING for entry in registry.log),
-            examples=examples,
-        )
-        save_stage(
-            run.stage(index),
-            model,
-            self.view,
-            assignments=assignments,
-            card=card,
-            registry=registry,
-            exemplars=exemplars,
-            examples=examples,
-        )
-
-    def _instruments(self, model: CategoryDiscoveryModel, category_ids: np.ndarray) -> Instruments:
-        """Measure the effect of the prompts; log new warnings and record the values in the manifest."""
-        images, training = self.images[-1], self.arguments
-        index, recorded = images.stage.index, self.run.manifest.get("instruments", {})
-        found = measure(
-            model, images, self.view, category_ids, seed=training.seed, batch_size=training.feature_batch_size
-        )
-        before = Instruments(**recorded.get(f"stage{index - 1}", {})).warnings(training.mixed_precision)
-        for kind, warning in found.warnings(training.mixed_precision).items():
-            if kind not in before:  # once per run; the card of every stage repeats it
-                logger.warning("stage %d: %s", index, warning)
-        self.run.update_manifest({"instruments": {f"stage{index}": found.to_dict()}})
-        return found
-
-    # Before a stage
-
-    def _model_before(self, stage: int) -> CategoryDiscoveryModel:
-        device = self.accelerator.device
-        if stage:
-            model = load_stage(self.run.stage(stage - 1), self.recipe.model).to(device)
-        else:
-            if self.is_main:
-                ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
-            self.accelerator.wait_for_everyone()
-            backbone = self.recipe.model.backbone or self.run.backbone
-            model = stage_zero_model(self.recipe, backbone, self.images[0], self._known_ids(), device)
-        require_alike(model, self.view)
-        if stage:
-            model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
-        return model
-
-    def _earlier(self, stage: int) -> AssignedImages:
-        """Images of earlier stages with their categories after corrections and later labels."""
-        before, names = self.images[:stage], self.stages.later_labels
-        labels = {
-            sample: names[digest]
-            for images in before
-            for sample, digest in zip(images.sample_ids.tolist(), images.digests, strict=True)
-            if digest in names
-        }
-        return earlier_images(self.run, [images.sample_ids for images in before], labels)
-
-    def _log_labels(self, stage: Stage, earlier: AssignedImages) -> None:
-        """Warn of categories without an image at stage 0, and log what later labels change before another stage."""
-        given, made = self.stages.later_labels, earlier.labelled
-        if isinstance(stage, LabelledStage):
-            bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
-            if len(bare):
-                logger.warning(
-                    "Stage 0: %d of its %d categories have no image there, %s for one. They cannot be learnt here; "
-                    "images of them will be found as new categories and still count as Old. Give them more images, or "
-                    "leave them out.", len(bare), self.stages.num_known, stage.category_names[bare[0]],
-                )  # fmt: skip
-        elif given:
-            logger.info(
-                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d of these change their "
-                "category; named: %s; new: %s. Labels of other images do not count yet.",
-                stage.index, made.images, len(given), made.moved, ", ".join(made.named) or "none",
-                ", ".join(made.new) or "none",
-            )  # fmt: skip
-
-    def _count_before(
-        self, stage: Stage, model: CategoryDiscoveryModel, earlier: AssignedImages
-    ) -> CountEstimate | None:
-        """The number of categories a stage is trained with, from the model before it; none if it is found later."""
-        assigned, features = self._protocol(earlier).assigned, partial(self._features, model, earlier)
-        count = self._counts.before_training(stage, features, assigned)
-        if count is None and self.method.objective.needs_count:
-            count = self._counts.estimate(stage.index, features(), assigned)
-        return same_on_all(count)
-
-    def _protocol(self, earlier: AssignedImages) -> ContinualAccuracy:
-        """The protocol after the earlier stages and the corrections made since."""
-        restarts, seed = self.arguments.kmeans_restarts, self.arguments.seed
-        protocol = ContinualAccuracy(self._known_ids(), self.stages.num_known, restarts=restarts, seed=seed)
-        protocol.assigned = earlier.assigned or protocol.assigned
-        return protocol
-
-    def _known_ids(self) -> np.ndarray:
-        return self.stages.labelled.labels[self.images[0].positions]
-
-    def _features(self, model: CategoryDiscoveryModel, earlier: AssignedImages) -> list[Tensor]:
-        """Features of the images so far; of earlier stages only those of images with a category."""
-        return earlier.features_of_assigned([self._features_of(model, images) for images in self.images])
-
-    def _features_of(
-        self, model: CategoryDiscoveryModel, images: StageImages, prompted: bool | None = None
-    ) -> Tensor:
-        return extract_features(
-            model,
-            images,
-            self.view,
-            self.arguments.feature_batch_size,
-            self.arguments.num_workers,
-            prompted=prompted,
-            progress=self.stop.progress,
-        ).to(exact_device(self.accelerator.device))
-
-    # After a stage
 
     def _conclude(self, finished: Sequence[int]) -> None:
         """Delete states of finished stages and pass these to `after_stages`, also those of an earlier process."""
@@ -566,6 +270,247 @@ class _Training:
             self.callbacks.call("on_evaluate", metrics=ContinualScore("cacc", rows).metrics(first=stage))
         measured = self.run.manifest.get("instruments", {}).get(f"stage{stage}", {})
         self.callbacks.call("on_stage_end", metrics=measured)
+
+    # One stage
+
+    def _train_stage(self, stage: Stage) -> None:
+        """Train a stage from its start or its saved state, and finish it."""
+        index = stage.index
+        reset_peak_memory(self.accelerator.device)
+        self.model, self.earlier = self._model_before(index), self._earlier_images()
+        if self.is_main:
+            self._log_labels(stage)
+        protocol = self._protocol()
+        self.count = self._counts.before_training(stage, self._features, protocol.assigned)
+        if self.count is None and self.method.objective.needs_count:
+            self.count = self._counts.estimate(index, self._features(), protocol.assigned)
+        self.count = same_on_all(self.count)
+        state, seconds = self.run.load_state(index) or (None, 0.0)
+        self.started -= seconds
+        if state:
+            logger.info("Stage %d resumes at epoch %d, step %d.", index, state.epoch, state.step)
+        self.state.stage, self.state.model, self.state.draw_groups = index, self.model, None
+        self.callbacks.call("on_stage_begin")
+        trainer = self._trainer(stage)
+        try:
+            trainer.train(state)
+            self._finish_stage(stage)
+        except BaseException:  # also a signal or too little memory: the steps are not lost
+            if trainer.unsaved is not None:
+                with suppress(DiskError):  # the first error names the full disk
+                    trainer.save(trainer.unsaved)
+            raise
+
+    def _model_before(self, stage: int) -> CategoryDiscoveryModel:
+        device = self.accelerator.device
+        if stage:
+            model = load_stage(self.run.stage(stage - 1), self.recipe.model).to(device)
+        else:
+            if self.is_main:
+                ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
+            self.accelerator.wait_for_everyone()
+            model = stage_zero_model(self.recipe, self.run, self.images[0], self._known_ids(), device)
+        require_alike(model, self.view)
+        if stage:
+            model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
+        return model
+
+    def _earlier_images(self) -> AssignedImages:
+        """Images of earlier stages with their categories after corrections and later labels."""
+        before, names = self.images[:-1], self.stages.later_labels
+        labels = {
+            sample: names[digest]
+            for images in before
+            for sample, digest in zip(images.sample_ids.tolist(), images.digests, strict=True)
+            if digest in names
+        }
+        return earlier_images(self.run, [images.sample_ids for images in before], labels)
+
+    def _log_labels(self, stage: Stage) -> None:
+        """Warn of categories without an image at stage 0, and log what later labels change before another stage."""
+        given, made = self.stages.later_labels, self.earlier.labelled
+        if isinstance(stage, LabelledStage):
+            bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
+            if len(bare):
+                logger.warning(
+                    "Stage 0: %d of its %d categories have no image there, %s for one. They cannot be learnt here; "
+                    "images of them will be found as new categories and still count as Old. Give them more images, or "
+                    "leave them out.", len(bare), self.stages.num_known, stage.category_names[bare[0]],
+                )  # fmt: skip
+        elif given:
+            logger.info(
+                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d of these change their "
+                "category; named: %s; new: %s. Labels of other images do not count yet.",
+                stage.index, made.images, len(given), made.moved, ", ".join(made.named) or "none",
+                ", ".join(made.new) or "none",
+            )  # fmt: skip
+
+    def _trainer(self, stage: Stage) -> StageTrainer:
+        """The trainer of a stage with its images, labels, replayed features, number of categories and exemplars."""
+        arguments, images, labels, replay, memory = self.arguments, self.images[-1], None, None, None
+        if isinstance(stage, LabelledStage):
+            labels = torch.from_numpy(stage.labels[images.positions])
+        elif arguments.replay_samples:
+            generator = torch_generator("replay", arguments.seed, stage.index)
+            replay = self.model.replay(arguments.replay_samples, generator)
+        if stage.index and arguments.exemplars_per_class:
+            memory = memory_before(
+                self.run, self.earlier, self.images, self.model.config, arguments.exemplar_labels
+            )
+        count = None if self.count is None else self.count.count
+
+        def save(state: TrainingState) -> None:
+            if self.is_main:
+                self.run.save_state(stage.index, state, time.monotonic() - self.started)
+
+        def record(epoch: EpochRecord) -> None:
+            if self.is_main:
+                add_epoch(self.run.path, epoch)
+            self.callbacks.call("on_epoch_end", metrics=epoch.metrics)
+
+        def stepped(epoch: int, step: int) -> None:
+            self.state.epoch, self.state.step = epoch, step
+            self.callbacks.call("on_step_end")
+
+        return StageTrainer(
+            self.model,
+            StageContext(images, labels, replay, count, memory),
+            self.method.objective,
+            arguments=arguments,
+            views=TrainingViews(self.recipe.views),
+            evaluation_view=self.view,
+            accelerator=self.accelerator,
+            stop=self.stop,
+            save=save,
+            record=record,
+            stepped=stepped,
+        )
+
+    # The end of a stage
+
+    def _finish_stage(self, stage: Stage) -> None:
+        """Group, score and save; the stage's folder is written last, because it marks the stage as finished."""
+        model, images, num_known = self.model, self.images[-1], self.stages.num_known
+        model.config.stage, model.config.num_known = stage.index, num_known
+        self.earlier = self._earlier_images()  # with corrections made meanwhile
+        features, protocol = self._features(), self._protocol()
+        if isinstance(stage, LabelledStage):
+            found = labelled_categories(features[0], protocol.assigned[0])
+        else:
+            if self.count is None:
+                self.count = same_on_all(self._counts.estimate(stage.index, features, protocol.assigned))
+            if self.count.is_estimate:
+                model.config.count_estimate = self.count.to_dict()
+            found = protocol.discover(features, self.count.count)
+        names = self.stages.labelled.category_names
+        registry, found = observe_stage(self.earlier, found, images.sample_ids, names)
+        model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
+        assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
+        if stage.index:
+            own = features[-1]
+            if model.native_prompted is not None:
+                own = self._features_of(images, model.native_prompted)
+            if (classes := model.assign_natively(own)) is not None:
+                assignments["class_ids"] = classes.cpu().numpy()
+        assigned = [*self.earlier.assigned, found.category_ids]
+        places = {category: row for row, category in enumerate(model.config.category_ids)}
+        rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
+        labelled = torch.arange(len(rows)) < len(assigned[0])
+        everything, seed = torch.cat(features), self.arguments.seed
+        model.set_spread(measure_spread(everything, rows, model.prototypes, seed=seed, labelled=labelled))
+        self.state.draw_groups = group_picture(
+            images, features[-1], found, model.config.names_by_id, num_known
+        )
+        if self.is_main:
+            self._record(features[-1], assignments)
+            self._save(features[-1], assignments, registry)
+
+    def _record(self, features: Tensor, assignments: Mapping[str, np.ndarray]) -> None:
+        """Write a stage's row of the table, or the record of its stream, and update the manifest."""
+        run, config, index = self.run, self.model.config, self.images[-1].stage.index
+        if index and self.stages.is_scored:
+            score = _score(self.stages, index, config, assignments, len(config.category_ids))
+            run.record(score)
+            parts = {"All": score.all, "Old": score.old, "New": score.new}
+            figures = ", ".join(
+                f"{part} {value:.1f}" for part, value in parts.items() if not math.isnan(value)
+            )
+            logger.info(
+                "stage %d: %s over %d images; categories so far: %s",
+                index, figures, score.num_images, self.count,
+            )  # fmt: skip
+        elif index:
+            stream = StreamRecord.of(
+                index, assignments["category_ids"], self.earlier.assigned, config,
+                int(self.model.assign(features).novel.sum()), self.count,
+            )  # fmt: skip
+            run.update_manifest({STREAMS: {f"stage{index}": asdict(stream)}})
+            logger.info("stage %d: %s", index, stream)
+        reports = [images.report.to_dict() for images in self.images]
+        run.write("images.json", {"stages": reports, "left_out": dict(self.stages.left_out)})
+        seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
+        name = f"stage{index}"
+        run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
+        run.forget_source(index)  # a fetched stage was damaged, and is trained here instead
+
+    def _save(
+        self, features: Tensor, assignments: Mapping[str, np.ndarray], registry: CategoryRegistry
+    ) -> None:
+        """Write a stage's checkpoint."""
+        run, images, model, exemplars = self.run, self.images[-1], self.model, None
+        examples, index = example_pictures(self.recipe, model, images, features), images.stage.index
+        if self.arguments.exemplars_per_class:
+            exemplars = exemplars_after(run, self.earlier, images, features, assignments, self.arguments)
+        card = stage_card(
+            run,
+            model.config,
+            fingerprint=self.stages.split.up_to(index).fingerprint,
+            category_ids=assignments["category_ids"],
+            device=self.accelerator.device,
+            instruments=self._instruments(assignments["category_ids"]),
+            corrections=sum(entry.kind != GROUPING for entry in registry.log),
+            examples=examples,
+        )
+        save_stage(run.stage(index), model, self.view, assignments, card, registry, exemplars, examples)
+
+    def _instruments(self, category_ids: np.ndarray) -> Instruments:
+        """Measure the effect of the prompts; log new warnings and record the values in the manifest."""
+        images, training, recorded = self.images[-1], self.arguments, self.run.manifest.get("instruments", {})
+        index, precision = images.stage.index, training.mixed_precision
+        found = measure(
+            self.model, images, self.view, category_ids,
+            seed=training.seed, batch_size=training.feature_batch_size,
+        )  # fmt: skip
+        before = Instruments(**recorded.get(f"stage{index - 1}", {})).warnings(precision)
+        for kind, warning in found.warnings(precision).items():
+            if kind not in before:  # once per run; the card of every stage repeats it
+                logger.warning("stage %d: %s", index, warning)
+        self.run.update_manifest({"instruments": {f"stage{index}": found.to_dict()}})
+        return found
+
+    # Features and categories
+
+    def _protocol(self) -> ContinualAccuracy:
+        """The protocol after the earlier stages and the corrections made since."""
+        restarts, seed = self.arguments.kmeans_restarts, self.arguments.seed
+        protocol = ContinualAccuracy(self._known_ids(), self.stages.num_known, restarts=restarts, seed=seed)
+        protocol.assigned = self.earlier.assigned or protocol.assigned
+        return protocol
+
+    def _known_ids(self) -> np.ndarray:
+        return self.stages.labelled.labels[self.images[0].positions]
+
+    def _features(self) -> list[Tensor]:
+        """Features of the images so far; of earlier stages only those of images with a category."""
+        return self.earlier.features_of_assigned([self._features_of(images) for images in self.images])
+
+    def _features_of(self, images: StageImages, prompted: bool | None = None) -> Tensor:
+        arguments, progress = self.arguments, self.stop.progress
+        found = extract_features(
+            self.model, images, self.view, arguments.feature_batch_size, arguments.num_workers,
+            prompted=prompted, progress=progress,
+        )  # fmt: skip
+        return found.to(exact_device(self.accelerator.device))
 
 
 def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:

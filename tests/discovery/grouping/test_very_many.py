@@ -120,8 +120,6 @@ def test_a_mapped_file_is_grouped_where_it_lies(crowd, few, tmp_path):
     bad[600, 3] = torch.nan
     with pytest.raises(DataError, match="infinity in row 600"):
         group_images(bad.numpy(), keys, nothing, next_id=0)
-    with pytest.raises(DataError, match="639 different among 640 keys"):
-        group_images(mapped, [*keys[:-1], keys[0]], nothing, next_id=0)
 
 
 @pytest.mark.slow

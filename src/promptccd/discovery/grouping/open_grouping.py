@@ -32,7 +32,7 @@ from promptccd.discovery.grouping.group_tree import (
 )
 from promptccd.discovery.grouping.silhouettes import METHOD, estimate_in_trees
 from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
-from promptccd.discovery.grouping.units import Units, key_digests, make_units, refusal
+from promptccd.discovery.grouping.units import Units, make_units, refusal
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
@@ -80,7 +80,7 @@ class KnownCategories:
 
 
 class GroupingProblem:
-    """The checked input of `group_images`, sorted by key, so that the order of the images cannot matter.
+    """The input of `group_images`, sorted by key, so that the order of the images cannot matter.
 
     More images than a tree is made of keep their order, and their features are not copied. Random draws go by key, so
     the order affects only rounding and the order in which constraints are tried.
@@ -90,15 +90,9 @@ class GroupingProblem:
         order: ``(N,)`` position of each in the input; `None` if they stay.
         keys: of the images, sorted by those of the first images of their near-duplicate groups.
         units: images that move together; whitened if the spread of known categories was measured.
-        known: the categories that exist.
-        fixed: ``(C, D)`` their prototypes, in the metric of the units.
+        fixed: ``(C, D)`` known prototypes, in the metric of the units.
         earlier: ``(R, D)`` images of earlier stages, in that metric, if they are known.
         opened: ids that only pins name.
-        next_id: first id for new groups.
-        temperature: of the confidences, in squared distance.
-
-    Raises:
-        DataError: the input does not fit together, or constraints contradict each other.
     """
 
     def __init__(
@@ -112,7 +106,6 @@ class GroupingProblem:
         first_of: Sequence[int] | np.ndarray | None = None,
     ):
         points = as_matrix(features, "features")
-        _check(points, keys, known, next_id, temperature)
         constraints = constraints or GroupingConstraints()
         self.known, self.next_id, self.temperature = known, next_id, temperature
         self.features: Points = FeatureRows(points)
@@ -273,40 +266,6 @@ def _next_centre(units: Units, found: UnitGroups, most: int | None) -> Tensor | 
     return units.points[gains.argmax()] if gains.max() > LEAST_GAIN * units.weights.sum() else None
 
 
-def _check(
-    points: Tensor, keys: Sequence[str], known: KnownCategories, next_id: int, temperature: float
-) -> None:
-    """Refuse input that does not fit together."""
-    if not len(points):
-        raise DataError("Expected at least one image to group, got none: give a folder with readable images.")
-    digests = np.sort(key_digests(keys, range(len(keys))))
-    same_hash = bool((digests[1:] == digests[:-1]).any())
-    if len(keys) != len(points) or (same_hash and len(set(keys)) < len(keys)):
-        raise DataError(
-            f"Expected one key per image, all distinct, got {len(set(keys))} different among {len(keys)} keys for "
-            f"{len(points)} images: leave out copies of an image."
-        )
-    shape = tuple(known.prototypes.shape)
-    if len(shape) != 2 or len(known.ids) != shape[0]:
-        raise DataError(
-            f"Expected one id and prototype per known category, got {len(known.ids)} ids and prototypes of shape "
-            f"{shape}."
-        )
-    if len(set(known.ids)) != len(known.ids) or min(known.ids, default=0) < 0:
-        raise DataError(f"Expected distinct ids >= 0 of known categories, got {list(known.ids)}.")
-    if shape[1] != points.shape[1]:
-        raise DataError(
-            f"Expected features of width {known.prototypes.shape[1]}, as the known prototypes have, got "
-            f"{points.shape[1]}: take both from one model."
-        )
-    if next_id <= max(known.ids, default=-1):
-        raise DataError(
-            f"Expected next_id > {max(known.ids)}, the greatest known id, got {next_id}: an id is never used twice."
-        )
-    if not temperature > 0:
-        raise DataError(f"Expected temperature > 0, got {temperature}.")
-
-
 def group_images(
     features: Array,
     keys: Sequence[str],
@@ -349,14 +308,12 @@ def group_images(
             `None` if there are none. Constraints override it.
 
     Returns:
-        Every image in one group, on the features' device: ids are the known ones as given, those opened by a pin,
-        then new ones, and -1 for images that stay unassigned. And the number of categories, estimated or given, known
-        ones included.
+        Every image in one group, on the features' device: ids are the known ones, those opened by a pin, then new
+        ones, and -1 for images that stay unassigned. And the number of categories, known ones included.
 
     Raises:
-        DataError: no image, NaN or infinite features, keys or prototypes that do not fit, `num_categories` below the
-            known categories or above them and the images together, `next_id` not above every known id, or
-            constraints that so many categories cannot satisfy; the message names the images.
+        DataError: NaN or infinite features, `num_categories` below the known categories or above them and the images
+            together, or constraints that so many categories cannot satisfy; the message names the images.
     """
     problem = GroupingProblem(features, keys, known, next_id, constraints, temperature, first_of)
     if num_categories is None and known.earlier is not None:
@@ -374,9 +331,8 @@ def group_images(
     if len(found.centres) < num_categories:
         logger.warning(
             "%d categories were asked for, but the images form no more than %d: some are too similar.",
-            num_categories,
-            len(found.centres),
-        )
+            num_categories, len(found.centres),
+        )  # fmt: skip
     return problem.assignment(found), CountEstimate.known(len(found.centres))
 
 
@@ -384,28 +340,19 @@ def _dense(
     problem: GroupingProblem, tree: GroupTree, found: UnitGroups
 ) -> tuple[Assignment, CountEstimate] | None:
     """Dense groups if they are separated better than those found; only without known categories and constraints."""
-    if (
-        len(problem.fixed)
-        or bool(problem.units.is_constrained.any())
-        or len(tree.rows) < len(problem.units.points)
-    ):
+    units = problem.units
+    if len(problem.fixed) or units.is_constrained.any() or len(tree.rows) < len(units.points):
         return None
     places = dense_places(tree.points, found.labels)
     if places is None:
         return None
-    inside, count = places.groups >= 0, int(places.groups.max()) + 1
-    chosen = replace(
-        problem.units, points=problem.units.points[inside], weights=problem.units.weights[inside]
-    )
-    centres, _ = means(chosen, places.groups[inside], count)
+    inside = places.groups >= 0
+    chosen = replace(units, points=units.points[inside], weights=units.weights[inside])
+    centres, _ = means(chosen, places.groups[inside], int(places.groups.max()) + 1)
     dense = problem.converged(centres, steps=0)
-    return problem.assignment(dense), CountEstimate(
-        len(dense.centres),
-        min(places.low, len(dense.centres)),
-        places.high,
-        "density",
-        "groups of 5 to groups of 2",
-    )
+    count, margin = len(dense.centres), "groups of 5 to groups of 2"
+    estimate = CountEstimate(count, min(places.low, count), places.high, "density", margin)
+    return problem.assignment(dense), estimate
 
 
 def _in_stream(
@@ -415,14 +362,8 @@ def _in_stream(
     free = torch.ones(len(problem.units.points), dtype=torch.bool)
     free[problem.units.pins[0]] = False
     assert problem.earlier is not None
-    stream = Stream(
-        some_of(problem.units.points, problem.units.by_key(free.nonzero()[:, 0])),
-        problem.earlier,
-        earlier.stages,
-        problem.fixed,
-        earlier.newest,
-        seed,
-    )
+    points = some_of(problem.units.points, problem.units.by_key(free.nonzero()[:, 0]))
+    stream = Stream(points, problem.earlier, earlier.stages, problem.fixed, earlier.newest, seed)
     new = stream.opened()
     found = problem.with_new(new.centres)
     estimate = new.estimate(len(found.centres) - len(new.centres))
@@ -449,11 +390,12 @@ def _in_open_set(
     hide among images of known ones. Where single images of new categories do not stand out, many together may: then
     silhouettes propose groups, those far enough off open, and there may as well be none.
     """
-    images, proposed = OpenSet(problem.units, problem.fixed, spread, len(problem.opened), seed), None
-    method, margin = (
+    images, proposed, method = (
+        OpenSet(problem.units, problem.fixed, spread, len(problem.opened), seed),
+        None,
         "open set",
-        "3/4 to 3 times the distance between groups, and what may hide among known ones",
     )
+    margin = "3/4 to 3 times the distance between groups, and what may hide among known ones"
     if not spread.tells_new:
         method, margin = METHOD, "what may hide, as new categories hardly stand out here: unreliable"
         estimate, tree = problem.estimate(seed)

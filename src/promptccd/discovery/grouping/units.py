@@ -1,4 +1,4 @@
-"""Units: images that a grouping moves as one, with the constraints that people gave.
+"""Units: images that a grouping moves as one, with the constraints of people.
 
 Images of one near-duplicate group are a unit at the feature of the first, so that a burst counts as one photograph.
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.clustering.constraints import GroupingConstraints, linked_components
 from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
 from promptccd.errors import DataError
 
@@ -34,7 +34,7 @@ class Units:
         unit_of_image: ``(N,)`` int64, units numbered by their first images; `None` where each image is a unit.
         keys: of the images.
         representatives: ``(M,)`` row of the first image of each unit.
-        pinned: group of each unit that a person fixed.
+        pinned: group of each unit that a person pinned.
         banned: groups that a unit must not be in.
         rivals: units that a unit must be apart from, symmetric.
     """
@@ -57,28 +57,30 @@ class Units:
     @cached_property
     def limited(self) -> Tensor:
         """``(Q,)`` ascending, units that are not pinned and have bans or rivals."""
-        rivals = {unit for units in self.rival_sets for unit in units}
-        return torch.tensor(sorted((rivals | self.banned.keys()) - self.pinned.keys()), dtype=torch.int64)
+        constrained = self.rivals.keys() | self.banned.keys()
+        return torch.tensor(sorted(constrained - self.pinned.keys()), dtype=torch.int64)
 
     @cached_property
     def rival_sets(self) -> list[list[int]]:
         """Units that are rivals of each other, directly or by way of others."""
-        return _connected(self.rivals)
+        least = linked_components((unit, other) for unit, others in self.rivals.items() for other in others)
+        found = dict[int, list[int]]()
+        for unit in sorted(self.rivals):
+            found.setdefault(least[unit], []).append(unit)
+        return list(found.values())
 
     @cached_property
     def pins(self) -> tuple[Tensor, Tensor]:
         """The pinned units and the group of each."""
-        return (
-            torch.tensor(list(self.pinned), dtype=torch.int64),
-            torch.tensor(list(self.pinned.values()), dtype=torch.int64),
-        )
+        units, groups = list(self.pinned), list(self.pinned.values())
+        return torch.tensor(units, dtype=torch.int64), torch.tensor(groups, dtype=torch.int64)
 
     def of_images(self, values: Tensor) -> Tensor:
-        """What belongs to each unit ``(M,)``, for each image ``(N,)``."""
+        """Values of the units ``(M,)``, for each image ``(N,)``."""
         return values if self.unit_of_image is None else values[self.unit_of_image]
 
     def by_key(self, rows: Tensor) -> Tensor:
-        """Some of the units in an order that their keys alone decide, for draws that go by place."""
+        """Some of the units in an order that depends on their keys alone, for draws by position."""
         if not isinstance(self.points, FeatureRows):  # they are sorted by key
             return rows
         return rows[torch.from_numpy(self.digests[rows.cpu().numpy()].argsort()).to(rows.device)]
@@ -101,8 +103,8 @@ class Units:
             costs: ``(Q, K)`` of the `limited` units in every group.
 
         Returns:
-            The labels, and the units that found no group: one that is banned from all, or two of which one has no
-            group left without a rival. These stay in the group they prefer.
+            The labels, and the units that found no group and stay where they prefer: one that is banned from all, or
+            two of which one has no group left without a rival.
         """
         units, groups = self.pins
         labels[units] = groups.to(labels.device)
@@ -160,7 +162,9 @@ def make_units(
     number_of = {component: beyond + place for place, component in enumerate(dict.fromkeys(components))}
     numbers[constrained_rows] = [number_of[component] for component in components]
     unit_of_image, representatives = _numbered(numbers)
-    place = dict(zip(components, unit_of_image[constrained_rows].tolist(), strict=True))
+    place = dict(
+        zip(components, unit_of_image[constrained_rows].tolist(), strict=True)
+    )  # unit of a component
     alone = len(representatives) == len(keys)
     means = points if alone else some_of(points, torch.from_numpy(representatives))
     sizes = torch.ones(len(representatives), dtype=points.dtype, device=points.device)
@@ -191,18 +195,15 @@ def make_units(
             if component in place and other in place:
                 rivals.setdefault(place[component], set()).add(place[other])
 
-    pinned = {
-        place[each]: group
-        for each, category in pins.items()
-        if each in place and (group := group_of_category(category)) is not None
-    }
-    banned = {
-        place[each]: frozenset(
+    def groups(categories: Iterable[int]) -> frozenset[int]:
+        return frozenset(
             group for category in categories if (group := group_of_category(category)) is not None
         )
-        for each, categories in bans.items()
-        if each in place
+
+    pinned = {
+        place[each]: group for each, category in pins.items() if each in place for group in groups([category])
     }
+    banned = {place[each]: groups(categories) for each, categories in bans.items() if each in place}
     return Units(
         means,
         weights,
@@ -217,7 +218,7 @@ def make_units(
 
 
 def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers ``(N,)`` of equal values, the first ones first, and the row that each number ``(M,)`` is first in."""
+    """Numbers ``(N,)`` of equal values in order of appearance, and the first row ``(M,)`` of each number."""
     if (values[1:] > values[:-1]).all():  # without near-duplicates, there is nothing to sort
         return np.arange(len(values)), np.arange(len(values))
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
@@ -226,7 +227,7 @@ def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def key_digests(keys: Sequence[str], rows: Iterable[int]) -> np.ndarray:
-    """64 bits ``(M,)`` of the hash of each of these keys: as good as random, and independent of the order of keys."""
+    """64 bits ``(M,)`` of the hash of each of these keys: pseudo-random, and independent of the order of keys."""
     hashes = (hashlib.blake2b(keys[row].encode(), digest_size=8).digest() for row in rows)
     return np.fromiter((int.from_bytes(each, "little") for each in hashes), np.uint64)
 
@@ -234,10 +235,7 @@ def key_digests(keys: Sequence[str], rows: Iterable[int]) -> np.ndarray:
 def _with_duplicates(
     constraints: GroupingConstraints, keys: Sequence[str], duplicates: np.ndarray
 ) -> GroupingConstraints:
-    """The constraints, and that near-duplicates with equal constraints must be together.
-
-    Images that are linked to equally pinned, forbidden and separated ones cannot contradict each other.
-    """
+    """The constraints, and that near-duplicates with equal constraints, which cannot contradict, are together."""
     pins, bans = constraints.component_pins(), constraints.component_bans()
     apart: dict[str, set[str]] = {}
     for one, two in constraints.component_rivals():
@@ -265,23 +263,6 @@ def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:
         f"Images {names[0]} and {names[1]} cannot be kept apart with {num_groups} categories, given the other "
         "constraints on them: ask for more categories or undo one of the answers."
     )
-
-
-def _connected(rivals: Mapping[int, frozenset[int]]) -> list[list[int]]:
-    """Connected components of the graph of rivals."""
-    seen: set[int] = set()
-    found = []
-    for unit in sorted(rivals):
-        if unit in seen:
-            continue
-        seen.add(unit)
-        members = [unit]
-        for each in members:  # grows meanwhile
-            more = rivals[each] - seen
-            seen |= more
-            members.extend(more)
-        found.append(sorted(members))
-    return found
 
 
 def _apart(

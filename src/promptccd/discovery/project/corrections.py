@@ -129,8 +129,7 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
         DataError: there cannot be so many.
     """
     from promptccd.discovery.intake.seen import SeenFiles
-    from promptccd.discovery.remembered import Remembered
-    from promptccd.discovery.stage_grouping import StageGrouping
+    from promptccd.discovery.stage_grouping import Remembered, StageGrouping
     from promptccd.models.configuration import CategoryDiscoveryConfig
 
     if not (folder / PROJECT).is_dir():

@@ -76,7 +76,7 @@ def _features_of_run(folder: Path) -> Features:
         return Features([])
     evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
     keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
-    return Features(keys, torch.cat(evaluation.features_of_stage(stage)).cpu())
+    return Features(keys, torch.cat(evaluation.features(stage, evaluation.images[: stage + 1])).cpu())
 
 
 class Means:
