@@ -87,15 +87,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FolderPredictions:
-    """Predictions and the files that got none; together they are all files of the folder.
+    """Predictions and the files that got none; together they are all files of the folder."""
 
-    Attributes:
-        predictions: one per readable image, by path.
-        skipped: reason by path.
-    """
-
-    predictions: list[Prediction]
-    skipped: dict[str, str]
+    predictions: list[Prediction]  # one per readable image, by path
+    skipped: dict[str, str]  # reason by path
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
