@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd import evaluation, reports, runs
-from promptccd.cli.options import MOST_SEED, MOST_WORKERS, Parser, add_plugin, show, whole_number
+from promptccd.cli.options import MOST_SEED, MOST_WORKERS, PLUGIN, Parser, declare, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
 from promptccd.disk import make_inside, write_file
@@ -204,7 +204,7 @@ def _declare_sweep(sweep: Parser) -> None:
     sweep.add_argument(
         "--cell-gpus", type=float, metavar="G", help="GPUs of a Ray cluster for each cell; two cells share .5"
     )
-    add_plugin(sweep)
+    declare(sweep, PLUGIN)
     instead = sweep.add_mutually_exclusive_group()
     instead.add_argument("--dry-run", action="store_true", help="list of the cells and their devices alone")
     instead.add_argument(

@@ -27,7 +27,7 @@ from promptccd.discovery.checkpoint import (
     save_checkpoint,
 )
 from promptccd.discovery.embedding import feature_space
-from promptccd.discovery.intake.intake import IntakeFile
+from promptccd.discovery.intake.reading import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
 from promptccd.discovery.project.record import categories_in, load_before
 from promptccd.discovery.session import DiscoverySession
