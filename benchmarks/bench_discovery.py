@@ -28,8 +28,7 @@ from benchmarks.creatures import NUM_CATEGORIES, draw_creature
 from benchmarks.measuring import options_of, timed
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import Embedder, load_embedder, resolve_precision
-from promptccd.discovery.intake.intake import Intake
-from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.reading import Intake, read_intake
 from promptccd.systems import available_cores
 
 CHUNK = 32

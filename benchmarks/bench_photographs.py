@@ -29,8 +29,7 @@ from benchmarks.bench_discovery import write_model
 from benchmarks.bench_views import encoded_picture
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.embedding import Embedder, Precision, load_embedder
-from promptccd.discovery.intake.intake import Intake
-from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.reading import Intake, read_intake
 from promptccd.images.decode import decode_image
 from promptccd.images.identity import THUMBNAIL_SIDE, miniature_of
 

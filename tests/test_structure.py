@@ -11,7 +11,7 @@ SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``reports`` and ``hub`` do not know each other.
 ORDER = [
-    ["on_demand", "version"], ["errors"], ["systems", "processes"], ["disk"], ["locks"], ["images"],
+    ["on_demand", "version"], ["errors"], ["systems", "processes"], ["disk"], ["database"], ["locks"], ["images"],
     ["data"], ["models"], ["clustering"],
     ["methods"], ["pipeline"], ["training"], ["evaluation"], ["registry"], ["runs"], ["reports", "hub"], ["trainer"],
     ["discovery"], ["cli"],

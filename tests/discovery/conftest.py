@@ -9,7 +9,7 @@ from accelerate.state import AcceleratorState
 from PIL import Image
 
 from promptccd.discovery import DiscoverySession, SeenFiles
-from promptccd.discovery.intake.intake import Intake, IntakeFile
+from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.images.decode import decode_image
 from tests.conftest import coloured_images
 

@@ -221,7 +221,7 @@ def test_a_mistake_of_ours_in_a_push_ends_no_training(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of ours")
 
-    monkeypatch.setattr("promptccd.hub.push.bring", broken)
+    monkeypatch.setattr("promptccd.hub.push.push_files", broken)
     with pytest.raises(ZeroDivisionError):
         push_run(run, stages=[0])
     pusher(run, "user", private=False)(run, [0])

@@ -100,7 +100,7 @@ def test_what_other_programs_leave_beside_a_checkpoint_is_never_opened(
         ({"projection_output_size": 10**12}, "'projection_output_size'(?s:.*)from 1 to 1048576"),
         (
             {"vision_config": {"model_type": "dinov2", "hidden_size": 10**7}},
-            "hidden_size: Expected a number from 1 to 8192",
+            "hidden_size to be a number from 1 to 8192",
         ),
         ({"vision_config": {"model_type": "clip_vision_model"}}, "dinov2"),
         ({"num_parts": 10**6}, "'num_parts'(?s:.*)from 2 to 1024"),

@@ -752,7 +752,7 @@ def test_a_configuration_is_checked_as_it_is_made(fields: dict[str, Any], said: 
 
 
 def test_a_backbone_is_checked_where_its_values_are_read() -> None:
-    with pytest.raises(CheckpointError, match="hidden_size: Expected a number from 1 to 8192, got 8193"):
+    with pytest.raises(CheckpointError, match="hidden_size to be a number from 1 to 8192, got 8193"):
         backbone_config_of({"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": 8193})
 
 

@@ -20,8 +20,7 @@ from promptccd.registry import (
     Split,
     TakeBack,
 )
-from promptccd.registry.draft import Draft
-from promptccd.registry.store import Store
+from promptccd.registry.rows import Rows
 from tests.registry.streams import WIDTH, Images, can_undo, known_registry, random_edit, sizes_add_up
 
 ONE, TWO = np.eye(WIDTH)[:2]
@@ -566,10 +565,10 @@ def test_no_id_is_given_twice_however_often_people_change_their_mind(registry: C
 
 
 def test_the_first_prototype_says_how_long_all_are() -> None:
-    draft = Draft(Store.in_memory())
+    rows = Rows()
     for wrong in (3.0, np.zeros((2, 2)), np.zeros(0)):
-        with pytest.raises(RegistryError, match="a prototype of some finite numbers, got shape"):
-            draft.append_prototype(wrong)
-    assert draft.append_prototype(np.ones(4)) == 0
+        with pytest.raises(RegistryError, match="finite numbers, got shape"):
+            rows.append_prototype(wrong)
+    assert rows.append_prototype(np.ones(4)) == 0
     with pytest.raises(RegistryError, match="a prototype of 4 finite numbers"):
-        draft.append_prototype(np.ones(5))
+        rows.append_prototype(np.ones(5))

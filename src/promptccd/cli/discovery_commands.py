@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from promptccd import discovery, reports, systems
 from promptccd.cli.options import (
+    DECODING,
+    DEVICE,
+    MODEL_LIMIT,
     MOST_DIGITS,
     MOST_SEED,
     MOST_WORKERS,
-    add_decoding,
-    add_device,
-    add_model_limit,
-    add_plugin,
+    PLUGIN,
+    Arguments,
+    declare,
     limits_of,
     show,
     whole_number,
@@ -37,86 +39,45 @@ LIKEST = 2  # most similar categories that are named for unassigned images
 KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
 
 
-def _declare_discover(discover: argparse.ArgumentParser) -> None:
-    discover.add_argument(
-        "model",
-        metavar="MODEL",
+_DISCOVER: Arguments = {
+    "model": dict(metavar="MODEL",
         help="finished stage, whose categories are known, or bare backbone: a folder, a Hub id, or photographs, the "
-        "bundled backbone, which needs no network",
-    )
-    discover.add_argument("images", metavar="IMAGES", help="folder, zip archive, or data set of the Hub")
-    discover.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
-    discover.add_argument(
-        "--num_categories",
-        default="auto",
-        metavar="auto|N",
-        help="number of all categories, known ones included (default: auto, which estimates it)",
-    )
-    discover.add_argument(
-        "--adapt", action="store_true", help="training of one stage on the images first, into DIR/stage<t+1>"
-    )
-    discover.add_argument(
-        "--epochs",
-        type=whole_number(),
-        default=AdaptationOptions.epochs,
-        help=f"epochs of --adapt (default: {AdaptationOptions.epochs})",
-    )
-    discover.add_argument(
-        "--batch_size",
-        type=whole_number(1),
+        "bundled backbone, which needs no network"),
+    "images": dict(metavar="IMAGES", help="folder, zip archive, or data set of the Hub"),
+    "--out": dict(metavar="DIR", required=True, help="folder of the results"),
+    "--num_categories": dict(metavar="auto|N", default="auto",
+        help="number of all categories, known ones included (default: auto, which estimates it)"),
+    "--adapt": dict(action="store_true", help="training of one stage on the images first, into DIR/stage<t+1>"),
+    "--epochs": dict(type=whole_number(), default=AdaptationOptions.epochs,
+        help=f"epochs of --adapt (default: {AdaptationOptions.epochs})"),
+    "--batch_size": dict(type=whole_number(1),
         help=f"images per forward (default: {BATCH_SIZE}, on a GPU {GPU_BATCH_SIZE}), and per step of --adapt "
-        f"(default: {AdaptationOptions.batch_size})",
-    )
-    spread = discover.add_mutually_exclusive_group()
-    add_device(spread)
-    spread.add_argument(
-        "--devices",
-        metavar="all|N",
-        help="GPUs that new files are embedded on, one process each; without a GPU, number of processes",
-    )
-    spread.add_argument(
-        "--engine",
-        choices=["ray"],
-        help="Ray cluster at RAY_ADDRESS, on which new files are embedded, with --workers cores for each task",
-    )
-    spread.add_argument(
-        "--chunk",
-        metavar="I/N",
+        f"(default: {AdaptationOptions.batch_size})"),
+    "--workers": dict(type=whole_number(1, MOST_WORKERS),
+        help="number of images that are decoded at once (default: the number of cores)"),
+    "--limit": dict(metavar="FILES", type=whole_number(1),
+        help="largest number of files; more are refused (default: no limit)"),
+    "--export": dict(metavar="FORMAT", nargs="*", action="extend", choices=FORMATS, default=[],
+        help=f"formats to export the groups in, with the photographs of all sources: {titles()}"),
+    "--precision": dict(choices=["auto", "fp32", "bf16"], default="auto",
+        help="precision of the features (default: auto, bf16 on a GPU with bf16 in hardware)"),
+    "--seed": dict(type=whole_number(0, MOST_SEED), default=1, help="random seed (default: 1)"),
+}  # fmt: skip
+_SPREAD: Arguments = DEVICE | {  # of which one may be given
+    "--devices": dict(metavar="all|N",
+        help="GPUs that new files are embedded on, one process each; without a GPU, number of processes"),
+    "--engine": dict(choices=["ray"],
+        help="Ray cluster at RAY_ADDRESS, on which new files are embedded, with --workers cores for each task"),
+    "--chunk": dict(metavar="I/N",
         help="chunk I of N of the new files, which is embedded and not grouped; when all N are done, the command "
-        "without --chunk groups them",
-    )
-    discover.add_argument(
-        "--workers",
-        type=whole_number(1, MOST_WORKERS),
-        help="number of images that are decoded at once (default: the number of cores)",
-    )
-    discover.add_argument(
-        "--limit",
-        type=whole_number(1),
-        metavar="FILES",
-        help="largest number of files; more are refused (default: no limit)",
-    )
-    discover.add_argument(
-        "--export",
-        nargs="*",
-        action="extend",
-        choices=FORMATS,
-        default=[],
-        metavar="FORMAT",
-        help=f"formats to export the groups in, with the photographs of all sources: {titles()}",
-    )
-    discover.add_argument(
-        "--precision",
-        choices=["auto", "fp32", "bf16"],
-        default="auto",
-        help="precision of the features (default: auto, bf16 on a GPU with bf16 in hardware)",
-    )
-    discover.add_argument(
-        "--seed", type=whole_number(0, MOST_SEED), default=1, help="random seed (default: 1)"
-    )
-    add_decoding(discover)
-    add_plugin(discover)
-    add_model_limit(discover)
+        "without --chunk groups them"),
+}  # fmt: skip
+
+
+def _declare_discover(discover: argparse.ArgumentParser) -> None:
+    declare(discover, _DISCOVER)
+    declare(discover.add_mutually_exclusive_group(), _SPREAD)
+    declare(discover, DECODING, PLUGIN, MODEL_LIMIT)
     discover.set_defaults(run=discover_command, needs=("promptccd.discovery.discover",))
 
 

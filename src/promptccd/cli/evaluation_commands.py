@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import reports, runs
-from promptccd.cli.options import add_device, add_plugin, add_workers, show, to_json, whole_number
+from promptccd.cli.options import DEVICE, PLUGIN, WORKERS, declare, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
@@ -56,15 +56,14 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
         "--baselines", action="store_true", help="scores of raw pixels and the frozen backbone too"
     )
     _add_place_of_data(evaluate)
-    add_device(evaluate)
-    add_plugin(evaluate)
+    declare(evaluate, DEVICE, PLUGIN)
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
     evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.report",))
 
 
 def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", help="place of the data, if it was moved (default: as recorded)")
-    add_workers(parser)
+    declare(parser, WORKERS)
     parser.add_argument(
         "--image_cache",
         metavar="FOLDER",
@@ -195,7 +194,7 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
         help="images shown per discovered category (default: 8)",
     )
     _add_place_of_data(report)
-    add_plugin(report)
+    declare(report, PLUGIN)
     report.set_defaults(run=report_command, needs=("promptccd.reports.report",))
 
 

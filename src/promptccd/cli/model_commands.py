@@ -7,11 +7,13 @@ from pathlib import Path
 
 from promptccd import hub, runs
 from promptccd.cli.options import (
-    add_decoding,
-    add_device,
-    add_model_limit,
-    add_plugin,
-    add_push_target,
+    DECODING,
+    DEVICE,
+    MODEL_LIMIT,
+    PLUGIN,
+    PUSH_TARGET,
+    Arguments,
+    declare,
     limits_of,
     show,
     whole_number,
@@ -24,36 +26,66 @@ from promptccd.errors import ConfigurationError, MismatchError
 logger = logging.getLogger(__name__)
 
 
+_MODEL: Arguments = {
+    "model": dict(metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage"),
+}
+_EXPLAIN: Arguments = {
+    "image": dict(metavar="IMAGE", help="an image file"),
+    "--out": dict(metavar="DIR", required=True, help="folder of the arrays and the overlay"),
+}
+_PREDICT: Arguments = {
+    "folder": dict(metavar="FOLDER", help="folder of images, searched with its sub-folders; or one image"),
+    "--top_k": dict(metavar="N", type=whole_number(1),
+        help="number of the most likely categories listed per image (default: 1)"),
+}  # fmt: skip
+_PUSH: Arguments = {
+    "run_folder": dict(metavar="RUN", nargs="?", help="output_dir of a training"),
+    "--metric": dict(metavar="NS/cacc", help="Space of the metric, pushed instead of a run"),
+    "--namespace": dict(help="user or organisation (default: the logged-in user)"),
+    "--stage": dict(type=whole_number(0), help="number of a stage (default: all finished stages)"),
+    "--private": dict(action="store_true", help="private visibility of new repositories"),
+    "--dry-run": dict(action="store_true", help="list of what would be sent; nothing is sent"),
+}
+_SPACE: Arguments = {
+    "action": dict(choices=["push"], metavar="push", help="the only action: create or update the Space"),
+    "repo": dict(metavar="REPO", help="name of the Space, with or without a namespace"),
+    "--model": dict(metavar="CHECKPOINT", required=True,
+        help="model that groups the images: a finished stage or DINO backbone on the Hub, with @REVISION for a commit "
+        "(default: the newest); or photographs, the bundled backbone"),
+    "--private": dict(action="store_true", help="private visibility"),
+    "--dry-run": dict(action="store_true", help="list of what would be sent; nothing is sent"),
+}  # fmt: skip
+_VERIFY: Arguments = {
+    "place": dict(metavar="REPO_OR_RUN",
+        help="output_dir of a training, a stage, or a repository, by NAME, NAME@REVISION or address"),
+    "--quick": dict(action="store_true", help="checks without grouping the images again"),
+    "--dataset": dict(help="place of the data, if it was moved (default: as recorded)"),
+}  # fmt: skip
+
+
 def _declare_explain(explain: argparse.ArgumentParser) -> None:
-    explain.add_argument(
-        "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage"
-    )
-    explain.add_argument("image", metavar="IMAGE", help="an image file")
-    explain.add_argument("--out", metavar="DIR", required=True, help="folder of the arrays and the overlay")
-    add_device(explain)
-    add_plugin(explain)
-    add_model_limit(explain)
+    declare(explain, _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
     explain.set_defaults(run=explain_command, needs=("promptccd.runs.explain",))
 
 
 def _declare_predict(predict: argparse.ArgumentParser) -> None:
-    predict.add_argument(
-        "model", metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage"
-    )
-    predict.add_argument(
-        "folder", metavar="FOLDER", help="folder of images, searched with its sub-folders; or one image"
-    )
-    predict.add_argument(
-        "--top_k",
-        metavar="N",
-        type=whole_number(1),
-        help="number of the most likely categories listed per image (default: 1)",
-    )
-    add_device(predict)
-    add_plugin(predict)
-    add_decoding(predict)
-    add_model_limit(predict)
+    declare(predict, _MODEL, _PREDICT, DEVICE, PLUGIN, DECODING, MODEL_LIMIT)
     predict.set_defaults(run=predict_command, needs=("promptccd.runs.predict",))
+
+
+def _declare_push(push: argparse.ArgumentParser) -> None:
+    declare(push, _PUSH, PUSH_TARGET, PLUGIN)
+    push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.space"))
+
+
+def _declare_space(space: argparse.ArgumentParser) -> None:
+    declare(space, _SPACE, PLUGIN)
+    space.set_defaults(run=space_command, needs=("promptccd.hub.space",))
+
+
+def _declare_verify(verify_: argparse.ArgumentParser) -> None:
+    declare(verify_, _VERIFY, PLUGIN)
+    verify_.set_defaults(run=verify_command, needs=("promptccd.hub.verify",))
 
 
 def explain_command(options: argparse.Namespace) -> None:
@@ -102,50 +134,6 @@ def predict_command(options: argparse.Namespace) -> None:
     show(options, found.to_dict(), lines)
     counted = len(found.predictions), len(found.skipped)
     logger.info("Files: %d, %d assigned, %d skipped.", sum(counted), *counted)
-
-
-def _declare_push(push: argparse.ArgumentParser) -> None:
-    push.add_argument("run_folder", metavar="RUN", nargs="?", help="output_dir of a training")
-    push.add_argument("--metric", metavar="NS/cacc", help="Space of the metric, pushed instead of a run")
-    push.add_argument("--namespace", help="user or organisation (default: the logged-in user)")
-    push.add_argument(
-        "--stage", type=whole_number(0), help="number of a stage (default: all finished stages)"
-    )
-    push.add_argument("--private", action="store_true", help="private visibility of new repositories")
-    push.add_argument("--dry-run", action="store_true", help="list of what would be sent; nothing is sent")
-    add_push_target(push)
-    add_plugin(push)
-    push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.metric"))
-
-
-def _declare_space(space: argparse.ArgumentParser) -> None:
-    space.add_argument(
-        "action", choices=["push"], metavar="push", help="the only action: create or update the Space"
-    )
-    space.add_argument("repo", metavar="REPO", help="name of the Space, with or without a namespace")
-    space.add_argument(
-        "--model",
-        metavar="CHECKPOINT",
-        required=True,
-        help="model that groups the images: a finished stage or DINO backbone on the Hub, with @REVISION for a commit "
-        "(default: the newest); or photographs, the bundled backbone",
-    )
-    space.add_argument("--private", action="store_true", help="private visibility")
-    space.add_argument("--dry-run", action="store_true", help="list of what would be sent; nothing is sent")
-    add_plugin(space)
-    space.set_defaults(run=space_command, needs=("promptccd.hub.space",))
-
-
-def _declare_verify(verify_: argparse.ArgumentParser) -> None:
-    verify_.add_argument(
-        "place",
-        metavar="REPO_OR_RUN",
-        help="output_dir of a training, a stage, or a repository, by NAME, NAME@REVISION or address",
-    )
-    verify_.add_argument("--quick", action="store_true", help="checks without grouping the images again")
-    verify_.add_argument("--dataset", help="place of the data, if it was moved (default: as recorded)")
-    add_plugin(verify_)
-    verify_.set_defaults(run=verify_command, needs=("promptccd.hub.verify",))
 
 
 def push_command(options: argparse.Namespace) -> None:

@@ -132,78 +132,49 @@ class _StoreOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def add_push_target(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the destination of a push."""
-    parser.add_argument(
-        "--revision", metavar="BRANCH", help="branch to push to, created if missing (default: main)"
-    )
-    parser.add_argument("--pull-request", action="store_true", help="pull request instead of a push")
+# Arguments of a command by name, each with what `add_argument` takes.
+Arguments = dict[str, dict[str, Any]]
 
-
-def add_model_limit(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands that load a model from anywhere."""
-    parser.add_argument(
-        "--max_model_bytes",
-        metavar="N",
-        type=whole_number(1),
-        help="largest size of the model's weights in memory (default: twice the largest DINO)",
-    )
-
-
-def add_plugin(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands that train or load a model of any method."""
-    parser.add_argument(
-        "--plugin",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="Python file that registers a method of your own; may be repeated",
-    )
-
-
-def add_device(parser: argparse._ActionsContainer) -> None:
-    """Add the option of commands that compute features."""
-    parser.add_argument("--device", help="device, such as cpu or cuda:0 (default: a GPU if there is one)")
-
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands that read data in several processes."""
-    parser.add_argument(
-        "--num_workers",
-        type=whole_number(0, MOST_WORKERS),
-        metavar="N",
-        help="loader processes (default: up to 8 with a CUDA GPU, else 0)",
-    )
-
-
-def add_decoding(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that read a person's own images."""
-    parser.add_argument(
-        "--max-megapixels",
-        type=whole_number(1, MOST_MEGAPIXELS),
-        metavar="N",
+DEVICE: Arguments = {
+    "--device": dict(help="device, such as cpu or cuda:0 (default: a GPU if there is one)"),
+}  # fmt: skip
+PLUGIN: Arguments = {
+    "--plugin": dict(metavar="FILE", action="append", default=[],
+        help="Python file that registers a method of your own; may be repeated"),
+}  # fmt: skip
+MODEL_LIMIT: Arguments = {
+    "--max_model_bytes": dict(metavar="N", type=whole_number(1),
+        help="largest size of the model's weights in memory (default: twice the largest DINO)"),
+}  # fmt: skip
+WORKERS: Arguments = {
+    "--num_workers": dict(metavar="N", type=whole_number(0, MOST_WORKERS),
+        help="loader processes (default: up to 8 with a CUDA GPU, else 0)"),
+}  # fmt: skip
+PUSH_TARGET: Arguments = {
+    "--revision": dict(metavar="BRANCH", help="branch to push to, created if missing (default: main)"),
+    "--pull-request": dict(action="store_true", help="pull request instead of a push"),
+}  # fmt: skip
+DECODING: Arguments = {  # of a person's own images
+    "--max-megapixels": dict(metavar="N", type=whole_number(1, MOST_MEGAPIXELS),
         help=f"size above which an image is skipped; each megapixel takes {BYTES_PER_PIXEL} MB of memory (default: "
-        f"{MAX_PIXELS // 10**6}, and four times as many for a JPEG of a camera)",
-    )
-    parser.add_argument(
-        "--bit-depth",
-        type=int,
-        choices=BIT_DEPTHS,
+        f"{MAX_PIXELS // 10**6}, and four times as many for a JPEG of a camera)"),
+    "--bit-depth": dict(type=int, choices=BIT_DEPTHS,
         help="bits of the values of images with more than 8 (default: as each file says, or the fewest that hold all "
-        "its values)",
-    )
-    parser.add_argument(
-        "--image_roots",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="PLACE",
-        help="further folders that links among the images may lead into (default: links out of the images are skipped)",
-    )
+        "its values)"),
+    "--image_roots": dict(nargs="+", action="extend", default=[], metavar="PLACE",
+        help="further folders that links among the images may lead into (default: links out of the images are "
+        "skipped)"),
+}  # fmt: skip
+
+
+def declare(parser: argparse._ActionsContainer, *tables: Arguments) -> None:
+    """Add the arguments of tables to a command."""
+    for name, given in ((name, given) for table in tables for name, given in table.items()):
+        parser.add_argument(name, **given)
 
 
 def limits_of(options: argparse.Namespace, max_files: int | None = None) -> IntakeLimits:
-    """Limits on a person's own images, with the options of `add_decoding`."""
+    """Limits on a person's own images, with the options of `DECODING`."""
     megapixels = options.max_megapixels
     return IntakeLimits.of_person(
         max_files=max_files, max_pixels=None if megapixels is None else megapixels * 10**6

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from promptccd import runs
 from promptccd.cli.logs import hide_bars
-from promptccd.cli.options import add_decoding, limits_of, whole_number
+from promptccd.cli.options import DECODING, Arguments, declare, limits_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import page as pages
 from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at, one_line
@@ -21,26 +21,40 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BUNDLED_MODEL = "photographs"
+BUNDLED_MODEL, DEFAULT_MODEL = "photographs", "facebook/dinov2-small"
 _SUFFIX = "-groups"
 
 
-def _declare_open(opened: argparse.ArgumentParser) -> None:
-    opened.add_argument(
-        "folder", metavar="FOLDER", help="folder of photographs, or the --out of promptccd discover"
-    )
-    opened.add_argument(
-        "--model",
-        default=BUNDLED_MODEL,
+_OPEN: Arguments = {
+    "folder": dict(metavar="FOLDER", help="folder of photographs, or the --out of promptccd discover"),
+    "--model": dict(default=BUNDLED_MODEL,
         help="model that finds the groups: a finished stage or a bare backbone, as a folder or Hub id (default: "
-        f"{BUNDLED_MODEL}, the bundled backbone)",
-    )
-    opened.add_argument(
-        "--out", metavar="DIR", help=f"folder of the groups and corrections (default: FOLDER{_SUFFIX})"
-    )
-    add_decoding(opened)
-    _add_page_options(opened)
+        f"{BUNDLED_MODEL}, the bundled backbone)"),
+    "--out": dict(metavar="DIR", help=f"folder of the groups and corrections (default: FOLDER{_SUFFIX})"),
+}  # fmt: skip
+_DEMO: Arguments = {
+    "model": dict(metavar="MODEL", nargs="?",
+        help=f"finished stage or bare backbone, as a folder or Hub id (default: {DEFAULT_MODEL}, or without the Hub "
+        f"{BUNDLED_MODEL}, the bundled backbone)"),
+    "--host": dict(default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 for the whole network (default: 127.0.0.1)"),
+    "--name": dict(action="append", default=[],
+        help="further host name of the page, such as the name of a proxy; may be repeated"),
+}  # fmt: skip
+_SERVER: Arguments = {
+    "--port": dict(type=whole_number(1, 65_535), help="port (default: the first free one from 7860)"),
+    "--no-browser": dict(action="store_true", help="no new browser window"),
+}
+
+
+def _declare_open(opened: argparse.ArgumentParser) -> None:
+    declare(opened, _OPEN, DECODING, _SERVER)
     opened.set_defaults(run=open_command, needs=("promptccd.discovery.page.server",))
+
+
+def _declare_demo(demo: argparse.ArgumentParser) -> None:
+    declare(demo, _DEMO, _SERVER)
+    demo.set_defaults(run=demo_command, needs=("promptccd.discovery.discover",))
 
 
 def open_command(options: argparse.Namespace) -> None:
@@ -135,32 +149,6 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
         logger.info("%s: %d; %s.", OUTSIDE, found.report.skipped_reasons[OUTSIDE], FOLLOWED)
 
 
-DEFAULT_MODEL = "facebook/dinov2-small"
-
-
-def _declare_demo(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help=f"finished stage or bare backbone, as a folder or Hub id (default: {DEFAULT_MODEL}, or without the Hub "
-        f"{BUNDLED_MODEL}, the bundled backbone)",
-    )
-    demo.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on; 0.0.0.0 for the whole network (default: 127.0.0.1)",
-    )
-    _add_page_options(demo)
-    demo.add_argument(
-        "--name",
-        action="append",
-        default=[],
-        help="further host name of the page, such as the name of a proxy; may be repeated",
-    )
-    demo.set_defaults(run=demo_command, needs=("promptccd.discovery.discover",))
-
-
 def demo_command(options: argparse.Namespace) -> None:
     """``promptccd demo``; ends with Ctrl-C."""
     try:
@@ -201,13 +189,6 @@ def _model_of_page(asked: str | None) -> str:
             "bundled backbone."
         ) from error
     return name
-
-
-def _add_page_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--port", type=whole_number(1, 65_535), help="port (default: the first free one from 7860)"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="no new browser window")
 
 
 def _serve(server: "ServingThread", options: argparse.Namespace, farewell: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from promptccd import runs
-from promptccd.cli.options import Parser, add_plugin
+from promptccd.cli.options import PLUGIN, Arguments, Parser, declare
 from promptccd.data.options import alternatives
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
@@ -138,22 +138,19 @@ def plugins_in(words: Iterable[str]) -> list[str]:
     ]
 
 
+_WHAT: Arguments = {
+    "what": dict(metavar="IMAGES|RECIPE|RUN", nargs="?",
+        help="your images: a folder with a sub-folder per category, a CSV of path,label, a parquet file or a Hub data "
+        "set; or a recipe, as for --config; or the folder of a run to resume"),
+    "--config": dict(metavar="RECIPE", help="name of `promptccd recipes`, or a YAML file"),
+    "--method": dict(metavar="NAME",
+        help="method for your images, from `promptccd recipes` or a plugin (default: promptccd)"),
+}  # fmt: skip
+
+
 def add_what(parser: Parser) -> None:
     """Add the options that name a recipe, or a person's own images to make one for."""
-    parser.add_argument(
-        "what",
-        metavar="IMAGES|RECIPE|RUN",
-        nargs="?",
-        help="your images: a folder with a sub-folder per category, a CSV of path,label, a parquet file or a Hub data "
-        "set; or a recipe, as for --config; or the folder of a run to resume",
-    )
-    parser.add_argument("--config", metavar="RECIPE", help="name of `promptccd recipes`, or a YAML file")
-    parser.add_argument(
-        "--method",
-        metavar="NAME",
-        help="method for your images, from `promptccd recipes` or a plugin (default: promptccd)",
-    )
-    add_plugin(parser)
+    declare(parser, _WHAT, PLUGIN)
     add_recipe_options(parser)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import data, hub, runs
-from promptccd.cli.options import Parser, add_push_target, show
+from promptccd.cli.options import PUSH_TARGET, Arguments, Parser, declare, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.disk import readable_size
@@ -20,31 +20,36 @@ logger = logging.getLogger(__name__)
 SHOWN = 12  # names of categories in a line
 
 
+_SPLIT: Arguments = {
+    "--push": dict(metavar="NS/NAME", help="data set of the Hub to publish the stages as"),
+    "--ids-only": dict(action="store_true", help="the stage of every image, without the images"),
+    "--public": dict(action="store_true", help="public visibility (default: private)"),
+    "--private": dict(action="store_true", help="private visibility, the default"),
+    "--dry-run": dict(action="store_true", help="list of what --push would send; nothing is sent"),
+}
+_DATA: Arguments = {
+    "action": dict(metavar="ACTION", choices=["cache"],
+        help="the only action: cache, which reads every image, reports unusable ones and stores the copies"),
+}  # fmt: skip
+_RECIPES: Arguments = {
+    "word": dict(metavar="WORD", nargs="?",
+        help="part of the names of the listed recipes (default: the methods and data sets)"),
+}  # fmt: skip
+
+
 def _declare_train(train: Parser) -> None:
     add_what(train)
     train.set_defaults(run=train_command, needs=("promptccd.trainer",))
 
 
 def _declare_split(split: Parser) -> None:
-    split.add_argument("--push", metavar="NS/NAME", help="data set of the Hub to publish the stages as")
-    split.add_argument("--ids-only", action="store_true", help="the stage of every image, without the images")
-    split.add_argument("--public", action="store_true", help="public visibility (default: private)")
-    split.add_argument("--private", action="store_true", help="private visibility, the default")
-    split.add_argument(
-        "--dry-run", action="store_true", help="list of what --push would send; nothing is sent"
-    )
-    add_push_target(split)
+    declare(split, _SPLIT, PUSH_TARGET)
     add_what(split)
     split.set_defaults(run=split_command, needs=("promptccd.runs.train", "promptccd.hub.stages"))
 
 
 def _declare_data(parser: Parser) -> None:
-    parser.add_argument(
-        "action",
-        metavar="ACTION",
-        choices=["cache"],
-        help="the only action: cache, which reads every image, reports unusable ones and stores the copies",
-    )
+    declare(parser, _DATA)
     add_what(parser)
     parser.set_defaults(run=data_command, needs=("promptccd.runs.train", "promptccd.data.cached"))
 
@@ -52,6 +57,11 @@ def _declare_data(parser: Parser) -> None:
 def _declare_parameters(parameters: Parser) -> None:
     add_what(parameters)
     parameters.set_defaults(run=parameters_command, needs=("promptccd.runs.start",))
+
+
+def _declare_recipes(recipes: Parser) -> None:
+    declare(recipes, _RECIPES)
+    recipes.set_defaults(run=recipes_command)
 
 
 def train_command(options: argparse.Namespace) -> None:
@@ -149,16 +159,6 @@ def parameters_command(options: argparse.Namespace) -> None:
     """``promptccd parameters``."""
     counts = runs.count_parameters(recipe_from(options))
     show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
-
-
-def _declare_recipes(recipes: Parser) -> None:
-    recipes.add_argument(
-        "word",
-        metavar="WORD",
-        nargs="?",
-        help="part of the names of the listed recipes (default: the methods and data sets)",
-    )
-    recipes.set_defaults(run=recipes_command)
 
 
 def recipes_command(options: argparse.Namespace) -> None:

@@ -27,7 +27,7 @@ from promptccd.discovery.chunks import import_parts, results_folder, spread
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
-from promptccd.discovery.intake.intake import IntakeReport
+from promptccd.discovery.intake.reading import IntakeReport
 from promptccd.discovery.intake.seen import FEATURES, SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.folder import PROJECT, RECORD, clear_leftovers, open_project

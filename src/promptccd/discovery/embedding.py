@@ -19,7 +19,7 @@ from torch import Tensor
 from promptccd.data.loaders import Progress
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.discovery.intake.intake import Intake, IntakeFile
+from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError, one_line

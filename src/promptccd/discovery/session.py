@@ -17,8 +17,7 @@ from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import Embedder, load_embedder
-from promptccd.discovery.intake.intake import Intake, IntakeFile
-from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.discovery.options import Precision

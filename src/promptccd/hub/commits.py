@@ -17,12 +17,7 @@ from traceback import walk_tb
 from typing import Any, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
-from huggingface_hub.errors import (
-    HFValidationError,
-    LocalTokenNotFoundError,
-    OfflineModeIsEnabled,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
@@ -33,7 +28,6 @@ from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
-Contents = Mapping[str, Path | bytes]
 
 ATTEMPTS = 5
 FIRST_PAUSE = 1.0  # seconds; doubled after every failure
@@ -118,9 +112,9 @@ def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -
         ) from error
 
 
-def bring(
+def push_files(
     repository: Repository,
-    contents: Contents,
+    contents: Mapping[str, Path | bytes],
     *,
     api: HfApi,
     message: str,
@@ -148,14 +142,14 @@ def bring(
         Exception: of the client; see `retried`.
     """
     name, kind = repository.name, repository.kind
-    head, private = created(repository, api=api, dry_run=dry_run) or (None, repository.private)
+    head, private = ensure_repository(repository, api=api, dry_run=dry_run) or (None, repository.private)
     there = _remote_files(api, repository, head) if head else {}
     wanted = dict(contents)
     if CARD in there and isinstance(card := wanted.get(CARD), bytes):
         theirs = _remote_card(api, repository, head, there[CARD])
         wanted[CARD] = merge_card(theirs, card.decode(), preserved).encode()
     files = [CommitOperationAdd(path, data) for path, data in sorted(wanted.items())]
-    changed = [file for file in files if not _is_same(file, there.get(file.path_in_repo))]
+    changed = [file for file in files if not _is_same(file, there)]
     gone = sorted(path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted)
     size = f"{len(files)} files, {sum(file.upload_info.size for file in files) / 1e6:.1f} MB"
     pushed = PushedRepository(
@@ -179,13 +173,15 @@ def bring(
             create_pr=repository.pull_request,
         )
     there = _remote_files(api, repository, commit.oid)
-    wrong = [file.path_in_repo for file in files if not _is_same(file, there.get(file.path_in_repo))]
+    wrong = [file.path_in_repo for file in files if not _is_same(file, there)]
     if wrong or there.keys() & set(gone):
         raise HubError(f"{name} differs from what was sent: {', '.join(wrong or gone)}.")
     return replace(pushed, commit=commit.oid, pull_request=commit.pr_url)
 
 
-def created(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tuple[str | None, bool] | None:
+def ensure_repository(
+    repository: Repository, *, api: HfApi, dry_run: bool = False
+) -> tuple[str | None, bool] | None:
     """The newest commit of a repository, which is created if missing, and whether it is private.
 
     A dry run that would create it returns `None`.
@@ -193,19 +189,18 @@ def created(repository: Repository, *, api: HfApi, dry_run: bool = False) -> tup
     Raises:
         PublicRepositoryError: it is public and should be private.
     """
-    name, kind = repository.name, repository.kind
+    name, kind, revision = repository.name, repository.kind, repository.revision
     if not api.repo_exists(name, repo_type=kind):
         if dry_run:
             return None
         api.create_repo(
             name, repo_type=kind, private=repository.private, exist_ok=True, space_sdk=repository.sdk
         )
-    if repository.revision and not dry_run:
-        api.create_branch(name, branch=repository.revision, repo_type=kind, exist_ok=True)
-    try:
-        info = api.repo_info(name, repo_type=kind, revision=repository.revision)
-    except RevisionNotFoundError:  # in a dry run; the branch would start at the main branch
-        info = api.repo_info(name, repo_type=kind)
+    if revision and not dry_run:
+        api.create_branch(name, branch=revision, repo_type=kind, exist_ok=True)
+    elif revision and not api.revision_exists(name, revision, repo_type=kind):
+        revision = None  # the branch would start at the main branch
+    info = api.repo_info(name, repo_type=kind, revision=revision)
     if repository.private and not info.private:
         raise PublicRepositoryError(
             f"{name} is public and --private was given, so nothing was sent. Make it private in its settings on the "
@@ -279,23 +274,27 @@ def reason_of(error: Exception) -> str:
     """The Hub's message, or that of the client, on one line without a full stop."""
     response = _response_of(error)
     if response is None:
-        login = isinstance(error, LocalTokenNotFoundError)
         if is_silence(error):
             return "no answer came in time"
         if isinstance(error, json.JSONDecodeError):  # a gateway, or a network's page for logging in
             return f"the answer is no JSON: {_words_on(error.doc)}"
-        return "no user is logged in: run `hf auth login`" if login else one_line(error).rstrip(".")[:300]
+        if isinstance(error, LocalTokenNotFoundError):
+            return "no user is logged in: run `hf auth login`"
+        return _cut(error)
     messages = (getattr(each, "server_message", None) for each in _causes(error))
     try:
         page = _words_on(response.text)
     except RuntimeError:  # a streamed body that was not read
         page = ""
-    message = one_line(next(filter(None, messages), None) or page or error).rstrip(".")[:300]
-    reason = f"{message} ({response.status_code})"
+    reason = f"{_cut(next(filter(None, messages), None) or page or error)} ({response.status_code})"
     if response.status_code == 401:
         return f"{reason}: run `hf auth login` with a token that can write"
     pause = _requested_pause(response)
     return f"{reason}; the Hub asks to wait {pause:.0f} s" if pause else reason
+
+
+def _cut(message: object) -> str:
+    return one_line(message).rstrip(".")[:300]
 
 
 @contextmanager
@@ -373,7 +372,7 @@ def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str
 def _remote_card(api: HfApi, repository: Repository, revision: str | None, there: RepoFile) -> str:
     """The repository's card, checked against its hash: a person's text must not be lost."""
     path = Path(api.hf_hub_download(repository.name, CARD, revision=revision, repo_type=repository.kind))
-    if not _is_same(CommitOperationAdd(CARD, path), there):
+    if not _is_same(CommitOperationAdd(CARD, path), {CARD: there}):
         path.resolve().unlink()  # the cache would return the damaged file again
         raise HubError(f"{CARD} of {repository.name} was damaged in transfer")
     try:
@@ -384,8 +383,9 @@ def _remote_card(api: HfApi, repository: Repository, revision: str | None, there
         ) from error
 
 
-def _is_same(file: CommitOperationAdd, there: RepoFile | None) -> bool:
-    """Whether a file of the repository has the same content, by its hash: sha256 for LFS, git's otherwise."""
+def _is_same(file: CommitOperationAdd, files: Mapping[str, RepoFile]) -> bool:
+    """Whether the repository has a file with this content, by its hash: sha256 for LFS, git's otherwise."""
+    there = files.get(file.path_in_repo)
     if there is None or there.size != file.upload_info.size:
         return False
     if there.lfs is not None:

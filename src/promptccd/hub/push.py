@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import HfApi
@@ -14,10 +14,10 @@ from promptccd.hub.commits import (
     CARD,
     PushedRepository,
     Repository,
-    bring,
     client,
     is_temporary,
     own_namespace,
+    push_files,
     require_name,
     retried,
 )
@@ -57,29 +57,24 @@ def push_run(
         RunError: a stage is damaged or missing.
         HubError: the Hub could not be reached or refused; the message names the command that repeats the push.
     """
-    finished = range(run.stages_on_disk())
-    wanted = list(finished) if stages is None else list(stages)
-    later = _later(run, wanted, namespace, private)
-    later += f" --revision {revision}" * bool(revision) + " --pull-request" * pull_request
+    finished = list(range(run.stages_on_disk()))
+    wanted = finished if stages is None else list(stages)
     if not set(wanted) <= set(finished):
-        raise HubError(
-            f"{run.path} has finished stages {[*finished]}, not {wanted}. Give --stage one of them."
-        )
-    for stage in wanted:
-        _name_of(run, stage, namespace or "somebody")  # before a request is sent
-    api = api or client()
-    namespace = namespace or retried(lambda: own_namespace(api), later)
+        raise HubError(f"{run.path} has finished stages {finished}, not {wanted}. Give --stage one of them.")
     target = Repository("", "model", private, revision=revision, pull_request=pull_request)
+    push = _Push(run, namespace, target, api or client(), dry_run)
+    push.require_names(wanted)
+    later = push.later(wanted)
     pushed = list[PushedRepository]()
     for stage in wanted:
         try:
-            pushed.append(_push(run, stage, namespace, target, api, dry_run=dry_run, later=later))
+            pushed.append(push.stage(stage, later))
         except HubError as error:
             if dry_run or not pushed:
                 raise
             raise HubError(f"Pushed: {', '.join(each.repo_id for each in pushed)}. {error}") from error
-    if not (dry_run or pull_request):
-        _gather(api, run, namespace, pushed, private)
+    if pushed and not (dry_run or pull_request):
+        push.gather(pushed)
     return pushed
 
 
@@ -98,32 +93,29 @@ def pusher(
     Raises:
         ConfigurationError: the Hub does not accept the names.
     """
-    _name_of(run, 0, namespace or "somebody")
-    done, api, target = set[int](), client(), Repository("", "model", private)
+    push, done = _Push(run, namespace, Repository("", "model", private), client()), set[int]()
+    push.require_names([0])
 
-    def push(run: RunDirectory, finished: Sequence[int]) -> None:
-        waiting = [stage for stage in finished if stage not in done]
-        for stage in waiting:
+    def push_finished(run: RunDirectory, finished: Sequence[int]) -> None:
+        for stage in (each for each in finished if each not in done):
             try:
-                owner = namespace or retried(lambda: own_namespace(api), "")
-                pushed = _push(run, stage, owner, target, api)
+                pushed = push.stage(stage)
             except Exception as error:  # whatever it is, the training continues
-                is_expected = isinstance(error, PromptCCDError)
                 logger.warning(
                     "Stage %d is not pushed. %s It is tried again with the next stage. %s",
                     stage,
                     one_line(error),
-                    _later(run, [stage], namespace, private),
-                    exc_info=None if is_expected else error,
+                    push.later([stage]),
+                    exc_info=None if isinstance(error, PromptCCDError) else error,
                 )
                 cause = error.__cause__ if isinstance(error, HubError) else None
                 if isinstance(cause, Exception) and is_temporary(cause):
                     break  # the Hub is down for the other stages too
                 continue
             done.add(stage)
-            _gather(api, run, owner, [pushed], private)
+            push.gather([pushed])
 
-    return push
+    return push_finished
 
 
 def push_stage(
@@ -164,7 +156,7 @@ def push_stage(
             raise HubError(f"{folder / CARD} is not UTF-8: save it again as UTF-8.") from error
         contents[CARD] = card_in_repository(card, repository.name, related, source).encode()
     return retried(
-        lambda: bring(
+        lambda: push_files(
             repository, contents, api=api, message=f"Stage checkpoint {folder.name}", holds=_contents_of(folder),
             dry_run=dry_run,
         ),
@@ -172,42 +164,67 @@ def push_stage(
     )  # fmt: skip
 
 
-def _push(
-    run: RunDirectory,
-    stage: int,
-    namespace: str,
-    target: Repository,
-    api: HfApi,
-    *,
-    dry_run: bool = False,
-    later: str = "",
-) -> PushedRepository:
-    """Push one stage."""
-    name, fetched = _name_of(run, stage, namespace), run.fetched
-    before = _name_of(run, stage - 1, namespace) if stage else ""
-    pushed = push_stage(
-        run.stage(stage),
-        replace(target, name=name),
-        api=api,
-        dry_run=dry_run,
-        later=later,
-        related=[f"Stage before: [{before.partition('/')[2]}]({api.endpoint}/{before})"] if stage else [],
-        source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
-    )
-    if not dry_run:
-        logger.info("%s %s.", "Pushed" if pushed.sent else "Up to date:", name)
-    return pushed
+@dataclass
+class _Push:
+    """Stages of a run and where they go; without a namespace, to the user that the client's token is of."""
 
+    run: RunDirectory
+    namespace: str | None
+    target: Repository
+    api: HfApi
+    dry_run: bool = False
 
-def _name_of(run: RunDirectory, stage: int, namespace: str) -> str:
-    """Repository of a stage.
+    def require_names(self, stages: Sequence[int]) -> None:
+        """Refuse names that the Hub does not accept, before a request is sent."""
+        for stage in stages:
+            name = f"{self.namespace or 'somebody'}/{self.run.name}-stage{stage}"
+            require_name(name, "model", "Rename the run's folder, or give another --namespace.")
 
-    Raises:
-        ConfigurationError: the Hub does not accept the name.
-    """
-    name = f"{namespace}/{run.name}-stage{stage}"
-    require_name(name, "model", "Rename the run's folder, or give another --namespace.")
-    return name
+    def stage(self, stage: int, later: str = "") -> PushedRepository:
+        """Push one stage."""
+        run, owner = self.run, self.namespace or retried(lambda: own_namespace(self.api), later)
+        name, before = (f"{owner}/{run.name}-stage{each}" for each in (stage, stage - 1))
+        link = f"Stage before: [{before.partition('/')[2]}]({self.api.endpoint}/{before})"
+        pushed = push_stage(
+            run.stage(stage),
+            replace(self.target, name=name),
+            api=self.api,
+            dry_run=self.dry_run,
+            later=later,
+            related=[link] if stage else [],
+            source=Source.of(run.fetched[stage], stage, is_copy=True) if stage in run.fetched else None,
+        )
+        if not self.dry_run:
+            logger.info("%s %s.", "Pushed" if pushed.sent else "Up to date:", name)
+        return pushed
+
+    def gather(self, pushed: Sequence[PushedRepository]) -> None:
+        """Put repositories into the run's collection; a failure is a warning, because the stages are pushed."""
+        owner = pushed[0].repo_id.partition("/")[0]
+
+        def gather() -> None:
+            collection = self.api.create_collection(
+                self.run.name, namespace=owner, private=self.target.private, exists_ok=True
+            )
+            for stage in pushed:
+                self.api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)
+
+        try:
+            retried(gather, self.later([], owner), "Pushed, but not added to a collection")
+        except HubError as error:
+            logger.warning("%s", error)
+
+    def later(self, stages: Sequence[int], namespace: str | None = None) -> str:
+        """The command that repeats a push."""
+        namespace = namespace or self.namespace
+        options = [
+            f" --namespace {namespace}" if namespace else "",
+            f" --stage {stages[0]}" if len(stages) == 1 else "",
+            " --private" if self.target.private else "",
+            f" --revision {self.target.revision}" if self.target.revision else "",
+            " --pull-request" if self.target.pull_request else "",
+        ]
+        return f"Later: promptccd push {self.run.path}{''.join(options)}"
 
 
 def _contents_of(folder: Path) -> str:
@@ -220,27 +237,3 @@ def _contents_of(folder: Path) -> str:
         parts.append(f"the row numbers of {len(load_exemplars(folder).sample_ids)} replayed images")
     pictures = len(list((folder / EXAMPLES).glob("*")))
     return f"{', '.join(parts)}, corrections; {f'{pictures} example images' if pictures else 'no image'}"
-
-
-def _gather(
-    api: HfApi, run: RunDirectory, namespace: str, pushed: Sequence[PushedRepository], private: bool
-) -> None:
-    """Put repositories into the run's collection; a failure is a warning, because the stages are pushed."""
-
-    def gather() -> None:
-        collection = api.create_collection(run.name, namespace=namespace, private=private, exists_ok=True)
-        for stage in pushed:
-            api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)
-
-    try:
-        retried(gather, _later(run, [], namespace, private), "Pushed, but not added to a collection")
-    except HubError as error:
-        logger.warning("%s", error)
-
-
-def _later(run: RunDirectory, stages: Sequence[int], namespace: str | None, private: bool) -> str:
-    """The command that repeats a push."""
-    options = f" --namespace {namespace}" if namespace else ""
-    options += f" --stage {stages[0]}" if len(stages) == 1 else ""
-    options += " --private" if private else ""
-    return f"Later: promptccd push {run.path}{options}"

@@ -1,36 +1,38 @@
-"""The page of discovery as a Space of the Hub: one commit, over a checkpoint at a fixed commit."""
+"""Spaces of the Hub: the page of discovery over a checkpoint at a fixed commit, and the metric cACC."""
 
 import logging
 import os
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from huggingface_hub import HfApi
+from huggingface_hub.repocard import RepoCard
 
 from promptccd.errors import ConfigurationError, one_line, shown
 from promptccd.hub.commits import (
     CARD,
-    Contents,
     PushedRepository,
     Repository,
-    bring,
     client,
-    created,
+    ensure_repository,
     own_namespace,
+    push_files,
     require_name,
     retried,
 )
-from promptccd.hub.metric import SPACE_KEYS, space_card
 from promptccd.models import VARIANTS
 from promptccd.models.checkpoint import BUNDLED, find_model
 from promptccd.models.configuration import BACKBONE_TYPES
 from promptccd.runs import RunDirectory, stage_of
+from promptccd.runs.card import BEGIN, END
 from promptccd.training.recipe import shipped
 
 logger = logging.getLogger(__name__)
 
-PACKAGE_FOLDER = Path(__file__).parents[1]
 VARIABLE = "PROMPTCCD_MODEL"
+_PACKAGE = Path(__file__).parents[1]
+_CARD_KEYS = ("title", "emoji", "colorFrom", "colorTo", "pinned", "short_description", "license")
 _OF_AN_EMPTY_SPACE = {".gitattributes", CARD}
 
 
@@ -51,19 +53,12 @@ class PushedSpace(PushedRepository):
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """A model for a Space.
-
-    Attributes:
-        name: repository, or a bundled backbone.
-        commit: its commit; `None` for a bundled backbone.
-        is_private: whether only some users may read it.
-        is_gated: whether reading it needs a token.
-    """
+    """A model of the Hub at a commit, or a bundled backbone, which has none."""
 
     name: str
     commit: str | None = None
     is_private: bool = False
-    is_gated: bool = False
+    needs_token: bool = False
 
     @property
     def place(self) -> str:
@@ -104,31 +99,34 @@ def push_space(
             "model public."
         )
 
-    def push() -> tuple[PushedRepository, bool]:
-        exists = created(repository, api=api, dry_run=dry_run) is not None
-        if exists:
+    def push() -> PushedSpace:
+        changed = True
+        if ensure_repository(repository, api=api, dry_run=dry_run) is not None:
             _require_same_space(name, api)
-        # The variable first, so that the first start of the Space knows it.
-        changed = not exists or _set_model(name, checkpoint, api, dry_run)
-        pushed = bring(
+            value = api.get_space_variables(name).get(VARIABLE)
+            changed = value is None or value.value != checkpoint.place
+        if changed and not dry_run:  # before the first start of the Space
+            api.add_space_variable(
+                name, VARIABLE, checkpoint.place, description="the model that groups, at a commit"
+            )
+        pushed = push_files(
             repository,
             _contents(checkpoint),
             api=api,
             message=f"The page over {checkpoint.place}",
             holds=f"the page, its package and the prepared example; it groups with {checkpoint.place}",
             replaces="promptccd/*",
-            preserved=SPACE_KEYS,
+            preserved=_CARD_KEYS,
             dry_run=dry_run,
         )
-        return pushed, changed
+        url = f"{api.endpoint}/spaces/{name}"
+        return PushedSpace(**vars(pushed), url=url, model=checkpoint.place, model_changed=changed)
 
-    pushed, changed = retried(push)
-    if checkpoint.is_gated:
+    if checkpoint.needs_token:
         logger.warning(
             "%s needs a token: add a secret HF_TOKEN in the settings of the Space.", checkpoint.name
         )
-    url = f"{api.endpoint}/spaces/{name}"
-    return PushedSpace(**vars(pushed), url=url, model=checkpoint.place, model_changed=changed)
+    return retried(push)
 
 
 def _refuse_folder(model: str) -> None:
@@ -177,27 +175,74 @@ def _require_same_space(name: str, api: HfApi) -> None:
         )
 
 
-def _set_model(name: str, checkpoint: _Checkpoint, api: HfApi, dry_run: bool) -> bool:
-    """Set the Space's model; returns whether it was another one."""
-    value = api.get_space_variables(name).get(VARIABLE)
-    changed = value is None or value.value != checkpoint.place
-    if changed and not dry_run:
-        api.add_space_variable(
-            name, VARIABLE, checkpoint.place, description="the model that groups, at a commit"
-        )
-    return changed
-
-
-def _contents(checkpoint: _Checkpoint) -> Contents:
+def _contents(checkpoint: _Checkpoint) -> dict[str, Path | bytes]:
     """Every file of the Space by its path there."""
     folder = shipped("spaces/discovery")
     contents: dict[str, Path | bytes] = {name: folder / name for name in ("app.py", "requirements.txt")}
-    for file in PACKAGE_FOLDER.rglob("*"):
-        path = file.relative_to(PACKAGE_FOLDER)
+    for file in _PACKAGE.rglob("*"):
+        path = file.relative_to(_PACKAGE)
         hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
         if file.is_file() and not hidden and path.parts[0] not in ("hub_configs", "spaces"):
             contents[f"promptccd/{path.as_posix()}"] = file
-    card = space_card(folder)
+    card = _space_card(folder)
     card.data["models"] = [checkpoint.name] if checkpoint.commit else []
     contents[CARD] = str(card).encode()
     return contents
+
+
+def push_metric(
+    name: str, *, private: bool = False, dry_run: bool = False, api: HfApi | None = None
+) -> PushedRepository:
+    """Put the metric cACC on the Hub, or bring its Space to this version.
+
+    The commit gets the tag that ``evaluate`` of this environment asks for first, such as ``v0.4.6``.
+
+    Args:
+        name: ``namespace/cacc``, because `evaluate` looks for a file with the name of the Space.
+        private: whether the Space must be private.
+        dry_run: compare only.
+        api: the client; its token must be allowed to write.
+
+    Raises:
+        ConfigurationError: the Hub does not accept the name, or `evaluate` would not find the metric there.
+        HubError: the Hub could not be reached or refused.
+    """
+    api = api or client()
+    require_name(name, "Space", "Give NAMESPACE/cacc.")
+    namespace, _, own_name = name.partition("/")
+    if own_name != "cacc":
+        raise ConfigurationError(
+            f"evaluate looks for cacc.py in a Space called cacc: give {namespace}/cacc, not {name}."
+        )
+    folder = shipped("spaces/cacc")
+    card = _space_card(folder, old='"./spaces/cacc")  # or the id of this Space', new=f'"{name}")')
+    files = {each: folder / each for each in ("cacc.py", "app.py", "requirements.txt")}
+    tag = f"v{version('evaluate')}"
+
+    def push() -> PushedRepository:
+        pushed = push_files(
+            Repository(name, "space", private, sdk="gradio"),
+            {**files, CARD: str(card).encode()},
+            api=api,
+            message="Continual clustering accuracy",
+            holds=f"the metric cACC, with the tag {tag}",
+            preserved=_CARD_KEYS,
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            tags = api.list_repo_refs(name, repo_type="space").tags
+            current = next((each.target_commit for each in tags if each.name == tag), None)
+            if current not in (None, pushed.commit):
+                api.delete_tag(name, tag=tag, repo_type="space")
+            if current != pushed.commit:
+                api.create_tag(name, tag=tag, revision=pushed.commit, repo_type="space")
+        return pushed
+
+    return retried(push)
+
+
+def _space_card(folder: Path, old: str = "", new: str = "") -> RepoCard:
+    """The card of a bundled Space, its text between the markers so that a person's own text survives a push."""
+    card = RepoCard((folder / CARD).read_text(encoding="utf-8"))
+    card.text = f"\n{BEGIN}\n\n{card.text.strip().replace(old, new)}\n\n{END}\n"
+    return card

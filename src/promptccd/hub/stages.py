@@ -3,6 +3,7 @@
 import json
 import logging
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,10 @@ from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError, one_line
 from promptccd.hub.commits import (
     CARD,
-    Contents,
     PushedRepository,
     Repository,
-    bring,
     client,
+    push_files,
     require_name,
     retried,
 )
@@ -71,13 +71,13 @@ def publish_stages(
         )
     api = api or client()
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
-        contents: Contents = {
+        contents: dict[str, Path | bytes] = {
             **_written(stages, Path(folder), ids_only),
             SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
             CARD: _stages_card(stages, name, ids_only),
         }
         return retried(
-            lambda: bring(
+            lambda: push_files(
                 Repository(name, "dataset", not public, revision=revision, pull_request=pull_request),
                 contents,
                 api=api,
@@ -138,16 +138,11 @@ def _stage_row(stage: Stage, position: int, ids_only: bool) -> dict[str, object]
     if isinstance(stage, LabelledStage):
         record["label"] = int(stage.labels[position])
     if not ids_only:
-        record["image"] = _clean_bytes(stage, position)
+        clean = None
+        with suppress(SkippedFileError):
+            clean = clean_image(stage.images.read(position), stage.images.decoding)
+        record["image"] = clean and {"bytes": clean[1], "path": f"{record['sample_id']}{clean[0]}"}
     return record
-
-
-def _clean_bytes(stage: Stage, position: int) -> dict[str, object] | None:
-    try:
-        clean = clean_image(stage.images.read(position), stage.images.decoding)
-    except SkippedFileError:
-        return None
-    return None if clean is None else {"bytes": clean[1], "path": f"{stage.sample_ids[position]}{clean[0]}"}
 
 
 def _stages_card(stages: StageStream, name: str, ids_only: bool) -> bytes:

@@ -14,22 +14,8 @@ import torch
 import torch.nn.functional as F
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
-from transformers import (
-    AttentionInterface,
-    Dinov2Model,
-    Dinov2WithRegistersModel,
-    DINOv3ViTModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-    ViTModel,
-)
+from transformers import MODEL_MAPPING, AttentionInterface, PreTrainedConfig, PreTrainedModel
 
-_CLASSES = {
-    "dinov2": (Dinov2Model, {}),
-    "dinov2_with_registers": (Dinov2WithRegistersModel, {}),
-    "dinov3_vit": (DINOv3ViTModel, {}),
-    "vit": (ViTModel, {"add_pooling_layer": False}),
-}
 _OPEN = "promptccd_open"  # name of `_open_attention` in transformers
 
 # Rotary position embedding (DINOv3): cosines and sines ``(L, D / H)`` for queries and keys of the patches.
@@ -39,8 +25,8 @@ Prefix = tuple[Tensor, Tensor]  # keys and values ``(B, S, D)``
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     """A backbone with random weights; the attention of its last block can be read (`class_attention`)."""
-    model_class, options = _CLASSES[config.model_type]
-    backbone: PreTrainedModel = model_class(config, **options)
+    options = {"add_pooling_layer": False} if config.model_type == "vit" else {}
+    backbone: PreTrainedModel = MODEL_MAPPING[type(config)](config, **options)
     backbone.calls = BlockCalls()
     open_attention(blocks_of(backbone)[-1])
     return backbone

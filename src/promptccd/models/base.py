@@ -216,31 +216,28 @@ class CategoryDiscoveryModel(PreTrainedModel):
             TypeError: an unknown keyword.
         """
         place, is_backbone, hub_options, loading = "state_dict", False, {}, None
-        is_whole = pretrained_model_name_or_path is None and isinstance(config, cls.config_class)
-        if "state_dict" in kwargs and not is_whole:
-            given = shown(config if pretrained_model_name_or_path is None else pretrained_model_name_or_path)
-            raise TypeError(
-                f"state_dict= is a whole checkpoint: give None as the place, and config= as a "
-                f"{cls.config_class.__name__}, got {given}."
-            )
-        if pretrained_model_name_or_path is not None:
+        if pretrained_model_name_or_path is not None and "state_dict" not in kwargs:
             hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
             found = find_model(pretrained_model_name_or_path, **hub_options)
             place, is_backbone, hub_options = found.place, found.is_backbone, found.options
             config = cls._configuration(found.values, place, kwargs) if config is None else config
-            most_bytes = max_model_bytes or MAX_MODEL_BYTES
-            tensors = stored_tensors(found, most_bytes, kwargs.pop("variant", None))
+            loading = _Loading(place, max_model_bytes or MAX_MODEL_BYTES)
+            tensors = stored_tensors(found, loading.most_bytes, kwargs.pop("variant", None))
             kwargs["state_dict"] = without_base_prefix(tensors) if is_backbone else tensors
-            loading = _Loading(place, most_bytes)
+        elif pretrained_model_name_or_path is not None or not isinstance(config, cls.config_class):
+            given = config if pretrained_model_name_or_path is None else pretrained_model_name_or_path
+            raise TypeError(
+                f"state_dict= is a whole checkpoint: give None as the place, and config= as a "
+                f"{cls.config_class.__name__}, got {shown(given)}."
+            )
         if kwargs.get("device_map") in ("auto", "balanced", "sequential") and "max_memory" not in kwargs:
             # Without `max_memory`, transformers would split a model that fits on one device.
             accelerator = torch.accelerator.current_accelerator(check_available=True)
             index = "" if accelerator is None else f":{torch.accelerator.current_device_index()}"
             kwargs["device_map"] = {"": f"{accelerator.type if accelerator else 'cpu'}{index}"}
         token = _LOADING.set(loading)
-        with without_key_report():
-            # Sizes that do not match are refused below, with their names.
-            try:
+        try:
+            with without_key_report():  # keys and sizes that do not match are refused below, with their names
                 model, info = super().from_pretrained(
                     None,
                     *args,
@@ -249,33 +246,32 @@ class CategoryDiscoveryModel(PreTrainedModel):
                     ignore_mismatched_sizes=True,
                     **kwargs,
                 )
-            except CheckpointError:
-                raise
-            except Exception as error:
-                # Transformers gives keywords that it does not know to the constructor.
-                unknown = next((each for each in kwargs if f"argument {each!r}" in str(error)), None)
-                if isinstance(error, TypeError) and unknown is not None:
-                    known = [
-                        *HUB_OPTIONS,
-                        *cls.config_class.__dataclass_fields__,
-                        "dtype",
-                        "device_map",
-                        "variant",
-                    ]
-                    raise TypeError(
-                        f"Unknown argument {unknown!r} of {cls.__name__}.from_pretrained."
-                        f"{did_you_mean(unknown, known)}"
-                    ) from error
-                if loading is not None and loading.is_building:  # a hostile configuration may fail anywhere
-                    raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
-                raise
-            finally:
-                _LOADING.reset(token)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            # Transformers gives keywords that it does not know to the constructor.
+            unknown = next((each for each in kwargs if f"argument {each!r}" in str(error)), None)
+            if isinstance(error, TypeError) and unknown is not None:
+                known = [
+                    *HUB_OPTIONS,
+                    *cls.config_class.__dataclass_fields__,
+                    "dtype",
+                    "device_map",
+                    "variant",
+                ]
+                raise TypeError(
+                    f"Unknown argument {unknown!r} of {cls.__name__}.from_pretrained.{did_you_mean(unknown, known)}"
+                ) from error
+            if loading is not None and loading.is_building:  # a hostile configuration may fail anywhere
+                raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
+            raise
+        finally:
+            _LOADING.reset(token)
         require_all_keys(info, is_backbone, place)
         if is_backbone:
             model.adopt_backbone()
         require_distances(model, place)
-        if pretrained_model_name_or_path is not None:
+        if loading is not None:
             model.config.name_or_path = model.name_or_path = place
         model.hub_options = hub_options
         model.freeze()
@@ -504,14 +500,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     def set_spread(self, spread: CategorySpread | None) -> None:
         """Store how far the images of each category spread, in the order of the prototypes; `None` removes it."""
-        if spread is None:
-            self.config.spread = None
-            for name in ("whitener", "spreads"):
-                self._buffers.pop(name, None)
-            return
-        self.config.spread = {name: getattr(spread, name) for name in SPREAD_SCALARS}
-        self.register_buffer("whitener", spread.whitener.to(self.prototypes))
-        self.register_buffer("spreads", spread.spreads.to(self.prototypes))
+        self.config.spread = spread and {name: getattr(spread, name) for name in SPREAD_SCALARS}
+        for name in ("whitener", "spreads"):
+            self._buffers.pop(name, None)
+            if spread is not None:
+                self.register_buffer(name, getattr(spread, name).to(self.prototypes))
 
     @property
     def spread(self) -> CategorySpread | None:

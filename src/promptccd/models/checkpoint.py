@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -145,7 +145,7 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
             raise OSError(
                 f"{written!r} and revision={hub_options['revision']!r} name two revisions: give one."
             )
-        hub_options = {**hub_options, "revision": revision}
+        hub_options["revision"] = revision
     if "/" not in place and os.sep not in place and not os.path.isdir(place):
         place = BUNDLED.get(place) or _repository_of(place, hub_options)
     try:
@@ -154,19 +154,21 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
         raise OSError(f"No model {written!r}: no such folder, and {one_line(error)}") from error
     if path is None:
         raise OSError(_without_configuration(place, hub_options.get("subfolder") or ""))
-    commit = None if os.path.isdir(place) else extract_commit_hash(path, None)
-    options = hub_options if commit is None else {**hub_options, "revision": commit}
-    return FoundModel(place, _read_json(path, place), options)
+    if not os.path.isdir(place) and (commit := extract_commit_hash(path, None)):
+        hub_options["revision"] = commit
+    return FoundModel(place, _read_json(path, place), hub_options)
 
 
 def _without_configuration(place: str, inner: str) -> str:
     """Why there is no model at a place, with the last stage if it is a run."""
     folder = Path(place, inner)
-    stages = sorted(
-        (each.name for each in folder.glob("stage*") if re.fullmatch(r"stage\d{1,9}", each.name)),
-        key=lambda stage: int(stage.removeprefix("stage")),
-    )
+    stages = [
+        each.name
+        for each in folder.glob("stage*")
+        if re.fullmatch("[0-9]{1,9}", each.name.removeprefix("stage"))
+    ]
     if stages:
+        stages.sort(key=lambda stage: int(stage.removeprefix("stage")))
         return (
             f"{place} is a run, which has a model for every stage: give one of {', '.join(stages[:8])}, the last is "
             f"{folder / stages[-1]}."
@@ -230,22 +232,7 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     """
     inner = hub_options.get("subfolder") or ""
     if not os.path.isdir(place):
-        cached = _cached(place, name, hub_options)
-        if cached is not None and re.fullmatch("[0-9a-f]{40}", hub_options.get("revision") or ""):
-            return cached or None
-        try:
-            return hf_hub_download(
-                place, name, library_name="promptccd", **{**hub_options, "subfolder": inner or None}
-            )
-        except Exception as error:  # the client lets errors of any kind through
-            if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
-                return None
-            if cached and not isinstance(
-                error, RevisionNotFoundError
-            ):  # to which the client itself goes back after some failures only
-                return cached
-            why = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error
-            raise OSError(f"{place}: {one_line(why or error)}") from error
+        return _file_on_hub(place, name, {**hub_options, "subfolder": inner or None})
     path = os.path.join(place, inner, name)
     if not os.path.lexists(path):
         return None
@@ -262,18 +249,31 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
     return path
 
 
-def _cached(place: str, name: str, hub_options: Mapping[str, Any]) -> str | None:
-    """Path of a file in the Hub's cache; empty if its commit is known not to have it, `None` if nothing is known."""
-    if hub_options.get("force_download"):
-        return None
-    options = {key: hub_options[key] for key in ("cache_dir", "revision") if key in hub_options}
+def _file_on_hub(place: str, name: str, options: dict[str, Any]) -> str | None:
+    """The same of a repository; the cache answers for a commit, and wherever the Hub does not."""
+    cached: Any = None  # neither a path nor the mark of a file that is known to be missing
+    if not options.get("force_download"):
+        with suppress(ValueError):  # no name that the Hub could have
+            cached = try_to_load_from_cache(
+                place,
+                os.path.join(options["subfolder"] or "", name),
+                options.get("cache_dir"),
+                options.get("revision"),
+            )
+    path = cached if isinstance(cached, str) else None
+    if cached is not None and re.fullmatch("[0-9a-f]{40}", options.get("revision") or ""):
+        return path
     try:
-        found = try_to_load_from_cache(
-            place, os.path.join(hub_options.get("subfolder") or "", name), **options
-        )
-    except ValueError:  # no name that the Hub could have
-        return None
-    return None if found is None else found if isinstance(found, str) else ""
+        return hf_hub_download(place, name, library_name="promptccd", **options)
+    except Exception as error:  # the client lets errors of any kind through
+        is_local = isinstance(error, LocalEntryNotFoundError)
+        if isinstance(error, EntryNotFoundError) and not is_local:
+            return None
+        if path and not isinstance(
+            error, RevisionNotFoundError
+        ):  # the client returns it after some failures only
+            return path
+        raise OSError(f"{place}: {one_line((is_local and error.__cause__) or error)}") from error
 
 
 def _read_json(path: str, place: str) -> dict[str, Any]:
@@ -317,14 +317,10 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
     for path in _weight_files(found, f".{variant}" if variant else ""):
         try:
             tensors |= load_file(path)  # mapped into memory, and not read yet
-        except SafetensorError as error:
+        except (SafetensorError, MemoryError, OSError, RuntimeError) as error:
             raise CheckpointError(
                 f"{os.path.basename(path)} of {found.place} is no safetensors file: {one_line(error)}."
                 f"{_remedy_of_copy(path)}"
-            ) from error
-        except (MemoryError, OSError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{os.path.basename(path)} of {found.place} cannot be read into memory: {one_line(error)}."
             ) from error
     require_bytes(sum(each.nbytes for each in tensors.values()), most_bytes, found.place)
     for name, tensor in tensors.items():
@@ -337,9 +333,9 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
                 f"{shown(name)} of {found.place} has NaN or infinity: its training diverged, or it was damaged. Use an "
                 "earlier stage, or download it again."
             )
-    return {
-        name: tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor for name, tensor in tensors.items()
-    }
+        if tensor.data_ptr() % _ALIGNMENT:
+            tensors[name] = tensor.clone()
+    return tensors
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -392,11 +388,7 @@ def _weight_files(found: FoundModel, middle: str) -> list[str]:
 
 
 def require_bytes(needed: int, most_bytes: int, place: str) -> None:
-    """Refuse weights that take more memory than is allowed.
-
-    Raises:
-        CheckpointError: with both numbers.
-    """
+    """Refuse weights that take more memory than is allowed, with a `CheckpointError`."""
     if needed > most_bytes:
         raise CheckpointError(
             f"The weights of {place} take {needed} bytes, {most_bytes} are allowed. If you trust it and have the "
@@ -464,16 +456,16 @@ def require_distances(model: nn.Module, place: str) -> None:
 @contextmanager
 def without_key_report() -> Iterator[None]:
     """Silence the table of keys that transformers logs: `require_all_keys` raises what matters."""
-    logger = logging.getLogger("transformers.modeling_utils")
-    logger.addFilter(_is_no_key_report)
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return " LOAD REPORT" not in record.getMessage()
+
+    report = logging.getLogger("transformers.modeling_utils")
+    report.addFilter(is_other)
     try:
         yield
     finally:
-        logger.removeFilter(_is_no_key_report)
-
-
-def _is_no_key_report(record: logging.LogRecord) -> bool:
-    return " LOAD REPORT" not in record.getMessage()
+        report.removeFilter(is_other)
 
 
 # DINOv3's own processor needs torchvision. It rescales before it resizes, so pixels differ by a rounding error.
@@ -499,7 +491,7 @@ def _are_colours(value: Any, low: float = -1e3) -> bool:
 
 
 _SIZE = (f"shortest_edge, or height and width, of 1 to {_MOST_PIXELS_A_SIDE} pixels", _is_size)
-# Fields with which views can be made: what is expected, and whether a value is that.
+# Fields that views are made of: the values that are accepted, in words and as a function.
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "size": _SIZE,
     "crop_size": _SIZE,
@@ -512,6 +504,8 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
     """The image processor of a model, on the Pillow backend; `None` if the model has none.
+
+    Only known fields are read; others, such as ``auto_map``, are ignored.
 
     Args:
         name: as of `find_model`.
@@ -528,13 +522,16 @@ def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
     values = _read_json(path, found.place)
     vision = found.values if found.is_backbone else found.values.get("vision_config") or {}
     try:
-        return _processor(values, backbone_config_of(vision).patch_size)
+        processor = _processor(values)
+        patch_size = backbone_config_of(vision).patch_size
+        for side in sides_of(processor):
+            require_side(side, patch_size, "the side of a view")
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{PREPROCESSOR} of {found.place} is refused. {one_line(error)}") from error
+    return processor
 
 
-def _processor(values: Mapping[str, Any], patch_size: int) -> Any:
-    """Built of the fields that are known; others, such as ``auto_map``, are ignored."""
+def _processor(values: Mapping[str, Any]) -> Any:
     kind = values.get("image_processor_type") or values.get("feature_extractor_type")
     found = _KIND.fullmatch(kind) if isinstance(kind, str) else None
     if found is None:
@@ -554,6 +551,4 @@ def _processor(values: Mapping[str, Any], patch_size: int) -> Any:
     for key, (expected, fits) in _CHECKS.items():
         if not fits(value := getattr(processor, key)):
             raise ValueError(f"Expected {key} to be {expected}, got {shown(value)}.")
-    for side in sides_of(processor):
-        require_side(side, patch_size, "the side of a view")
     return processor

@@ -9,26 +9,14 @@ from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict, validated_field
 from huggingface_hub.errors import StrictDataclassError
-from transformers import (
-    AutoConfig,
-    Dinov2Config,
-    Dinov2WithRegistersConfig,
-    DINOv3ViTConfig,
-    PreTrainedConfig,
-    ViTConfig,
-)
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from promptccd.errors import CheckpointError, one_line, shown
 from promptccd.models.assignment import SPREAD_SCALARS
 
-BACKBONE_CONFIGS: dict[str, type[PreTrainedConfig]] = {
-    "dinov2": Dinov2Config,
-    "dinov2_with_registers": Dinov2WithRegistersConfig,
-    "dinov3_vit": DINOv3ViTConfig,
-    "vit": ViTConfig,
-}
-BACKBONE_TYPES = tuple(BACKBONE_CONFIGS)  # no other architecture is ever built
+# No other architecture is ever built.
+BACKBONE_TYPES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "vit")
 MOST_CATEGORIES = 100_000
 MOST_TOKENS = 16_384  # patches of one image: 1,792 pixels a side in patches of 14
 
@@ -87,11 +75,11 @@ def bounds_of(config_class: type) -> dict[str, tuple[float, float]]:
     return {each.name: each.metadata[_BOUNDS] for each in fields(config_class) if _BOUNDS in each.metadata}
 
 
-def _require_between(value: Any, low: float, high: float, optional: bool = False) -> None:
+def _require_between(value: Any, low: float, high: float, optional: bool = False, name: str = "") -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"Expected a number from {low} to {high}, got {shown(value)}.")
+        raise ValueError(f"Expected {name}a number from {low} to {high}, got {shown(value)}.")
 
 
 def require_side(side: int, patch_size: int, what: str) -> None:
@@ -114,17 +102,13 @@ def require_backbone(values: Mapping[str, Any]) -> None:
     """
     config_class = _backbone_class(values)
     for name, (low, high) in _BACKBONE_BOUNDS.items():
-        if values.get(name) is not None:
-            try:
-                _require_between(values[name], low, high)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
+        _require_between(values.get(name), low, high, optional=True, name=f"{name} to be ")
     side, patch, width, heads = (
         values.get(name, getattr(config_class, name))
         for name in ("image_size", "patch_size", "hidden_size", "num_attention_heads")
     )
     require_side(side, patch, "image_size")
-    if width % heads or (config_class is DINOv3ViTConfig and width // heads % 4):
+    if width % heads or (config_class.model_type == "dinov3_vit" and width // heads % 4):
         raise ValueError(
             f"Expected a hidden_size that num_attention_heads divides, got {width} and {heads}. In DINOv3 the width of "
             "a head is a multiple of 4."
@@ -136,9 +120,10 @@ def _backbone_class(values: Any) -> type[PreTrainedConfig]:
     if not isinstance(values, Mapping):
         raise ValueError(f"Expected vision_config to be an object, got {shown(values)}.")
     kind = values.get("model_type", "dinov2")
-    if not isinstance(kind, str) or kind not in BACKBONE_CONFIGS:
+    if kind not in BACKBONE_TYPES:
         raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {shown(kind)}.")
-    return BACKBONE_CONFIGS[kind]
+    found: type[PreTrainedConfig] = CONFIG_MAPPING[kind]
+    return found
 
 
 def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
@@ -178,12 +163,15 @@ def backbone_config_of(values: Mapping[str, Any]) -> PreTrainedConfig:
         raise CheckpointError(f"No configuration of a backbone: {one_line(error)}") from error
 
 
-def _is_line(text: Any) -> bool:
-    return (
-        isinstance(text, str)
-        and len(text) <= _LONGEST_NAME
-        and (text.isprintable() or all(unicodedata.category(letter) not in _UNPRINTABLE for letter in text))
-    )
+def _require_line(text: Any, where: str) -> None:
+    if (
+        not isinstance(text, str)
+        or len(text) > _LONGEST_NAME
+        or (not text.isprintable() and any(unicodedata.category(letter) in _UNPRINTABLE for letter in text))
+    ):
+        raise ValueError(
+            f"Expected {where} to be lines of at most {_LONGEST_NAME} characters, got {shown(text)}."
+        )
 
 
 @strict
@@ -275,9 +263,8 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """Check the type and the sizes of the backbone before its configuration is built."""
         if isinstance(self.vision_config, dict):
             require_backbone(self.vision_config)
-        elif self.vision_config is not None and self.vision_config.model_type not in BACKBONE_TYPES:
-            kind = self.vision_config.model_type
-            raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {kind!r}.")
+        elif self.vision_config is not None:
+            _backbone_class({"model_type": self.vision_config.model_type})
         super().__post_init__(**kwargs)
 
     def validate_categories(self) -> None:
@@ -291,14 +278,11 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             raise ValueError(f"Expected at most {MOST_CATEGORIES} category_ids, got {len(ids)}.")
         if len(set(ids)) != len(ids):
             raise ValueError("Expected every category id once, got a repeated one in category_ids.")
-        for identity in ids:
-            if type(identity) is not int or not 0 <= identity < 2**53:
-                raise ValueError(f"Expected category_ids to be whole numbers from 0, got {shown(identity)}.")
+        for each in ids:
+            if type(each) is not int or not 0 <= each < 2**53:
+                raise ValueError(f"Expected category_ids to be whole numbers from 0, got {shown(each)}.")
         for name in names:
-            if not _is_line(name):
-                raise ValueError(
-                    f"Expected category_names to be lines of at most {_LONGEST_NAME} characters, got {shown(name)}."
-                )
+            _require_line(name, "category_names")
 
     def validate_measured(self) -> None:
         """Refuse scalars that no spread of categories has, and an estimated number of categories without its range."""
@@ -310,8 +294,10 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             if not all(isinstance(each, int | float) and 1e-6 <= each <= 1e6 for each in spread.values()):
                 raise ValueError(f"Expected numbers from 1e-6 to 1e6 in spread, got {shown(spread)}.")
         if (found := self.count_estimate) is not None:
-            if set(found) != _ESTIMATE or not all(_is_line(found[key]) for key in ("method", "margin")):
+            if set(found) != _ESTIMATE:
                 raise ValueError(f"Expected count_estimate to have {sorted(_ESTIMATE)}, got {shown(found)}.")
+            for key in ("method", "margin"):
+                _require_line(found[key], f"count_estimate[{key!r}]")
             low, count, high = numbers = [found[key] for key in ("low", "count", "high")]
             if not all(type(each) is int for each in numbers) or not 1 <= low <= count <= high:
                 raise ValueError(

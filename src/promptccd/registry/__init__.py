@@ -31,6 +31,6 @@ from promptccd.registry.edits import Split as Split
 from promptccd.registry.edits import TakeBack as TakeBack
 from promptccd.registry.labelling import take_labels as take_labels
 from promptccd.registry.observe import StageGroups as StageGroups
-from promptccd.registry.registry import ActivePrototypes as ActivePrototypes
 from promptccd.registry.registry import CategoryRegistry as CategoryRegistry
+from promptccd.registry.rows import ActivePrototypes as ActivePrototypes
 from promptccd.registry.store import Changes as Changes

@@ -18,7 +18,6 @@ from safetensors.numpy import load, save
 from promptccd.disk import newer_format, parsed_json, plain_json, refuse_links, sha256_of, write_file
 from promptccd.errors import RegistryError
 from promptccd.registry.categories import LONGEST_KEY
-from promptccd.registry.draft import constraints_in
 from promptccd.registry.registry import CategoryRegistry
 from promptccd.registry.store import HASH, Store, text_key
 
@@ -257,7 +256,7 @@ def _require_whole(registry: CategoryRegistry) -> None:
         )
     if store.one("select 1 from change where tab not in ('category', 'image', 'forbidden', 'link')"):
         raise RegistryError("A change is of an unknown table.")
-    constraints_in(store, only_linked=True)
+    registry.constraints(only_linked=True)
 
 
 def _parsed(path: Path) -> Any:

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec
 from unicodedata import normalize
@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike
 
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import Category, CategoryState, check_name
-from promptccd.registry.draft import Draft, constraints_in
+from promptccd.registry.categories import CategoryState, check_name, free_name
 from promptccd.registry.observe import unit, weighted_mean
+from promptccd.registry.rows import Rows
+from promptccd.registry.store import stored_key
 
 ASIDE = "set aside"  # name of the category of single images
 _NOBODY: Mapping[str, int] = {}
@@ -28,16 +29,12 @@ class Edit:
     Attributes:
         kind: its name in the log.
         values: its arguments by name.
-        function: writes it into a draft, or raises a `RegistryError` that says why the registry does not allow it.
+        function: makes it in a transaction, or raises a `RegistryError` that says why it is not possible.
     """
 
     kind: str
     values: Mapping[str, Any]
     function: Callable[..., None]
-
-    def apply(self, draft: Draft) -> None:
-        """Write the new values into a draft of the registry."""
-        self.function(draft, **self.values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without vectors: the registry's prototypes are those."""
@@ -52,7 +49,7 @@ class EditKind(Generic[Arguments]):
         kind: its name in the log.
     """
 
-    def __init__(self, function: Callable[Concatenate[Draft, Arguments], None]):
+    def __init__(self, function: Callable[Concatenate[Rows, Arguments], None]):
         self.kind = re.sub(r"(?<=[a-zA-Z])(?=[A-Z])", "_", function.__name__).lower()
         self._function, self._signature = function, inspect.signature(function)
         self.__doc__ = function.__doc__
@@ -74,26 +71,28 @@ def _plain(value: Any) -> Any:
 
 
 @EditKind
-def Rename(draft: Draft, category: int, name: str) -> None:
+def Rename(rows: Rows, category: int, name: str) -> None:
     """Give a category a name, see `check_name`.
 
     No two categories share one, nor differ only in whether an accent is a character of its own.
     """
-    _rename(draft, category, name)
+    _rename(rows, category, name)
 
 
-def _rename(draft: Draft, category: int, name: str) -> None:
-    name, renamed = check_name(name), draft.category(category)
-    for other, called in draft.names().items():
+def _rename(rows: Rows, category: int, name: str | None) -> None:
+    if name is None:
+        return
+    name, renamed = check_name(name), rows.category(category)
+    for other, called in rows.names().items():
         if other != renamed.id and normalize("NFC", called) == normalize("NFC", name):
             raise RegistryError(
                 f"Category {other} is called {name!r} already: choose another name, or merge the two."
             )
-    draft.change(renamed.id, name=name)
+    rows.change(renamed.id, name=name)
 
 
 @EditKind
-def Merge(draft: Draft, categories: Sequence[int], name: str | None = None) -> None:
+def Merge(rows: Rows, categories: Sequence[int], name: str | None = None) -> None:
     """Join two categories or more.
 
     The one with the least id survives, so a known one does. The others are retired and remember the survivor, whose
@@ -101,7 +100,7 @@ def Merge(draft: Draft, categories: Sequence[int], name: str | None = None) -> N
     gave wins over a default one. An image that was taken out of one of them stays out of the survivor, except images
     that are in a merged category now: the merge overrides the earlier ban.
     """
-    merged = [draft.category(each) for each in sorted(set(categories))]
+    merged = [rows.category(each) for each in sorted(set(categories))]
     if len(merged) < 2:
         raise RegistryError(f"Expected at least two categories to merge, got {list(categories)}.")
     if len({each.aside for each in merged}) > 1:
@@ -109,46 +108,41 @@ def Merge(draft: Draft, categories: Sequence[int], name: str | None = None) -> N
             f"Of the categories {[each.id for each in merged]} only some are set aside: set the others aside too, "
             "or take those back."
         )
-    (survivor, *others), ids = merged, ", ".join(str(each.id) for each in merged)
-    draft.store.run(  # answers "different" between the categories; those inside one of them stay
+    (survivor, *others), run = merged, rows.store.run
+    ids, gone = (", ".join(str(each.id) for each in some) for some in (merged, others))
+    run(  # answers "different" between the categories; those inside one of them stay
         "delete from link where not same and (select count(distinct category) from image where id in (a, b) and "
         f"category in ({ids})) = 2"
     )
-    members = [row for each in others for row in draft.members_of(each.id)]
-    pinned = draft.values_of("pinned", members)
-    for is_pinned in (0, 1):
-        draft.place([row for row in members if pinned[row] == is_pinned], survivor.id, pin=bool(is_pinned))
-    kept_out = _carry_bans(draft, survivor.id, ids)
-    mean = weighted_mean(draft.vectors(merged), np.array([each.size for each in merged]))
-    for each in others:
-        draft.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
-    named = survivor.name if survivor.known or survivor.named else None
-    draft.change(
+    rows.choose_members([each.id for each in others])
+    rows.place(survivor.id, pin=None)
+    run(
+        f"insert or ignore into forbidden select image, ? from forbidden where category in ({gone})",
         survivor.id,
-        name=named or next((each.name for each in others if each.named), survivor.name),
-        vector=draft.append_prototype(mean),
+    )
+    run(f"delete from forbidden where category in ({gone})")
+    run(
+        "delete from forbidden where category = ?1 and image in (select id from image where category = ?1)",
+        survivor.id,
+    )
+    matrix, sizes = rows.prototypes_of(merged).matrix, np.array([each.size for each in merged])
+    for each in others:
+        rows.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
+    has_name = survivor.known or survivor.named
+    rows.change(
+        survivor.id,
+        name=survivor.name if has_name else next((each.name for each in others if each.named), survivor.name),
+        vector=rows.append_prototype(weighted_mean(matrix, sizes)),
         earlier=plain_json([*survivor.earlier_rows, survivor.prototype_row]).decode(),
     )
-    if name is not None:
-        _rename(draft, survivor.id, name)
-    draft.settle_links([*members, *kept_out])
-
-
-def _carry_bans(draft: Draft, survivor: int, merged: str) -> list[int]:
-    """Let bans from any of the categories hold for the survivor; returns the images that it bans now."""
-    rows = draft.store.all(
-        "select distinct image, image.category from forbidden join image on image.id = forbidden.image "
-        f"where forbidden.category in ({merged})"
-    )
-    draft.store.run(f"delete from forbidden where category in ({merged})")
-    kept_out = [row for row, home in rows if home != survivor]
-    draft.forbid((row, survivor) for row in kept_out)
-    return kept_out
+    _rename(rows, survivor.id, name)
+    run("insert or ignore into chosen select image from forbidden where category = ?", survivor.id)
+    rows.drop_contradicted_answers()
 
 
 @EditKind
 def Split(
-    draft: Draft,
+    rows: Rows,
     category: int,
     images: Sequence[str],
     part_prototype: ArrayLike,
@@ -160,23 +154,23 @@ def Split(
     At least one image stays. The prototypes are the means ``(D,)`` of the unit features of both parts; without a name,
     the part gets the default one.
     """
-    whole, part = draft.category(category), draft.images(images)
-    homes = draft.values_of("category", part.values())
-    if strangers := [key for key, row in part.items() if homes[row] != whole.id]:
+    whole, keys = rows.category(category), rows.choose(images)
+    homes = rows.members.read(keys)
+    if strangers := [key for key in keys if homes.get(key) != whole.id]:
         raise RegistryError(
-            f"{len(strangers)} of the {len(part)} images are not in category {whole.id}, the first is "
+            f"{len(strangers)} of the {len(keys)} images are not in category {whole.id}, the first is "
             f"{strangers[0]!r}: select images of that category only."
         )
-    if len(part) == whole.size:
+    if len(keys) == whole.size:
         raise RegistryError(
             f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
         )
-    _gather(draft, part.values(), part_prototype, {whole.id: rest_prototype}, name)
+    _gather(rows, part_prototype, {whole.id: rest_prototype}, name)
 
 
 @EditKind
 def Gather(
-    draft: Draft,
+    rows: Rows,
     images: Sequence[str],
     prototype: ArrayLike,
     prototypes: Mapping[int, ArrayLike] | None = None,
@@ -187,31 +181,29 @@ def Gather(
     `prototype` is the mean ``(D,)`` of their unit features, and `prototypes` are new means of categories that lost
     some of them, by id; the others keep theirs.
     """
-    rows = draft.images(images)
-    draft.look(rows)
-    _gather(draft, rows.values(), prototype, prototypes, name)
+    rows.choose(images)
+    _gather(rows, prototype, prototypes, name, rows.next_review())
 
 
 def _gather(
-    draft: Draft,
-    rows: Iterable[int],
+    rows: Rows,
     prototype: ArrayLike,
     prototypes: Mapping[int, ArrayLike] | None,
     name: str | None,
+    review: int | None = None,
 ) -> None:
-    rows = list(rows)
-    identity = draft.new_category(born=min(draft.values_of("stage", rows).values()))
-    draft.set_prototype(identity, prototype)
-    draft.set_prototypes(prototypes)
-    if name is not None:
-        _rename(draft, identity, name)
-    draft.place(rows, identity, pin=True)
-    draft.settle_links(rows)
+    """Make the chosen images a category."""
+    identity = rows.new_category(born=rows.chosen_born())
+    rows.set_prototypes({identity: prototype})
+    rows.set_prototypes(prototypes)
+    _rename(rows, identity, name)
+    rows.place(identity, pin=True, review=review)
+    rows.drop_contradicted_answers()
 
 
 @EditKind
 def NotACategory(
-    draft: Draft, category: int, assignment: Mapping[str, int] = _NOBODY, rest_to_nearest: bool = False
+    rows: Rows, category: int, assignment: Mapping[str, int] = _NOBODY, rest_to_nearest: bool = False
 ) -> None:
     """Retire a discovered category that is none; later groupings do not bring it back.
 
@@ -219,56 +211,45 @@ def NotACategory(
     `rest_to_nearest` the others go to the category with the nearest prototype, as do those that a person took out of
     the category they are given; otherwise they become unassigned.
     """
-    found = draft.category(category)
+    found = rows.category(category)
     if found.known:
         raise RegistryError(
             f"Category {found.id} was labelled at stage 0, it is one: rename it, merge it or move its images."
         )
-    rows = draft.members_of(found.id)
-    given = _given(draft, found, rows, assignment)
-    nearest = _nearest_first(draft, found) if rest_to_nearest else []
-    banned = dict[int, set[int]]()
-    for row, other in draft.store.all(
-        "select image, category from forbidden where image in (select id from image where category = ?)",
-        found.id,
-    ):
-        banned.setdefault(row, set()).add(other)
-    targets = dict[int | None, list[int]]()
-    for row in rows:
-        wanted = [*([given[row]] if row in given else []), *nearest]
-        target = next((each for each in wanted if each not in banned.get(row, ())), None)
-        targets.setdefault(target, []).append(row)
+    members = rows.members_of(found.id)
+    if assignment:
+        rows.choose(assignment)
+    if strangers := sorted(assignment.keys() - set(members)):
+        raise RegistryError(f"Image {strangers[0]!r} is not in category {found.id}: leave it out.")
+    given = {each: rows.category(each).id for each in set(assignment.values())}
+    if found.id in given.values():
+        raise RegistryError(f"Category {found.id} is being retired: give its images another one.")
+    nearest, banned = _nearest_first(rows, found.id) if rest_to_nearest else [], rows.forbidden
+    rows.choose_members([found.id])
+    rows.drop_looks()  # nobody has reviewed them where they will be
+    rows.store.run("insert or ignore into forbidden select image, ? from chosen", found.id)
+    targets = dict[int | None, list[str]]()
+    for key in members:
+        wanted = [*([given[assignment[key]]] if key in assignment else []), *nearest]
+        target = next((each for each in wanted if each not in banned.get(key, ())), None)
+        targets.setdefault(target, []).append(key)
     for target, images in targets.items():
-        draft.place(images, target)
-    draft.forbid((row, found.id) for row in rows)
-    draft.drop_looks(rows)  # nobody has reviewed them where they are now
-    draft.change(found.id, state=CategoryState.RETIRED, dormant=False)
+        rows.choose(images)
+        rows.place(target)
+    rows.change(found.id, state=CategoryState.RETIRED, dormant=False)
 
 
-def _given(
-    draft: Draft, category: Category, members: Sequence[int], assignment: Mapping[str, int]
-) -> dict[int, int]:
-    """The category that images are given, by row."""
-    images = draft.images(assignment) if assignment else {}
-    if strangers := sorted(key for key, row in images.items() if row not in set(members)):
-        raise RegistryError(f"Image {strangers[0]!r} is not in category {category.id}: leave it out.")
-    targets = {each: draft.category(each).id for each in set(assignment.values())}
-    if category.id in targets.values():
-        raise RegistryError(f"Category {category.id} is being retired: give its images another one.")
-    return {row: targets[assignment[key]] for key, row in images.items()}
-
-
-def _nearest_first(draft: Draft, category: Category) -> list[int]:
+def _nearest_first(rows: Rows, category: int) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
-    others = [each for each in draft.not_retired() if each.active and each.id != category.id]
-    own, *rest = unit(draft.vectors([category, *others]))
+    others = [each for each in rows.active if each.id != category]
+    own, *rest = unit(rows.prototypes_of([rows.category(category), *others]).matrix)
     cosines = {each.id: float(vector @ own) for each, vector in zip(others, rest, strict=True)}
     return sorted(cosines, key=lambda each: -cosines[each])
 
 
 @EditKind
 def Move(
-    draft: Draft,
+    rows: Rows,
     images: Sequence[str],
     to: int | None,
     prototypes: Mapping[int, ArrayLike] | None = None,
@@ -277,57 +258,56 @@ def Move(
 
     `prototypes` are new means ``(D,)`` of categories whose images changed, by id; the others keep theirs.
     """
-    rows = _move(draft, images, to)
-    draft.set_prototypes(prototypes)
-    draft.settle_links(rows)
+    _move(rows, images, to)
+    rows.set_prototypes(prototypes)
+    rows.drop_contradicted_answers()
 
 
-def _move(draft: Draft, keys: Sequence[str], to: int | None) -> list[int]:
-    images = draft.images(keys)
-    target = None if to is None else draft.category(to).id
-    draft.look(images)
-    left = draft.values_of("category", images.values())
-    draft.place(images.values(), target, pin=target is not None)
+def _move(rows: Rows, keys: Sequence[str], to: int | None) -> None:
+    rows.choose(keys)
+    target = None if to is None else rows.category(to).id
     if target is None:
-        draft.forbid((row, home) for row, home in left.items() if home is not None)
-    return list(images.values())
+        rows.store.run(
+            "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
+        )
+    rows.place(target, pin=target is not None, review=rows.next_review())
 
 
 @EditKind
 def Sort(
-    draft: Draft,
+    rows: Rows,
     images: Sequence[str],
     to: Sequence[int | None],
     prototypes: Mapping[int, ArrayLike] | None = None,
 ) -> None:
     """Put each image into the category at its place in `to`, as `Move` does, all in one step."""
-    if len(draft.images(images)) != len(to):
+    if not len(rows.choose(images)) == len(images) == len(to):
         raise RegistryError(f"Expected a category for each of {len(images)} images, each once.")
     for target in dict.fromkeys(to):
-        mine = [key for key, each in zip(images, to, strict=True) if each == target]
-        draft.settle_links(_move(draft, mine, target))
-    draft.set_prototypes(prototypes)
+        _move(rows, [key for key, each in zip(images, to, strict=True) if each == target], target)
+        rows.drop_contradicted_answers()
+    rows.set_prototypes(prototypes)
 
 
 @EditKind
-def SetAside(draft: Draft, category: int) -> None:
+def SetAside(rows: Rows, category: int) -> None:
     """Take a discovered category out of the result, since it is nothing to find; its images are pinned to it.
 
     Later images that are like it come to it by themselves.
     """
-    found = draft.category(category)
+    found = rows.category(category)
     if found.known or found.aside:
         why = "was labelled at stage 0: set its images aside" if found.known else "is set aside already"
         raise RegistryError(f"Category {found.id} {why}.")
-    draft.change(found.id, state=CategoryState.ASIDE, dormant=False)
-    members = draft.members_of(found.id)
-    draft.place(members, found.id, pin=True)
-    draft.settle_links(members)
+    rows.change(found.id, state=CategoryState.ASIDE, dormant=False)
+    rows.choose_members([found.id])
+    rows.place(found.id, pin=True)
+    rows.drop_contradicted_answers()
 
 
 @EditKind
 def SetImagesAside(
-    draft: Draft,
+    rows: Rows,
     images: Sequence[str],
     prototype: ArrayLike | None = None,
     prototypes: Mapping[int, ArrayLike] | None = None,
@@ -338,60 +318,66 @@ def SetImagesAside(
     prototype is that of the first one alone, `prototype` ``(D,)``, and hardly anything else comes to it by itself.
     `prototypes` are new means of categories that lost some of the images, by id.
     """
-    rows = draft.images(images)
-    aside = {each.id: each.name for each in draft.not_retired() if each.aside}
+    keys, aside = rows.choose(images), {each.id: each.name for each in rows.aside}
     place = next((each for each, name in aside.items() if name == ASIDE), None)
     if place is None:
         if prototype is None:
             raise RegistryError("None of these images has features here: discover them again first.")
-        place = draft.new_category(born=min(draft.values_of("stage", rows.values()).values()))
-        draft.set_prototype(place, prototype)
-        draft.change(place, name=draft.free_name(ASIDE), state=CategoryState.ASIDE)
-    draft.set_prototypes(prototypes)
-    draft.look(rows)
-    homes = draft.values_of("category", rows.values())
-    for target in {*aside, place}:
-        mine = [row for row, home in homes.items() if (home if home in aside else place) == target]
-        draft.place(mine, target, pin=True)
-    draft.settle_links(rows.values())
+        place = rows.new_category(born=rows.chosen_born())
+        rows.set_prototypes({place: prototype})
+        name = free_name(ASIDE, rows.names().values())
+        rows.change(place, name=name, state=CategoryState.ASIDE)
+    rows.set_prototypes(prototypes)
+    homes = rows.members.read(keys)
+    _pin_each(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
 
 
 @EditKind
-def TakeBack(draft: Draft, category: int) -> None:
+def TakeBack(rows: Rows, category: int) -> None:
     """Let a category that was set aside be one again; what is pinned to it stays so."""
-    found = draft.category(category)
+    found = rows.category(category)
     if not found.aside:
         raise RegistryError(f"Category {found.id} is not set aside, so there is nothing to take back.")
-    draft.change(found.id, state=CategoryState.DISCOVERED, dormant=found.size == 0)
+    rows.change(found.id, state=CategoryState.DISCOVERED, dormant=found.size == 0)
 
 
 @EditKind
-def Answer(draft: Draft, first: str, second: str, same: bool | None) -> None:
+def Answer(rows: Rows, first: str, second: str, same: bool | None) -> None:
     """Answer whether two images are of one category, for the next grouping; `None` removes an earlier answer."""
-    images = draft.images([first, second])
-    if len(images) != 2:
+    if len(rows.choose([first, second])) != 2:
         raise RegistryError(f"Expected two images, got {first!r} twice.")
-    draft.answer(images[min(images)], images[max(images)], same)
-    constraints_in(draft.store, only_linked=True)
+    (smaller, greater) = (
+        rows.store.one("select id from image where key = ?", stored_key(key))
+        for key in sorted((first, second))
+    )
+    rows.store.run("delete from link where a = ? and b = ?", smaller, greater)
+    if same is not None:
+        rows.store.run("insert into link values(?, ?, ?)", smaller, greater, bool(same))
+    rows.constraints(only_linked=True)
 
 
 @EditKind
-def Confirm(draft: Draft, images: Sequence[str]) -> None:
+def Confirm(rows: Rows, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
-    rows = draft.images(images)
-    homes = draft.values_of("category", rows.values())
-    if homeless := [key for key, row in rows.items() if homes[row] is None]:
+    keys = rows.choose(images)
+    homes = rows.members.read(keys)
+    if homeless := [key for key in keys if key not in homes]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
-    draft.look(rows)
-    for home in set(homes.values()):
-        draft.place([row for row, each in homes.items() if each == home], home, pin=True)
-    draft.settle_links(rows.values())
+    _pin_each(rows, homes)
+
+
+def _pin_each(rows: Rows, homes: Mapping[str, int]) -> None:
+    """Put each image into its category, all of which a person reviewed at once."""
+    review = rows.next_review()
+    for home in dict.fromkeys(homes.values()):
+        rows.choose([key for key, each in homes.items() if each == home])
+        rows.place(home, pin=True, review=review)
+    rows.choose(homes)
+    rows.drop_contradicted_answers()
 
 
 @EditKind
-def Forget(draft: Draft, images: Sequence[str]) -> None:
+def Forget(rows: Rows, images: Sequence[str]) -> None:
     """Delete images that are there no more, with all that was said of them; prototypes stay."""
-    rows = [(row,) for row in draft.images(images).values()]
-    draft.drop_answers(row for (row,) in rows)
-    draft.store.run_each("delete from forbidden where image = ?", rows)
-    draft.store.run_each("delete from image where id = ?", rows)
+    rows.choose(images)
+    rows.delete_images()

@@ -7,7 +7,7 @@ before). Images that a person has pinned say little about a cluster: they stay i
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy as np
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import LONGEST_KEY, Category
-from promptccd.registry.draft import Draft, categories_in, constraints_in, prototypes_in
-from promptccd.registry.store import Store, stored_key, text_key
+from promptccd.registry.categories import LONGEST_KEY
+from promptccd.registry.rows import Rows, Snapshot
+from promptccd.registry.store import stored_key
 
 NO_CATEGORY = -1  # in place of a cluster or a category, of an image that is in none
 NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
@@ -74,28 +74,28 @@ class StageGroups:
         kept = [identity if identity in settled else None for identity in ids]
         return cls(keys, clusters, prototypes, kept, confidences, features)
 
-    def parted(self) -> tuple["StageGroups", list[str]]:
-        """The images in clusters, and the keys of those that wait."""
-        clusters = np.asarray(self.clusters, dtype=np.int64)
-        placed, waiting = np.flatnonzero(clusters != NO_CATEGORY), np.flatnonzero(clusters == NO_CATEGORY)
-        if not len(waiting):  # of millions of images the copies below take gigabytes
-            return replace(self, clusters=clusters), []
-        inside = replace(
-            self,
-            keys=[self.keys[row] for row in placed.tolist()],
-            clusters=clusters[placed],
-            confidences=None if self.confidences is None else self.confidences[placed],
-            features=None if self.features is None else self.features[placed],
-        )
-        return inside, [self.keys[row] for row in waiting.tolist()]
-
     @property
     def settled(self) -> Sequence[int | None]:
         """`ids`, as long as there are clusters."""
         return [None] * len(self.prototypes) if self.ids is None else self.ids
 
-    def check(self) -> None:
-        """Refuse what is no grouping.
+    def placed(self) -> tuple["StageGroups", list[str]]:
+        """The images in clusters, and the keys of those that wait."""
+        inside = self.clusters != NO_CATEGORY
+        if inside.all():  # of millions of images the copies below take gigabytes
+            return self, []
+        rows = np.flatnonzero(inside).tolist()
+        placed = replace(
+            self,
+            keys=[self.keys[row] for row in rows],
+            clusters=self.clusters[inside],
+            confidences=None if self.confidences is None else self.confidences[inside],
+            features=None if self.features is None else self.features[inside],
+        )
+        return placed, [self.keys[row] for row in np.flatnonzero(~inside).tolist()]
+
+    def checked(self) -> "StageGroups":
+        """The grouping with clusters as 64-bit integers.
 
         Raises:
             RegistryError: lengths differ, a key or a settled id occurs twice, or a value is out of range.
@@ -109,9 +109,10 @@ class StageGroups:
                 raise RegistryError(f"Expected keys of 1 to {LONGEST_KEY} characters, got {str(key)[:60]!r}.")
         if (repeated := _repeated(self.keys)) is not None:
             raise RegistryError(f"Image {repeated!r} was grouped twice: leave duplicates out.")
-        if (repeated := _repeated([each for each in self.settled if each is not None])) is not None:
+        if (repeated := _repeated(each for each in self.settled if each is not None)) is not None:
             raise RegistryError(f"Two clusters are said to be category {repeated}: join them first.")
         self._check_values()
+        return replace(self, clusters=np.asarray(self.clusters).astype(np.int64))
 
     def _check_values(self) -> None:
         count, clusters = len(self.prototypes), np.asarray(self.clusters)
@@ -129,54 +130,11 @@ class StageGroups:
             raise RegistryError("Expected confidences of 0 to 1, got one outside or NaN.")
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What a store knew of categories and images, as one reading of it.
-
-    Attributes:
-        categories: by id.
-        images: the stage that every image came with.
-        members: category of every image that has one.
-        confidences: how sure the last grouping was of each image, where it said so.
-        pinned: category of every image that a person has put there.
-    """
-
-    categories: Mapping[int, Category]
-    images: Mapping[str, int]
-    members: Mapping[str, int]
-    confidences: Mapping[str, float]
-    pinned: Mapping[str, int]
-
-    @classmethod
-    def of(cls, store: Store) -> "Snapshot":
-        """Read a store."""
-        found = store.all("select key, stage, category, confidence, pinned from image order by id")
-        rows = [(text_key(key), *values) for key, *values in found]
-        return cls(
-            {each.id: each for each in categories_in(store)},
-            {key: stage for key, stage, *_ in rows},
-            {key: home for key, _, home, *_ in rows if home is not None},
-            {key: sure for key, *_, sure, _ in rows if sure is not None},
-            {key: home for key, _, home, _, is_pinned in rows if is_pinned},
-        )
-
-    def not_retired(self) -> list[Category]:
-        """Categories that are not retired, by id."""
-        return [each for each in self.categories.values() if not each.retired]
-
-    def resolve(self, identity: int) -> int | None:
-        """The category that holds what this one held: itself, what it was merged into, or none."""
-        category = self.categories[identity]
-        while category.merged_into is not None:
-            category = self.categories[category.merged_into]
-        return None if category.retired else category.id
-
-
-def apply_grouping(draft: Draft, stage: int, groups: StageGroups, before: Snapshot) -> tuple[int | None, ...]:
-    """Write the values after a grouping into a draft; returns `StageChange.cluster_ids`.
+def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot) -> tuple[int | None, ...]:
+    """Bring a grouping into the rows of a registry; returns `StageChange.cluster_ids`.
 
     Args:
-        draft: of the registry.
+        rows: of the registry, within a transaction.
         stage: stage of the images that were never seen before.
         groups: the grouping.
         before: what the registry knows.
@@ -184,67 +142,68 @@ def apply_grouping(draft: Draft, stage: int, groups: StageGroups, before: Snapsh
     Raises:
         RegistryError: the grouping is malformed, or does not fit the registry.
     """
-    groups.check()
-    prototypes, constraints = prototypes_in(draft.store), constraints_in(draft.store)
+    groups, waiting = groups.checked().placed()
+    prototypes, constraints = rows.prototypes, rows.constraints()
     if len(prototypes) and prototypes.shape[1] != groups.prototypes.shape[1]:
         raise RegistryError(
             f"Expected prototypes of {prototypes.shape[1]} values as the registry has, got "
             f"{groups.prototypes.shape[1]}: these are features of another backbone."
         )
-    groups, waiting = groups.parted()
-    if waiting:
-        stay = before.pinned.keys() & set(waiting)
-        homes_of_waiting = [before.pinned[key] if key in stay else None for key in waiting]
-        _write_images(draft, stage, before, waiting, homes_of_waiting, [None] * len(waiting))
-        gone = set(waiting) - stay
-        before = replace(
-            before, members={key: home for key, home in before.members.items() if key not in gone}
-        )
-    matched = _match_clusters(groups, before, constraints, prototypes)
+    found = {key: (before.pinned.get(key), None) for key in waiting}
+    elsewhere = before
+    if gone := {key for key, (home, _) in found.items() if home is None}:
+        members = {key: home for key, home in before.members.items() if key not in gone}
+        elsewhere = replace(before, members=members)
+    matched = _match_clusters(groups, elsewhere, constraints, prototypes)
     # A target is an id, no category, or for cluster k that has none yet: first_new + k.
-    first_new = int(draft.store.one("select next_id from state"))
-    targets = _targets(groups.keys, groups.clusters, matched, before, constraints, first_new)
-    _keep_together(targets, constraints, before)
-    _keep_apart(targets, constraints, before)
-    numbers = _number(draft, targets, first_new, stage)
+    first_new = rows.next_id
+    targets = _targets(groups.keys, groups.clusters, matched, elsewhere, constraints, first_new)
+    _keep_together(targets, constraints, elsewhere)
+    _keep_apart(targets, constraints, elsewhere)
+    numbers = _number(rows, targets, first_new, stage)
     homes = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys])
-    sure: Sequence[float | None] = [None] * len(groups.keys)
-    if groups.confidences is not None:
-        sure = [round(float(each), 6) for each in groups.confidences]
-    placed = [None if home == NO_CATEGORY else home for home in homes.tolist()]
-    _write_images(draft, stage, before, groups.keys, placed, sure)
+    sure = np.full(len(homes), None) if groups.confidences is None else groups.confidences.tolist()
+    for key, home, confidence in zip(groups.keys, homes.tolist(), sure, strict=True):
+        found[key] = (
+            None if home == NO_CATEGORY else home,
+            None if confidence is None else round(confidence, 6),
+        )
+    _write_images(rows, stage, before, found)
     ids = [
         numbers.get(first_new + cluster) if each == NEW else None if each == REJECTED else int(each)
         for cluster, each in enumerate(matched.tolist())
     ]
-    _update_prototypes(draft, groups, ids, homes, first_new, prototypes, before)
+    _update_prototypes(rows, groups, ids, homes, first_new, prototypes, before)
     return tuple(ids)
 
 
 def _write_images(
-    draft: Draft,
-    stage: int,
-    before: Snapshot,
-    keys: Sequence[str],
-    homes: Sequence[int | None],
-    sure: Sequence[float | None],
+    rows: Rows, stage: int, before: Snapshot, found: Mapping[str, tuple[int | None, float | None]]
 ) -> None:
-    """Put images into categories, or into none, with a confidence where there is one; new ones come with a stage."""
-    new, changed = [], []
-    for key, home, confidence in zip(keys, homes, sure, strict=True):
-        if key not in before.images:
-            new.append((key, home, confidence))
-        elif before.members.get(key) != home or confidence not in (None, before.confidences.get(key)):
-            changed.append((home, confidence, stored_key(key)))
-    draft.store.run_each(
+    """Put images into categories, or into none, with a confidence where there is one; new ones come with a stage.
+
+    Random draws, and reviews of images that moved, say nothing of places that no person changed.
+    """
+    moved = {key for key, (home, _) in found.items() if before.members.get(key) != home}
+    reviewed = rows.looks.read().keys() & found.keys() if moved else set()
+    rows.store.run_each(
         "insert into image(key, stage, category, confidence, pinned, unseen, quarter) values(?, ?, ?, ?, 0, 0, 0)",
+        [(stored_key(key), stage, *found[key]) for key in sorted(found.keys() - before.images.keys())],
+    )
+    rows.store.run_each(
+        "update image set category = ?, confidence = coalesce(?, confidence) where key = ?",
         [
-            (stored_key(key), stage, home, confidence)
-            for key, home, confidence in sorted(new, key=lambda row: row[0])
+            (home, sure, stored_key(key))
+            for key, (home, sure) in found.items()
+            if key in before.images and (key in moved or sure not in (None, before.confidences.get(key)))
         ],
     )
-    draft.store.run_each(
-        "update image set category = ?, confidence = coalesce(?, confidence) where key = ?", changed
+    rows.count_images()
+    if reviewed & moved:
+        rows.choose(reviewed & moved)
+        rows.drop_looks()
+    rows.store.run_each(
+        "update image set unseen = 0 where key = ?", [(stored_key(key),) for key in sorted(reviewed - moved)]
     )
 
 
@@ -305,17 +264,17 @@ def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, befor
                 break
 
 
-def _number(draft: Draft, targets: Mapping[str, int], first_new: int, stage: int) -> dict[int, int]:
+def _number(rows: Rows, targets: Mapping[str, int], first_new: int, stage: int) -> dict[int, int]:
     """New ids by target, of clusters that have none and got images, largest first."""
     sizes = Counter(target - first_new for target in targets.values() if target >= first_new)
     numbers: dict[int, int] = {}
     for cluster in sorted(sizes, key=lambda each: (-sizes[each], each)):
-        numbers[first_new + cluster] = draft.new_category(stage)
+        numbers[first_new + cluster] = rows.new_category(stage)
     return numbers
 
 
 def _update_prototypes(
-    draft: Draft,
+    registered: Rows,
     groups: StageGroups,
     ids: list[int | None],
     homes: np.ndarray,
@@ -341,7 +300,7 @@ def _update_prototypes(
         else:
             continue
         if category is None or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE:
-            draft.set_prototype(identity, vector)
+            registered.set_prototypes({identity: vector})
 
 
 @dataclass
@@ -382,9 +341,12 @@ def _settled(groups: StageGroups, before: Snapshot) -> np.ndarray:
                 f"Cluster {cluster} is said to be category {identity}, which was never registered. Leave it open "
                 "and it gets an id."
             )
-        target = before.resolve(identity)
-        found[cluster] = REJECTED if target is None else target
+        found[cluster] = _or_rejected(before.resolve(identity))
     return found
+
+
+def _or_rejected(identity: int | None) -> int:
+    return REJECTED if identity is None else identity
 
 
 def _gather(groups: StageGroups, before: Snapshot, constraints: GroupingConstraints) -> _Evidence:
@@ -477,8 +439,7 @@ def _by_prototype(
         is_taken = identity in taken and row == before.categories[identity].prototype_row
         if not mutual or similarity[cluster, nearest] < MIN_SIMILARITY or is_taken:
             continue
-        target = before.resolve(identity)
-        found[cluster] = REJECTED if target is None else target
+        found[cluster] = _or_rejected(before.resolve(identity))
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -492,10 +453,5 @@ def weighted_mean(means: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.average(means.astype(np.float64), axis=0, weights=sizes if sizes.any() else None)
 
 
-def _repeated(values: Sequence[Any]) -> Any:
-    seen = set[Any]()
-    for value in values:
-        if value in seen:
-            return value
-        seen.add(value)
-    return None
+def _repeated(values: Iterable[Any]) -> Any:
+    return next((value for value, count in Counter(values).items() if count > 1), None)

@@ -1,32 +1,32 @@
 """Rows of categories, images and corrections in one SQLite database, in a file or in memory.
 
-A change is one transaction, which SQLite's rollback journal makes whole: WAL would need two more files that belong to
-a project, and does not work on network drives. Temporary triggers note each row that it changes, before and after, so
-that every kind of correction is undone and redone by the same statements. `Store.revision` counts the transactions:
-other processes that have the file see by it that something changed, and read what that was.
+A change is one transaction. Temporary triggers record each row that it changes, before and after, so that every kind of
+correction is undone and redone by the same statements. `Store.revision` counts the transactions: other processes that
+have the file open see by it that something changed, and read what that was.
 """
 
 import json
 import re
 import sqlite3
 import time
-from collections import Counter
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from promptccd.database import close_whole, open_database, use_wal
 from promptccd.disk import newer_format, temporary
 from promptccd.errors import DiskError, RegistryError
 from promptccd.systems import flush, rename
 
 FORMAT = 1
 _AT_ONCE = 500  # values in a statement
-WAIT_S = 10  # for a reader or writer of another process
+WAIT_S = 10  # for another process, while the file is replaced
 HASH = re.compile("[0-9a-f]{64}")  # a SHA-256; keys of this form are stored as 32 bytes
+_OF_DISK = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_BUSY", "SQLITE_CANTOPEN")
 
 _SCHEMA = f"""
 create table state(
@@ -77,31 +77,27 @@ create table change(id integer primary key, entry integer not null, tab text not
 create index by_entry on change(entry);
 pragma user_version = {FORMAT};
 """
-# What names a row, and the other columns, of every table that a correction changes.
+# Columns that name a row, and the other ones, of every table that a correction changes.
 ROWS = {
-    "category": (
-        ("id",),
-        ("name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"),
-    ),
+    "category": (["id"], ["name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"]),
     "image": (
-        ("id",),
-        ("key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter"),
+        ["id"],
+        ["key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter"],
     ),
-    "forbidden": (("image", "category"), ()),
-    "link": (("a", "b"), ("same",)),
+    "forbidden": (["image", "category"], []),
+    "link": (["a", "b"], ["same"]),
 }
 _CATEGORY_OF = {"category": 0, "image": 3, "forbidden": 1}  # place of an id in a row
-_STATE_OF_CATEGORY, _SIZE_OF_CATEGORY = 2, 4
-_PLAIN = {int, float, str, type(None)}
+_STATE_OF_CATEGORY = 2
 _FORGED = "The log does not fit the categories: the file was altered. Use an earlier copy of it."
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed between two revisions of a store.
+    """Differences between two revisions of a store.
 
     Attributes:
-        images: keys of the images of which something changed.
+        images: keys of the images that changed.
         categories: ids of the categories that changed, or that images entered or left.
         turned: ids of the categories that were set aside, or are no longer.
         forgotten: whether images left the store, or returned to it.
@@ -118,20 +114,18 @@ class Store:
 
     Args:
         database: a connection to it.
-
-    Attributes:
         path: of its file; `None` in memory.
     """
 
     def __init__(self, database: sqlite3.Connection, path: Path | None = None):
-        self._database, self.path, self._is_watched = database, path, False
-        self._failures = 0
+        self._database, self.path = database, path
+        self._transactions = self._failures = 0
+        weakref.finalize(self, close_whole, database)
 
     @classmethod
     def in_memory(cls) -> "Store":
         """An empty store."""
-        store = cls(_connected(":memory:"))
-        store._database.executescript(_SCHEMA)
+        store = cls(open_database(":memory:", _SCHEMA, create=True))
         store.run("insert into state values(0, 0, -1, 0, 0, 0, 0)")
         return store
 
@@ -141,25 +135,28 @@ class Store:
 
         Raises:
             RegistryError: there is none, it is damaged, or a newer version wrote it.
+            DiskError: it cannot be opened.
         """
         if not path.is_file() or path.is_symlink():
             raise RegistryError(f"There is no file {path.name} in {str(path.parent)!r}.")
-        store = cls(_connected(f"{path.absolute().as_uri()}?mode=rw"), path)
-        store.run("pragma query_only = on")  # until the schema is known to be ours
-        version = store.one("pragma user_version")
-        if (newer := newer_format(version, FORMAT)) is not None:
-            raise RegistryError(f"{path.name} {newer}")
-        if set(store.all("select type, name, tbl_name, sql from sqlite_master")) != _schema():
+        try:
+            store = cls(open_database(path, _SCHEMA), path)
+        except sqlite3.OperationalError as error:
+            raise DiskError(f"{str(path)!r} cannot be opened ({error}).") from error
+        except sqlite3.Error as error:
+            raise RegistryError(f"{str(path)!r} is damaged ({error}).") from error
+        except ValueError as error:
             raise RegistryError(
-                f"{path.name} is refused: its tables are not those of a project of this version. Group the "
-                "images again with another --out."
-            )
-        store.run("pragma query_only = off")
+                f"{path.name} is refused: {error}. Group the images again with another --out."
+            ) from error
+        if (newer := newer_format(store.one("pragma user_version"), FORMAT)) is not None:
+            raise RegistryError(f"{path.name} {newer}")
         return store
 
     def copy(self) -> "Store":
         """A store in memory with the same rows."""
-        copied = _connected(":memory:")
+        copied = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        copied.execute("pragma foreign_keys = on")
         self._try(lambda: self._database.backup(copied))
         return Store(copied)
 
@@ -170,17 +167,13 @@ class Store:
             DiskError: it cannot be written; what is there stays.
         """
         place = path if path.exists() else temporary(path)
-        with closing(_connected(str(place))) as target:
+        with closing(self._try(lambda: sqlite3.connect(place, WAIT_S, isolation_level=None), path)) as target:
             if place != path:
                 target.execute("pragma journal_mode = off")  # nothing to go back to
             self._try(lambda: self._database.backup(target, progress=_within(WAIT_S)), place)
         if place != path:
             rename(place, path)
             flush(path.parent)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._database.close()
 
     # Statements
 
@@ -198,18 +191,14 @@ class Store:
 
     def one(self, sql: str, *values: Any) -> Any:
         """The first value of a query; `None` without a row."""
-        found = self._try(lambda: self._database.execute(sql, values).fetchone())
-        return None if found is None else found[0]
+        return next((row[0] for row in self.all(sql, *values)), None)
 
     def _try(self, act: Callable[[], Any], path: Path | None = None) -> Any:
         try:
             return act()
         except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
             place = str(path or self.path or "the categories")
-            name = getattr(error, "sqlite_errorname", "")
-            if name.startswith(
-                ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_BUSY", "SQLITE_CANTOPEN")
-            ):
+            if getattr(error, "sqlite_errorname", "").startswith(_OF_DISK):
                 raise DiskError(f"{place!r} cannot be written ({error}); nothing changed.") from error
             raise RegistryError(f"{place!r} would contradict itself, or is damaged ({error}).") from error
 
@@ -224,27 +213,25 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """What happens within happens whole or not at all; one inside another belongs to that one."""
-        if not self._is_watched:  # here, because a transaction that fails takes back what it created
+        if not self._transactions:  # here, because a transaction that fails takes back what it created
             self.run("create temp table recording(entry integer)")
-            self.run("create temp table moved(image integer primary key, before integer)")
+            self.run("create temp table chosen(image integer primary key)")
             for trigger in _triggers():
                 self.run(trigger)
-            self._is_watched = True
-        begin, end, back = (
-            ("savepoint inner", "release inner", "rollback to inner")
-            if self._database.in_transaction
-            else ("begin immediate", "commit", "rollback")
-        )
-        self.run(begin)
+        is_inner = self._database.in_transaction
+        if self._transactions == 1 and self.path is not None and not is_inner:
+            use_wal(self._database, self.path.parent)  # a command that corrects once has no use for it
+        self._transactions += not is_inner
+        self.run("savepoint inner" if is_inner else "begin immediate")
         try:
             yield
-            self.run(end)
+            self.run("release inner" if is_inner else "commit")
         except BaseException:
             self._failures += 1
             if self._database.in_transaction:
-                self.run(back)
-                if back == "rollback to inner":
-                    self.run(end)
+                self.run("rollback to inner" if is_inner else "rollback")
+                if is_inner:
+                    self.run("release inner")
             raise
 
     @property
@@ -254,16 +241,11 @@ class Store:
 
     # Undo and redo
 
-    def watch(self, entry: int | None) -> None:
-        """Note from now on which images change their category, and for an entry of the log all rows that change."""
+    def record(self, entry: int | None) -> None:
+        """Record all rows that change from now on for an entry of the log, or none."""
         self.run("delete from recording")
-        self.run("delete from moved")
         if entry is not None:
             self.run("insert into recording values(?)", entry)
-
-    def stop_watching(self) -> None:
-        """Note no more rows."""
-        self.run("delete from recording")
 
     def replay(self, entry: int, *, undo: bool) -> set[int]:
         """Put rows back as they were before an entry of the log, or as they were after it.
@@ -274,24 +256,21 @@ class Store:
         Raises:
             RegistryError: the rows are not those of the entry, since somebody altered the file.
         """
+        self.record(None)
         rows = self.all(
             f"select tab, before, after from change where entry = ? order by id {'desc' if undo else 'asc'}",
             entry,
         )
-        self.stop_watching()
-        steps, categories, sizes = list[tuple[str, list[Any]]](), set[int](), Counter[int | None]()
-        for (table, *_), sides in zip(rows, _parsed(rows), strict=True):
-            here, target = sides[::-1] if undo else sides
-            steps.append(_statement(table, here, target))
-            for sign, row in ((-1, here), (1, target)):
-                if row is not None and table in _CATEGORY_OF:
-                    identity = row[_CATEGORY_OF[table]]
-                    categories.add(identity)
-                    sizes[identity] += sign * (
-                        (table == "image") - (table == "category" and row[_SIZE_OF_CATEGORY])
-                    )
-        if any(size for identity, size in sizes.items() if identity is not None):
-            raise RegistryError(_FORGED)
+        steps, categories = list[tuple[str, list[Any]]](), set[int]()
+        try:
+            for table, *texts in rows:
+                sides = [None if each is None else _row(table, json.loads(each)) for each in texts]
+                steps.append(_statement(table, *(sides[::-1] if undo else sides)))
+                categories.update(
+                    each[_CATEGORY_OF[table]] for each in sides if each and table in _CATEGORY_OF
+                )
+        except (ValueError, TypeError, LookupError) as error:
+            raise RegistryError(_FORGED) from error
         for statement, alike in groupby(steps, key=lambda step: step[0]):
             values = [row for _, row in alike]
             if self.run_each(statement, values) != len(values):
@@ -320,33 +299,24 @@ class Store:
 
     def changes_since(self, revision: int) -> Changes | None:
         """What changed since a revision; `None` if the log does not tell, so that all has to be read again."""
-        if revision == self.revision:
+        now = self.revision
+        if revision == now:
             return Changes()
-        if revision < self.one("select forgotten from state") or revision > self.revision:
+        if not self.one("select forgotten from state") <= revision <= now:
             return None
-        rows = self.all(
-            "select tab, before, after from change where entry in (select number from log where revision > ?)",
-            revision,
-        )
         images, categories, turned, forgotten = set[str](), set[int](), set[int](), False
-        linked = set[int]()
-        for table, before, after in rows:
-            sides = [json.loads(each) for each in (before, after) if each is not None]
+        for table, *texts in self.all(
+            "select tab, before, after from change where entry in (select number from log where revision > ?) "
+            "and tab in ('image', 'category')",
+            revision,
+        ):
+            sides = [json.loads(each) for each in texts if each is not None]
+            categories.update(each[_CATEGORY_OF[table]] for each in sides)
             if table == "image":
                 images.update(each[1] for each in sides)
-                categories.update(each[_CATEGORY_OF[table]] for each in sides)
                 forgotten |= len(sides) == 1
-            elif table == "category":
-                categories.update(each[0] for each in sides)
-                if len({each[_STATE_OF_CATEGORY] == "aside" for each in sides}) == 2:
-                    turned.add(sides[0][0])
-            else:
-                linked.update(sides[0][: 2 if table == "link" else 1])
-        images.update(
-            text_key(key)
-            for identity in linked
-            for (key,) in self.all("select key from image where id = ?", identity)
-        )
+            elif len({each[_STATE_OF_CATEGORY] == "aside" for each in sides}) == 2:
+                turned.add(sides[0][0])
         return Changes(frozenset(images), frozenset(categories - {None}), frozenset(turned), forgotten)
 
 
@@ -360,54 +330,41 @@ def text_key(key: str | bytes) -> str:
     return key.hex() if isinstance(key, bytes) else key
 
 
-def _parsed(changes: Sequence[tuple[Any, ...]]) -> list[list[list[Any] | None]]:
-    """Rows before and after each of some changes, which anybody may have written; `None` is no row."""
-    try:
-        pairs = (f"[{before or 'null'},{after or 'null'}]" for _, before, after in changes)
-        found: list[list[list[Any] | None]] = json.loads(f"[{','.join(pairs)}]")
-        for (table, *_), sides in zip(changes, found, strict=True):
-            for values in sides:
-                length = sum(map(len, ROWS.get(table, ())))
-                if values is None:
-                    continue
-                if (
-                    type(values) is not list
-                    or len(values) != length
-                    or not _PLAIN.issuperset(map(type, values))
-                ):
-                    raise ValueError(f"{table} has {length} columns")
-                if table == "image":
-                    values[1] = stored_key(values[1])
-                elif table == "category" and type(values[_SIZE_OF_CATEGORY]) is not int:
-                    raise ValueError("a size is no number")
-    except (ValueError, TypeError) as error:
-        raise RegistryError(_FORGED) from error
-    return found
+def _row(table: str, values: list[Any]) -> list[Any]:
+    """A row of a change, which anybody may have written.
+
+    Raises:
+        ValueError: it has other columns.
+    """
+    if type(values) is not list or len(values) != sum(map(len, ROWS[table])):
+        raise ValueError(f"a row of {table} has other columns")
+    if table == "image":
+        values[1] = stored_key(values[1])
+    return values
 
 
 def _statement(table: str, here: list[Any] | None, target: list[Any] | None) -> tuple[str, list[Any]]:
-    """What puts a row into another state, and its values; `None` is no row."""
+    """The statement that puts a row into another state, and its values; `None` is no row."""
     names, others = ROWS[table]
-    count, columns = len(names), (*names, *others)
-    named = " and ".join(f"{each} is ?" for each in columns if each != "confidence")  # which JSON rounds
-    found = [value for each, value in zip(columns, here or (), strict=False) if each != "confidence"]
+    count, columns = len(names), [*names, *others]
+    exact = [place for place, name in enumerate(columns) if name != "confidence"]  # which JSON rounds
+    where = " and ".join(f"{columns[place]} is ?" for place in exact)
+    found = [here[place] for place in exact] if here else []
     if here is None and target is not None:
         return f"insert into {table}({', '.join(columns)}) values({', '.join('?' * len(columns))})", target
-    if here is not None and target is None:
-        return f"delete from {table} where {named}", found
-    if here is None or target is None or here[:count] != target[:count]:
-        raise RegistryError(_FORGED)
-    return f"update {table} set {', '.join(f'{each} = ?' for each in others)} where {named}", [
-        *target[count:],
-        *found,
-    ]
+    if target is None:
+        return f"delete from {table} where {where}", found
+    if here is None or here[:count] != target[:count]:
+        raise ValueError("a row has another name")
+    sets = ", ".join(f"{each} = ?" for each in others)
+    return f"update {table} set {sets} where {where}", [*target[count:], *found]
 
 
 def _triggers() -> Iterator[str]:
     for table, (names, others) in ROWS.items():
-        columns = (*names, *others)
+        columns = [*names, *others]
         old, new = (
-            f"json_array({', '.join(_text_of(f'{side}.{each}') for each in columns)})"
+            f"json_array({', '.join(_as_json(f'{side}.{each}') for each in columns)})"
             for side in ("old", "new")
         )
         differs = " or ".join(f"old.{each} is not new.{each}" for each in columns)
@@ -421,24 +378,13 @@ def _triggers() -> Iterator[str]:
                 f"insert into change(entry, tab, before, after) select entry, '{table}', {before}, {after} "
                 "from recording; end"
             )
-    for verb, condition, image, before in (
-        ("insert", "", "new.id", "null"),
-        ("update of category", "when old.category is not new.category", "old.id", "old.category"),
-        ("delete", "", "old.id", "old.category"),
-    ):
-        yield (
-            f"create temp trigger move_{verb.split()[0]} after {verb} on main.image {condition} begin "
-            f"insert or ignore into moved values({image}, {before}); end"
-        )
 
 
-def _text_of(column: str) -> str:
-    """SQL of a value as JSON can hold it."""
-    name = column.partition(".")[2]
+def _as_json(column: str) -> str:
+    """SQL of a value as JSON can contain it."""
+    is_key = column.endswith(".key")
     return (
-        f"case typeof({column}) when 'blob' then lower(hex({column})) else {column} end"
-        if name == "key"
-        else column
+        f"case typeof({column}) when 'blob' then lower(hex({column})) else {column} end" if is_key else column
     )
 
 
@@ -451,29 +397,3 @@ def _within(seconds: float) -> Callable[[int, int, int], None]:
             raise sqlite3.OperationalError("another process has locked it")
 
     return progress
-
-
-def _connected(name: str) -> sqlite3.Connection:
-    try:
-        database = sqlite3.connect(
-            name, isolation_level=None, timeout=WAIT_S, check_same_thread=False, uri=name.startswith("file:")
-        )
-        for setting in (
-            "trusted_schema = off",
-            "foreign_keys = on",
-            "cache_size = -65536",
-            "synchronous = full",
-        ):
-            database.execute(f"pragma {setting}")
-        return database
-    except sqlite3.Error as error:
-        if isinstance(error, sqlite3.OperationalError):
-            raise DiskError(f"{name!r} cannot be opened ({error}).") from error
-        raise RegistryError(f"{name!r} is damaged ({error}).") from error
-
-
-@cache
-def _schema() -> frozenset[tuple[Any, ...]]:
-    with closing(sqlite3.connect(":memory:")) as ours:
-        ours.executescript(_SCHEMA)
-        return frozenset(ours.execute("select type, name, tbl_name, sql from sqlite_master"))

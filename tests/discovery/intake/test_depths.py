@@ -10,8 +10,7 @@ from PIL import Image
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.intake.intake import Intake
-from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.reading import Intake, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import ProjectView
 from promptccd.images.clean import clean_image

@@ -9,15 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from promptccd import systems
+from promptccd.database import files_of, open_database, use_wal
 from promptccd.disk import make_folder, open_to_change, refuse_links, remove
 from promptccd.errors import PromptCCDError, RunError
 
 logger = logging.getLogger(__name__)
 
-_WAIT_S = 30.0  # for another process that is writing
 _MOST_PARAMETERS = 500  # of a statement
-_CACHE_KIB = 32 * 1024  # with the default of 2 MiB, looking files up takes half as long again
 
 
 class Database:
@@ -122,51 +120,35 @@ class Database:
             DatabaseError: it is damaged; an `OperationalError` is of the disk, or of a lock.
             ValueError: it has other tables.
         """
+        if self._is_reader and not self.path.is_file():
+            return self._empty()
         if not self._is_reader:
             os.close(open_to_change(self.path))  # refuses links and pipes
-        elif not self.path.is_file():
-            return self._empty()
         try:
-            return self._opened(self.path)
+            return self._checked_database(self.path)
         except sqlite3.OperationalError:
             if not self._is_reader or os.access(self.path.parent, os.W_OK):
                 raise
             # SQLite writes next to a file that it only reads.
-            return self._opened(f"{self.path.absolute().as_uri()}?immutable=1")
+            return self._checked_database(f"{self.path.absolute().as_uri()}?immutable=1")
 
-    def _opened(self, place: str | Path) -> sqlite3.Connection:
-        database = sqlite3.connect(
-            place, _WAIT_S, isolation_level=None, check_same_thread=False, uri=isinstance(place, str)
-        )
+    def _checked_database(self, place: Path | str) -> sqlite3.Connection:
+        is_new = not self._is_reader and not self.path.stat().st_size
+        database = open_database(place, self._schema, create=is_new, synchronous="normal")
         try:
-            database.execute("pragma trusted_schema = off")
-            tables = _tables_of(database)
-            if not self._is_reader and not tables:
-                mode = "wal" if systems.locks_reach(self.path.parent) else "truncate"
-                database.execute(f"pragma journal_mode = {mode}")
-                database.executescript(f"begin immediate;{self._schema}commit")
-            elif tables != _tables_of(self._empty()):
-                raise ValueError("its tables are not those of this version")
+            if is_new:
+                use_wal(database, self.path.parent)
             for table in () if self._is_reader else self._checked:
                 ((problem,), *_) = database.execute(f"pragma quick_check({table})").fetchall()
                 if problem != "ok":
                     raise ValueError(problem)
-            database.execute("pragma synchronous = normal")
-            database.execute(f"pragma cache_size = -{_CACHE_KIB}")
         except BaseException:
             database.close()
             raise
         return database
 
     def _empty(self) -> sqlite3.Connection:
-        database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        database.executescript(self._schema)
-        return database
-
-
-def files_of(path: Path) -> list[Path]:
-    """A database and what SQLite keeps next to it."""
-    return [path.with_name(path.name + end) for end in ("", "-journal", "-wal", "-shm")]
+        return open_database(":memory:", self._schema, create=True)
 
 
 def bytes_of(key: str) -> bytes:
@@ -175,7 +157,3 @@ def bytes_of(key: str) -> bytes:
         return bytes.fromhex(key)
     except ValueError:  # a row of a training run, of which nothing is stored
         return key.encode()
-
-
-def _tables_of(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    return database.execute("select type, name, tbl_name, sql from sqlite_master order by name").fetchall()

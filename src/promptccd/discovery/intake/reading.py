@@ -5,37 +5,236 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
-from promptccd.data.sources import Entry, ImageSource, Stamp
+from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
 from promptccd.data.tables import BUILT_IN, is_saved
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.intake.intake import Intake, IntakeFile
 from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
 from promptccd.discovery.intake.sources import DatasetSource, FilesSource
 from promptccd.errors import DataError, nothing_at
+from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.depth import Depths
-from promptccd.images.identity import look_at
+from promptccd.images.identity import MINIATURE_SIDE, SeenImage, look_at, view_of
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
 WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
 TRIED = 100  # files, whose time predicts that of the others
+
+
+@dataclass(frozen=True)
+class IntakeFile:
+    """One file and what became of it.
+
+    Attributes:
+        index: position among all files found.
+        name: its path in the source, as one line of visible text; not necessarily unique.
+        verdict: used, used with a note, or skipped with a reason.
+        content_hash: SHA-256 of its bytes, in hexadecimal; empty if they were not read.
+        key: what its picture is known by, see `promptccd.images.identity`; empty if it shows none.
+        num_bytes: number of its bytes; 0 if they were not read.
+        image_size: width and height in pixels, upright; `None` if it is skipped.
+        duplicate_of: index of the first file with the same picture, if that is another one.
+        taken: when it was taken, as ``2024-05-01T10:11:12``; empty if its camera does not say.
+    """
+
+    index: int
+    name: str
+    verdict: Verdict
+    content_hash: str = ""
+    key: str = ""
+    num_bytes: int = 0
+    image_size: tuple[int, int] | None = None
+    duplicate_of: int | None = None
+    taken: str = ""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the image is grouped: it is neither skipped nor a duplicate."""
+        return self.verdict.status is not Status.SKIPPED and self.duplicate_of is None
+
+
+@dataclass(frozen=True)
+class IntakeReport:
+    """Counts of an intake: ``used + duplicates + skipped == found``.
+
+    Attributes:
+        found: files in the source, and folders that could not be searched.
+        used: images that are grouped.
+        noted: those of them with a note.
+        duplicates: files that show the very picture of a used one.
+        changed: files that were changed since they were read, and show the picture that they showed then.
+        skipped: files that are left out.
+        skipped_reasons: number of files by reason, most frequent first.
+        notes: number of used images by note, most frequent first.
+        depths: how values of more than 8 bits are shown, a sentence; empty where no image has such.
+    """
+
+    found: int
+    used: int
+    noted: int
+    duplicates: int
+    changed: int
+    skipped: int
+    skipped_reasons: dict[str, int]
+    notes: dict[str, int]
+    depths: str = ""
+
+
+class Intake:
+    """Files of a source with their verdicts, see `read_intake`. `close`, or a ``with`` block, closes the source.
+
+    Several threads may read at once.
+
+    Attributes:
+        name: of the source, for messages.
+        files: every file found, in the order of the source.
+        used: those that are grouped, in the same order.
+        decoding: how its images are decoded.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        limits: IntakeLimits,
+        entries: Sequence[Entry],
+        files: Sequence[IntakeFile],
+        seen: SeenFiles,
+        view: EvaluationView | None,
+        decoding: Decoding,
+        num_changed: int,
+    ):
+        self.decoding, self._num_changed = decoding, num_changed
+        self._source, self._limits, self._entries = source, limits, entries
+        self._seen, self._view = seen, view
+        self._reading = threading.Lock()  # a source gives one file at a time
+        self.name = source.name
+        self.files = tuple(files)
+        self.used = tuple(file for file in files if file.is_used)
+
+    def __enter__(self) -> "Intake":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the source; names, verdicts and kept thumbnails stay."""
+        self._source.close()
+
+    @property
+    def miniatures(self) -> np.ndarray:
+        """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
+        found = self._seen.miniatures(file.content_hash for file in self.used)
+        again = self._again(file for file in self.used if file.content_hash not in found)
+        found |= {digest: image.miniature for digest, image in again.items()}
+        rows = [found[file.content_hash] for file in self.used]
+        return np.stack(rows) if rows else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
+
+    @property
+    def taken(self) -> np.ndarray:
+        """When the used images were taken ``(N,)``, in seconds by the clock of the camera; NaN if nothing says so."""
+        return np.array([seconds_of(file.taken) for file in self.used], dtype=float)
+
+    def original(self, file: IntakeFile) -> IntakeFile:
+        """The used file that a duplicate equals; any other file itself."""
+        return file if file.duplicate_of is None else self.files[file.duplicate_of]
+
+    def read_bytes(self, file: IntakeFile) -> bytes:
+        """The bytes of a file, as they were when the intake was made; they may hold place and time of a photograph.
+
+        Raises:
+            DataError: the file was skipped, or has changed since.
+        """
+        if file.verdict.status is Status.SKIPPED:
+            raise DataError(f"{file.name!r} was skipped: {file.verdict.note}.")
+        try:
+            with self._reading:
+                content = self._source.read(self._entries[file.index], ByteBudget(self._limits, self.name))
+        except SkippedFileError as skipped:
+            raise DataError(f"{file.name!r} could be read before and cannot be now: {skipped}.") from skipped
+        if hashlib.sha256(content).hexdigest() != file.content_hash:
+            if (stamp := self._source.stamp(self._entries[file.index])) is not None:
+                self._seen.forget(stamp.path)
+            raise DataError(f"{file.name!r} was changed while it was in use. Give the command again.")
+        return content
+
+    def path_of(self, file: IntakeFile) -> str:
+        """The path of a file on this machine; empty for one in an archive or a data set, and where it is gone."""
+        stamp = self._source.stamp(self._entries[file.index])
+        return stamp.path if stamp is not None and os.path.isfile(stamp.path) else ""
+
+    def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
+        """The view ``(3, S, S)`` of an image, made anew."""
+        made = view_of(self.read_bytes(file), self.decoding, view)
+        if made is None:
+            raise _undecodable(file)
+        return made
+
+    def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
+        """Small pictures by their keys, see `SeenImage`; those that were lost are made again."""
+        originals = [self.original(file) for file in files]
+        found = self._seen.thumbnails(file.content_hash for file in originals)
+        again = self._again(file for file in originals if file.content_hash not in found)
+        found |= {digest: image.thumbnail for digest, image in again.items()}
+        return {file.key: found[file.content_hash] for file in originals}
+
+    def _again(self, files: Iterable[IntakeFile]) -> dict[str, SeenImage]:
+        """Small pictures that were lost, by content."""
+        made = dict[str, SeenImage]()
+        for file in files:
+            _, image = look_at(self.read_bytes(file), self.decoding, self._view)
+            if image is None:
+                raise _undecodable(file)
+            made[file.content_hash] = image
+        self._seen.add_small(made)
+        return made
+
+    def report(self) -> IntakeReport:
+        """Counts and reasons."""
+        skipped = [file.verdict.note for file in self.files if file.verdict.status is Status.SKIPPED]
+        notes = [file.verdict.note for file in self.used if file.verdict.note]
+        return IntakeReport(
+            found=len(self.files),
+            used=len(self.used),
+            noted=len(notes),
+            duplicates=sum(file.duplicate_of is not None for file in self.files),
+            changed=self._num_changed,
+            skipped=len(skipped),
+            skipped_reasons=dict(Counter(skipped).most_common()),
+            notes=dict(Counter(notes).most_common()),
+            depths=str(self.decoding.depths),
+        )
+
+    def require_images(self) -> None:
+        """Refuse an intake without a usable image with a `DataError` that names the most frequent reasons."""
+        if not self.used:
+            reasons = [f"{reason} ({count})" for reason, count in self.report().skipped_reasons.items()]
+            remedy = f" Or: {FOLLOWED}." if any(OUTSIDE in each for each in reasons) else ""
+            raise DataError(
+                f"{self.name} holds no image that can be used: {'; '.join(reasons[:3]) or 'it is empty'}. Give JPEG, "
+                f"PNG or WebP images.{remedy}"
+            )
+
+
+def _undecodable(file: IntakeFile) -> DataError:
+    return DataError(f"{file.name!r} could be decoded before and cannot be now.")
 
 
 def find_source(
@@ -86,7 +285,7 @@ def read_intake(
     progress: Progress | None = None,
     view: EvaluationView | None = None,
     workers: int = 2,
-    use: Callable[[IntakeFile, "Tensor"], None] | None = None,
+    use: Callable[[IntakeFile, Tensor], None] | None = None,
     seen: SeenFiles | None = None,
     entries: Sequence[Entry] | None = None,
     announce: Callable[[int, float], None] | None = None,
@@ -116,25 +315,19 @@ def read_intake(
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
         entries = entries_of(opened, limits) if entries is None else entries
-        reader = _Reader(opened, limits, Depths(fixed=bit_depth), view, workers, seen, use)
-        listed = [reader.listed(entry) for entry in entries]
-        unread = sum(not entry.reason and not known for entry, _, known in listed)
-        started = time.monotonic()
         with ThreadPoolExecutor(workers) as pool:
-            for entry, stamp, known in (
-                listed if progress is None else progress(listed, len(listed), "reading images")
-            ):
-                if (
-                    reader.add(entry, stamp, known, pool)
-                    and reader.num_read == TRIED
-                    and announce is not None
-                ):
+            reader = _Reader(opened, limits, bit_depth, view, seen, use, pool, 2 * workers)
+            listed = [reader.listed(entry) for entry in entries]
+            unread = sum(not entry.reason and not known for entry, _, known in listed)
+            started = time.monotonic()
+            for each in listed if progress is None else progress(listed, len(listed), "reading images"):
+                if reader.add(*each) and reader.num_read == TRIED and announce is not None:
                     announce(unread, (time.monotonic() - started) / TRIED)
-            files = reader.finish(pool)
+            reader.finish()
     except BaseException:
         opened.close()
         raise
-    intake = Intake(opened, limits, entries, files, seen, view, reader.decoding, reader.num_changed)
+    intake = Intake(opened, limits, entries, reader.files, seen, view, reader.decoding, reader.num_changed)
     report = intake.report()
     logger.info(
         "%s: files found %d, images used %d, duplicates %d, skipped %d.",
@@ -149,10 +342,11 @@ def read_intake(
 
 
 class _Reader:
-    """Reads one file after the other, while `workers` threads hash and decode them.
+    """Reads one file after the other, while the threads of a pool hash and decode them.
 
     Attributes:
         decoding: how images are decoded.
+        files: those that were read or skipped.
         num_read: files that were not known.
         num_changed: files with other bytes than before that show the same picture.
     """
@@ -161,21 +355,23 @@ class _Reader:
         self,
         source: ImageSource,
         limits: IntakeLimits,
-        depths: Depths,
+        bit_depth: int | None,
         view: EvaluationView | None,
-        workers: int,
         seen: SeenFiles,
-        use: Callable[[IntakeFile, "Tensor"], None] | None,
+        use: Callable[[IntakeFile, Tensor], None] | None,
+        pool: ThreadPoolExecutor,
+        most_waiting: int,
     ):
-        self.decoding = Decoding(limits.max_pixels, Depths.holding(seen.depths, depths.fixed))
-        self._entries, self._files = list[Entry](), list[IntakeFile]()
+        self.decoding = Decoding(limits.max_pixels, Depths.holding(seen.depths, bit_depth))
         self._source, self._limits, self._view, self._seen, self._use = source, limits, view, seen, use
-        self._budget = ByteBudget(limits, source.name)
-        self._first: dict[str, int] = {}  # index of the first file by picture
-        self._waiting: deque[tuple[int, Stamp | None, Future[str]]] = deque()
-        self._most_waiting, self._waiting_bytes = 2 * workers, 0
-        self._decoded: dict[str, Future[DecodedFile]] = {}
-        self._claiming = threading.Lock()
+        self._pool, self._most_waiting, self._waiting_bytes = pool, most_waiting, 0
+        self._budget, self._entries, self.files = (
+            ByteBudget(limits, source.name),
+            list[Entry](),
+            list[IntakeFile](),
+        )
+        self._first, self._decoded = dict[str, int](), dict[str, DecodedFile]()  # by picture; by content
+        self._waiting = deque[tuple[int, Stamp | None, str | Future[tuple[str, DecodedFile]]]]()
         self.num_read = self.num_changed = 0
 
     def listed(self, entry: Entry) -> tuple[Entry, Stamp | None, str]:
@@ -185,70 +381,61 @@ class _Reader:
             return entry, stamp, ""
         return entry, stamp, self._seen.content_of(stamp)
 
-    def add(self, entry: Entry, stamp: Stamp | None, known: str, pool: ThreadPoolExecutor) -> bool:
+    def add(self, entry: Entry, stamp: Stamp | None, known: str) -> bool:
         """Give the next file to the pool unless its content is known; return whether it was read."""
-        index = len(self._files)
+        index = len(self.files)
         self._entries.append(entry)
         try:
             if entry.reason:
                 raise SkippedFileError(entry.reason)
             if stamp is not None and known:
                 self._budget.spend(stamp.size)
-                size, hashed = stamp.size, Future[str]()
-                hashed.set_result(known)
+                self._waiting.append((index, None, known))
+                size = stamp.size
             else:
                 content = self._source.read(entry, self._budget)
-                size, hashed = len(content), pool.submit(self._decode, content)
+                self._waiting.append((index, stamp, self._pool.submit(self._decode, content)))
+                size = len(content)
         except SkippedFileError as skipped:
-            self._files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
+            self.files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
             return False
-        note = Verdict(Status.NOTED if entry.note else Status.USED, entry.note)
-        self._files.append(IntakeFile(index, entry.name, note, num_bytes=size))
-        self._waiting.append((index, None if known else stamp, hashed))
+        self.files.append(IntakeFile(index, entry.name, Verdict(Status.USED), num_bytes=size))
         self._waiting_bytes += size
         self.num_read += not known
         while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
             self._finish_first()
         return not known
 
-    def finish(self, pool: ThreadPoolExecutor) -> list[IntakeFile]:
-        """All files, once everything is decoded, and all by one rule."""
+    def finish(self) -> None:
+        """Complete all files, and show those of more than 8 bits by one rule."""
         while self._waiting:
             self._finish_first()
         self._seen.flush()
-        self._show_by_one_rule(pool)
-        return self._files
+        self._show_by_one_rule()
 
-    def _show_by_one_rule(self, pool: ThreadPoolExecutor) -> None:
+    def _show_by_one_rule(self) -> None:
         """Decode those files again that were decoded before the depth of all was known."""
-        firsts = {file.content_hash: file.index for file in reversed(self._files) if file.key}
-        decoded = {digest: self._result(digest) for digest in firsts}
-        found = [image.depth for _, image in decoded.values() if image is not None]
+        firsts = {file.content_hash: file.index for file in reversed(self.files) if file.key}
+        images = {each: image for each in firsts if (image := self._decoded[each][1]) is not None}
+        found = [image.depth for image in images.values()]
         depths = Depths.holding([*self._seen.depths, *found], self.decoding.depths.fixed)
         self.decoding = Decoding(self._limits.max_pixels, depths)
-        stale = [
-            digest
-            for digest, (_, image) in decoded.items()
-            if image is not None and not depths.suits(image.depth)
-        ]
-        shown: dict[str, DecodedFile] = {}
+        stale = [digest for digest, image in images.items() if not depths.suits(image.depth)]
+        shown = dict[str, DecodedFile]()
         for start in range(0, len(stale), self._most_waiting):
-            contents = {
-                each: self._again(each, firsts[each]) for each in stale[start : start + self._most_waiting]
-            }
+            some = stale[start : start + self._most_waiting]
+            contents = {digest: self._again(digest, firsts[digest]) for digest in some}
             there = {digest: content for digest, content in contents.items() if content is not None}
-            made = pool.map(partial(look_at, decoding=self.decoding, view=self._view), there.values())
+            made = self._pool.map(partial(look_at, decoding=self.decoding, view=self._view), there.values())
             for digest, (verdict, image) in zip(there, made, strict=True):
-                _, before = decoded[digest]
-                if image is not None and before is not None:
-                    shown[digest] = verdict, replace(image, key=before.key)
+                if image is not None:
+                    shown[digest] = verdict, replace(image, key=images[digest].key)
         if shown:
             self._seen.replace_decoded(shown)
-        for index, file in enumerate(self._files):
+        for index, file in enumerate(self.files):
             if file.content_hash in shown:
-                verdict = shown[file.content_hash][0]
-                note = self._entries[index].note
-                self._files[index] = replace(file, verdict=_joined(verdict, Verdict(Status.USED, note)))
+                verdict = _joined(shown[file.content_hash][0], self._entries[index].note)
+                self.files[index] = replace(file, verdict=verdict)
 
     def _again(self, digest: str, index: int) -> bytes | None:
         """The bytes of a file that was read before; `None` if it is not there or has changed."""
@@ -258,64 +445,46 @@ class _Reader:
             return None
         return content if hashlib.sha256(content).hexdigest() == digest else None
 
-    def _decode(self, content: bytes) -> str:
-        """In a worker: the hash of a file; it also decodes each content once."""
+    def _decode(self, content: bytes) -> tuple[str, DecodedFile]:
+        """In a thread of the pool: the hash of a file, and the result of decoding it, unless that is known."""
         digest = hashlib.sha256(content).hexdigest()
-        with self._claiming:
-            if digest in self._decoded:
-                return digest
-            decoded = self._decoded[digest] = Future()
-        try:
-            known = self._seen.decoded(digest)
-            decoded.set_result(known or look_at(content, self.decoding, self._view))
-        except BaseException as error:
-            decoded.set_exception(error)
-        return digest
+        return digest, self._known(digest) or look_at(content, self.decoding, self._view)
+
+    def _known(self, digest: str) -> DecodedFile | None:
+        return self._decoded.get(digest) or self._seen.decoded(digest)
 
     def _finish_first(self) -> None:
         """Complete the first file that waits."""
-        index, stamp, future = self._waiting.popleft()
-        digest, seen = future.result(), self._seen
-        file = replace(self._files[index], content_hash=digest)
+        index, stamp, hashed = self._waiting.popleft()
+        digest, decoded = (hashed, None) if isinstance(hashed, str) else hashed.result()
+        file, seen, known = self.files[index], self._seen, self._known(digest)
         self._waiting_bytes -= file.num_bytes
-        verdict, image = self._result(digest)
+        result = known or decoded
+        assert result is not None, "a known file has a known content"
+        verdict, image = result
         if verdict.status is Status.SKIPPED and (raw := reason_of_raw(file.name)):
             verdict = replace(verdict, note=raw)
-        file = replace(file, verdict=_joined(verdict, file.verdict))
-        is_new = seen.decoded(digest) is None
+        file = replace(file, content_hash=digest, verdict=_joined(verdict, self._entries[index].note))
         if image is not None:
-            if is_new:
+            if known is None:
                 image = replace(image, key=seen.key_of(digest, "" if stamp is None else stamp.path, image))
             first = self._first.setdefault(image.key, index)
+            duplicate_of = None if first == index else first
             file = replace(
-                file,
-                key=image.key,
-                image_size=image.size,
-                duplicate_of=None if first == index else first,
-                taken=image.taken,
+                file, key=image.key, image_size=image.size, duplicate_of=duplicate_of, taken=image.taken
             )
             if self._use is not None and first == index and image.view is not None and image.depth is None:
                 self._use(file, image.view)
+        if known is None and not verdict.is_passing:
+            seen.add_decoded(digest, (verdict, image))
         # A copy of the file needs no pictures.
-        light = verdict, image and replace(image, thumbnail=b"", miniature=image.miniature[:0], view=None)
-        self._decoded[digest] = Future()
-        self._decoded[digest].set_result(light)
-        if not verdict.is_passing:
-            if is_new:
-                seen.add_decoded(digest, (verdict, image))
-            if stamp is not None:
-                before = seen.hash_at(stamp.path)
-                self.num_changed += before not in ("", digest) and seen.known_key(before) == file.key != ""
-                seen.add_file(stamp, digest)
-        self._files[index] = file
-
-    def _result(self, digest: str) -> DecodedFile:
-        """What decoding a content left, now or before."""
-        if (future := self._decoded.get(digest)) is not None:
-            return future.result()
-        known = self._seen.decoded(digest)
-        assert known is not None, "a known file has a known content"
-        return known
+        light = image and replace(image, thumbnail=b"", miniature=image.miniature[:0], view=None)
+        self._decoded[digest] = verdict, light
+        if stamp is not None and not verdict.is_passing:
+            before = seen.hash_at(stamp.path)
+            self.num_changed += before not in ("", digest) and seen.known_key(before) == file.key != ""
+            seen.add_file(stamp, digest)
+        self.files[index] = file
 
 
 def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
@@ -329,11 +498,11 @@ def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
     return [replace(entry, reason=entry.reason or beside.get(entry.name, "")) for entry in entries]
 
 
-def _joined(decoded: Verdict, listed: Verdict) -> Verdict:
+def _joined(decoded: Verdict, note: str) -> Verdict:
     """The decoder's verdict with the source's note."""
-    if decoded.status is Status.SKIPPED or not listed.note:
+    if decoded.status is Status.SKIPPED or not note:
         return decoded
-    return Verdict(Status.NOTED, "; ".join(filter(None, [decoded.note, listed.note])))
+    return Verdict(Status.NOTED, "; ".join(filter(None, [decoded.note, note])))
 
 
 def _is_dataset(folder: Path) -> bool:

@@ -21,7 +21,8 @@ import numpy as np
 
 from promptccd.data.names import display_name
 from promptccd.data.sources import Stamp
-from promptccd.discovery.intake.database import Database, bytes_of, files_of
+from promptccd.database import files_of
+from promptccd.discovery.intake.database import Database, bytes_of
 from promptccd.discovery.intake.locations import SeenPicture
 from promptccd.disk import append_to
 from promptccd.images.capture_dates import CAPTURE_DATE
