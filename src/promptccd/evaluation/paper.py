@@ -131,18 +131,11 @@ def _all_rows() -> tuple[PublishedRow, ...]:
     text = files("promptccd.evaluation").joinpath("published.csv").read_text(encoding="utf-8")
     rows = []
     for cells in csv.DictReader(text.splitlines()):
-        numbers = {name: float(cells.pop(name)) for name in PARTS}
-        stage, forgetting = cells.pop("stage"), cells.pop("forgetting")
-        deviations = [float(text) for text in (cells.pop(f"std_{name}") for name in PARTS) if text]
-        rows.append(
-            PublishedRow(
-                stage=int(stage) if stage else None,
-                forgetting=float(forgetting) if forgetting else None,
-                std=(deviations[0], deviations[1], deviations[2]) if deviations else None,
-                **numbers,
-                **cells,
-            )
-        )
+        deviations = [float(std) for std in (cells.pop(f"std_{part}") for part in PARTS) if std]
+        values: dict[str, Any] = {**cells, **{part: float(cells[part]) for part in PARTS}}
+        values["stage"] = int(cells["stage"]) if cells["stage"] else None
+        values["forgetting"] = float(cells["forgetting"]) if cells["forgetting"] else None
+        rows.append(PublishedRow(**values, std=tuple(deviations) or None))  # type: ignore[arg-type]  # three or none
     return tuple(rows)
 
 
