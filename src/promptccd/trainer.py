@@ -26,8 +26,8 @@ from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
-from promptccd.training.accelerator import accelerator_for
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
+from promptccd.training.devices import accelerator_for
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section

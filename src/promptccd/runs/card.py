@@ -188,7 +188,7 @@ def stage_card(
         backbone=backbone,
         bundled=BUNDLED,
         data=data_in_words(recipe),
-        estimate=CountEstimate.from_dict(config.count_estimate) if config.count_estimate else "",
+        estimate=CountEstimate(**config.count_estimate) if config.count_estimate else "",
         source=source,
         results=_results(scored, published, source),
         has_native=scored.native is not None,

@@ -277,7 +277,7 @@ class RunEvaluation:
         if recorded is None:
             training = self.recipe.training
             return CountEstimate.known(COUNTS[training.counting](training).number(self.images[stage].stage))
-        return CountEstimate.from_dict(recorded)
+        return CountEstimate(**recorded)
 
     def true_ids(self, images: StageImages) -> np.ndarray:
         """True category ids of the readable images of a stage, ``(N,)``; for scoring."""

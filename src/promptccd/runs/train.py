@@ -54,9 +54,16 @@ from promptccd.runs.start import (
     stage_zero_model,
 )
 from promptccd.runs.tracking import Tracking, group_picture
-from promptccd.training.accelerator import accelerator_for, log_device, require_plain
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.devices import device_problem, reproducible, require_alike, warn_of_emulation
+from promptccd.training.devices import (
+    accelerator_for,
+    device_problem,
+    log_device,
+    reproducible,
+    require_alike,
+    require_plain,
+    warn_of_emulation,
+)
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, memory_used, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
