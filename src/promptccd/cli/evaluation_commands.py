@@ -7,7 +7,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import reports, runs
-from promptccd.cli.options import DEVICE, PLUGIN, WORKERS, Arguments, declare, show, to_json, whole_number
+from promptccd.cli.options import (
+    DEVICE,
+    PLUGIN,
+    WORKERS,
+    Arguments,
+    Parser,
+    command,
+    show,
+    to_json,
+    whole_number,
+)
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
@@ -66,12 +76,17 @@ _AUDIT: Arguments = {
 }  # fmt: skip
 
 
-def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
-    evaluate.epilog = _protocol_texts()
-    declare(evaluate, _EVALUATE, _DATA, DEVICE, PLUGIN)
-    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.report",))
+def _list_protocols(evaluate: Parser) -> None:
+    """Add the table of protocols to ``--help``."""
+    lines = ["protocols (--protocol NAME):"]
+    for name, protocol in PROTOCOLS.items():
+        lines += [f"  {name}", f"      {protocol.text}"]
+        lines += [f"      scored: {protocol.images}", f"      reference: {protocol.reference}"]
+        lines += [f"      {protocol.counted}: {protocol.count}"]
+    evaluate.epilog = "\n".join(lines)
 
 
+@command(("promptccd.reports.report",), _EVALUATE, _DATA, DEVICE, PLUGIN, _list_protocols)
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     reports.require_different(options.runs)
@@ -159,21 +174,7 @@ def _plain(scores: Mapping[str, Scores], routed: Scores, compared: bool) -> dict
     return plain
 
 
-def _protocol_texts() -> str:
-    """The table of protocols for ``--help``."""
-    lines = ["protocols (--protocol NAME):"]
-    for name, protocol in PROTOCOLS.items():
-        lines += [f"  {name}", f"      {protocol.text}"]
-        lines += [f"      scored: {protocol.images}", f"      reference: {protocol.reference}"]
-        lines += [f"      {protocol.counted}: {protocol.count}"]
-    return "\n".join(lines)
-
-
-def _declare_report(report: argparse.ArgumentParser) -> None:
-    declare(report, _REPORT, _DATA, PLUGIN)
-    report.set_defaults(run=report_command, needs=("promptccd.reports.report",))
-
-
+@command(("promptccd.reports.report",), _REPORT, _DATA, PLUGIN)
 def report_command(options: argparse.Namespace) -> None:
     """``promptccd report``: prints the path of the page."""
     wanted = reports.ReportOptions(
@@ -191,11 +192,7 @@ def report_command(options: argparse.Namespace) -> None:
     )
 
 
-def _declare_audit(audit: argparse.ArgumentParser) -> None:
-    declare(audit, _AUDIT)
-    audit.set_defaults(run=audit_command)
-
-
+@command((), _AUDIT)
 def audit_command(options: argparse.Namespace) -> None:
     """``promptccd audit``: every row with the share of Old images it implies, and whether it can be."""
     wanted = {name: getattr(options, name) for name in ("benchmark", "method", "protocol", "backbone")}

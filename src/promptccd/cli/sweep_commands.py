@@ -15,6 +15,7 @@ from promptccd.cli.options import (
     PLUGIN,
     Arguments,
     Parser,
+    command,
     declare,
     show,
     whole_number,
@@ -144,15 +145,14 @@ _TABLE: Arguments = {
 }  # fmt: skip
 
 
-def _declare_sweep(sweep: Parser) -> None:
-    declare(sweep, _SWEEP, PLUGIN)
+def _declare_groups(sweep: Parser) -> None:
     declare(sweep.add_mutually_exclusive_group(), _INSTEAD)
     table_group = "a table of the paper instead of recipes, laid out like it"
     declare(sweep.add_argument_group("tables", table_group), _TABLE)
     add_recipe_options(sweep, without=("training.output_dir", "training.seed", "training.resume_from"))
-    sweep.set_defaults(run=sweep_command, needs=("promptccd.trainer", "promptccd.reports.paper_tables"))
 
 
+@command(("promptccd.trainer", "promptccd.reports.paper_tables"), _SWEEP, PLUGIN, _declare_groups)
 def sweep_command(options: argparse.Namespace) -> None:
     """``promptccd sweep``."""
     settings = parse_settings(options.set)
