@@ -225,11 +225,7 @@ class CategoryDiscoveryTrainer:
         if self.accelerator.is_main_process:
             with FolderLock(self.run.path):
                 if not trusted(place):
-                    write_directory(
-                        place,
-                        lambda folder: model.backbone.save_pretrained(folder),
-                        needed=model.backbone.get_memory_footprint(),
-                    )
+                    write_directory(place, lambda folder: model.backbone.save_pretrained(folder))
                 elif not _is_stored_in(model, place):
                     raise RunError(
                         f"The run in {self.run.path} was begun with another backbone than this model has: load the "
