@@ -15,7 +15,7 @@ from benchmarks import (
 
 
 def main() -> None:
-    """Run every benchmark with the sizes that ``docs/results.md`` quotes."""
+    """Run every benchmark with the sizes that ``docs/lab/results.md`` quotes."""
     for benchmark, argv in (
         (bench_start, []),
         (bench_load, []),

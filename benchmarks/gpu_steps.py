@@ -24,8 +24,8 @@ from transformers import Dinov2Config
 
 from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.accelerator import accelerator_for
 from promptccd.training.batches import Batch, training_loss
+from promptccd.training.devices import accelerator_for
 from promptccd.training.fast import FastCalls, WholeBatches
 from promptccd.training.options import TrainingArguments
 

@@ -1,4 +1,4 @@
-"""A method of your own in one file: one learnt vector that is added to every patch. CONTRIBUTING.md says more."""
+"""A method of your own in one file: one learnt vector, added to every patch. See docs/how_to/add_a_method.md."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md as its readers use it: its sections, and the blocks of code in them."""
+"""Sections of CONTRIBUTING.md and of pages of the docs, and the blocks of code in them."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The map of the house in CONTRIBUTING and README is the house."""
+"""The map of CONTRIBUTING, and the table of a training step, are those of the source."""
 
 import ast
 import re
@@ -31,13 +31,6 @@ def test_every_folder_has_its_line_in_the_order_of_the_arrows() -> None:
     assert all(len(line.split(maxsplit=1)) == 2 for line in lines.splitlines())
 
 
-def test_every_room_for_a_new_line_is_there() -> None:
-    rooms = re.findall(r"`([\w/]+/)`", section("Where does a new line go?"))
-    assert {room for room in rooms if room != "hub_configs/"} <= folders()
-    top = {name for rank in ORDER for name in rank if (SOURCE / name).is_dir()}
-    assert {room.split("/")[0] for room in rooms} == top | {"hub_configs"}
-
-
 def test_targets_of_make_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
@@ -64,7 +57,9 @@ def names_in(module: str, function: str) -> set[str]:
 
 
 def test_a_training_step_is_the_names_of_the_table() -> None:
-    table = re.findall(r"^\| (.+?) \| (.+?) \|$", section("One training step"), re.MULTILINE)[1:]
+    table = re.findall(
+        r"^\| (.+?) \| (.+?) \|$", section("One training step", "docs/method.md"), re.MULTILINE
+    )[1:]
     listed = [name for _, names in table for name in re.findall(r"`(\w+)`", names)]
     step = names_in("training/batches.py", "training_loss") | names_in("training/batches.py", "rows")
     for function in ("losses", "contrast"):
@@ -77,22 +72,6 @@ def test_a_training_step_is_the_names_of_the_table() -> None:
         for name in re.findall(r"`(\w+)`", names) if place.startswith("`") else ():
             source = (SOURCE / place.strip("`")).read_text(encoding="utf-8")
             assert re.search(rf"^(?:class|def) {name}\b", source, re.MULTILINE), f"{name} is not in {place}"
-
-
-def test_the_file_map_of_the_readme() -> None:
-    (tree,) = blocks(section("Files", "README.md"))
-    top, inside = tree.split("src/promptccd/\n")
-    named = re.findall(r"^  ([\w.]+/?)", inside, re.MULTILINE)
-    assert {name for name in named if name.endswith("/")} == {
-        each for each in folders() if each.count("/") == 1
-    }
-    for name in re.findall(r"^(\S+)", tree, re.MULTILINE):
-        assert (ROOT / name).exists(), name
-    for name in named:
-        assert (SOURCE / name).exists(), name
-    said = re.search(r"promptccd (split \|[^\n]*\n[^\n]*)", tree)[1]
-    commands = set(re.findall(r"\w+", said))
-    assert commands == all_commands()
 
 
 def all_commands() -> set[str]:

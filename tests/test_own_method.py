@@ -1,4 +1,4 @@
-"""Every method, and a person's own in the file that CONTRIBUTING shows, through all that is done with one."""
+"""Every method, and the file of docs/how_to/add_a_method.md, through training, report, card and push."""
 
 import html
 import json
@@ -33,6 +33,7 @@ from tests.hub.server import Hub
 from tests.runs.test_variants import RATE, Signals, listen, merged, stage_bytes, train_through_signals
 
 OWN = "shared-prompt"
+PAGE = "docs/how_to/add_a_method.md"
 OPTIONS = {
     OWN: {"options": {"num_tokens": 2}},
     "promptccd": {"prompts_at_test": True},  # its native prediction is that to plain features
@@ -43,8 +44,8 @@ TRAINING = {"grow-merge": {"exemplars_per_class": 3}}
 
 
 def write_own_method(folder: Path) -> Path:
-    """The file that CONTRIBUTING shows, under the name that it has there."""
-    text = section("Add your own method")
+    """The file that the page shows, under the name that it has there."""
+    text = section("Add your own method", PAGE)
     (code,) = blocks(text, "python")
     path = folder / re.search(r"This file, `(\w+\.py)`", text)[1]
     path.write_text(code, encoding="utf-8")
@@ -214,11 +215,11 @@ def test_an_option_that_the_method_does_not_have_is_refused(run: Trained, capsys
 
 
 @pytest.mark.slow
-def test_the_command_of_contributing(recipe_values: dict, tmp_path: Path) -> None:
+def test_the_command_of_the_page(recipe_values: dict, tmp_path: Path) -> None:
     """In a process of its own, in the folder where the file lies."""
     write_own_method(tmp_path)
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe_values))
-    (command,) = blocks(section("Add your own method"), "bash")
+    (command,) = blocks(section("Add your own method", PAGE), "bash")
     words = shlex.split(command)
     assert words[0] == "promptccd"
     said = run_python(["-m", *words], tmp_path)

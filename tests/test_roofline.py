@@ -52,7 +52,7 @@ def test_a_kernel_takes_the_longer_of_arithmetic_and_bytes() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(teachable()), reason=f"no pretended GPU: {teachable()}")
 def test_frozen_blocks_in_bfloat16_cast_nothing_anew_and_take_fewer_kernels(tmp_path: Path, capsys) -> None:
-    """Of a backbone of three blocks; docs/results.md has those of the paper's."""
+    """Of a backbone of three blocks; docs/lab/results.md has those of the paper's."""
     out = tmp_path / "counted.json"
     bench_roofline.main(["--small", "--methods", "promptccd", "--out", str(out)])
     usual, frozen, compiled = json.loads(out.read_text()).values()

@@ -1,7 +1,6 @@
 """What is installed outside of a clone: the package, its data, its recipes and its Space."""
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -109,13 +108,3 @@ def test_the_wheel_works_where_no_clone_is(tmp_path: Path) -> None:
     ]
     promptccd("train", "--config", "promptccd-digits", *words)
     assert "average" in promptccd("evaluate", "runs/promptccd-digits")
-
-
-@pytest.mark.moderate
-def test_modules_that_were_copied_without_the_recipes_say_so(tmp_path) -> None:
-    shutil.copytree(ROOT / "src", tmp_path, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    for words in ("recipes", "train --config promptccd-digits", "train ."):
-        command = [sys.executable, "-m", "promptccd", *words.split()]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert ended.returncode == 2
-        assert "was copied without hub_configs" in ended.stderr.splitlines()[-1]

@@ -1,5 +1,6 @@
-"""What MkDocs asks while it builds the site: pages that are made from the package, and links that leave ``docs/``."""
+"""Hooks of MkDocs: pages that are generated from the package, and links that leave ``docs/``."""
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from docs.building.commands import commands_page, fields_page
+from docs.building.keys import keys_table
 from docs.building.notebooks import notebook_page
 from docs.building.reference import PACKAGES, api_pages, api_table, page_of
 
 ROOT = Path(__file__).parents[2]
-FILLED = {"commands": commands_page, "recipe fields": fields_page, "api": api_table}
-# Files beside docs/ that are pages of the site too; they have one home, and GitHub shows them there.
+FILLED = {"commands": commands_page, "recipe fields": fields_page, "api": api_table, "keys": keys_table}
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
+# Files outside docs/ that are pages of the site too.
 FROM_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 
 
@@ -44,17 +47,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Fill in what is generated, and lead links of the repository to pages of the site."""
+    """Fill in what is generated, and point links to files of the repository at pages of the site."""
     for name, filling in FILLED.items():
         before, marker, rest = markdown.partition(f"<!-- generated: {name} -->")
         if marker:
             markdown = before + filling() + rest.partition("<!-- end -->")[2]
-    for source, name in FROM_ROOT.items():
-        markdown = markdown.replace(f"(../{source}", f"({name}")
-    if "/" not in page.file.src_uri:  # other files of the repository can be followed on GitHub alone
-        markdown = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"`\1`", markdown)
-    if page.file.src_uri in FROM_ROOT.values():
-        markdown = markdown.replace("(docs/", "(")
-        for source, name in FROM_ROOT.items():
-            markdown = markdown.replace(f"({source}", f"({name}")
+    place = page.file.src_uri
+    written = next((f"../{source}" for source, name in FROM_ROOT.items() if name == place), place)
+    markdown = LINK.sub(lambda link: _in_site(link, written, place), markdown)
     return re.sub(r"\(([\w/]+)\.ipynb\)(?!\{)", r"(\1.md)", markdown)
+
+
+def _in_site(link: re.Match[str], written: str, place: str) -> str:
+    """A link of a file that is shown at a place of the site; files that the site lacks become code."""
+    text, target, anchor = link.groups()
+    reached = posixpath.normpath(posixpath.join(posixpath.dirname(written), target))
+    if not reached.startswith("../") and not written.startswith("../"):
+        return link[0]
+    reached = reached.removeprefix("../docs/")
+    reached = FROM_ROOT.get(reached.removeprefix("../"), reached)
+    if reached.startswith("../"):
+        return f"`{text}`"
+    return f"[{text}]({posixpath.relpath(reached, posixpath.dirname(place) or '.')}{anchor or ''})"

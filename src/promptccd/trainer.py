@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +26,8 @@ from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
-from promptccd.training.accelerator import accelerator_for
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
+from promptccd.training.devices import accelerator_for
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe, build_section
@@ -39,18 +40,9 @@ def train_recipe(
     stages: StageStream | None = None,
     callbacks: Sequence[CategoryDiscoveryCallback] = (),
 ) -> ContinualScore:
-    """Train all stages of a recipe, after a fetch from the Hub and with a push to it if the recipe says so.
-
-    Accelerator, stages and callbacks are those of `train_run`.
-
-    Returns:
-        The table so far.
-
-    Raises:
-        PromptCCDError: the message names the cause and what to do; what was saved stays.
-    """
-    training = recipe.training
-    run, push = RunDirectory(training.output_dir), None
+    """`train_run` of a recipe, after a fetch from the Hub and with a push to it if the recipe says so."""
+    training, push = recipe.training, None
+    run = RunDirectory(training.output_dir)
     if training.push_to_hub:
         push = pusher(run, training.hub_namespace, training.hub_private)
     if training.resume_from is not None and is_first_process():  # the others wait for it
@@ -58,18 +50,11 @@ def train_recipe(
     return train_run(recipe, accelerator, push, stages=stages, callbacks=callbacks)
 
 
-def _require_kinds(model: object, args: object, stages: object) -> None:
-    """Refuse arguments that transformers' own Trainer would take instead."""
-    for name, value, kind, instead in (
-        ("model", model, CategoryDiscoveryModel, "PromptCCDModel.from_pretrained(BACKBONE)"),
-        ("args", args, TrainingArguments, "promptccd.TrainingArguments, which is not transformers'"),
-        ("stages", stages, StageStream, "StageStream.from_dataset(DATASET, class_blocks=[...])"),
-    ):
-        if not isinstance(value, kind):
-            raise ConfigurationError(
-                f"Expected {name} to be a {kind.__name__} of promptccd, got {type(value).__module__}."
-                f"{type(value).__qualname__}: give {instead}."
-            )
+_KINDS = {  # arguments that transformers' own Trainer would accept too, and what to give instead
+    "model": (CategoryDiscoveryModel, "PromptCCDModel.from_pretrained(BACKBONE)"),
+    "args": (TrainingArguments, "promptccd.TrainingArguments, which is not transformers'"),
+    "stages": (StageStream, "StageStream.from_dataset(DATASET, class_blocks=[...])"),
+}
 
 
 class CategoryDiscoveryTrainer:
@@ -116,7 +101,12 @@ class CategoryDiscoveryTrainer:
         method: str | None = None,
         conflicting_labels: Literal["refuse", "drop"] | None = None,
     ):
-        _require_kinds(model, args, stages)
+        for (name, (kind, instead)), value in zip(_KINDS.items(), (model, args, stages), strict=True):
+            if not isinstance(value, kind):
+                raise ConfigurationError(
+                    f"Expected {name} to be a {kind.__name__} of promptccd, got {type(value).__module__}."
+                    f"{type(value).__qualname__}: give {instead}."
+                )
         if stages.split.seed != args.seed:
             raise ConfigurationError(
                 f"The stages were cut with seed {stages.split.seed}, and TrainingArguments has seed {args.seed}: one "
@@ -132,13 +122,12 @@ class CategoryDiscoveryTrainer:
             model=_model_arguments(model, self.run, method),
             training=args,
         )
-        self._given, self._accelerator = model, None
+        self._given = model
 
-    @property
+    @cached_property
     def accelerator(self) -> Accelerator:
         """The device and precision of the training."""
-        self._accelerator = self._accelerator or accelerator_for(self.args)
-        return self._accelerator
+        return accelerator_for(self.args)
 
     def train(self) -> ContinualScore:
         """Train all stages; finished ones stay, and an interrupted one is resumed.
@@ -182,12 +171,11 @@ class CategoryDiscoveryTrainer:
             test_images=self.eval_dataset,
             image_cache=self.args.image_cache,
         )
-        score = evaluation.evaluate(protocol, options)
-        tracking = Tracking(self.accelerator, self.run)
-        last = evaluation.num_stages - 1
-        state = RunState(self.run.path, len(self.stages), self.accelerator.is_main_process, last)
-        listeners = Callbacks(self.args, state, StopRequest(), [tracking, *self.callbacks])
+        score, tracking = evaluation.evaluate(protocol, options), Tracking(self.accelerator, self.run)
+        is_main, last = self.accelerator.is_main_process, evaluation.num_stages - 1
+        state = RunState(self.run.path, len(self.stages), is_main, last)
         tracking.start(self.args, state)
+        listeners = Callbacks(self.args, state, StopRequest(), [tracking, *self.callbacks])
         listeners.call("on_evaluate", metrics=score.metrics())
         return score
 
@@ -204,15 +192,15 @@ class CategoryDiscoveryTrainer:
             RunError: no stage is finished, or one is damaged.
             HubError: the Hub cannot be reached or refuses.
         """
-        return push_run(
-            self.run,
-            namespace=namespace or self.args.hub_namespace,
-            private=self.args.hub_private if private is None else private,
-        )
+        private = self.args.hub_private if private is None else private
+        return push_run(self.run, namespace=namespace or self.args.hub_namespace, private=private)
 
     def _train(self, stages: StageStream) -> ContinualScore:
         if self.recipe.model.backbone == str(self.run.backbone):
-            self._keep_backbone()
+            if self.accelerator.is_main_process:
+                with FolderLock(self.run.path):
+                    self._keep_backbone()
+            self.accelerator.wait_for_everyone()
         score = train_recipe(self.recipe, self.accelerator, stages=stages, callbacks=self.callbacks)
         finished = [stage.index for stage in stages if self.run.stage(stage.index).exists()]
         if finished:
@@ -221,17 +209,14 @@ class CategoryDiscoveryTrainer:
 
     def _keep_backbone(self) -> None:
         """Write the backbone of the given model into the run, or make sure that it is the one stored there."""
-        model, place = self._given, self.run.backbone
-        if self.accelerator.is_main_process:
-            with FolderLock(self.run.path):
-                if not trusted(place):
-                    write_directory(place, lambda folder: model.backbone.save_pretrained(folder))
-                elif not _is_stored_in(model, place):
-                    raise RunError(
-                        f"The run in {self.run.path} was begun with another backbone than this model has: load the "
-                        f"model from {place}, or give another output_dir."
-                    )
-        self.accelerator.wait_for_everyone()
+        backbone, place = self._given.backbone, self.run.backbone
+        if not trusted(place):
+            write_directory(place, backbone.save_pretrained)
+        elif not _is_stored_in(self._given, place):
+            raise RunError(
+                f"The run in {self.run.path} was begun with another backbone than this model has: load the model from "
+                f"{place}, or give another output_dir."
+            )
 
 
 def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> DataArguments:
@@ -239,15 +224,14 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
     values: dict[str, Any] = {"dataset": IN_MEMORY, "conflicting_labels": conflicting_labels}
     split, source = stages.split, stages.source
     if source is None:
-        values |= {"cuts": [list(row) for row in split.cuts] or None, "split_rule": split.rule}
+        values |= {"cuts": split.cuts or None, "split_rule": split.rule}
     else:
-        parameters = inspect.signature(StageStream.from_dataset).parameters
-        known = DataArguments.__dataclass_fields__
-        values |= {
-            name: value
-            for name, value in source.options.items()
-            if name in known and value != parameters[name].default
-        }
+        parameters, known = (
+            inspect.signature(StageStream.from_dataset).parameters,
+            DataArguments.__dataclass_fields__,
+        )
+        given = {name: value for name, value in source.options.items() if name in known}
+        values |= {name: value for name, value in given.items() if value != parameters[name].default}
         if isinstance(source.dataset, str):
             values["dataset"] = source.dataset
     for name in {"unlabelled", "labels"} & values.keys():
@@ -257,63 +241,55 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
     return build_section("data", DataArguments, {**values, "class_blocks": [*map(int, split.class_blocks)]})
 
 
-_DERIVED_FIELDS = {"vision_config", "precision"}  # these follow from the backbone and the training
-
-
 def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: str | None) -> ModelArguments:
     """The model section of a recipe for a model over a pretrained backbone.
 
     Its head and prompts do not count: a run draws them from its seed. The run keeps a backbone that differs from the
     one the model was loaded from.
     """
-    kind, config = type(model), model.config
+    kind, config = type(model).__name__, model.config
     variant = method or config.model_type
-    if method_named(variant).model is not kind:
+    wanted = method_named(variant).model
+    if wanted is not type(model):
         raise ConfigurationError(
-            f"Method {variant!r} trains a {method_named(variant).model.__name__}, got a {kind.__name__}: give one of "
-            "those, or name its method."
+            f"Method {variant!r} trains a {wanted.__name__}, got a {kind}: give one of those, or name its method."
         )
     if config.stage is not None:
         raise ConfigurationError(
-            f"This {kind.__name__} has finished stage {config.stage}, and a training begins with a bare backbone: give "
-            f"{kind.__name__}.from_pretrained(<backbone>). A run that was begun resumes by itself in its output_dir."
+            f"This {kind} has finished stage {config.stage}, and a training begins with a bare backbone: give "
+            f"{kind}.from_pretrained(<backbone>). A run that was begun resumes by itself in its output_dir."
         )
+    place: str | None = config.name_or_path
+    try:
+        is_unchanged = bool(place) and find_model(place).is_backbone and _is_stored_in(model, place)
+    except (OSError, ValueError):  # a folder that is gone, or a Hub that cannot be asked
+        is_unchanged = False
+    bundled = {path: name for name, path in BUNDLED.items()}
     memory = 2 * model.get_memory_footprint()
     return ModelArguments(
         variant=variant,
-        backbone=_loaded_from(model) or str(run.backbone),
+        backbone=bundled.get(place, place) if is_unchanged else str(run.backbone),
         options=_non_default_fields(model),
         max_model_bytes=memory if memory > MAX_MODEL_BYTES else None,
     )
 
 
 def _non_default_fields(model: CategoryDiscoveryModel) -> dict[str, Any]:
-    """Fields of the model's configuration that differ from their defaults."""
-    known, usual = {*PreTrainedConfig.__dataclass_fields__, *_DERIVED_FIELDS}, type(model.config)()
-    own = {
-        name: getattr(model.config, name) for name in model.config.__dataclass_fields__ if name not in known
-    }
-    return {name: value for name, value in own.items() if value != getattr(usual, name)}
+    """Fields of the model's configuration that differ from their defaults.
 
-
-def _loaded_from(model: CategoryDiscoveryModel) -> str | None:
-    """Where the model's backbone was loaded from, if that is a bare backbone and has not changed since."""
-    place: str = model.config.name_or_path
-    try:
-        is_bare = bool(place) and find_model(place).is_backbone
-        found = is_bare and _is_stored_in(model, place)
-    except (OSError, ValueError):  # a folder that is gone, or a Hub that cannot be asked
-        found = False
-    names = {path: name for name, path in BUNDLED.items()}
-    return names.get(place, place) if found else None
+    ``vision_config`` and ``precision`` follow from the backbone and the training.
+    """
+    config, usual = model.config, type(model.config)()
+    known = {*PreTrainedConfig.__dataclass_fields__, "vision_config", "precision"}
+    names = [name for name in config.__dataclass_fields__ if name not in known]
+    return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(usual, name)}
 
 
 def _is_stored_in(model: CategoryDiscoveryModel, place: str | Path) -> bool:
     """Whether the bare backbone in a folder or repository equals the model's, value by value."""
-    memory = 2 * model.get_memory_footprint()
-    stored = type(model).from_pretrained(
-        place, dtype=torch.float32, max_model_bytes=max(memory, MAX_MODEL_BYTES), **_non_default_fields(model)
-    )
+    memory = max(2 * model.get_memory_footprint(), MAX_MODEL_BYTES)
+    options = _non_default_fields(model)
+    stored = type(model).from_pretrained(place, dtype=torch.float32, max_model_bytes=memory, **options)
     own, there = model.backbone.state_dict(), stored.backbone.state_dict()
     return own.keys() == there.keys() and all(
         value.shape == there[name].shape and torch.equal(value.cpu(), there[name].to(value.dtype))

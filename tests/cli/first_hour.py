@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "start.md")
+OTHER_PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 
 class Mistake(NamedTuple):
@@ -45,6 +46,7 @@ def said_in_text(page: Path) -> list[str]:
 OF_OTHERS = {
     "make demo": "tests/docs/test_pages.py runs what it does",
     "make test": "the suite itself",
+    "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu": "pip",
     "pip install -c constraints.txt .": "pip",
 }
 
@@ -57,7 +59,7 @@ MERGE = "promptccd categories groups/ merge 1 2"
 UNDO = "promptccd categories groups/ undo"
 LIST = "promptccd categories groups/ list"
 DEMO = "pip install -c constraints.txt '.[space]' '&&' promptccd demo"
-TRAIN = "promptccd train my_photos/ --class_blocks 12 4 4"
+TRAIN = "promptccd train my_photos/ --class_blocks 12 4 4 --backbone photographs"
 TRAIN_MINE = "promptccd train my_photos/ --class_blocks 2 1 1 --backbone photographs --epochs 8"
 STREAMS = "promptccd train labelled/ --unlabelled week01/ week02/"
 MORE = "promptccd train runs/promptccd-labelled --unlabelled week03/"
@@ -65,6 +67,7 @@ TRAIN_PAPER = "promptccd train --config promptccd-cifar100 --epochs 100 --seed 7
 EVALUATE = "promptccd evaluate runs/promptccd-cifar100"
 REPORT = "promptccd report runs/promptccd-cifar100 --out report/"
 PREDICT = "promptccd predict runs/promptccd-cifar100/stage3 my_images/"
+PREDICT_NEW = "promptccd predict runs/promptccd-labelled new_photos/"
 PREDICT_MINE = "promptccd predict runs/promptccd-my_photos/stage2 my_photos/"
 REPORT_MINE = "promptccd report runs/promptccd-my_photos --out report/"
 GROUP_TRAINED = "promptccd discover runs/promptccd-my_photos/stage2 my_photos/ --out found/"
@@ -260,6 +263,7 @@ MISTAKES = [
         PREDICT, "promptccd predict photographs my_photos/",
         "photographs", "promptccd discover photographs IMAGES --out groups/",
     ),
+    Mistake(PREDICT_NEW, "promptccd predict runs/promptccd-labelld my_photos/", "runs/promptccd-labelld", "--help"),
     Mistake(
         PREDICT_MINE, "promptccd predict runs/promptccd-my_photos/stage3 my_photos/",
         "stage3", "runs/promptccd-my_photos/stage2",

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from promptccd.cli.main import COMMANDS, command_parser, main, parse
-from tests.cli.first_hour import MISTAKES, OF_OTHERS, PAGES, TRAIN_PAPER, Mistake, commands_of, said_in_text
+from tests.cli.first_hour import (
+    MISTAKES,
+    OF_OTHERS,
+    OTHER_PAGES,
+    PAGES,
+    TRAIN_PAPER,
+    Mistake,
+    commands_of,
+    said_in_text,
+)
 from tests.discovery.conftest import write_pictures
 
 SIZES = [
@@ -135,7 +144,7 @@ def test_commands_within_sentences_parse(page: Path) -> None:
 
 
 def test_no_row_is_of_a_command_that_is_on_no_page() -> None:
-    shown = {command for page in PAGES for command in commands_of(page)}
+    shown = {command for page in (*PAGES, *OTHER_PAGES) for command in commands_of(page)}
     assert {mistake.of for mistake in MISTAKES} | set(OF_OTHERS) <= shown
 
 

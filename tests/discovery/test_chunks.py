@@ -305,7 +305,7 @@ def test_killed_processes_change_no_byte(stage0, mixed, alone, tmp_path, caplog,
 
 @pytest.mark.slow
 def test_a_signal_ends_the_processes_and_what_they_made_stays(stage0, mixed, tmp_path):
-    """Without copies that are turned otherwise: of these the first that is looked at counts, see docs/fleet.md."""
+    """Without rotated copies, whose representative may differ: see docs/how_to/many_photographs.md."""
     album, out, whole = (tmp_path / name for name in ("album", "out", "whole"))
     shutil.copytree(mixed, album)
     (album / "8-turned.jpg").unlink()

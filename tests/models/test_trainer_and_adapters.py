@@ -1,4 +1,4 @@
-"""transformers' Trainer and peft, by the blocks of docs/models.md, over finished stages."""
+"""transformers' Trainer and peft, by the blocks of docs/how_to/transformers.md, over finished stages."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dic
 
 def written() -> list[str]:
     """The two blocks; a run of a test is said nowhere and stays on the CPU."""
-    found = blocks(section("Trainer and adapters", "docs/models.md"), "python")
+    found = blocks(section("Trainer and adapters", "docs/how_to/transformers.md"), "python")
     assert len(found) == 2
     return [each.replace('"out",', '"out", report_to=[], use_cpu=True, disable_tqdm=True,') for each in found]
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import math
 from pathlib import Path
@@ -15,7 +16,7 @@ from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 from promptccd.evaluation.tables import ABSENT, count_texts, over_runs, score_table, spread_text
-from promptccd.reports import GridFigure, csv_text, render_page, safe_cell, write_comparison
+from promptccd.reports import csv_text, render_page, safe_cell, write_comparison
 from promptccd.reports.cards import thumbnail
 from promptccd.reports.charts import TOP, bar_chart, heat_map, line_chart, nice_ticks, shortened
 from promptccd.reports.compare import signed, stage_table
@@ -178,7 +179,7 @@ def test_known_and_novel_by_hand() -> None:
     }]  # fmt: skip
     sizes = category_sizes(run)
     assert sizes[["true", "found"]].fillna(-1).to_numpy().tolist() == [[0, 0], [1, 3], [2, -1], [-1, 1]]
-    assert matched_order(run, 1) == ([0, 1, 2], [0, 3, 1])
+    assert matched_order(sizes) == ([0, 1, 2], [0, 3, 1])
     assert confusion(run)["images"].tolist() == [10, 4, 8, 2]
     assert forgotten([90.0, 95.0, 80.0]) == 15
     assert forgotten([80.0, 90.0]) == -10
@@ -194,10 +195,9 @@ def scores(*values: float) -> list[ContinualScore]:
 @pytest.mark.moderate
 def test_a_comparison_needs_scores_alone(tmp_path: Path, visit: Visit) -> None:
     hostile = "<b onmouseover=alert(1)>b</b>"
-    grid = GridFigure(
-        "Spectrum", "category ratio", ["0.2", "0.8"], "sample ratio", ["0.5", "0.9"],
-        {"a": [[50.0, 60.0], [70.0, None]], hostile: [[1.0, 2.0], [3.0, math.nan]]},
-    )  # fmt: skip
+    names = ["config", "category ratio", "sample ratio"]
+    grid = pd.DataFrame(itertools.product(["a", hostile], ["0.8", "0.2"], ["0.5", "0.9"]), columns=names)
+    grid["all"] = values = [50.0, 60.0, 70.0, math.nan, 1.0, 2.0, 3.0, math.nan]
     page = write_comparison(
         {"a": scores(50, 60), hostile: scores(70)}, tmp_path / "deep" / "out", title="T", grid=grid
     )
@@ -210,16 +210,8 @@ def test_a_comparison_needs_scores_alone(tmp_path: Path, visit: Visit) -> None:
         15.0,
         None,
     )
-    assert [row["value"] for row in report["sections"]["grid"]] == [
-        50.0,
-        60.0,
-        70.0,
-        None,
-        1.0,
-        2.0,
-        3.0,
-        None,
-    ]
+    shown = [None if math.isnan(value) else value for value in values]
+    assert [row["all"] for row in report["sections"]["grid"]] == shown
     assert hostile not in page.read_text()
     visit.page.goto(page.as_uri())
     assert visit.page.locator("#grid .cell").count() == 6

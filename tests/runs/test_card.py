@@ -68,14 +68,14 @@ def card_of(
     return written_card(run, config, corrections=corrections)
 
 
-def unmade_run(recipe: Recipe, images: list[dict], results: ContinualScore | None) -> Any:
+def unmade_run(recipe: Recipe, images: list[dict], results: ContinualScore) -> Any:
     """A run that has records and no folder."""
     run = RunDirectory("my-run")
     return SimpleNamespace(
         path=run.path,
         name=run.name,
         recipe=recipe,
-        results=results,
+        results_up_to=lambda stage: results,
         fetched={},
         manifest={"licence": asdict(OWN)},
         read=lambda name: {"stages": images},
@@ -362,7 +362,7 @@ def test_names_cannot_end_the_block_and_long_lists_end() -> None:
     config = VARIANTS["promptccd"].config_class(
         stage=0, num_known=140, category_ids=list(range(140)), category_names=names
     )
-    card = written_card(unmade_run(recipe, [], None), config)
+    card = written_card(unmade_run(recipe, [], ContinualScore("cacc", [])), config)
     assert "... and 90 more" in card
     assert card.splitlines().count(END) == 1
     assert merge_card(card, card) == card

@@ -20,7 +20,7 @@ from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings, split_values
 from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
-from promptccd.reports import OwnImages, SweepCell, collect_sweep, grid_keys, plan_cells, run_sweep
+from promptccd.reports import OwnImages, SweepCell, SweepResult, collect_sweep, plan_cells, run_sweep
 from promptccd.reports.engines import Engine, Job
 from promptccd.reports.sweep import CellWork, score_baselines
 from promptccd.runs import RunDirectory, train_run
@@ -121,8 +121,7 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
     assert plan(recipes, tmp_path, seeds=(1,), settings=odd)[0].name == (
         "tiny-cuts=0.7,1.0_1.0-split=.._ab_train-seed1"
     )
-    assert grid_keys(settings) is None
-    assert grid_keys({"a": [1, 2], "b": [1], "c": [3, 4]}) == ("a", "c")
+    assert SweepResult(cells, {}, {}, has_baselines=False).grid(settings) is None  # one field has two values
 
 
 @pytest.mark.parametrize(
@@ -301,7 +300,7 @@ def test_a_failed_cell_stops_no_other(recipes: Path, tmp_path: Path, capsys) -> 
     failed = "tiny-learning_rate=1e+30-kmeans_restarts=1-seed2"
     assert f"missing: {failed}: DivergedError: " in printed.out
     assert f"4 of 8 cells failed: {failed.replace('seed2', 'seed1')}, {failed}" in printed.err
-    assert f"Missing: {failed}" in table
+    assert f"missing: {failed}: DivergedError" in table
     averages = [
         RunDirectory(tmp_path / "out" / f"{finished}-seed{seed}").results.average["all"]  # type: ignore[union-attr]
         for seed in (1, 2)
@@ -315,9 +314,12 @@ def test_a_failed_cell_stops_no_other(recipes: Path, tmp_path: Path, capsys) -> 
     )
     assert f"| {finished} | {mean:.1f} ± {std:.1f} |" in table
     record = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert record["grid"]["means"]["tiny"]["all"][0] == [None, None]
-    assert record["grid"]["means"]["tiny"]["all"][1][1] == pytest.approx(mean, abs=1e-3)
-    assert (record["grid"]["row_key"], record["grid"]["columns"]) == ("training.learning_rate", [1, 2])
+    fields = ["config", "training.learning_rate", "training.kmeans_restarts"]
+    assert [[row[name] for name in fields] for row in record["grid"]] == [
+        ["tiny", rate, restarts] for rate in ("1e+30", "0.05") for restarts in ("1", "2")
+    ]
+    assert [row["all"] for row in record["grid"][:2]] == [None, None]
+    assert record["grid"][3]["all"] == pytest.approx(mean, abs=1e-3)
     baselines = [name for name in record["baselines"] if name.startswith(("raw pixels", "frozen backbone"))]
     assert len(baselines) == 4  # clustered with one restart and with two
     assert [len(record["baselines"][name]) for name in baselines] == [2] * 4

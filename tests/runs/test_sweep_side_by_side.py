@@ -102,7 +102,7 @@ def test_nothing_is_collected_where_nothing_is_finished(recipes: Path, tmp_path:
     assert f"not finished: tiny-seed1: running on {socket.gethostname()} (process {os.getpid()})" in printed
     assert "not finished: tiny-seed2: new" in printed
     table = (tmp_path / "table.md").read_text()
-    assert "Not finished: tiny-seed2: new" in table
+    assert "not finished: tiny-seed2: new" in table
     assert not (tmp_path / "tiny-seed2").exists()
 
 

@@ -15,7 +15,7 @@ from promptccd.reports import plan_cells
 from promptccd.runs import RunDirectory, start
 from promptccd.runs.start import require_whole_patches, rim_not_seen
 from promptccd.runs.train import train_run
-from promptccd.training.accelerator import accelerator_for
+from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 

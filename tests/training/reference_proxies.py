@@ -1,6 +1,6 @@
 """PA-CGCD a second time, as its paper prints it: plain torch in float64 over `Reference`.
 
-Old is told from new by a net on features, as `docs/baselines.md` says, where the paper's also trains the model.
+Old is told from new by a net on features, as `docs/lab/baselines.md` says, where the paper's also trains the model.
 """
 
 import math

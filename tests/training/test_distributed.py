@@ -159,7 +159,7 @@ def test_what_one_process_was_asked_all_are_asked_and_no_device_is(
 def test_processes_wait_for_hours_for_one_that_works_alone(tmp_path: Path) -> None:
     """The first pretrains a backbone, or pushes a stage, while the others are at a barrier."""
     says = (
-        "from promptccd.training.accelerator import accelerator_for; from promptccd.training.options import "
+        "from promptccd.training.devices import accelerator_for; from promptccd.training.options import "
         "TrainingArguments; import torch.distributed as dist; accelerator_for(TrainingArguments()); "
         "print(dist.group.WORLD._get_backend(__import__('torch').device('cpu')).options._timeout)"
     )

@@ -27,8 +27,7 @@ from promptccd.data.loaders import workers_for
 from promptccd.methods import METHODS, processes
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training import stage_trainer
-from promptccd.training.accelerator import accelerator_for, log_device
-from promptccd.training.devices import reproducible
+from promptccd.training.devices import accelerator_for, log_device, reproducible
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe

@@ -29,7 +29,7 @@ from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContex
 from promptccd.runs import train_run
 from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
-from promptccd.training.accelerator import accelerator_for
+from promptccd.training.devices import accelerator_for
 from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments, cosine_rate
 from promptccd.training.recipe import Recipe

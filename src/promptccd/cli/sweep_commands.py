@@ -3,116 +3,89 @@
 import argparse
 import json
 import logging
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptccd import evaluation, reports, runs
+from promptccd import evaluation, reports
 from promptccd.cli.options import MOST_SEED, MOST_WORKERS, PLUGIN, Parser, declare, show, whole_number
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
 from promptccd.disk import make_inside, write_file
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
-from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.reports.table_parts import paper_tables
 from promptccd.training.recipe import known_fields, recipe_folder
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
-    from promptccd.evaluation.tables import Grid
     from promptccd.reports import ProtocolScoring, SweepCell, SweepResult
     from promptccd.reports.engines import Engine
+    from promptccd.reports.page import JsonRecord
     from promptccd.reports.paper_tables import TablePlan
 
 
 logger = logging.getLogger(__name__)
 
 
-def sweep_text(result: "SweepResult") -> str:
-    """The comparison, and what is missing from it."""
-    compared = [comparison_table(_counted(result))] if result.groups else []
-    return "\n".join([*compared, *_missing(result)])
+def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """All of it as JSON types: rows per stage and cell, averages, failures, and the grid of two fields."""
+    cells = [
+        {
+            "cell": cell.name,
+            "variant": cell.variant,
+            "config": cell.config,
+            "settings": dict(cell.settings),
+            "seed": cell.recipe.training.seed,
+            **(result.scores[cell.name].to_dict() if cell.name in result.scores else {}),
+        }
+        for cell in result.cells
+    ]
+    grid, groups = result.grid(settings), result.groups
+    averages = reports.records(evaluation.variant_averages(groups).round(4)) if groups else []
+    return {
+        "unit": "percent",
+        "averages": averages,
+        "cells": cells,
+        "baselines": {name: [each.to_dict() for each in scores] for name, scores in result.baselines.items()},
+        "failures": dict(result.failures),
+        "unfinished": dict(result.unfinished),
+        "grid": None if grid is None else reports.records(grid),
+    }
+
+
+def write_page(result: "SweepResult", settings: Mapping[str, Sequence[Any]], out: Path) -> None:
+    """Write the comparison as a page, into ``report`` of the sweep's folder."""
+    costs: dict[str, list[Any]] = {}
+    for cell in result.cells:
+        if cell.name in result.scores:
+            costs.setdefault(cell.variant, []).append(reports.stage_costs(cell.run.manifest))
+    facts = {
+        "recipes": ", ".join(dict.fromkeys(cell.config for cell in result.cells)),
+        "seeds": ", ".join(dict.fromkeys(str(cell.recipe.training.seed) for cell in result.cells)),
+        "missing": ", ".join(result.failures),
+        "not finished": ", ".join(result.unfinished),
+    }
+    reports.write_comparison(
+        result.groups,
+        make_inside(out, "report"),
+        title=f"Sweep {out.absolute().name}",
+        facts={name: text for name, text in facts.items() if text},
+        grid=result.grid(settings),
+        costs=costs,
+    )
+
+
+def _write_tables(out: Path, record: Mapping[str, Any], text: str, rows: "Sequence[JsonRecord]") -> None:
+    """Write ``table.md``, ``table.csv`` and ``results.json``."""
+    write_file(out / "table.md", text + "\n")
+    write_file(out / "table.csv", reports.csv_text(list(rows[0]) if rows else [], rows))
+    write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
 
 
 def _missing(result: "SweepResult") -> list[str]:
     missing = [f"missing: {name}: {why.splitlines()[-1]}" for name, why in result.failures.items()]
     return missing + [f"not finished: {name}: {state}" for name, state in result.unfinished.items()]
-
-
-def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """All of it as JSON types: rows per stage and cell, averages, failures, and the grid of two fields."""
-    keys = reports.grid_keys(settings)
-    return {
-        "unit": "percent",
-        "averages": reports.records(evaluation.variant_averages(result.groups).round(4))
-        if result.groups
-        else [],
-        "cells": [
-            {
-                "cell": cell.name,
-                "variant": cell.variant,
-                "config": cell.config,
-                "settings": dict(cell.settings),
-                "seed": cell.seed,
-                **(result.scores[cell.name].to_dict() if cell.name in result.scores else {}),
-            }
-            for cell in result.cells
-        ],
-        "baselines": {
-            name: [score.to_dict() for score in scores] for name, scores in result.baselines.items()
-        },
-        "failures": dict(result.failures),
-        "unfinished": dict(result.unfinished),
-        "grid": None if keys is None else _grid(result, keys, settings),
-    }
-
-
-def write_tables(result: "SweepResult", record: Mapping[str, Any], out: Path) -> None:
-    """Write ``table.md``, ``table.csv`` and ``results.json``."""
-    (_, *parts), rows = evaluation.average_grid(_counted(result)) if result.groups else (["", *PARTS], [])
-    missing = [f"\nMissing: {name}" for name in result.failures]
-    missing += [f"\nNot finished: {name}: {state}" for name, state in result.unfinished.items()]
-    write_file(out / "table.md", "\n".join([evaluation.markdown((["", *parts], rows)), *missing]) + "\n")
-    header = ["variant", "runs", *(f"{part}{what}" for part in PARTS for what in ("", "_std"))]
-    write_file(out / "table.csv", reports.csv_text(header, record["averages"]))
-    write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
-
-
-def write_page(result: "SweepResult", record: Mapping[str, Any], out: Path) -> None:
-    """Write the comparison as a page, into ``report`` of the sweep's folder."""
-    if not result.groups:
-        return
-    costs: dict[str, list[Any]] = {}
-    for cell in result.cells:
-        if cell.name in result.scores:
-            costs.setdefault(cell.variant, []).append(
-                reports.stage_costs(runs.RunDirectory(cell.path).manifest)
-            )
-    facts = {
-        "recipes": ", ".join(dict.fromkeys(cell.config for cell in result.cells)),
-        "seeds": ", ".join(dict.fromkeys(str(cell.seed) for cell in result.cells)),
-        **({"missing": ", ".join(result.failures)} if result.failures else {}),
-        **({"not finished": ", ".join(result.unfinished)} if result.unfinished else {}),
-    }
-    grid = record["grid"]
-    figure = grid and reports.GridFigure(
-        title=f"{grid['row_key']} and {grid['column_key']}",
-        row_label=grid["row_key"],
-        rows=[str(value) for value in grid["rows"]],
-        column_label=grid["column_key"],
-        columns=[str(value) for value in grid["columns"]],
-        panels={config: means["all"] for config, means in grid["means"].items()},
-    )
-    reports.write_comparison(
-        result.groups,
-        make_inside(out, "report"),
-        title=f"Sweep {out.absolute().name}",
-        facts=facts,
-        grid=figure,
-        costs=costs,
-    )
 
 
 def _counted(result: "SweepResult") -> "dict[str, list[ContinualScore]]":
@@ -122,27 +95,6 @@ def _counted(result: "SweepResult") -> "dict[str, list[ContinualScore]]":
         f"{name} ({len(scores)} of {wanted[name]})" if len(scores) < wanted[name] else name: scores
         for name, scores in result.groups.items()
     }
-
-
-def _grid(
-    result: "SweepResult", keys: tuple[str, str], settings: Mapping[str, Sequence[Any]]
-) -> dict[str, Any]:
-    """Mean All/Old/New over seeds per recipe, rows by the first field and columns by the second."""
-
-    def mean(part: str, *place: Any) -> float | None:
-        cells = [cell for cell in result.cells if (cell.config, *map(cell.settings.get, keys)) == place]
-        scores = [result.scores[cell.name] for cell in cells if cell.name in result.scores]
-        given = [value for score in scores if not math.isnan(value := score.average[part])]
-        return round(sum(given) / len(given), 4) if given else None
-
-    rows, columns = (list(settings[key]) for key in keys)
-    means = {
-        config: {
-            part: [[mean(part, config, row, column) for column in columns] for row in rows] for part in PARTS
-        }
-        for config in dict.fromkeys(cell.config for cell in result.cells)
-    }
-    return {"row_key": keys[0], "rows": rows, "column_key": keys[1], "columns": columns, "means": means}
 
 
 def _declare_sweep(sweep: Parser) -> None:
@@ -247,113 +199,104 @@ def sweep_command(options: argparse.Namespace) -> None:
     _require_fitting(options)
     if options.table:
         return _table_command(options, settings)
-    out = options.out or "runs/sweep"
-    sources: list[Any] = options.config or [
-        reports.OwnImages(options.images, method) for method in options.method or [None]
-    ]
-    cells = reports.plan_cells(sources, options.seeds, settings, out, given_fields(options))
+    out = Path(options.out or "runs/sweep")
+    images = [reports.OwnImages(options.images, method) for method in options.method or [None]]
+    cells = reports.plan_cells(options.config or images, options.seeds, settings, out, given_fields(options))
     if (result := _swept(options, cells, out)) is None:
         return
-    record = sweep_record(result, settings)
-    with reports.locked_tables(Path(out)):
-        write_tables(result, record, Path(out))
-        write_page(result, record, Path(out))
-    show(options, record, lambda: sweep_text(result))
+    record, missing, groups = sweep_record(result, settings), _missing(result), _counted(result)
+    markdown = [evaluation.markdown(evaluation.average_grid(groups))] if groups else []
+    with reports.locked_tables(out):
+        _write_tables(out, record, "\n\n".join([*markdown, *missing]), record["averages"])
+        if groups:
+            write_page(result, settings, out)
+    compared = [comparison_table(groups)] if groups else []
+    show(options, record, lambda: "\n".join([*compared, *missing]))
     _require_whole(result)
 
 
 def _swept(
     options: argparse.Namespace,
     cells: "Sequence[SweepCell]",
-    out: str | Path,
+    out: Path,
     scorings: "Sequence[ProtocolScoring]" = (),
     notes: Sequence[str] = (),
 ) -> "SweepResult | None":
     """What there is of a sweep once it was run, or collected; `None` where only a list or lines were asked for."""
     from promptccd.trainer import train_recipe
 
+    jobs = options.jobs or (1 if options.engine == "local" else max(1, len(cells)))
     if options.dry_run:
-        _list_cells(options, cells, notes)
+        _list_cells(options, cells, jobs, notes)
         return None
     if options.commands:
-        _print_commands(options, cells, out)
+        lines = reports.cell_commands(cells, out, options.plugin)
+        logger.info("%d of %d cells have a line.", len(lines), len(cells))
+        if lines or options.json:
+            show(options, lines, lambda: "\n".join(lines))
         return None
     if options.collect:
         return reports.collect_sweep(cells, baselines=options.baselines)
+    engine: Engine | None = None
+    if options.engine == "slurm":
+        given = dict(each.partition("=")[::2] for each in options.slurm)
+        engine = reports.SlurmEngine(out, given, given.pop("cluster", "slurm"))
+    elif options.engine == "ray":
+        engine = reports.RayEngine(options.cell_gpus or 0.0)
     return reports.run_sweep(
-        cells, out, jobs=_jobs(options, cells), baselines=options.baselines, scorings=scorings, train=train_recipe,
-        engine=_engine(options, out), plugins=options.plugin,
+        cells, out, jobs=jobs, baselines=options.baselines, scorings=scorings, train=train_recipe,
+        engine=engine, plugins=options.plugin,
     )  # fmt: skip
 
 
-def _jobs(options: argparse.Namespace, cells: "Sequence[SweepCell]") -> int:
-    return options.jobs or (1 if options.engine == "local" else max(1, len(cells)))
-
-
-def _engine(options: argparse.Namespace, out: str | Path) -> "Engine | None":
-    """The engine of `--engine`; `None` for processes of this machine."""
-    if options.engine == "slurm":
-        given = dict(each.partition("=")[::2] for each in options.slurm)
-        return reports.SlurmEngine(out, given, given.pop("cluster", "slurm"))
-    if options.engine == "ray":
-        return reports.RayEngine(options.cell_gpus or 0.0)
-    return None
-
-
 def _require_fitting(options: argparse.Namespace) -> None:
-    """Refuse options that belong to the other kind of sweep, or to another engine."""
-    for name, engine, given in (
-        ("--slurm", "slurm", options.slurm),
-        ("--cell-gpus", "ray", options.cell_gpus),
+    """Refuse, with a `ConfigurationError`, options of the other kind of sweep, or of another engine."""
+    odd = [each for each in options.slurm if not all(each.partition("="))]
+    of_table = options.methods or options.datasets or options.small
+    not_of_table = options.baselines or options.images or len(options.config or ()) > 1
+    engine = f"and the engine is {options.engine}."
+    for is_wrong, message in (
+        (options.slurm and options.engine != "slurm", f"--slurm belongs to --engine slurm, {engine}"),
+        (options.cell_gpus and options.engine != "ray", f"--cell-gpus belongs to --engine ray, {engine}"),
+        (odd, f"Expected --slurm KEY=VALUE, got {''.join(odd[:1])!r}."),
+        (
+            of_table and not options.table,
+            "--methods, --datasets and --small belong to --table, which is not given.",
+        ),
+        (
+            not options.table and bool(options.config) == bool(options.images),
+            "Expected one of a folder of your images, --config with recipes, and --table with a table of the paper.",
+        ),
+        (
+            options.table and not_of_table,
+            "--table has no images of yours, one folder of recipes as --config, and no --baselines.",
+        ),
+        (
+            options.method and not options.images,
+            f"--method {' '.join(options.method or ())} is for images of your own: give a folder.",
+        ),
     ):
-        if given and options.engine != engine:
-            raise ConfigurationError(
-                f"{name} belongs to --engine {engine}, and the engine is {options.engine}."
-            )
-    if odd := [each for each in options.slurm if not all(each.partition("="))]:
-        raise ConfigurationError(f"Expected --slurm KEY=VALUE, got {odd[0]!r}.")
-    if options.table is None:
-        if options.methods or options.datasets or options.small:
-            raise ConfigurationError(
-                "--methods, --datasets and --small belong to --table, which is not given."
-            )
-        if bool(options.config) == bool(options.images):
-            raise ConfigurationError(
-                "Expected one of a folder of your images, --config with recipes, and --table with a table of the paper."
-            )
-    elif options.baselines or options.images or len(options.config or ()) > 1:
-        raise ConfigurationError(
-            "--table has no images of yours, one folder of recipes as --config, and no --baselines."
-        )
-    if options.method and not options.images:
-        raise ConfigurationError(
-            f"--method {' '.join(options.method)} is for images of your own: give a folder."
-        )
+        if is_wrong:
+            raise ConfigurationError(message)
 
 
-def _list_cells(options: argparse.Namespace, cells: "Sequence[SweepCell]", notes: Sequence[str] = ()) -> None:
-    gpus = reports.visible_devices()[: _jobs(options, cells)]
-    device = f"GPU {' or '.join(gpus)}" if gpus else "CPU"
-    found = reports.states_of(cells)
-    states = [
+def _list_cells(
+    options: argparse.Namespace, cells: "Sequence[SweepCell]", jobs: int, notes: Sequence[str]
+) -> None:
+    gpus = reports.visible_devices()[:jobs]
+    device, states = f"GPU {' or '.join(gpus)}" if gpus else "CPU", reports.states_of(cells)
+    rows = [
         {
             "cell": cell.name,
-            "state": found[cell.name],
-            "device": "" if found[cell.name] == "finished" else device,
+            "state": states[cell.name],
+            "device": "" if states[cell.name] == "finished" else device,
             "settings": cell.settings,
         }
         for cell in cells
     ]
-    rows = [[row["cell"], row["state"], row["device"]] for row in states]
     header = ["cell", "state", "device"]
-    show(options, states, lambda: "\n".join([table(header, rows), f"{len(cells)} cells", *notes]))
-
-
-def _print_commands(options: argparse.Namespace, cells: "Sequence[SweepCell]", out: str | Path) -> None:
-    lines = reports.cell_commands(cells, out, options.plugin)
-    logger.info("%d of %d cells have a line.", len(lines), len(cells))
-    if lines or options.json:
-        show(options, lines, lambda: "\n".join(lines))
+    shown = [[row[name] for name in header] for row in rows]
+    show(options, rows, lambda: "\n".join([table(header, shown), f"{len(cells)} cells", *notes]))
 
 
 def _require_whole(result: "SweepResult") -> None:
@@ -377,20 +320,15 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     tables, notes = reports.layout(records), reports.remarks(entries, records) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
     record = {**facts, "unit": "percent", "rows": records, "remarks": notes}
+    texts = [f"**{title}**\n\n{evaluation.markdown(grid)}" for title, grid in tables.items()]
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
     with reports.locked_tables(out):
-        write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
-        write_file(out / "table.md", "\n\n".join([*map(_markdown, tables, tables.values()), *notes]) + "\n")
-        write_file(out / "table.csv", reports.csv_text(list(records[0]), records))
+        _write_tables(out, record, "\n\n".join([*texts, *notes]), records)
         reports.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
     _require_whole(result)
-
-
-def _markdown(title: str, grid: "Grid") -> str:
-    return f"**{title}**\n\n{evaluation.markdown(grid)}"
 
 
 def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> "TablePlan":

@@ -4,9 +4,9 @@ Letters: N features, D width, d width after projection, K categories.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,23 +84,8 @@ class CountEstimate:
         return f"{self.count} ({self.low} to {self.high}, within {self.margin})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON; they are the arguments of the class."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "CountEstimate":
-        """The inverse of `to_dict`.
-
-        Raises:
-            DataError: a key is missing or unknown.
-        """
-        expected = {field.name for field in fields(cls)}
-        if set(values) != expected:
-            raise DataError(
-                f"Expected the keys {sorted(expected)} of an estimated count, got {sorted(values)}: "
-                "write it with to_dict of this version."
-            )
-        return cls(**values)
 
 
 START_FACTORS = (1.0, 1.25, 1.5, 2.0)
@@ -121,7 +106,7 @@ def estimate_by_split_merge(
     The paper starts from the number of known categories. From there alone the search may miss a small new category
     that lies in two old ones, so it also starts from more, and the highest log posterior wins.
 
-    The range holds the results of other starts, and of merging the cheapest disjoint pairs of nearest clusters or
+    The range includes the results of other starts, and of merging the cheapest disjoint pairs of nearest clusters or
     splitting the cheapest clusters, as long as the log posterior falls by at most 0.01 nats per feature value: of the
     points that are merged or split, or of all points for another start. It tells how flat the score is, not how right
     the prior is.
@@ -222,11 +207,9 @@ def estimate_as_taught(
     """
     if not PRIORS[prior].scales:
         return estimate_categories(features, start, fixed=fixed, seed=seed, prior=prior)
-    calibration = calibrate(labelled, labels, seed, prior=prior)
-    estimate = estimate_categories(
-        features, start, fixed=fixed, seed=seed, prior=prior, scale=calibration.scale
-    )
-    return calibration.widened(estimate, len(fixed[fixed >= 0].unique()))
+    learned = calibrate(labelled, labels, seed, prior=prior)
+    estimate = estimate_categories(features, start, fixed=fixed, seed=seed, prior=prior, scale=learned.scale)
+    return learned.widened(estimate, len(fixed[fixed >= 0].unique()))
 
 
 # The features to count, and the prior of every category; None is the paper's.
@@ -250,8 +233,7 @@ def _calibrated(features: Tensor, fixed: Tensor, scale: float) -> Expectation:
     return points.to(features.dtype), _stiff(points.shape[1], scale * float(variance))
 
 
-@dataclass(frozen=True)
-class Prior:
+class Prior(NamedTuple):
     """A prior of categories.
 
     Attributes:
@@ -373,50 +355,32 @@ def calibrate(
 
     def by_split_merge(trial: Trial, scale: float) -> int:
         fixed = torch.cat([trial.labels, trial.labels.new_full((len(trial.unlabelled),), -1)])
-        together = torch.cat([trial.labelled, trial.unlabelled])
-        return estimate_categories(
-            together, trial.known, fixed=fixed, seed=seed, prior=prior, scale=scale
-        ).count
+        both, known = torch.cat([trial.labelled, trial.unlabelled]), trial.known
+        return estimate_categories(both, known, fixed=fixed, seed=seed, prior=prior, scale=scale).count
 
-    best: CountCalibration | None = None
+    count, best = count or by_split_merge, CountCalibration(1.0, (), math.inf)
     for scale in sorted(PRIORS[prior].scales, key=lambda each: abs(math.log(each))):
-        best = _better(best, held_out, scale, count or by_split_merge)
+        off, rates = list[float](), list[float]()
+        for trial in held_out:
+            found = count(trial, scale)
+            off.append(abs(math.log(found / (trial.known + trial.held_out))))
+            rates.append((found - trial.known) / trial.held_out)
+            if sum(off) / len(held_out) >= best.error:  # no better, which saves most counts
+                break
+        else:
+            best = CountCalibration(scale, tuple(rates), sum(off) / len(held_out))
         if best.error == 0:
             break
-    assert best is not None
     return best
-
-
-def _better(
-    best: CountCalibration | None,
-    held_out: Sequence[Trial],
-    scale: float,
-    count: Callable[[Trial, float], int],
-) -> CountCalibration:
-    """The calibration of a scale, or the best so far as soon as the scale cannot be better, which saves most counts."""
-    off: list[float] = []
-    rates: list[float] = []
-    for trial in held_out:
-        found = count(trial, scale)
-        off.append(abs(math.log(found / (trial.known + trial.held_out))))
-        if best is not None and sum(off) / len(held_out) >= best.error:
-            return best
-        rates.append((found - trial.known) / trial.held_out)
-    return CountCalibration(scale, tuple(rates), sum(off) / len(held_out))
 
 
 def trials(features: Tensor, labels: Tensor, seed: int) -> list[Trial]:
     """Trials that hold out some categories of labelled features ``(N, D)``; none with fewer than three categories."""
-    ids, labels = labels.cpu().unique(return_inverse=True)
-    return [
-        _trial(
-            features,
-            labels,
-            min(round(HELD_OUT[number % len(HELD_OUT)] * len(ids)), len(ids) - 2),
-            torch_generator("held-out categories", seed, number),
-        )
-        for number in range(NUM_TRIALS if len(ids) > 2 else 0)
-    ]
+    (ids, labels), made = labels.cpu().unique(return_inverse=True), []
+    for number in range(NUM_TRIALS if len(ids) > 2 else 0):
+        held_out = min(round(HELD_OUT[number % len(HELD_OUT)] * len(ids)), len(ids) - 2)
+        made.append(_trial(features, labels, held_out, torch_generator("held-out categories", seed, number)))
+    return made
 
 
 def _trial(features: Tensor, labels: Tensor, held_out: int, generator: torch.Generator) -> Trial:
@@ -428,11 +392,7 @@ def _trial(features: Tensor, labels: Tensor, held_out: int, generator: torch.Gen
         num_labelled = max(1, len(rows) - max(1, len(rows) // 4)) if place >= held_out else 0
         labelled.append(rows[:num_labelled])
         free.append(rows[num_labelled:])
-    sizes = torch.tensor([len(rows) for rows in labelled[held_out:]])
-    return Trial(
-        features[torch.cat(labelled).to(features.device)],
-        torch.arange(len(sizes)).repeat_interleave(sizes).to(features.device),
-        features[torch.cat(free).to(features.device)],
-        len(sizes),
-        held_out,
-    )
+    sizes, device = torch.tensor([len(rows) for rows in labelled[held_out:]]), features.device
+    of_labelled = torch.arange(len(sizes)).repeat_interleave(sizes).to(device)
+    known, others = (features[torch.cat(rows).to(device)] for rows in (labelled, free))
+    return Trial(known, of_labelled, others, len(sizes), held_out)

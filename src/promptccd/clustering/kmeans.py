@@ -10,7 +10,7 @@ from one matrix product, and changes only for clusters whose members changed.
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -122,11 +122,9 @@ def prepare(
     """The problem, by one pass over the labelled points, of which only sums are kept."""
     sums = points.new_zeros(num_clusters, points.shape[1], dtype=torch.float64)
     counts = torch.bincount(classes, minlength=num_clusters).double()
-    squares = sums.new_zeros(())
-    for block, block_classes in zip(
-        labelled.split(POINTS_PER_BLOCK), classes.split(POINTS_PER_BLOCK), strict=True
-    ):
-        sums.index_add_(0, block_classes, block.double())
+    squares, blocks = sums.new_zeros(()), classes.split(POINTS_PER_BLOCK)
+    for block, of_block in zip(labelled.split(POINTS_PER_BLOCK), blocks, strict=True):
+        sums.index_add_(0, of_block, block.double())
         squares += block.double().square().sum()
 
     mean_point = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
@@ -194,17 +192,13 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
         done = (shift.square() < tol) | (shift == 0) | (iteration == max_iter)
         if not done.any():
             continue
-        centres = restarts.centres[done]
+        ids, centres = restarts.ids[done], restarts.centres[done]
         ended = done.nonzero().flatten().tolist()  # one by one, as views: together they would be a copy
         affinity = torch.stack([restarts.affinity[restart].amax(0) for restart in ended])
         inertia = problem.squares.sum() - 2 * affinity.sum(1, dtype=torch.float64)
         inertia += problem.labelled_inertia(centres)
-        winner = int(inertia.argmin())
-        solutions.append(
-            Solution(
-                float(inertia[winner]), int(restarts.ids[done][winner]), iteration, centres[winner].clone()
-            )
-        )
+        best = int(inertia.argmin())
+        solutions.append(Solution(float(inertia[best]), int(ids[best]), iteration, centres[best].clone()))
         restarts = restarts.only(~done)
         if not len(restarts.ids):
             break
@@ -314,6 +308,7 @@ MAX_BATCH_RESTARTS = 25
 MAX_BATCH_AFFINITIES = 2**22  # affinities (R, K, N) at a time: 16 MB in float32 stay in a CPU's cache
 
 
+@dataclass(eq=False, repr=False)
 class AnchoredKMeans:
     """k-means over labelled and unlabelled points, given apart; labelled points keep their category.
 
@@ -340,27 +335,17 @@ class AnchoredKMeans:
         n_iter_: iterations of the winning restart.
     """
 
-    labels_: Array
-    cluster_centers_: Array
-    cluster_ids_: Array
-    inertia_: float
-    n_iter_: int
-
-    def __init__(
-        self,
-        n_clusters: int,
-        n_init: int = 100,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        random_state: int | None = None,
-        fix_labelled: bool = False,
-    ):
-        self.n_clusters = n_clusters
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.fix_labelled = fix_labelled
+    n_clusters: int
+    n_init: int = 100
+    max_iter: int = 200
+    tol: float = 1e-4
+    random_state: int | None = None
+    fix_labelled: bool = False
+    labels_: Array = field(init=False)
+    cluster_centers_: Array = field(init=False)
+    cluster_ids_: Array = field(init=False)
+    inertia_: float = field(init=False)
+    n_iter_: int = field(init=False)
 
     @torch.no_grad()
     def fit(
@@ -420,9 +405,8 @@ class AnchoredKMeans:
         if self.n_clusters < num_classes:
             warnings.warn(
                 f"n_clusters={self.n_clusters} is below the {num_classes} labelled categories, "
-                f"each of which keeps a cluster: using {num_classes}.",
-                stacklevel=3,
-            )
+                f"each of which keeps a cluster: using {num_classes}.", stacklevel=3,
+            )  # fmt: skip
         return max(self.n_clusters, num_classes)
 
     def _solutions(self, problem: Problem) -> Iterator[Solution]:
@@ -436,12 +420,10 @@ class AnchoredKMeans:
         draws = torch.from_numpy(np.stack([each.random((num_new, trials)) for each in generators]))
 
         size = max(1, min(MAX_BATCH_RESTARTS, MAX_BATCH_AFFINITIES // max(1, num_clusters * num_points)))
+        device, most, tol = problem.points.device, self.max_iter, self.tol
         for ids in torch.arange(num_restarts).split(size):
-            device = problem.points.device
             # The restarts have no name here, which would keep them while the next are made.
-            yield run_lloyd(
-                problem, start(problem, ids.to(device), draws[ids].to(device)), self.max_iter, self.tol
-            )
+            yield run_lloyd(problem, start(problem, ids.to(device), draws[ids].to(device)), most, tol)
 
 
 def _read_labelled(
@@ -480,11 +462,7 @@ def nearest_centres(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def as_features(values: Array, name: str) -> Tensor:
-    """Features as a floating tensor ``(N, D)``, sharing memory where possible.
-
-    Raises:
-        DataError: not two-dimensional, or a row holds NaN or infinity.
-    """
+    """Features as a floating tensor ``(N, D)``, sharing memory where possible; errors are those of `as_matrix`."""
     if not isinstance(values, Tensor):
         values = torch.from_numpy(np.require(values, requirements=["C", "W"]))
     return as_matrix(values if values.dtype in (torch.float32, torch.float64) else values.float(), name)
@@ -494,7 +472,7 @@ def as_matrix(values: Array, name: str) -> Tensor:
     """Features as a tensor ``(N, D)`` of their own type; a file that is mapped stays on disk, and must not be written.
 
     Raises:
-        DataError: as `as_features` does.
+        DataError: not two-dimensional, or a row contains NaN or infinity.
     """
     if not isinstance(values, Tensor):
         with warnings.catch_warnings():

@@ -174,9 +174,8 @@ class SplitMergeResult:
     Attributes:
         labels: ``(N,)`` int64, ``0..count-1``, each with at least one point.
         count: number of clusters.
-        log_posterior: sum over clusters of log Gamma(N_k) + log h_k, in nats: the log probability of the
-            partition and the features, up to a constant.
-        converged: whether the last sweep changed nothing.
+        log_posterior: log probability of the partition and the features, up to a constant; see `log_posterior`.
+        converged: whether one of at most `MAX_SWEEPS` sweeps changed nothing.
     """
 
     labels: Tensor
@@ -197,8 +196,7 @@ def split_and_merge(
     """Split and merge clusters until a sweep changes nothing (the paper's PromptCCD-U; after GPC).
 
     The halves of a cluster replace it, and the union of a pair replaces the pair, with probability min(1, H). (The
-    released code keeps the old clusters in addition to the new ones, so that its count can only grow.) There are at
-    most `MAX_SWEEPS` sweeps.
+    released code keeps the old clusters in addition to the new ones, so that its count can only grow.)
 
     The count depends on the prior as much as on the data. In 768 dimensions the paper's prior keeps isotropic clusters
     of about 30 to 80 points: smaller ones merge, larger ones split, and features whose variance lies in few directions
@@ -273,10 +271,8 @@ def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, fixed: Tenso
 
 def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
     """Rows of pairs ``(P, 2)`` that share no cluster, highest scores first."""
-    used: set[int] = set()
-    chosen = []
-    ends, heights = pairs.tolist(), scores.tolist()
-    for row in sorted(range(len(ends)), key=heights.__getitem__, reverse=True):
+    used, chosen, ends = set[int](), list[int](), pairs.tolist()
+    for row in sorted(range(len(ends)), key=scores.tolist().__getitem__, reverse=True):
         if used.isdisjoint(ends[row]):
             used.update(ends[row])
             chosen.append(row)

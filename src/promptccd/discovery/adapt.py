@@ -37,7 +37,7 @@ from promptccd.methods import StageContext, method_named
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.predict import load_model
-from promptccd.training.accelerator import accelerator_for
+from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest
 from promptccd.training.stage_trainer import StageTrainer
@@ -232,7 +232,7 @@ class AdaptedStage:
             record = parsed_json((newest / RECORD).read_text(encoding="utf-8"))
             if record["asked"] != command["asked"]:
                 return None
-            estimate = CountEstimate.from_dict(record["estimate"])
+            estimate = CountEstimate(**record["estimate"])
             return cls(newest, record["images"], record["begun_with"], estimate)
         except (ValueError, KeyError, TypeError, DataError) as error:
             raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error

@@ -104,7 +104,7 @@ class Rows:
         return self.of_all(self.output.features)
 
     def places(self, which: Tensor) -> Tensor:
-        """An index on the device for a mask of the CPU, ``(B,)``; a mask itself would make the host wait."""
+        """An index on the device for a mask ``(B,)`` of the CPU; a mask itself would make the host wait."""
         return sent(which.nonzero().flatten(), self.bottleneck.device)
 
     def among(self, similarities: Tensor, images: Tensor | slice) -> Tensor:
@@ -124,7 +124,7 @@ class Rows:
 
 
 class Objective:
-    """What one stage minimises; every stage makes a new one.
+    """The losses of one stage; every stage makes a new objective.
 
     A method overrides `losses`, and other methods where it needs them.
 
@@ -136,7 +136,7 @@ class Objective:
         plain_features: computes features ``(N, D)`` of the stage's images without prompts; its argument is the label
             of a progress bar.
         forward_rows: runs the model on training views of given batches, for phases in addition to the epochs. A batch
-            is the epoch that keys its views, and indices of images. Every process takes its share; the objective
+            is the epoch that keys its views, and indices of images. Every process runs its share; the objective
             averages gradients itself.
 
     Attributes:
@@ -236,13 +236,10 @@ class Method:
 
         Their bounds are `promptccd.models.configuration.bounds_of` the configuration, their help is `Method.help_of`.
         """
+        own = {item.name: item for item in fields(self.model.config_class)}
+        stored = {name for name, item in own.items() if STORED.items() <= item.metadata.items()}
         common = {item.name for item in fields(PreTrainedConfig)}
-        own = fields(self.model.config_class)
-        return {
-            item.name: item
-            for item in own
-            if item.name not in common and not STORED.items() <= item.metadata.items()
-        }
+        return {name: item for name, item in own.items() if name not in stored | common}
 
     def help_of(self, option: str) -> str:
         """The text of an option under ``Attributes:`` of the configuration that declares it; empty without one."""
@@ -284,19 +281,19 @@ def load_plugin(place: str) -> Method:
         raise ConfigurationError(f"No plugin {place!r}: give a Python file with a METHOD.")
     # Under the name that `import` gives it, which cards show.
     module = sys.modules.get(path.stem)
-    if module is None or getattr(module, "__file__", None) != str(path):
+    if module is None:
         spec = spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
-        if module is not None:
-            raise ConfigurationError(
-                f"Plugin {place!r} is called like the module {path.stem!r}, which is imported already: rename the file."
-            )
         module = sys.modules[path.stem] = module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[path.stem]
             raise ConfigurationError(f"Plugin {place!r} fails: {type(error).__name__}: {error}") from error
+    elif getattr(module, "__file__", None) != str(path):
+        raise ConfigurationError(
+            f"Plugin {place!r} is called like the module {path.stem!r}, which is imported already: rename the file."
+        )
     found = getattr(module, "METHOD", None)
     if not isinstance(found, Method):
         raise ConfigurationError(

@@ -19,12 +19,7 @@ from promptccd.models.head import BottleneckHead, UnitHead
 
 
 class CosineClassifier(nn.Module):
-    """``logits = unit(f) . unit(w)``, without bias and scale: the largest logit is that of the nearest row.
-
-    Args:
-        num_classes: K, how many rows; 0 before stage 0.
-        width: D, of the features.
-    """
+    """``logits = unit(f) . unit(w)`` of K rows w, none before stage 0: the largest logit is that of the nearest row."""
 
     def __init__(self, num_classes: int, width: int):
         super().__init__()
@@ -157,7 +152,7 @@ class RememberingModel(CategoryDiscoveryModel):
 
 @strict
 class SelfDistillationConfig(ClassifierConfig):
-    """What methods share whose classifier learns from its own prediction of another view.
+    """Options of methods whose classifier learns from its own prediction of another view.
 
     Attributes:
         entropy_weight: epsilon, weight of the term that keeps the mean prediction even over all classes.
@@ -236,21 +231,21 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``distillation``, `evenness_terms`, ``info_nce``; with labels ``classification`` and ``supervised``."""
-        logits = self.model.classifier(rows.features)  # (V, B, K)
+        logits, temperature = (
+            self.model.classifier(rows.features),
+            self.config.student_temperature,
+        )  # (V, B, K)
         contrast = self.contrast(rows)
         parts = {
-            "distillation": self_distillation_loss(
-                logits, self.config.student_temperature, self.teacher_temperature(rows.epoch)
-            ),
+            "distillation": self_distillation_loss(logits, temperature, self.teacher_temperature(rows.epoch)),
             **self.evenness_terms(logits),
             "info_nce": contrast["info_nce"],
         }
         loss = torch.stack(list(parts.values())).sum()
         if rows.labelled is not None:
             which, labels = rows.labelled
-            parts["classification"] = F.cross_entropy(
-                logits[:, which].flatten(0, 1) / self.config.student_temperature, labels.repeat(len(logits))
-            )
+            of_labelled = logits[:, which].flatten(0, 1) / temperature
+            parts["classification"] = F.cross_entropy(of_labelled, labels.repeat(len(logits)))
             parts["supervised"] = contrast["supervised"]
             labelled_loss = parts["classification"] + parts["supervised"]
             loss = torch.lerp(loss, labelled_loss, self.arguments.supervised_weight)

@@ -24,13 +24,6 @@ from promptccd.training.options import TrainingArguments
 logger = logging.getLogger(__name__)
 
 NO_LABEL = -1
-# Similarities that agree to five places are a tie, which the first image wins: the last bit must not decide.
-_ORDERS: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
-    "nearest_centre": lambda points, generator: np.argsort(
-        -(points @ points.mean(0)).round(5), kind="stable"
-    ),
-    "random": lambda points, generator: generator.permutation(len(points)),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +52,10 @@ class Exemplars:
         """The inverse of `to_dict`; a `ValueError` for anything else."""
         try:
             found = cls(**{name: np.array(each, dtype=np.int64) for name, each in values.items()})
+            rows = np.stack(list(vars(found).values()))
         except (AttributeError, TypeError, OverflowError) as error:
             raise ValueError(str(error)) from error
-        if {each.shape for each in vars(found).values()} != {(found.sample_ids.size,)}:
-            raise ValueError("its lists are not of one length.")
-        numbers = np.concatenate([found.category_ids, found.class_ids])
-        if any((each < 0).any() for each in vars(found).values()) or (numbers >= MOST_CATEGORIES).any():
+        if rows.ndim != 2 or (rows < 0).any() or (rows[2:] >= MOST_CATEGORIES).any():
             raise ValueError(
                 f"a number in it is negative, or a category or class not below {MOST_CATEGORIES}."
             )
@@ -97,8 +88,11 @@ class Exemplars:
         points, stage, chosen = features.cpu().double().numpy(), images.stage.index, [np.zeros(0, np.int64)]
         for number in np.setdiff1d(class_ids, [*self.class_ids, *labels, NO_LABEL]).tolist():
             own = np.flatnonzero(class_ids == number)
-            generator = numpy_generator("exemplars", arguments.seed, stage, number)
-            order = _ORDERS[arguments.exemplar_choice](points[own], generator)
+            if arguments.exemplar_choice == "random":
+                order = numpy_generator("exemplars", arguments.seed, stage, number).permutation(len(own))
+            else:  # similarities that agree to five places are a tie: the last bit must not decide
+                near = (points[own] @ points[own].mean(0)).round(5)
+                order = np.argsort(-near, kind="stable")
             share = math.ceil(arguments.exemplar_share * len(own) - 1e-9)  # 0.2 * 35 is a little more than 7
             chosen.append(np.sort(own[order[: min(arguments.exemplars_per_class, share)]]))
         new = np.concatenate(chosen)

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -81,16 +81,11 @@ class MetaGCDObjective(ContrastiveObjective):
         }
         loss = parts["info_nce"]
         if neighbours.any():
-            parts["soft_neighbours"] = soft_neighbour_loss(
-                similarities, closeness, neighbours, self.arguments.temperature_supervised
-            )
-            loss = torch.lerp(loss, parts["soft_neighbours"], self.model.config.neighbour_weight)
-        return {
-            "loss": loss,
-            **parts,
-            "with_neighbours": (count > 0).float().mean(),
-            "neighbours": count.mean(),
-        }
+            temperature, weight = self.arguments.temperature_supervised, self.model.config.neighbour_weight
+            parts["soft_neighbours"] = soft_neighbour_loss(similarities, closeness, neighbours, temperature)
+            loss = torch.lerp(loss, parts["soft_neighbours"], weight)
+        shares = {"with_neighbours": (count > 0).float().mean(), "neighbours": count.mean()}
+        return {"loss": loss, **parts, **shares}
 
     def end_stage(self) -> None:
         """First-order meta-training of the head and the last block, after a labelled stage.
@@ -203,9 +198,8 @@ def soft_neighbour_loss(
     return -(pulled.sum(1) / positive.sum(1)).mean()
 
 
-@dataclass(frozen=True)
-class PseudoSession:
-    """What a session of meta-training sees, as positions among the labelled images."""
+class PseudoSession(NamedTuple):
+    """The images of a session of meta-training, as positions among the labelled images."""
 
     images: np.ndarray  # that it adapts to
     held_out: np.ndarray  # of all its classes, that judge it
@@ -230,11 +224,8 @@ def pseudo_sessions(
     for session in range(num_sessions):
         come = novel[: (session + 1) * each]
         shares = [np.array_split(own[label][-quarter[label] :], num_sessions)[session] for label in old]
-        halves = [(len(own[label]) - quarter[label] + 1) // 2 for label in come]
-        drawn = [
-            generator.permutation(own[label][quarter[label] :])[:half]
-            for label, half in zip(come, halves, strict=True)
-        ]
+        free = [own[label][quarter[label] :] for label in come]
+        drawn = [generator.permutation(each)[: (len(each) + 1) // 2] for each in free]
         held_out = [own[label][: quarter[label]] for label in (*old, *come)]
         yield PseudoSession(np.concatenate([*shares, *drawn]), np.concatenate(held_out))
 

@@ -113,13 +113,11 @@ class PACGCDObjective(ClassifierObjective):
         count = self.stage.count - self.num_old
         if count < 1:
             return old_labels, new_labels, self.new_rows(0)
-        clearly_old, clearly_new = split_old_and_new(
-            features, similarity, self.model.config, self.generator()
-        )
+        config, generator = self.model.config, self.generator()
+        clearly_old, clearly_new = split_old_and_new(features, similarity, config, generator)
         is_new = ~clearly_old
-        is_new[similarity.argsort(stable=True)[: max(2, count)]] = (
-            True  # so that new classes have images (ours)
-        )
+        least = similarity.argsort(stable=True)[: max(2, count)]
+        is_new[least] = True  # so that new classes have images (ours)
         own, centres = new_classes(features[is_new], count)
         old_labels[clearly_new] = NO_LABEL
         new_labels[is_new] = self.num_old + own
@@ -143,10 +141,8 @@ class PACGCDObjective(ClassifierObjective):
 
     def anchor(self, features: Tensor, labels: Tensor) -> Tensor:
         """The proxy-anchor loss of features ``(N, D)`` and their labels ``(N,)``."""
-        config = self.model.config
-        return proxy_anchor_loss(
-            self.model.classifier(features), labels, config.proxy_scale, config.proxy_margin
-        )
+        config, cosines = self.model.config, self.model.classifier(features)
+        return proxy_anchor_loss(cosines, labels, config.proxy_scale, config.proxy_margin)
 
     def draw(self, count: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """Features ``(count, D)`` around the old proxies of the previous stage (ours), and their classes."""
@@ -206,7 +202,7 @@ def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: flo
 def split_old_and_new(
     features: Tensor, similarity: Tensor, config: PACGCDConfig, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Which images are clearly old and which clearly new, ``(N,)`` both; none is both, some are neither.
+    """Clearly old and clearly new images, ``(N,)`` both; no image is both, some are neither.
 
     The first split is by similarity, or, where that finds hardly any old or new images, by two Gaussians of it (ours:
     their code has one stage, and after one everything lies nearer to some proxy). Then, round by round, a small net
@@ -240,7 +236,7 @@ def split_old_and_new(
 
 
 def clear(chance: Tensor, config: PACGCDConfig) -> tuple[Tensor, Tensor]:
-    """Which images are clearly old and which clearly new, by the chance ``(N,)`` of being old."""
+    """Clearly old and clearly new images, by the chance ``(N,)`` of being old."""
     return chance >= config.clear_chance, chance < 1 - config.clear_chance
 
 
@@ -249,9 +245,7 @@ def split_net(width: int, generator: torch.Generator) -> nn.Sequential:
     sizes = [width, SPLIT_WIDTH, SPLIT_WIDTH, 2]
     layers: list[nn.Module] = []
     for entering, leaving in itertools.pairwise(sizes):
-        linear = nn.utils.skip_init(
-            nn.Linear, entering, leaving
-        )  # its own init draws from the global generator
+        linear = nn.utils.skip_init(nn.Linear, entering, leaving)  # own init draws from the global generator
         for parameter in linear.parameters():
             nn.init.uniform_(parameter, -(entering**-0.5), entering**-0.5, generator=generator)
         layers += [linear, nn.BatchNorm1d(leaving), nn.Sigmoid()]

@@ -65,11 +65,10 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
 
     def validate_components(self) -> None:
         """Refuse components of a finished stage without a category, and native categories that do not exist."""
-        given = len(self.component_categories)
-        if self.stage is not None and given != self.num_components:
+        given, count = len(self.component_categories), self.num_components
+        if self.stage is not None and given != count:
             raise ValueError(
-                f"Expected a category for each of {self.num_components} components, got {given} in "
-                "component_categories."
+                f"Expected a category for each of {count} components, got {given} in component_categories."
             )
         if unknown := set(self.native_categories) - {*self.category_ids, -1}:
             raise ValueError(f"Expected ids of categories in native_categories, got {min(unknown)}.")
@@ -95,15 +94,13 @@ class PromptCCDModel(CategoryDiscoveryModel):
     def __init__(self, config: PromptCCDConfig):
         super().__init__(config)
         self.mixture = self._mixture_of(config.num_components)
-        self.native_mixture: GaussianMixture | None = None
-        if config.native_categories:
-            self.native_mixture = self._mixture_of(len(config.native_categories))
+        native = len(config.native_categories)
+        self.native_mixture = self._mixture_of(native) if native else None
         self.post_init()
 
     def _mixture_of(self, num_components: int) -> GaussianMixture:
-        return GaussianMixture(
-            num_components, self.config.vision_config.hidden_size, self.config.covariance_type
-        )
+        config = self.config
+        return GaussianMixture(num_components, config.vision_config.hidden_size, config.covariance_type)
 
     @property
     def num_prompts(self) -> int:
@@ -195,10 +192,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
     def replay(self, per_component: int, generator: torch.Generator) -> Replay:
         """See the base class."""
+        categories = torch.tensor(self.config.component_categories)
         features = self.mixture.sample(per_component, generator)
-        return Replay(
-            features, torch.tensor(self.config.component_categories).repeat_interleave(per_component)
-        )
+        return Replay(features, categories.repeat_interleave(per_component))
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
         """See the base class; a component without a category that still exists gets the nearest one.
@@ -221,11 +217,8 @@ class PromptCCDModel(CategoryDiscoveryModel):
     def _existing(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
         """Categories of components, with the nearest one in place of each that does not exist."""
         ids = self.config.category_ids
-        nearest = torch.tensor(ids)[self._distances(mixture).argmin(1)].tolist()
-        return [
-            category if category in ids else other
-            for category, other in zip(categories, nearest, strict=True)
-        ]
+        nearest = [ids[row] for row in self._distances(mixture).argmin(1).tolist()]
+        return [own if own in ids else other for own, other in zip(categories, nearest, strict=True)]
 
     def _paired(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
         """Categories of components, with categories that none has for those that have none, the closest pair first."""
@@ -299,12 +292,10 @@ class MixtureObjective(ContrastiveObjective):
         return parameters
 
     def end_stage(self) -> None:
-        """Record which categories the first components are; the others are named when the stage is grouped.
+        """Record the categories of the first components; the others get theirs when the stage is grouped.
 
-        The native mixture is fitted to the last features, with a floor of its own. The next stage's replay is drawn
-        from the mixture that prompts: no parameter depends on the native one.
-
-        A labelled stage also learns the scale that later stages count with: they never see its images again.
+        The native mixture is fitted to the last features, with a floor of its own; no parameter depends on it. A
+        labelled stage also learns the scale that later stages count with: they never see its images again.
         """
         known, arguments = self._known_categories().tolist(), self.arguments
         self.model.config.component_categories[: len(known)] = known
@@ -313,12 +304,13 @@ class MixtureObjective(ContrastiveObjective):
         self.model.load_native_mixture(known, *self._fitted(features, count, arguments.answer_floor, last))
         prior = arguments.count_prior
         counted = arguments.category_count in ("split_merge", "stream") and len(PRIORS[prior].scales) > 1
-        if counted and self.stage.labels is not None:
-            features = self._exact_features("features to count by")
-            calibration = calibrate(
-                features, self.stage.labels, seed_of("count", arguments.seed, "scale"), prior=prior
+        if counted and (labels := self.stage.labels) is not None:
+            features, seed = (
+                self._exact_features("features to count by"),
+                seed_of("count", arguments.seed, "scale"),
             )
-            self.model.config.count_scale = float(same_on_all(calibration.scale))
+            scale = calibrate(features, labels, seed, prior=prior).scale
+            self.model.config.count_scale = float(same_on_all(scale))
 
     def _categories_of_rows(self) -> Tensor:
         """Known category of every image, then of every replayed feature; -1 where unknown."""
@@ -334,8 +326,7 @@ class MixtureObjective(ContrastiveObjective):
     def _num_components(self, features: Tensor, of_rows: Tensor, epoch: int) -> int:
         """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U).
 
-        Replayed features count as the category of their component; otherwise components of one category would multiply
-        from stage to stage.
+        Replayed features count as the category of their component, so that components of one category do not multiply.
         """
         if self.stage.num_categories is not None:
             return self.stage.num_categories

@@ -82,11 +82,7 @@ class PartLabeller(nn.Module):
     """Part ids of patches: objectness mask, projection to three dimensions, nearest centre.
 
     `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabelParameters` are buffers. The
-    number of parts sizes the buffers and must be in the model's configuration. Before `load` every patch is part 0.
-
-    Args:
-        num_parts: P, background included.
-        width: D.
+    number of parts P, background included, sizes the buffers. Before `load` every patch is part 0.
     """
 
     object_direction: Tensor
@@ -98,12 +94,11 @@ class PartLabeller(nn.Module):
 
     def __init__(self, num_parts: int, width: int):
         super().__init__()
-        self.register_buffer("object_direction", torch.zeros(width))
-        self.register_buffer("object_range", torch.zeros(2))
-        self.register_buffer("projection", torch.zeros(width, PROJECTION_WIDTH))
-        self.register_buffer("projection_mean", torch.zeros(PROJECTION_WIDTH))
-        self.register_buffer("projection_scale", torch.ones(PROJECTION_WIDTH))
-        self.register_buffer("centres", torch.zeros(num_parts, PROJECTION_WIDTH))
+        axes = PROJECTION_WIDTH
+        shapes = {"object_direction": (width,), "object_range": (2,), "projection": (width, axes)}
+        shapes |= {"projection_mean": (axes,), "projection_scale": (axes,), "centres": (num_parts, axes)}
+        for name, shape in shapes.items():
+            self.register_buffer(name, torch.full(shape, float(name == "projection_scale")))
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
@@ -116,7 +111,7 @@ class PartLabeller(nn.Module):
         return len(self.centres)
 
     def load(self, parameters: PartLabelParameters) -> None:
-        """Take the parameters of a fit; the number of parts may change."""
+        """Copy the parameters of a fit; the number of parts may change."""
         like = self.centres
         for field in fields(PartLabelParameters):
             value = getattr(parameters, field.name)
@@ -148,7 +143,7 @@ class PartPools(Pool):
         self.values = nn.Parameter(torch.empty(parts, size, config.prompt_length, width))
 
     def forward(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> tuple[Tensor, Selection]:
-        """What scales each patch, ``(B, L, D)``, and the prompts that it is made of; the arguments are `select`'s."""
+        """The scale of each patch, ``(B, L, D)``, and the prompts that it is made of; see `select`."""
         selection = self.select(contextual, parts, arbitrary)
         return self.bias(selection.indices), selection
 
@@ -215,13 +210,9 @@ def log_shares(logits: Tensor) -> Tensor:
 
 
 class EncoderLayer(nn.Module):
-    """A pre-norm Transformer layer of plain linear layers, without dropout.
+    """A pre-norm Transformer layer of plain linear layers of width D, without dropout.
 
     Not `nn.TransformerEncoderLayer`: its batched in-projection nearly doubles a step in bfloat16 on a CPU.
-
-    Args:
-        width: D.
-        num_heads: heads of the attention.
     """
 
     def __init__(self, width: int, num_heads: int):
@@ -253,9 +244,7 @@ class PartRouter(nn.Module):
     def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__()
         width, num_heads = config.vision_config.hidden_size, config.vision_config.num_attention_heads
-        hidden = config.router_hidden_size
-        if hidden is None:
-            hidden = round(width * 5 / 6)
+        hidden = config.router_hidden_size or round(width * 5 / 6)
         self.attention_projection = self.encoder = self.part_queries = None
         if config.router_fusion:
             self.attention_projection = nn.Sequential(
@@ -297,7 +286,7 @@ class PartRouter(nn.Module):
 
 @dataclass
 class PartPromptOutput(CategoryDiscoveryOutput):
-    """What a prompted forward of PromptCCD++ returns.
+    """The output of a prompted forward of PromptCCD++.
 
     Attributes:
         part_logits: ``(B, L, P)``, routing logits of every patch.
@@ -316,7 +305,7 @@ class PartPromptOutput(CategoryDiscoveryOutput):
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the frozen model of stage 0 does not share with later ones; prefix and router are frozen and shared."""
+    """Parts of the model of stage 0 that change later; prefix and router are frozen and shared."""
 
     last_block: nn.Module
     pools: PartPools
@@ -367,13 +356,10 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         """Make the model of stage 0 the teacher of an unlabelled stage."""
         if self.config.distill_weight == 0:
             return
-        first = first_stage()
+        first, device = first_stage(), self.device
         assert isinstance(first, PromptCCDPlusPlusModel)
-        self._teacher = Teacher(
-            blocks_of(first.backbone)[-1].to(self.device),
-            first.pools.to(self.device),
-            first.head.to(self.device),
-        )
+        last_block = blocks_of(first.backbone)[-1]
+        self._teacher = Teacher(last_block.to(device), first.pools.to(device), first.head.to(device))
 
     def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
@@ -402,7 +388,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         return output
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
-        """What part prompts add to the loss of every view (paper, Eqs. 8 and 14 to 16).
+        """The terms of part prompts in the loss of every view (paper, Eqs. 8 and 14 to 16).
 
         ``cos``: sum over a patch's prompts of 1 - cosine, mean over patches. ``route``: cross-entropy with the part
         labels, at stage 0. ``distill`` and ``anchor``: squared distance to the teacher's projection, or to its [CLS],
@@ -410,22 +396,17 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         """
         if not isinstance(output, PartPromptOutput):
             return {}
-        assert output.scores is not None
-        assert output.part_logits is not None
+        assert output.scores is not None and output.part_logits is not None
         losses = {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1).mean(dim=-1)}
         if output.part_labels is not None:
             route = F.cross_entropy(output.part_logits.transpose(1, 2), output.part_labels, reduction="none")
             losses["route"] = self.config.route_weight * route.mean(dim=-1)
         if output.teacher_bottleneck is not None:
-            assert self._teacher is not None
-            assert output.features is not None
-            assert output.bottleneck is not None
-            assert output.teacher_features is not None
-            assert output.teacher_log_shares is not None
-            if self.config.anchor_on == "cls":  # a head that learns too takes no part of the distance
-                ours, theirs = (
-                    F.normalize(each.float(), dim=-1) for each in (output.features, output.teacher_features)
-                )
+            assert self._teacher is not None and output.features is not None and output.bottleneck is not None
+            assert output.teacher_features is not None and output.teacher_log_shares is not None
+            if self.config.anchor_on == "cls":  # a head that learns too has no part in the distance
+                both = output.features, output.teacher_features
+                ours, theirs = (F.normalize(each.float(), dim=-1) for each in both)
             else:
                 ours = self.head.outputs(output.bottleneck)
                 with torch.no_grad():

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.reports.compare import GridFigure as GridFigure
     from promptccd.reports.compare import write_comparison as write_comparison
     from promptccd.reports.engines import PoolOfDevices as PoolOfDevices
     from promptccd.reports.engines import RayEngine as RayEngine
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from promptccd.reports.sweep import SweepResult as SweepResult
     from promptccd.reports.sweep import cell_commands as cell_commands
     from promptccd.reports.sweep import collect_sweep as collect_sweep
-    from promptccd.reports.sweep import grid_keys as grid_keys
     from promptccd.reports.sweep import locked_tables as locked_tables
     from promptccd.reports.sweep import plan_cells as plan_cells
     from promptccd.reports.sweep import run_sweep as run_sweep

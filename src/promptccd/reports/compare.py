@@ -2,11 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from promptccd.evaluation import ContinualScore
@@ -31,64 +28,13 @@ VariantScores = Mapping[str, Sequence[ContinualScore]]
 Costs = Mapping[str, Sequence[pd.DataFrame]]
 
 
-@dataclass(frozen=True)
-class GridFigure:
-    """A value over two settings, a panel per variant.
-
-    Attributes:
-        title: heading of the figure.
-        row_label: the setting that changes from row to row.
-        rows: its values, from the top.
-        column_label: the setting that changes from column to column.
-        columns: its values.
-        panels: a value per row and column, by variant; `None` or NaN where a cell failed or was not run.
-        unit: of the values, in words.
-    """
-
-    title: str
-    row_label: str
-    rows: Sequence[str]
-    column_label: str
-    columns: Sequence[str]
-    panels: Mapping[str, Sequence[Sequence[float | None]]]
-    unit: str = "All, average over stages, percent"
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row per cell."""
-        rows = [f"{self.row_label} = {row}" for row in self.rows]
-        columns = [f"{self.column_label} = {column}" for column in self.columns]
-        cells = product(self.panels, rows, columns)
-        table = pd.DataFrame(cells, columns=["variant", "row_setting", "column_setting"])
-        values = np.asarray(list(self.panels.values()), dtype=float)  # `None` becomes NaN
-        return table.assign(value=values.ravel(), unit=self.unit)
-
-    @property
-    def heat_maps(self) -> list[tuple[str, HeatMap]]:
-        """A heat map per variant, all with one scale."""
-        values = np.asarray(list(self.panels.values()), dtype=float)  # `None` becomes NaN
-        given = values[np.isfinite(values)].tolist()
-        limits = (min(given, default=0.0), max(given, default=1.0))
-        return [
-            (
-                name,
-                heat_map(
-                    f"{name}: {self.unit}, over {self.row_label} and {self.column_label}",
-                    panel, self.rows, self.columns,
-                    x_label=self.column_label, y_label=self.row_label, limits=limits, places=1,
-                ),
-            )
-            for name, panel in self.panels.items()
-        ]  # fmt: skip
-
-
 def write_comparison(
     groups: VariantScores,
     out: str | Path,
     *,
     title: str,
     facts: Mapping[str, str] | None = None,
-    grid: GridFigure | None = None,
+    grid: pd.DataFrame | None = None,
     costs: Costs | None = None,
 ) -> Path:
     """Write a page that compares variants, with its numbers as CSV and JSON.
@@ -98,7 +44,8 @@ def write_comparison(
         out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
         title: heading of the page.
         facts: what was run, in words by name.
-        grid: a value over two settings, where two were varied.
+        grid: the average All in percent over two settings; columns are ``config``, the two settings and ``all``, which
+            is NaN where a cell failed or was not run.
         costs: of the stages of every run, by variant, see `promptccd.reports.tables.stage_costs`.
 
     Raises:
@@ -106,11 +53,15 @@ def write_comparison(
     """
     averages, stages, costs = variant_averages(groups), stage_table(groups), costs or {}
     names = {name: name.replace("num_", "").replace("count_", "categories_") for name in stages}
+    cost_tables = [each.assign(variant=name) for name, runs in costs.items() for each in runs if len(each)]
+    cost_names = ["variant", "stage", "seconds", "process_bytes", "accelerator_bytes"]
     sections = {
         "averages": averages,
         "stages": stages.rename(columns=names),
-        "costs": cost_table(costs),
-        "grid": grid.table if grid else pd.DataFrame(),
+        "costs": over_runs(pd.concat(cost_tables), cost_names[:2])[cost_names]
+        if cost_tables
+        else pd.DataFrame(),
+        "grid": pd.DataFrame() if grid is None else grid,
     }
     page = render_page(
         "comparison.html.jinja",
@@ -122,12 +73,30 @@ def write_comparison(
         counts=_count_grid(stages),
         charts=stage_charts(stages, averages["variant"]),
         costs=_cost_grid(costs),
-        grid=grid,
-        panels=grid.heat_maps if grid else [],
+        grid=[] if grid is None else list(grid.columns[1:3]),
+        panels=[] if grid is None else heat_maps(grid),
     )
-    return write_report_files(
-        out, page, title, facts or {}, {name: each.round(4) for name, each in sections.items()}
-    )
+    sections = {name: each.round(4) for name, each in sections.items()}
+    return write_report_files(out, page, title, facts or {}, sections)
+
+
+def heat_maps(grid: pd.DataFrame) -> list[tuple[str, HeatMap]]:
+    """A heat map of the `grid` of `write_comparison` for every variant, all with one scale."""
+    _, row, column, *_ = grid.columns
+    limits = (grid["all"].min(), grid["all"].max())
+    found = []
+    for name, cells in grid.groupby("config", sort=False):
+        panel = cells.set_index([row, column])["all"].unstack(sort=False)
+        label = f"{name}: All, average over stages, percent, over {row} and {column}"
+        rows, columns = list(map(str, panel.index)), list(map(str, panel.columns))
+        values = panel.to_numpy().tolist()
+        found.append(
+            (
+                name,
+                heat_map(label, values, rows, columns, x_label=column, y_label=row, limits=limits, places=1),
+            )
+        )
+    return found
 
 
 def stage_table(groups: VariantScores) -> pd.DataFrame:
@@ -136,23 +105,14 @@ def stage_table(groups: VariantScores) -> pd.DataFrame:
     return over_runs(table[table["stage"] != AVERAGE].drop(columns="num_images"), ["variant", "stage"])
 
 
-def cost_table(costs: Costs) -> pd.DataFrame:
-    """Means over runs of seconds and memory, per variant and stage."""
-    tables = [table.assign(variant=name) for name, runs in costs.items() for table in runs if len(table)]
-    if not tables:
-        return pd.DataFrame()
-    means = over_runs(pd.concat(tables), ["variant", "stage"])
-    return means[["variant", "stage", "seconds", "process_bytes", "accelerator_bytes"]]
-
-
 def stage_charts(stages: pd.DataFrame, variants: Iterable[str]) -> list[Chart]:
     """All, Old and New over stages, a line per variant; a variant without rows keeps its place in the legend."""
     charts = []
     for part in PARTS:
-        label, series = title_of(part), {}
-        for name in variants:
-            rows = stages[stages["variant"] == name]
-            series[name] = list(zip(rows["stage"], rows[part], rows[f"{part}_std"], strict=True))
+        label, columns = title_of(part), ["stage", part, f"{part}_std"]
+        series = {
+            name: stages.loc[stages["variant"] == name, columns].to_numpy().tolist() for name in variants
+        }
         text = f"{label} after every stage, a line per variant"
         charts.append(
             line_chart(text, series, x_label="stage", y_label=f"{label}, percent", y_least=0, y_most=100)
@@ -168,10 +128,9 @@ def signed(value: float) -> str:
 
 def _average_grid(averages: pd.DataFrame) -> Grid:
     differences = {
-        f"{title_of(part)}, difference": list(map(signed, averages[f"{part}_difference"])) for part in PARTS
+        f"{title_of(part)}, difference": [ABSENT, *map(signed, averages[f"{part}_difference"][1:])]
+        for part in PARTS
     }
-    for column in differences.values():
-        column[0] = ABSENT
     own = {title_of(part): texts(averages, part) for part in PARTS}
     return grid_of({"": averages["variant"], "runs": averages["runs"].map(str), **own, **differences})
 
@@ -193,13 +152,11 @@ def _cost_grid(costs: Costs) -> Grid:
     """Per variant the means over runs: seconds of stage 0, of each later stage and of all; peak memory in MB."""
     rows = []
     for name, runs in costs.items():
-        stages = pd.concat(runs)
-        first = spread_text(stages.loc[stages["stage"] == 0, "seconds"])
-        later = spread_text(stages.loc[stages["stage"] > 0, "seconds"])
-        total = spread_text(each["seconds"].sum() for each in runs if len(each))
-        peaks = pd.DataFrame(
-            [each[["process_bytes", "accelerator_bytes"]].max() for each in runs if len(each)]
-        )
-        memory = [ABSENT if pd.isna(peak) else f"{peak / 1e6:.0f}" for peak in peaks.mean()]
-        rows.append([name, first, later, total, *memory])
+        stages = pd.concat(table.assign(run=run) for run, table in enumerate(runs))
+        whole = stages.groupby("run")
+        peaks = whole[["process_bytes", "accelerator_bytes"]].max().mean() / 1e6
+        is_first = stages["stage"] == 0
+        seconds = [stages["seconds"][is_first], stages["seconds"][~is_first], whole["seconds"].sum()]
+        memory = [ABSENT if pd.isna(peak) else f"{peak:.0f}" for peak in peaks]
+        rows.append([name, *map(spread_text, seconds), *memory])
     return ["", "stage 0, s", "later stages, s each", "whole run, s", "process, MB", "GPU, MB"], rows

@@ -36,6 +36,83 @@ from promptccd.training.instruments import TITLES
 
 MOST_DRAWN = 60  # of a figure that can still be read
 VERDICTS = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}
+STREAM_COLUMNS = {
+    "images": "images",
+    "labelled": "in labelled",
+    "earlier": "in found before",
+    "new": "in new",
+    "not_sure": "not sure",
+    "num_categories": "categories",
+    "num_new": "of them new",
+}  # headings of a table of `StreamRecord`, by field
+
+
+def shared_sections(run: ReportedRun, tables: ReportTables) -> dict[str, object]:
+    """Sections of the page of runs with and without labels."""
+    return {"history": history_charts(run), "costs": cost_grid(tables), "prompts": _prompt_grid(tables)}
+
+
+def scored_sections(
+    runs: Sequence[ReportedRun], tables: ReportTables, published: PublishedTable | None
+) -> dict[str, object]:
+    """Sections of the page of scored runs; figures without ``±`` are of the first one."""
+    run, summary = runs[0], tables["summary"]
+    last, sizes = run.score.stages[-1], category_sizes(run)
+    outcomes = known_and_novel(run)
+    counts = summary[summary["stage"] != AVERAGE]
+    forgotten, routing = over_runs(tables["forgetting"], ["block"]), tables["part_routing"]
+    if len(routing):
+        routing = over_runs(routing, ["stage"])
+        routing_columns = {
+            "": stage_names(routing),
+            **{title_of(part): texts(routing, part) for part in PARTS},
+        }
+    return {
+        "averages": {part: texts(summary, part)[-1] for part in PARTS},
+        "found": f"{last.num_categories} of {run.num_true[-1]}",
+        "scores": summary_grid(summary, published),
+        "known_and_novel": grid_of(
+            {"": stage_names(outcomes), **{text: outcomes[name].map(str) for name, text in OUTCOMES.items()}}
+        ),
+        "stages": [_stage_figures(run, stage, own) for stage, own in sizes.groupby("stage")],
+        "block_map": _block_map(tables),
+        "blocks": grid_of(
+            {
+                "categories of": map(_block_name, forgotten["block"]),
+                "at first, percent": texts(forgotten, "first"),
+                "at last, percent": texts(forgotten, "last"),
+                "last against best before": map(signed, -forgotten["forgotten"]),
+            }
+        ),
+        "count_chart": _count_chart(counts),
+        "counts": grid_of(
+            {
+                "": stage_names(counts),
+                "true": counts["true_categories"].map("{:.0f}".format),
+                "found": count_texts(counts),
+            }
+        ),
+        "counting": run.recipe.training.counting,
+        "routing": grid_of(routing_columns) if len(routing) else ([], []),
+    }
+
+
+def stream_sections(evaluation: RunEvaluation, tables: ReportTables) -> dict[str, object]:
+    """Sections of the page of a run on streams without labels."""
+    held_out = tables["held_out"]
+    return {
+        "found": stream_grid(stream_records(evaluation.run)),
+        "held_out": grid_of({"": stage_names(held_out), "percent": texts(held_out, "percent")}),
+        "routing": ([], []),
+    }
+
+
+def stream_grid(records: Sequence[StreamRecord]) -> Grid:
+    """The table of streams without labels."""
+    columns = {
+        title: [str(getattr(each, name)) for each in records] for name, title in STREAM_COLUMNS.items()
+    }
+    return grid_of({"": [f"stage {each.stage}" for each in records], **columns})
 
 
 def summary_grid(summary: pd.DataFrame, published: PublishedTable | None) -> Grid:
@@ -55,15 +132,28 @@ def summary_grid(summary: pd.DataFrame, published: PublishedTable | None) -> Gri
     return [*header, "paper: All", "paper: Old", "paper: New", "paper fits the split"], rows
 
 
-def outcome_grid(run: ReportedRun) -> Grid:
-    """Numbers of images of every stage by `OUTCOMES`."""
-    rows = known_and_novel(run).to_numpy().tolist()
-    return ["", *OUTCOMES.values()], [[f"stage {stage}", *map(str, counts)] for stage, *counts in rows]
+def _stage_figures(
+    run: ReportedRun, stage: int, sizes: pd.DataFrame
+) -> tuple[int, HeatMap | None, Chart | None, Grid]:
+    """A stage, its images by category and group, the sizes of both, drawn unless they are too many, and as text."""
+    named = sizes.fillna({"category": "(no category)", "group": "(no group)"})
+    heading = ["category", "group matched to it", "true images", "found images"]
+    rows = named[["category", "group", "true_images", "found_images"]].astype(str).to_numpy().tolist()
+    chart = None
+    if len(sizes) <= MOST_DRAWN:
+        names = [
+            f"group {group:.0f}" if pd.isna(category) else shortened(category, 12)
+            for category, group in zip(sizes["category"], sizes["found"], strict=True)
+        ]
+        series = {what: sizes[f"{what}_images"].astype(float).tolist() for what in ("true", "found")}
+        label = f"True and found sizes of the categories at stage {stage}"
+        chart = bar_chart(label, names, series, x_label="category", y_label="images")
+    return stage, _confusion_map(run, stage, sizes), chart, (heading, rows)
 
 
-def confusion_map(run: ReportedRun, stage: int) -> HeatMap | None:
+def _confusion_map(run: ReportedRun, stage: int, sizes: pd.DataFrame) -> HeatMap | None:
     """Images by true category and group; `None` for more than `MOST_DRAWN` of either."""
-    rows, columns = matched_order(run, stage)
+    rows, columns = matched_order(sizes)
     if max(len(rows), len(columns)) > MOST_DRAWN:
         return None
     images = run.images[run.images["stage"] == stage]
@@ -81,40 +171,7 @@ def confusion_map(run: ReportedRun, stage: int) -> HeatMap | None:
     )
 
 
-def size_chart(run: ReportedRun, stage: int) -> Chart | None:
-    """True and found sizes of the categories, side by side; `None` for more than `MOST_DRAWN`."""
-    sizes = category_sizes(run)
-    sizes = sizes[sizes["stage"] == stage]
-    if len(sizes) > MOST_DRAWN:
-        return None
-    names = [
-        f"group {group:.0f}" if pd.isna(category) else shortened(category, 12)
-        for category, group in zip(sizes["category"], sizes["found"], strict=True)
-    ]
-    return bar_chart(
-        f"True and found sizes of the categories at stage {stage}",
-        names,
-        {
-            "true": sizes["true_images"].astype(float).tolist(),
-            "found": sizes["found_images"].astype(float).tolist(),
-        },
-        x_label="category",
-        y_label="images",
-    )
-
-
-def size_grid(run: ReportedRun, stage: int) -> Grid:
-    """True and found sizes of the categories as text."""
-    table = category_sizes(run)
-    table = table[table["stage"] == stage].fillna({"category": "(no category)", "group": "(no group)"})
-    columns = ["category", "group", "true_images", "found_images"]
-    return (
-        ["category", "group matched to it", "true images", "found images"],
-        table[columns].astype(str).to_numpy().tolist(),
-    )
-
-
-def block_map(tables: ReportTables) -> HeatMap:
+def _block_map(tables: ReportTables) -> HeatMap:
     """Mean accuracy over runs of the categories that each stage introduced, after every stage that has them."""
     means = tables["blocks"].pivot_table("accuracy", "block", "stage", dropna=False)
     return heat_map(
@@ -129,40 +186,19 @@ def block_map(tables: ReportTables) -> HeatMap:
     )
 
 
-def block_grid(tables: ReportTables) -> Grid:
-    """Accuracy on the categories that each stage introduced: at first, at last, and how much was forgotten."""
-    table = over_runs(tables["forgetting"], ["block"])
-    return grid_of(
-        {
-            "categories of": map(_block_name, table["block"]),
-            "at first, percent": texts(table, "first"),
-            "at last, percent": texts(table, "last"),
-            "last against best before": map(signed, -table["forgotten"]),
-        }
-    )
-
-
-def count_chart(summary: pd.DataFrame) -> Chart:
+def _count_chart(counts: pd.DataFrame) -> Chart:
     """True numbers of categories per stage, and the found ones as the mean over runs."""
-    stages = summary[summary["stage"] != AVERAGE].astype(float, errors="ignore")
     found = ["stage", "num_categories", "num_categories_std"]
     return line_chart(
         "True and found numbers of categories after every stage",
         {
-            "true": stages[["stage", "true_categories"]].to_numpy(float).tolist(),
-            "found": stages[found].to_numpy(float, na_value=np.nan).tolist(),
+            "true": counts[["stage", "true_categories"]].to_numpy(float).tolist(),
+            "found": counts[found].to_numpy(float, na_value=np.nan).tolist(),
         },
         x_label="stage",
         y_label="categories",
         whole=True,
     )
-
-
-def count_grid(summary: pd.DataFrame) -> Grid:
-    """True and found numbers of categories as text, with the range of an estimate."""
-    stages = summary[summary["stage"] != AVERAGE]
-    true = stages["true_categories"].map("{:.0f}".format)
-    return grid_of({"": stage_names(stages), "true": true, "found": count_texts(stages)})
 
 
 def history_charts(run: ReportedRun) -> list[Chart]:
@@ -176,14 +212,12 @@ def history_charts(run: ReportedRun) -> list[Chart]:
     stages = np.sort(table["stage"].unique())
     shown = stages[np.linspace(0, len(stages) - 1, min(len(stages), NUM_STYLES)).round().astype(int)]
     of_all = f", {len(shown)} of {len(stages)} stages" if len(shown) < len(stages) else ""
-    table = table[table["stage"].isin(shown)]
+    table = table[table["stage"].isin(shown)].assign(epoch=table["epoch"] + 1)
     titles = {**LOSSES, **method_named(run.recipe.model.variant).losses}
     charts = []
     for name in [*(each for each in table if each.startswith("loss")), "learning_rate"]:
-        series = {
-            f"stage {stage}": list(zip(each["epoch"] + 1, each[name], strict=True))
-            for stage, each in table.dropna(subset=name).groupby("stage")
-        }
+        stages = table.dropna(subset=name).groupby("stage")
+        series = {f"stage {stage}": each[["epoch", name]].to_numpy().tolist() for stage, each in stages}
         bare = name.removeprefix("loss_")
         label = titles.get(bare, bare.replace("_", " "))
         text = f"{label} over the epochs of every stage{of_all}"
@@ -193,28 +227,28 @@ def history_charts(run: ReportedRun) -> list[Chart]:
 
 def cost_grid(tables: ReportTables) -> Grid:
     """Time and memory per stage, the mean over runs."""
-    header = ["", "seconds", "of which per epoch", "peak of the process, MB", "peak of the GPU, MB"]
     costs, epochs = tables["costs"], tables["history"]
     if not len(costs):
-        return header, []
-    memory = [costs[name].astype(float) / 1e6 for name in ("process_bytes", "accelerator_bytes")]
-    table = over_runs(costs.assign(process=memory[0], gpu=memory[1]), ["stage"]).sort_values("stage")
+        return [], []
+    memory = {name: costs[f"{name}_bytes"].astype(float) / 1e6 for name in ("process", "accelerator")}
+    table = over_runs(costs.assign(**memory), ["stage"]).sort_values("stage")
     means = epochs.groupby("stage")["seconds"].mean() if len(epochs) else {}
     per_epoch = [f"{means[stage]:.2f}" if stage in means else ABSENT for stage in table["stage"]]
-    columns = [
-        stage_names(table),
-        texts(table, "seconds"),
-        per_epoch,
-        texts(table, "process"),
-        texts(table, "gpu"),
-    ]
-    return grid_of(dict(zip(header, columns, strict=True)))
+    return grid_of(
+        {
+            "": stage_names(table),
+            "seconds": texts(table, "seconds"),
+            "of which per epoch": per_epoch,
+            "peak of the process, MB": texts(table, "process"),
+            "peak of the GPU, MB": texts(table, "accelerator"),
+        }
+    )
 
 
-def prompt_grid(tables: ReportTables) -> Grid:
+def _prompt_grid(tables: ReportTables) -> Grid:
     """Figures of the prompts at every stage, the mean over runs; no rows for a method without prompts."""
     if not len(tables["prompts"]):
-        return [""], []
+        return [], []
     means = tables["prompts"].drop(columns="run").groupby("stage").mean()
     rows = [
         [title, *(ABSENT if pd.isna(value) else f"{value:.3g}" for value in means[name])]
@@ -222,72 +256,6 @@ def prompt_grid(tables: ReportTables) -> Grid:
         if name in means
     ]
     return ["", *(f"stage {stage}" for stage in means.index)], rows
-
-
-def routing_grid(tables: ReportTables) -> Grid:
-    """Accuracy of the part router per stage and on average; no rows for models without parts."""
-    if not len(tables["part_routing"]):
-        return [], []
-    table = over_runs(tables["part_routing"], ["stage"])
-    return grid_of({"": stage_names(table), **{title_of(part): texts(table, part) for part in PARTS}})
-
-
-def shared_sections(run: ReportedRun, tables: ReportTables) -> dict[str, object]:
-    """Sections of the page of runs with and without labels."""
-    return {"history": history_charts(run), "costs": cost_grid(tables), "prompts": prompt_grid(tables)}
-
-
-def scored_sections(
-    runs: Sequence[ReportedRun], tables: ReportTables, published: PublishedTable | None
-) -> dict[str, object]:
-    """Sections of the page of scored runs; figures without ``±`` are of the first one."""
-    run, summary = runs[0], tables["summary"]
-    last = run.score.stages[-1]
-    return {
-        "averages": {part: texts(summary, part)[-1] for part in PARTS},
-        "found": f"{last.num_categories} of {run.num_true[-1]}",
-        "scores": summary_grid(summary, published),
-        "known_and_novel": outcome_grid(run),
-        "stages": [
-            (row.stage, confusion_map(run, row.stage), size_chart(run, row.stage), size_grid(run, row.stage))
-            for row in run.score.stages
-        ],
-        "block_map": block_map(tables),
-        "blocks": block_grid(tables),
-        "count_chart": count_chart(summary),
-        "counts": count_grid(summary),
-        "counting": run.recipe.training.counting,
-        "routing": routing_grid(tables),
-    }
-
-
-STREAM_COLUMNS = {
-    "images": "images",
-    "labelled": "in labelled",
-    "earlier": "in found before",
-    "new": "in new",
-    "not_sure": "not sure",
-    "num_categories": "categories",
-    "num_new": "of them new",
-}  # headings of a table of `StreamRecord`, by field
-
-
-def stream_grid(records: Sequence[StreamRecord]) -> Grid:
-    """The table of streams without labels."""
-    rows = [
-        [f"stage {each.stage}", *(str(getattr(each, name)) for name in STREAM_COLUMNS)] for each in records
-    ]
-    return ["", *STREAM_COLUMNS.values()], rows
-
-
-def stream_sections(evaluation: RunEvaluation, tables: ReportTables) -> dict[str, object]:
-    """Sections of the page of a run on streams without labels."""
-    held_out = tables["held_out"]
-    return {
-        "found": stream_grid(stream_records(evaluation.run)),
-        "held_out": grid_of({"": stage_names(held_out), "percent": texts(held_out, "percent")}),
-        "routing": ([], []),
-    }
 
 
 def _block_name(block: int) -> str:

@@ -1,7 +1,7 @@
 """The paper's tables: which runs one needs, and its figures laid out like the paper's."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
@@ -24,10 +24,10 @@ from promptccd.evaluation.paper import (
 )
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import ABSENT, Grid, text_of
-from promptccd.reports.charts import Chart, line_chart
+from promptccd.reports.charts import Chart, Values, line_chart
 from promptccd.reports.compare import VariantScores, signed, stage_charts, stage_table
 from promptccd.reports.page import JsonRecord, render_page, write_report_files
-from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells
+from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
 from promptccd.reports.table_parts import TablePart, paper_tables
 from promptccd.reports.tables import forgotten
 from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
@@ -64,15 +64,11 @@ class TableEntry:
     @property
     def printed(self) -> ContinualScore | None:
         """The paper's rows by stage; `None` where it prints an average alone, or nothing."""
-        rows = [audited.row for stage, audited in self.figures.items() if stage]
-        scores = [
-            StageScore(
-                row.stage or 0, row.all, row.old, row.new, 0, 0,
-                figures={} if row.forgetting is None else {"forgotten": row.forgetting},
-            )
-            for row in rows
-        ]  # fmt: skip
-        return ContinualScore("paper", scores) if rows else None
+        scores = []
+        for row, _ in (audited for stage, audited in self.figures.items() if stage):
+            figures = {} if row.forgetting is None else {"forgotten": row.forgetting}
+            scores.append(StageScore(row.stage or 0, row.all, row.old, row.new, 0, 0, figures=figures))
+        return ContinualScore("paper", scores) if scores else None
 
     @property
     def printed_average(self) -> Mapping[str, float]:
@@ -129,9 +125,8 @@ class TablePlan:
         ):
             for each in wanted:
                 if each not in known:
-                    has = ", ".join(known)
                     raise ConfigurationError(
-                        f"The paper's table {name} has no {what} {each!r}: it has {has}."
+                        f"The paper's table {name} has no {what} {each!r}: it has {', '.join(known)}."
                     )
         return [
             self._entry(part, method, benchmark)
@@ -140,9 +135,8 @@ class TablePlan:
         ]
 
     def _entry(self, part: TablePart, method: str, benchmark: str) -> TableEntry:
-        entry = TableEntry(
-            part, method, benchmark, audited_by_stage(part.printed(self.backbone, method, benchmark))
-        )
+        printed = part.printed(self.backbone, method, benchmark)
+        entry = TableEntry(part, method, benchmark, audited_by_stage(printed))
         file = self.recipes / "methods" / f"{method}.yaml"
         if not file.is_file():
             return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
@@ -156,23 +150,19 @@ class TablePlan:
             counts = [max(own[0], round(count * sum(own) / sum(blocks))) for count in given]
             settings["training.category_count"] = [counts]
         settings |= dict(self.settings)
-        values = {section: dict(fields) for section, fields in self.overrides.items()}
+        fixed: dict[str, dict[str, Any]] = {}
         if (place := self.places.get(benchmark)) is not None:
-            values.setdefault("data", {})["dataset"] = place
-        if self.weights or not (self.small or "backbone" in values.get("model", {})):
+            fixed["data"] = {"dataset": place}
+        if self.weights or not (self.small or "backbone" in self.overrides.get("model", {})):
             hub_ids = {short: hub_id for hub_id, short in BACKBONES.items()}
-            values.setdefault("model", {})["backbone"] = self.weights or hub_ids[self.backbone]
+            fixed["model"] = {"backbone": self.weights or hub_ids[self.backbone]}
+        small: dict[str, dict[str, Any]] = {}
         if self.small:
-            small = _small_values(
-                laid_over(layers_of(recipe_path(file, "digits"))), None if part.settings else own
-            )
-            for key in settings:
-                section, _, name = key.partition(".")
-                small[section].pop(name, None)
-            values = {
-                section: {**small.get(section, {}), **values.get(section, {})} for section in small | values
-            }
-        cells = plan_cells([path], self.seeds, settings, self.out, values)
+            digits = laid_over(layers_of(recipe_path(file, "digits")))
+            small = _small_values(digits, None if part.settings else own)
+            for section, _, field_name in (key.partition(".") for key in settings):
+                small[section].pop(field_name, None)
+        cells = plan_cells([path], self.seeds, settings, self.out, laid_over([small, self.overrides, fixed]))
         facts = cells[0].recipe.data.resolved
         if self.look and (problem := _data_problem(facts.dataset, facts.split)):
             return replace(entry, notes=[f"{benchmark} is left out: {problem}"])
@@ -227,22 +217,20 @@ def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> 
     variations = list(dict.fromkeys(varied for _, own, _ in scores for varied in own)) or [""]
     records = []
     for (entry, own, others), varied in product(scores, variations):
-        records.append(_table_record(entry, [varied], own.get(varied, []), entry.printed_average))
+        names = [entry.method, *filter(None, [varied])]
+        records.append(_table_record(entry, names, own.get(varied, []), entry.printed_average))
         if other := others.get(varied):
-            who = "k-means" if entry.cells[0].predicts_natively else NATIVE_PREDICTION
-            records.append(_table_record(entry, [varied, who], other, dict.fromkeys(PARTS, math.nan)))
+            who = "k-means" if predicts_natively(entry.cells[0].recipe) else NATIVE_PREDICTION
+            records.append(_table_record(entry, [*names, who], other, dict.fromkeys(PARTS, math.nan)))
     return records
 
 
 def _table_record(
-    entry: TableEntry, varied: Sequence[str], own: Sequence[ContinualScore], paper: Mapping[str, float]
+    entry: TableEntry, names: Sequence[str], own: Sequence[ContinualScore], paper: Mapping[str, float]
 ) -> JsonRecord:
-    record: JsonRecord = {
-        "part": entry.part.title,
-        "method": ", ".join(filter(None, (entry.method, *varied))),
-    }
     mark = "" if all(map(math.isnan, paper.values())) else mark_of(entry.figures)
-    record |= {"benchmark": entry.benchmark, "runs": len(own), "mark": mark}
+    record: JsonRecord = {"part": entry.part.title, "method": ", ".join(names), "benchmark": entry.benchmark}
+    record |= {"runs": len(own), "mark": mark}
     averages = pd.DataFrame([score.average for score in own], columns=list(PARTS), dtype=float)
     for part, mean in averages.mean().items():
         figures = (mean, averages[part].std(), paper[part], mean - paper[part])
@@ -255,50 +243,38 @@ def layout(records: Sequence[JsonRecord]) -> dict[str, Grid]:
     """Tables by part, with up to three rows per method: ours, the paper's with its mark, and the difference."""
     tables: dict[str, Grid] = {}
     for title in dict.fromkeys(record["part"] for record in records):
-        own = {
-            (record["method"], record["benchmark"]): record for record in records if record["part"] == title
-        }
+        own = {(each["method"], each["benchmark"]): each for each in records if each["part"] == title}
         methods, benchmarks = (list(dict.fromkeys(key[column] for key in own)) for column in (0, 1))
         header = ["", *(word for benchmark in benchmarks for word in (f"{benchmark} All", "Old", "New"))]
         rows = []
-        for method, (what, write) in product(methods, _ROWS.items()):
+        for method, what in product(methods, ("", "_paper", "_difference")):
             cells = [
-                write(own[method, benchmark], part) if (method, benchmark) in own else ABSENT
+                _cell(own[method, benchmark], part, what) if (method, benchmark) in own else ABSENT
                 for benchmark, part in product(benchmarks, PARTS)
             ]
             if set(cells) != {ABSENT}:
-                rows.append([f"{method}{what}", *cells])
+                rows.append([f"{method}{what.replace('_', ', ')}", *cells])
         tables[title] = (header, rows)
     return tables
 
 
-def _measured_text(record: JsonRecord, part: str) -> str:
-    return text_of(record[part], record[f"{part}_std"])
-
-
-def _printed_text(record: JsonRecord, part: str) -> str:
-    value, mark = record[f"{part}_paper"], record["mark"] if part == "all" else ""
-    return ABSENT if value is None else f"{value:.2f} {mark}".rstrip()
-
-
-def _difference_text(record: JsonRecord, part: str) -> str:
-    value = record[f"{part}_difference"]
-    return signed(math.nan if value is None else value)
-
-
-_ROWS = {"": _measured_text, ", paper": _printed_text, ", difference": _difference_text}
+def _cell(record: JsonRecord, part: str, what: str) -> str:
+    value = record[f"{part}{what}"]
+    if what == "":
+        return text_of(value, record[f"{part}_std"])
+    if what == "_difference":
+        return signed(math.nan if value is None else value)
+    return ABSENT if value is None else f"{value:.2f} {record['mark'] * (part == 'all')}".rstrip()
 
 
 def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> list[str]:
     """The lines below a table: what was left out, what differs, what marks mean."""
-    notes = [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
-    if own := dict.fromkeys(
-        entry.method for entry in entries for cell in entry.cells if cell.predicts_natively
-    ):
-        notes.insert(
-            0,
-            f"Rows that name no prediction show the native one for {', '.join(own)}, k-means for all others.",
-        )
+    native = [entry.method for entry in entries if entry.cells and predicts_natively(entry.cells[0].recipe)]
+    names = ", ".join(dict.fromkeys(native))
+    notes = [f"Rows that name no prediction show the native one for {names}, k-means for all others."] * bool(
+        names
+    )
+    notes += [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
     used = {record["mark"] for record in records}
     return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in used)]))
 
@@ -332,26 +308,21 @@ def write_table_page(
 
 def _charts(groups: VariantScores) -> list[Chart]:
     """All, Old and New over stages, and forgetting against discovery; a method without scores keeps its style."""
-    if not any(groups.values()):
+    given = {name: scores for name, scores in groups.items() if scores}
+    if not given:
         return []
-    points = {
-        name: [(_mean_of(each.average["new"] for each in many), _mean_of(map(_forgotten, many)))]
-        for name, many in groups.items()
-    }
-    return [
-        *stage_charts(stage_table({name: many for name, many in groups.items() if many}), groups),
-        line_chart(
-            "Forgetting against discovery, a mark per method",
-            points,
-            x_label="discovery: New, average over stages, percent",
-            y_label="Forgetting: points of Old lost since its best stage",
-            dodge=0.0,
-        ),
-    ]
-
-
-def _mean_of(values: Iterable[float]) -> float:
-    return pd.Series(list(values), dtype=float).mean()
+    points: dict[str, Values] = dict.fromkeys(groups, ())
+    for name, scores in given.items():
+        both = [(score.average["new"], _forgotten(score)) for score in scores]
+        points[name] = pd.DataFrame(both, dtype=float).mean().to_frame().T.to_numpy().tolist()
+    scatter = line_chart(
+        "Forgetting against discovery, a mark per method",
+        points,
+        x_label="discovery: New, average over stages, percent",
+        y_label="Forgetting: points of Old lost since its best stage",
+        dodge=0.0,
+    )
+    return [*stage_charts(stage_table(given), groups), scatter]
 
 
 def _forgotten(score: ContinualScore) -> float:

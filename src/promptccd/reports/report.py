@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from promptccd.data.options import number, require_in_range
 from promptccd.disk import require_writable
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.paper import published_table
-from promptccd.reports.cards import CardMaker, CategoryCard
+from promptccd.reports.cards import CardMaker
 from promptccd.reports.compare import write_comparison
 from promptccd.reports.figures import scored_sections, shared_sections, stream_sections
 from promptccd.reports.map import MapFigure, choose_points, map_figure, stage_maps
@@ -20,7 +20,6 @@ from promptccd.reports.run_groups import require_different, require_seeds_alone,
 from promptccd.reports.tables import ReportedRun, read_run, report_tables, stream_tables, unscored_tables
 from promptccd.runs import RunEvaluation
 from promptccd.runs.card import data_in_words, hub_id_of
-from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -52,15 +51,6 @@ class ReportOptions:
         require_in_range(self)
 
 
-@dataclass
-class _MapAndCards:
-    """Map and cards, which need the features of a run."""
-
-    figure: MapFigure | None = None
-    cards: list[CategoryCard] = field(default_factory=list)
-    left_out: int = 0
-
-
 def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None) -> Path:
     """Write a report of one run, or of several that differ in their seed: means, and pictures of the first.
 
@@ -84,7 +74,6 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     require_different(paths)
     require_seeds_alone(paths)
     runs: list[ReportedRun] = []
-    pictures = _MapAndCards()
     for path in paths:
         evaluation = _evaluation(path, options)
         is_scored = evaluation.stages.is_scored
@@ -95,7 +84,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         runs.append(read_run(evaluation, routing=is_scored))
         first, last = runs[0], runs[-1]
         if len(runs) == 1:
-            pictures = _map_and_cards(evaluation, first, options)
+            figure, maker = _map_and_cards(evaluation, first, options)
         elif (list(last.class_blocks), last.num_true) != (list(first.class_blocks), first.num_true):
             raise ConfigurationError(
                 f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
@@ -105,15 +94,12 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     sections: dict[str, object]
     if is_scored:
         title, template, facts = f"Report of {names[0]}", "report.html.jinja", _run_facts(runs)
-        tables = report_tables(runs, published, pictures.cards, pictures.figure)
+        tables = report_tables(runs, published, maker.cards, figure)
         sections = scored_sections(runs, tables, published)
     else:
-        title, template, facts = (
-            f"Report of {first.name}",
-            "streams.html.jinja",
-            _stream_facts(evaluation, first),
-        )
-        tables = stream_tables(evaluation) | unscored_tables(runs, pictures.cards)
+        title, template = f"Report of {first.name}", "streams.html.jinja"
+        facts = _stream_facts(first, evaluation.stages.num_known)
+        tables = stream_tables(evaluation) | unscored_tables(runs, maker.cards)
         sections = stream_sections(evaluation, tables)
     page = render_page(
         template,
@@ -121,7 +107,9 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         facts=facts,
         runs=runs,
         published=published,
-        **vars(pictures),
+        figure=figure,
+        cards=maker.cards,
+        left_out=maker.left_out,
         **sections,
         **shared_sections(first, tables),
     )
@@ -152,7 +140,7 @@ def write_run_comparison(
         "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
         "categories per stage": "; ".join(dict.fromkeys(_blocks(run) for run in every)),
         "seeds": ", ".join(map(str, sorted({run.recipe.training.seed for run in every}))),
-        "splits": str(len({run.fingerprint for run in every})),
+        "splits": str(len(set(map(_split, every)))),
     }
     return write_comparison(
         {name: [run.score for run in runs] for name, runs in groups.items()},
@@ -174,7 +162,9 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     return evaluation
 
 
-def _map_and_cards(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> _MapAndCards:
+def _map_and_cards(
+    evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions
+) -> tuple[MapFigure | None, CardMaker]:
     """Map and cards; the features of every stage are computed once. Streams without labels have no map."""
     method = options.map_method if evaluation.stages.is_scored else None
     images, seed = evaluation.images, evaluation.recipe.training.seed
@@ -190,55 +180,56 @@ def _map_and_cards(evaluation: RunEvaluation, run: ReportedRun, options: ReportO
         if method:
             layouts.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
         if index and options.samples:
-            maker.add_stage(
-                run.images[run.images["stage"] == index], images[index], features[0], features[-1]
-            )
-    pictures = _MapAndCards(cards=maker.cards, left_out=maker.left_out)
-    if method:
-        pictures.figure = map_figure(
-            stage_maps(layouts, method, seed=seed, max_points=len(rows)),
-            np.repeat(np.arange(len(images)), sizes)[rows],
-            np.concatenate([each.sample_ids for each in images])[rows],
-            np.concatenate([labels, run.images["found"]])[rows],
-            np.concatenate([labels, run.images["true"]])[rows],
-            run.names,
-            run.categories,
-        )
-    return pictures
+            own = run.images[run.images["stage"] == index]
+            maker.add_stage(own, images[index], features[0], features[-1])
+    if method is None:
+        return None, maker
+    figure = map_figure(
+        stage_maps(layouts, method, seed=seed, max_points=len(rows)),
+        np.repeat(np.arange(len(images)), sizes)[rows],
+        np.concatenate([each.sample_ids for each in images])[rows],
+        np.concatenate([labels, run.images["found"]])[rows],
+        np.concatenate([labels, run.images["true"]])[rows],
+        run.names,
+        run.categories,
+    )
+    return figure, maker
 
 
 def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
     run = runs[0]
-    backbone, shown = run.recipe.model.backbone, run.recipe.training.exemplars_per_class
+    training, backbone = run.recipe.training, run.recipe.model.backbone
+    if training.given_counts is not None:
+        counting = f"given by the recipe: {', '.join(map(str, training.given_counts))}"
+    else:
+        counting = "given" if training.counting == "known" else f"estimated ({training.counting})"
+    shown, versions = training.exemplars_per_class, run.manifest["versions"]
+    made_here = "pretrained on the images of stage 0"
     return {
         "method": run.recipe.model.variant,
         **({"images shown again": f"up to {shown} per category"} if shown else {}),
         "data": _data(run),
         "categories per stage": _blocks(run),
-        "backbone": hub_id_of(backbone) or "a local folder"
-        if backbone
-        else "pretrained on the images of stage 0",
-        "number of categories": _counting_in_words(run.recipe.training),
+        "backbone": (hub_id_of(backbone) or "a local folder") if backbone else made_here,
+        "number of categories": counting,
         "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
-        "split": ", ".join(dict.fromkeys(each.fingerprint[:12] for each in runs)),
-        "made with": ", ".join(f"{package} {run.versions[package]}" for package in ("promptccd", "torch")),
+        "split": ", ".join(dict.fromkeys(_split(each)[:12] for each in runs)),
+        "made with": ", ".join(f"{package} {versions[package]}" for package in ("promptccd", "torch")),
     }
 
 
-def _stream_facts(evaluation: RunEvaluation, run: ReportedRun) -> dict[str, str]:
+def _stream_facts(run: ReportedRun, num_known: int) -> dict[str, str]:
     return {
         "method": run.recipe.model.variant,
         "data": _data(run),
-        "labelled categories": str(evaluation.stages.num_known),
+        "labelled categories": str(num_known),
         "seed": str(run.recipe.training.seed),
-        "split": run.fingerprint[:12],
+        "split": _split(run)[:12],
     }
 
 
-def _counting_in_words(training: TrainingArguments) -> str:
-    if training.given_counts is not None:
-        return f"given by the recipe: {', '.join(map(str, training.given_counts))}"
-    return "given" if training.counting == "known" else f"estimated ({training.counting})"
+def _split(run: ReportedRun) -> str:
+    return str(run.manifest["split_fingerprint"])
 
 
 def _data(run: ReportedRun) -> str:

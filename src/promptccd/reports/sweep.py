@@ -21,21 +21,16 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from transformers.utils import logging as transformers_logging
 
 from promptccd.data.labels import label_column_of, read_categories
 from promptccd.data.tables import open_images
-from promptccd.disk import (
-    make_inside,
-    open_to_change,
-    problems_of,
-    remove_leftovers,
-    write_file,
-)
+from promptccd.disk import make_inside, open_to_change, problems_of, remove_leftovers, write_file
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION
+from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, Job, PoolOfDevices, least_used, visible_devices
@@ -100,42 +95,26 @@ class SweepCell:
     Attributes:
         config: name of the recipe file, without its ending.
         settings: values of the grid, by ``section.field``.
-        recipe: of the training; its ``training.output_dir`` is the folder of the run.
+        variant: name of its row in the table, which cells share that differ in their seed alone.
+        recipe: of the training.
+        run: its folder, called after the variant and the seed.
     """
 
     config: str
     settings: Settings
+    variant: str
     recipe: Recipe
-
-    @property
-    def seed(self) -> int:
-        """Seed of the training."""
-        return self.recipe.training.seed
+    run: RunDirectory
 
     @property
     def path(self) -> Path:
         """Folder of the run."""
-        return Path(self.recipe.training.output_dir)
-
-    @property
-    def run(self) -> RunDirectory:
-        """The run."""
-        return RunDirectory(self.path)
+        return self.run.path
 
     @property
     def name(self) -> str:
-        """Name of the folder: the variant and ``-seed7``, so that `evaluate` and `report` average over seeds."""
+        """Name of the folder."""
         return self.path.name
-
-    @property
-    def variant(self) -> str:
-        """The name without its seed: cells that differ in their seed alone share a row of the table."""
-        return self.name.removesuffix(f"-seed{self.seed}")
-
-    @property
-    def predicts_natively(self) -> bool:
-        """Whether the paper's rows of its method are those of the method's own classifier."""
-        return method_named(self.recipe.model.variant).predicts_natively
 
     @cached_property
     def backbone_key(self) -> str:
@@ -143,7 +122,9 @@ class SweepCell:
         sections = self.recipe.to_dict()
         backbone, config = sections["model"]["backbone"], sections["model"]["backbone_config"]
         made_here = [sections["data"], sections["views"], config, sections["pretraining"]]
-        return json.dumps([self.seed, made_here if backbone is None else backbone], sort_keys=True)
+        return json.dumps(
+            [self.recipe.training.seed, made_here if backbone is None else backbone], sort_keys=True
+        )
 
     def recipe_among(self, cells: Sequence["SweepCell"], at_work: Collection[str] = ()) -> Recipe | None:
         """The recipe with the backbone that the run began with, or that another cell pretrained.
@@ -155,22 +136,19 @@ class SweepCell:
         if self.recipe.model.backbone is not None:
             return self.recipe
         if self.run.begun:
-            recorded = self.run.manifest["recipe"]["model"][
-                "backbone"
-            ]  # relative to the run, of another cell
-            return self._with_backbone(
-                recorded and self.path.parent / Path(recorded).parent.name / "backbone"
-            )
-        others = [cell for cell in cells if cell.name != self.name and cell.backbone_key == self.backbone_key]
-        if made := next(
-            (other.run.backbone for other in others if not problems_of(other.run.backbone)), None
-        ):
-            return self._with_backbone(made)
-        return None if any(other.name in at_work for other in others) else self.recipe
-
-    def _with_backbone(self, backbone: Path | None) -> Recipe:
-        place = None if backbone is None else str(backbone)
-        return replace(self.recipe, model=replace(self.recipe.model, backbone=place))
+            # Relative to the run, of another cell.
+            recorded: str | None = self.run.manifest["recipe"]["model"]["backbone"]
+            made = None if recorded is None else self.path.parent / Path(recorded).parent.name / "backbone"
+        else:
+            others = [
+                each for each in cells if each.name != self.name and each.backbone_key == self.backbone_key
+            ]
+            made = next((each.run.backbone for each in others if not problems_of(each.run.backbone)), None)
+            if made is None and any(each.name in at_work for each in others):
+                return None
+        return replace(
+            self.recipe, model=replace(self.recipe.model, backbone=None if made is None else str(made))
+        )
 
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""
@@ -240,15 +218,11 @@ def plan_cells(
 
 
 def _planned_cell(
-    source: Path | OwnImages,
-    settings: dict[str, Any],
-    seed: int,
-    out: Path,
-    overrides: Mapping[str, Settings],
+    source: Path | OwnImages, settings: Settings, seed: int, out: Path, overrides: Mapping[str, Settings]
 ) -> SweepCell:
     varied = (f"{key.partition('.')[2]}={_name_part(value)}" for key, value in settings.items())
-    name = "-".join([source.stem, *varied, f"seed{seed}"])
-    if len(name) > LONGEST_FOLDER_NAME:
+    variant = "-".join([source.stem, *varied])
+    if len(name := f"{variant}-seed{seed}") > LONGEST_FOLDER_NAME:
         raise ConfigurationError(
             f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_FOLDER_NAME} are safe. Put long "
             "values into recipe files of their own."
@@ -258,14 +232,15 @@ def _planned_cell(
         section, _, item = key.partition(".")
         values.setdefault(section, {})[item] = value
     recipe = source.recipe(values) if isinstance(source, OwnImages) else Recipe.from_yaml(source, values)
+    cell = SweepCell(source.stem, settings, variant, recipe, RunDirectory(out / name))
     try:
         if recipe.model.backbone is None:
             described_backbone(recipe)
-        if not RunDirectory(recipe.training.output_dir).begun:
+        if not cell.run.begun:
             require_whole_patches(recipe, local_files_only=True)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from error
-    return SweepCell(source.stem, settings, recipe)
+    return cell
 
 
 def _name_part(value: Any) -> str:
@@ -277,16 +252,13 @@ def _name_part(value: Any) -> str:
 
 
 def _same_place(recorded: str | None, given: str) -> bool:
-    if recorded == given:
-        return True
     places = [Path(os.path.expanduser(place)) for place in (recorded or "", given)]
-    return all(place.exists() for place in places) and places[0].samefile(places[1])
+    return recorded == given or (all(place.exists() for place in places) and places[0].samefile(places[1]))
 
 
-def grid_keys(settings: Mapping[str, Sequence[Any]]) -> tuple[str, str] | None:
-    """The two fields with several values; `None` unless there are exactly two."""
-    several = [key for key, values in settings.items() if len(values) > 1]
-    return (several[0], several[1]) if len(several) == 2 else None
+def predicts_natively(recipe: Recipe) -> bool:
+    """Whether the paper's rows of its method are those of the method's own classifier."""
+    return method_named(recipe.model.variant).predicts_natively
 
 
 def _evaluation_of(recipe: Recipe) -> RunEvaluation:
@@ -316,7 +288,7 @@ class ProtocolScoring:
     @property
     def file(self) -> str:
         """Name of the file with the score."""
-        return f"score-{self.protocol}.json"
+        return "results.json" if self.protocol == "cacc" else f"score-{self.protocol}.json"
 
     def __call__(self, recipe: Recipe) -> None:
         """Score and write."""
@@ -329,13 +301,12 @@ class ProtocolScoring:
 
         With `other` that of the other prediction; `None` for methods with one.
         """
-        values = cell.run.read("results.json" if self.protocol == "cacc" else self.file)
-        if values is None:
+        if (values := cell.run.read(self.file)) is None:
             return None
         score = ContinualScore.from_dict(values)
         if score.native is None:
             return None if other else score.as_published
-        return score.native if cell.predicts_natively != other else score.as_published
+        return score.native if predicts_natively(cell.recipe) != other else score.as_published
 
 
 def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
@@ -349,8 +320,14 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
     states = {
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }
-    owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
-    return states | {path.name: f"running on {owner}" for path, owner in owners.items()}
+    return states | _running_elsewhere([cell for cell in cells if states[cell.name] != "finished"])
+
+
+def _running_elsewhere(cells: Sequence[SweepCell]) -> dict[str, str]:
+    """Where other processes are at work on cells; a lease counts only if it is renewed, which is waited for."""
+    return {
+        path.name: f"running on {owner}" for path, owner in owners_of(cell.path for cell in cells).items()
+    }
 
 
 def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
@@ -372,21 +349,19 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
     for name, state in states.items():
         if state.startswith("running"):
             logger.info("%s: %s, and has no line", name, state)
-    # Only the training can tell whether all of a cell is on the Hub.
-    open_states = {True: ("new", "begun", "finished"), False: ("new", "begun")}
-    todo = [
-        cell for cell in cells if states[cell.name] in open_states[bool(cell.recipe.training.push_to_hub)]
-    ]
     program = ["promptccd"] if shutil.which("promptccd") else [sys.executable, "-m", "promptccd"]
-    more = [word for place in plugins for word in ("--plugin", place)]
+    program += ["train", *(word for place in plugins for word in ("--plugin", place)), "--config"]
     lines = []
     with locked_tables(Path(out)):
         folder = make_inside(Path(out), RECIPES)
         remove_leftovers(folder)
-        for cell in todo:
-            recipe, path = cell.recipe_among(cells) or cell.recipe, folder / f"{cell.name}.yaml"
-            write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
-            lines.append(shlex.join([*program, "train", *more, "--config", str(path)]))
+        for cell in cells:
+            # Only the training can tell whether all of a cell is on the Hub.
+            is_done = states[cell.name] == "finished" and not cell.recipe.training.push_to_hub
+            if not is_done and not states[cell.name].startswith("running"):
+                recipe, path = cell.recipe_among(cells) or cell.recipe, folder / f"{cell.name}.yaml"
+                write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+                lines.append(shlex.join([*program, str(path)]))
     return lines
 
 
@@ -404,37 +379,36 @@ class SweepResult:
 
     Attributes:
         cells: in the order of the grid.
-        scores: of every finished cell, by name.
-        baselines: scores per seed, by the name of their row.
         failures: why a cell, or its baselines or protocol, is missing, by name.
         unfinished: how far other cells are, by name: ``new``, ``begun``, or where another process is at work on it.
+        has_baselines: whether baselines were asked for.
     """
 
     cells: Sequence[SweepCell]
-    scores: Mapping[str, ContinualScore]
-    baselines: Mapping[str, Sequence[ContinualScore]]
     failures: Mapping[str, str]
     unfinished: Mapping[str, str]
+    has_baselines: bool
 
-    @classmethod
-    def read(
-        cls,
-        cells: Sequence[SweepCell],
-        failures: Mapping[str, str],
-        unfinished: Mapping[str, str],
-        baselines: bool,
-    ) -> "SweepResult":
-        """The contents of the folders of all other cells; of baselines frozen backbones first, then pixels."""
-        finished = [cell for cell in cells if cell.name not in failures.keys() | unfinished.keys()]
+    @cached_property
+    def finished(self) -> list[SweepCell]:
+        """All other cells."""
+        return [cell for cell in self.cells if cell.name not in self.failures.keys() | self.unfinished.keys()]
+
+    @cached_property
+    def scores(self) -> dict[str, ContinualScore]:
+        """Scores of every finished cell, by name."""
+        return {cell.name: score for cell in self.finished if (score := cell.run.results) is not None}
+
+    @cached_property
+    def baselines(self) -> dict[str, list[ContinualScore]]:
+        """Scores of baselines, one per seed, by the name of their row; frozen backbones come before raw pixels."""
         found: dict[str, dict[str, list[ContinualScore]]] = {}
-        for cell, rows in _baseline_rows(finished) if baselines else ():
-            for name, values in ((cell.run.read(BASELINES) or {}) if rows else {}).items():
+        for cell, rows in _baseline_rows(self.finished) if self.has_baselines else ():
+            for name, values in (cell.run.read(BASELINES) or {}).items():
                 if name in rows:
                     score = ContinualScore.from_dict(values)
                     found.setdefault(name, {}).setdefault(rows[name], []).append(score)
-        tables = {row: scores for rows in found.values() for row, scores in rows.items()}
-        scores = {cell.name: results for cell in finished if (results := cell.run.results) is not None}
-        return cls(cells, scores, tables, failures, unfinished)
+        return {row: scores for rows in found.values() for row, scores in rows.items()}
 
     @property
     def groups(self) -> dict[str, list[ContinualScore]]:
@@ -443,13 +417,30 @@ class SweepResult:
         for cell in self.cells:
             if cell.name in self.scores:
                 groups.setdefault(cell.variant, []).append(self.scores[cell.name])
-        return groups | {name: list(scores) for name, scores in self.baselines.items()}
+        return groups | self.baselines
+
+    def grid(self, settings: Mapping[str, Sequence[Any]]) -> pd.DataFrame | None:
+        """Mean All, Old and New over seeds for every recipe and pair of values; NaN where no cell is finished.
+
+        `None` unless exactly two fields of the settings, which become columns, have several values.
+        """
+        keys = [key for key, values in settings.items() if len(values) > 1]
+        if len(keys) != 2:
+            return None
+        rows = [
+            {"config": cell.config}
+            | {key: str(cell.settings[key]) for key in keys}
+            | (self.scores[cell.name].average if cell.name in self.scores else dict.fromkeys(PARTS))
+            for cell in self.cells
+        ]
+        table = pd.DataFrame(rows).astype(dict.fromkeys(PARTS, float))
+        return table.groupby(["config", *keys], sort=False, as_index=False)[list(PARTS)].mean().round(4)
 
 
 def _baseline_rows(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, Mapping[str, str]]]:
-    """Each cell with the baselines that are scored with it and the names of their rows."""
+    """Cells that baselines are scored with, and the names of their rows."""
     rows = baseline_rows([cell.path for cell in cells], [cell.variant for cell in cells])
-    return list(zip(cells, rows, strict=True))
+    return [(cell, names) for cell, names in zip(cells, rows, strict=True) if names]
 
 
 def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
@@ -463,7 +454,7 @@ def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> Swe
         RunError: a cell was begun with other settings.
     """
     unfinished = {name: state for name, state in states_of(cells).items() if state != "finished"}
-    return SweepResult.read(cells, {}, unfinished, baselines)
+    return SweepResult(cells, {}, unfinished, baselines)
 
 
 def run_sweep(
@@ -498,8 +489,7 @@ def run_sweep(
         RunError: a cell was begun with other settings.
         InterruptedRunError: Ctrl-C or SIGTERM; the cells at work were saved.
     """
-    folder = RunDirectory(out)
-    if folder.begun:
+    if RunDirectory(out).begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
     for cell in cells:
         cell.require_settings()
@@ -507,13 +497,20 @@ def run_sweep(
         plugins = [str(Path(place).absolute()) for place in plugins]
         sweep = _Sweep(cells, jobs, stop, engine or PoolOfDevices(visible_devices()), plugins)
         sweep.train(train)
-        sweep.score(baselines, scorings)
-    return SweepResult.read(cells, sweep.failures, sweep.elsewhere, baselines)
+        result = SweepResult(cells, sweep.failures, sweep.elsewhere, baselines)
+        if baselines:
+            sources = [cell for cell, _ in _baseline_rows(result.finished)]
+            unscored = [cell for cell in sources if cell.run.read(BASELINES) is None]
+            sweep.work_through(unscored, score_baselines, "baselines of ")
+        for scoring in scorings:
+            unscored = [cell for cell in result.finished if scoring.stored(cell) is None]
+            sweep.work_through(unscored, scoring, f"{scoring.protocol} of ")
+    return SweepResult(cells, sweep.failures, sweep.elsewhere, baselines)
 
 
 @dataclass
 class _Sweep:
-    """Trains and scores cells, several at once.
+    """Works on cells, several at once.
 
     Attributes:
         failures: why cells, or their scores, are missing, by name.
@@ -529,6 +526,7 @@ class _Sweep:
     elsewhere: dict[str, str] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
     _num_done: int = 0  # trained cells
+    _running: dict[str, tuple[SweepCell, Job]] = field(default_factory=dict)
     _owned: set[str] = field(default_factory=set)  # cells that another process was seen at work on
     _last_job: float = 0.0  # since when no job of ours runs
 
@@ -545,55 +543,51 @@ class _Sweep:
         for recipe in {recipe.model.backbone: recipe for recipe in new}.values():
             require_whole_patches(recipe)
         self._num_done = len(done)
-        self._work_through(todo, work)
+        self.work_through(todo, work)
 
-    def score(self, baselines: bool, scorings: Sequence[ProtocolScoring]) -> None:
-        """Score trained cells that are not scored."""
-        finished = [
-            cell for cell in self.cells if cell.name not in self.failures.keys() | self.elsewhere.keys()
-        ]
-        if baselines:
-            sources = [cell for cell, rows in _baseline_rows(finished) if rows]
-            unscored = [cell for cell in sources if cell.run.read(BASELINES) is None]
-            self._work_through(unscored, score_baselines, "baselines of ")
-        for scoring in scorings:
-            unscored = [cell for cell in finished if scoring.stored(cell) is None]
-            self._work_through(unscored, scoring, f"{scoring.protocol} of ")
+    def work_through(self, todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
+        """Train cells, or score trained ones, which have a prefix to their names.
 
-    def _work_through(self, todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
-        """Work on cells, several at once: train them, or score trained ones, with a prefix to their names."""
-        waiting, running, seconds, is_asked = list(todo), list[tuple[SweepCell, Job]](), list[float](), False
+        Raises:
+            InterruptedRunError: Ctrl-C or SIGTERM.
+        """
+        waiting, seconds, is_asked = list(todo), list[float](), False
         self._last_job = time.monotonic()
         try:
-            while running or (waiting and not self.stop.received):
-                while not self.stop.received and (chosen := self._next(waiting, running, prefix)):
-                    number = f"{len(todo) - len(waiting)}/{len(todo)}"
-                    running.append(self._begin(*chosen, running, work, f"[{number}] {prefix}"))
-                time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting or running))
+            while self._running or (waiting and not self.stop.received):
+                while not self.stop.received and (chosen := self._next(waiting, prefix)):
+                    # One GPU each, as a training of one process has: all would start on the first.
+                    device = least_used(
+                        self.engine.devices, [job.device for _, job in self._running.values()]
+                    )
+                    number, where = len(todo) - len(waiting), f" on GPU {device}" if device else ""
+                    logger.info("[%d/%d] %s%s starts%s", number, len(todo), prefix, chosen[0].name, where)
+                    self._start(*chosen, work, device)
+                time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting or self._running))
                 if self.stop.received and not is_asked:
                     is_asked = True
-                    logger.info("Interrupted: waiting until what is running (%d) has saved.", len(running))
-                    for _, job in running:
+                    logger.info(
+                        "Interrupted: waiting until what is running (%d) has saved.", len(self._running)
+                    )
+                    for _, job in self._running.values():
                         job.stop()
-                for cell, job in [pair for pair in running if not pair[1].running]:
-                    running.remove((cell, job))
+                for cell, job in [pair for pair in self._running.values() if not pair[1].running]:
+                    del self._running[cell.name]
                     self._last_job = time.monotonic()
                     seconds.append(self._last_job - job.started)
                     if job.problem and owner_of(cell.path) and not self.stop.received:
                         waiting.append(cell)  # another process was quicker
                     else:
-                        self._end(cell, job, prefix, seconds, len(waiting) + len(running))
+                        self._end(cell, job, prefix, seconds, len(waiting) + len(self._running))
         finally:
-            for _, job in running:
+            for _, job in self._running.values():
                 job.kill()
         if self.stop.received:
             raise self.stop.error(f"stopped; {self._num_done} of {len(self.cells)} cells are finished")
 
-    def _next(
-        self, waiting: list[SweepCell], running: Sequence[tuple[SweepCell, Job]], prefix: str
-    ) -> tuple[SweepCell, Recipe] | None:
+    def _next(self, waiting: list[SweepCell], prefix: str) -> tuple[SweepCell, Recipe] | None:
         """Remove a cell to begin with from `waiting`, with its recipe; `None` while there is none."""
-        if len(running) >= self.jobs:
+        if len(self._running) >= self.jobs:
             return None
         owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
         for name in owners.keys() - self._owned:
@@ -605,45 +599,35 @@ class _Sweep:
                 waiting.remove(cell)
         self._owned = {*owners}
         free = [cell for cell in waiting if cell.name not in owners]
-        at_work = owners.keys() | {cell.name for cell, _ in running}
-        if not (free or running) and time.monotonic() - self._last_job > SECONDS_TO_WAIT_FOR_LOCK:
-            alive = owners_of(cell.path for cell in waiting)
-            self.elsewhere |= {path.name: f"running on {owner}" for path, owner in alive.items()}
+        if not (free or self._running) and time.monotonic() - self._last_job > SECONDS_TO_WAIT_FOR_LOCK:
+            alive = _running_elsewhere(waiting)
+            self.elsewhere |= alive
             # The others are leases that no process renews: a training waits until they are over.
-            waiting[:] = free = [cell for cell in waiting if cell.path not in alive]
+            waiting[:] = free = [cell for cell in waiting if cell.name not in alive]
         # Rather than wait for other processes alone, a cell makes a backbone of its own.
-        for busy in [at_work] if running else [at_work, ()]:
+        at_work = owners.keys() | self._running.keys()
+        for busy in [at_work] if self._running else [at_work, ()]:
             for cell in free:
                 if recipe := cell.recipe if prefix else cell.recipe_among(self.cells, busy):
                     waiting.remove(cell)
                     return cell, recipe
         return None
 
-    def _begin(
-        self,
-        cell: SweepCell,
-        recipe: Recipe,
-        running: Sequence[tuple[SweepCell, Job]],
-        work: CellWork,
-        prefix: str,
-    ) -> tuple[SweepCell, Job]:
-        # One GPU each, as a training of one process has: all would start on the first.
-        device = least_used(self.engine.devices, [job.device for _, job in running])
-        logger.info("%s%s starts%s", prefix, cell.name, f" on GPU {device}" if device else "")
+    def _start(self, cell: SweepCell, recipe: Recipe, work: CellWork, device: str) -> None:
         log = make_inside(cell.path.parent, cell.name) / LOG
         os.close(open_to_change(log))  # its end is read, even if the cell never began
         arguments = (recipe.to_dict(), work, str(log.absolute()), str(Path.cwd()), self.plugins)
-        return cell, self.engine.start(work_into_log, arguments, cell.name, device)
+        self._running[cell.name] = (cell, self.engine.start(work_into_log, arguments, cell.name, device))
 
     def _end(self, cell: SweepCell, job: Job, prefix: str, seconds: Sequence[float], left: int) -> None:
         name, problem = f"{prefix}{cell.name}", _last_words(cell.path / LOG, job.problem)
         if not problem:
             self._num_done += not prefix
-            to_come = sum(seconds) / len(seconds) * left / self.jobs
+            to_come = f", {_clock(sum(seconds) / len(seconds) * left / self.jobs)} left" if left else ""
             logger.info(
                 "%s: done in %s%s; %s since the start, %d to go%s",
                 name, _clock(seconds[-1]), "" if prefix else _average(cell),
-                _clock(time.monotonic() - self._started), left, f", {_clock(to_come)} left" if left else "",
+                _clock(time.monotonic() - self._started), left, to_come,
             )  # fmt: skip
         elif not self.stop.received:
             self.failures[name] = problem
@@ -687,8 +671,7 @@ def _last_words(log: Path, problem: str) -> str:
 
 
 def _average(cell: SweepCell) -> str:
-    results = cell.run.results
-    if results is None:
+    if (results := cell.run.results) is None:
         return ""
     own = "" if results.native is None else f" ({NATIVE_PREDICTION} {results.native.average['all']:.1f})"
     return f", All {results.average['all']:.1f}{own}"

@@ -43,8 +43,7 @@ class ReportedRun:
     Attributes:
         name: of its folder.
         recipe: of the training.
-        fingerprint: of its split.
-        versions: of packages.
+        manifest: the record of the run.
         class_blocks: number of categories that each stage introduced.
         categories: names of the true categories; position is category id.
         score: rows of the finished unlabelled stages, as in ``results.json``; empty for streams without labels.
@@ -54,14 +53,12 @@ class ReportedRun:
             ``category`` and ``group``, and ``matched``, the category that its group is matched to; ids are -1 for none.
         costs: of the stages, see `stage_costs`.
         history: the epochs, as far as recorded.
-        instruments: figures of prompts, by stage and name of `promptccd.training.instruments.TITLES`.
         routing: accuracy of the part router; `None` for models without parts.
     """
 
     name: str
     recipe: Recipe
-    fingerprint: str
-    versions: Mapping[str, str]
+    manifest: Mapping[str, Any]
     class_blocks: Sequence[int]
     categories: Sequence[str]
     score: ContinualScore
@@ -70,7 +67,6 @@ class ReportedRun:
     images: pd.DataFrame
     costs: pd.DataFrame
     history: Sequence[EpochRecord]
-    instruments: Mapping[int, Mapping[str, float]]
     routing: ContinualScore | None
 
 
@@ -86,14 +82,14 @@ def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
         MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
     run, stages = evaluation.run, evaluation.stages
-    images = [_read_images(evaluation, index) for index in range(1, evaluation.num_stages)]
-    scored = images if stages.is_scored else []
-    rows = [_score_of(evaluation, index, table) for index, table in enumerate(scored, start=1)]
+    unlabelled = range(1, evaluation.num_stages)
+    images = [_read_images(evaluation, index) for index in unlabelled]
+    scored = zip(unlabelled, images, strict=True) if stages.is_scored else ()
+    rows = [_score_of(evaluation, index, table) for index, table in scored]
     return ReportedRun(
         name=run.path.resolve().name,
         recipe=evaluation.recipe,
-        fingerprint=run.manifest["split_fingerprint"],
-        versions=run.manifest["versions"],
+        manifest=run.manifest,
         class_blocks=stages.split.class_blocks,
         categories=stages.categories,
         score=ContinualScore("cacc", rows),
@@ -102,11 +98,6 @@ def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
         images=pd.concat(images, ignore_index=True),
         costs=stage_costs(run.manifest),
         history=read_history(run.path),
-        instruments={
-            int(name.removeprefix("stage")): values
-            for name, values in sorted(run.manifest.get("instruments", {}).items())
-            if values
-        },
         routing=evaluation.part_routing() if routing else None,
     )
 
@@ -122,9 +113,8 @@ def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
     found_ids = np.asarray(assigned["category_ids"], dtype=np.int64)
     is_scored = evaluation.stages.is_scored
     true_ids = evaluation.true_ids(images) if is_scored else np.full(len(images), -1)
-    return image_table(
-        index, true_ids, found_ids, evaluation.stages.categories, _categories(evaluation, index)[1]
-    )
+    names = _categories(evaluation, index)[1]
+    return image_table(index, true_ids, found_ids, evaluation.stages.categories, names)
 
 
 def image_table(
@@ -157,14 +147,14 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
         count_range=count_range(load_configuration(run.stage(index))),
         native_ids=run.assignments(index).get("class_ids"),
     )  # fmt: skip
-    for recorded in run.results.stages if run.results else ():
-        for part in PARTS if recorded.stage == index else ():
-            one, other = getattr(own, part), getattr(recorded, part)
-            if math.isnan(one) != math.isnan(other) or abs(one - other) > SCORE_TOLERANCE:
-                raise MismatchError(
-                    f"results.json of {run.path} has {part} {other} at stage {index}, its assignments give "
-                    f"{one:.4f}: one of them was changed. Run promptccd verify on it."
-                )
+    recorded = {row.stage: row for row in (run.results.stages if run.results else ())}.get(index, own)
+    for part in PARTS:
+        given, written = getattr(own, part), getattr(recorded, part)
+        if not np.isclose(given, written, rtol=0, atol=SCORE_TOLERANCE, equal_nan=True):
+            raise MismatchError(
+                f"results.json of {run.path} has {part} {written} at stage {index}, its assignments give {given:.4f}: "
+                "one of them was changed. Run promptccd verify on it."
+            )
     return own
 
 
@@ -175,19 +165,12 @@ def report_tables(
     figure: MapFigure | None,
 ) -> ReportTables:
     """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
-    unscored = unscored_tables(runs, cards)
     places, movement = figure.tables if figure else (pd.DataFrame(), pd.DataFrame())
     return {
         "scores": _of(runs, run_scores),
         "summary": summary(runs, published),
-        "known_and_novel": _of(runs, known_and_novel),
-        "confusion": _of(runs, confusion),
-        "category_sizes": _of(runs, lambda run: category_sizes(run).drop(columns=["true", "found"])),
-        "blocks": _of(runs, blocks),
-        "forgetting": _of(runs, forgetting),
-        **{name: unscored[name] for name in ("history", "costs", "prompts")},
-        "part_routing": _of(runs, routing),
-        **{name: unscored[name] for name in ("discovered", "nearest_known")},
+        **{name: _of(runs, table) for name, table in _SCORED.items()},
+        **unscored_tables(runs, cards),
         "map": _of(runs[:1], lambda run: places),
         "map_movement": _of(runs[:1], lambda run: movement),
     }
@@ -201,9 +184,7 @@ def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) 
         for known in card.near
     ]
     return {
-        "history": _of(runs, history),
-        "costs": _of(runs, lambda run: run.costs),
-        "prompts": _of(runs, prompts),
+        **{name: _of(runs, table) for name, table in _UNSCORED.items()},
         "discovered": _of(runs[:1], lambda run: pd.DataFrame([card.record for card in cards])),
         "nearest_known": _of(runs[:1], lambda run: pd.DataFrame(near)),
     }
@@ -245,17 +226,13 @@ def summary(runs: Sequence[ReportedRun], published: PublishedTable | None) -> pd
     if published is None:
         return table
     natively = has_native and method_named(runs[0].recipe.model.variant).predicts_natively
-    return table.join(
-        pd.DataFrame(
-            [
-                published.record(
-                    row["stage"], {part: row[f"native_{part}" if natively else part] for part in PARTS}
-                )
-                | {"published_of": NATIVE_PREDICTION if natively else "k-means"}
-                for row in table.to_dict("records")
-            ]
-        )
-    )
+    prefix, whose = ("native_", NATIVE_PREDICTION) if natively else ("", "k-means")
+    rows = [
+        published.record(row["stage"], {part: row[f"{prefix}{part}"] for part in PARTS})
+        | {"published_of": whose}
+        for row in table.to_dict("records")
+    ]
+    return table.join(pd.DataFrame(rows))
 
 
 def known_and_novel(run: ReportedRun) -> pd.DataFrame:
@@ -290,29 +267,30 @@ def category_sizes(run: ReportedRun) -> pd.DataFrame:
     return table[["stage", "true", "found", "category", "group"]].join(counts)
 
 
-def confusion(run: ReportedRun) -> pd.DataFrame:
-    """Numbers of images by category and group, in the order of `matched_order`."""
-    parts = []
-    for stage, images in run.images.groupby("stage"):
-        rows, columns = matched_order(run, stage)
-        pairs = images.groupby(["true", "found", "category", "group"]).size().rename("images").reset_index()
-        order = {
-            "true": pd.Categorical(pairs["true"], rows),
-            "found": pd.Categorical(pairs["found"], columns),
-        }
-        parts.append(pairs.assign(stage=stage, **order).sort_values(["true", "found"]))
-    return pd.concat(parts)[["stage", "category", "group", "images"]]
-
-
-def matched_order(run: ReportedRun, stage: int) -> tuple[list[int], list[int]]:
+def matched_order(sizes: pd.DataFrame) -> tuple[list[int], list[int]]:
     """Ids of the categories of a stage, and of its groups in the order of the categories that they are matched to.
 
-    Categories and groups without a match come last.
+    Categories and groups without a match come last. `sizes` are the `category_sizes` of the stage.
     """
-    sizes = category_sizes(run)
-    sizes = sizes[sizes["stage"] == stage]
     sizes = pd.concat([sizes[sizes["found"].notna()], sizes[sizes["found"].isna()]])
     return tuple(sizes[name].dropna().astype(int).tolist() for name in ("true", "found"))
+
+
+def confusion(run: ReportedRun) -> pd.DataFrame:
+    """Numbers of images by category and group, in the order of `matched_order`."""
+    pairs = (
+        run.images.groupby(["stage", "true", "found", "category", "group"])
+        .size()
+        .rename("images")
+        .reset_index()
+    )
+    parts = []
+    for stage, sizes in category_sizes(run).groupby("stage"):
+        rows, columns = map(pd.Index, matched_order(sizes))
+        own = pairs[pairs["stage"] == stage]
+        order = np.lexsort([columns.get_indexer(own["found"]), rows.get_indexer(own["true"])])
+        parts.append(own.iloc[order])
+    return pd.concat(parts)[["stage", "category", "group", "images"]]
 
 
 def blocks(run: ReportedRun) -> pd.DataFrame:
@@ -332,12 +310,9 @@ def blocks(run: ReportedRun) -> pd.DataFrame:
 def forgetting(run: ReportedRun) -> pd.DataFrame:
     """Accuracy on the categories that each stage introduced: at first, at last, and how much was forgotten."""
     courses = blocks(run).groupby("block")["accuracy"]
-    return pd.DataFrame(
-        [
-            {"block": block, "first": each.iloc[0], "last": each.iloc[-1], "forgotten": forgotten(each)}
-            for block, each in courses
-        ]
-    )
+    return courses.agg(
+        first=lambda each: each.iloc[0], last=lambda each: each.iloc[-1], forgotten=forgotten
+    ).reset_index()
 
 
 def forgotten(accuracies: Iterable[float]) -> float:
@@ -376,8 +351,11 @@ def stage_costs(manifest: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def prompts(run: ReportedRun) -> pd.DataFrame:
-    """Figures of prompts at every stage; no rows for a method without prompts."""
-    return pd.DataFrame([{"stage": stage, **values} for stage, values in run.instruments.items()])
+    """Figures of prompts by stage and name of `promptccd.training.instruments.TITLES`; no rows without prompts."""
+    recorded = sorted(run.manifest.get("instruments", {}).items())
+    return pd.DataFrame(
+        [{"stage": int(stage.removeprefix("stage")), **values} for stage, values in recorded if values]
+    )
 
 
 def routing(run: ReportedRun) -> pd.DataFrame:
@@ -386,3 +364,18 @@ def routing(run: ReportedRun) -> pd.DataFrame:
         return pd.DataFrame()
     table = score_table(run.routing).rename(columns={"num_categories": "parts"})
     return table[["stage", *PARTS, "parts", "num_images"]]
+
+
+_SCORED: Mapping[str, Callable[[ReportedRun], pd.DataFrame]] = {
+    "known_and_novel": known_and_novel,
+    "confusion": confusion,
+    "category_sizes": lambda run: category_sizes(run).drop(columns=["true", "found"]),
+    "blocks": blocks,
+    "forgetting": forgetting,
+    "part_routing": routing,
+}
+_UNSCORED: Mapping[str, Callable[[ReportedRun], pd.DataFrame]] = {
+    "history": history,
+    "costs": lambda run: run.costs,
+    "prompts": prompts,
+}

@@ -77,19 +77,12 @@ _HUB_LICENCES = """
 
 @dataclass(frozen=True)
 class Example:
-    """An image with the name that the model assigns to it.
+    """An image with the name of the category that the model assigns to it."""
 
-    Attributes:
-        path: in the stage's folder.
-        content: the file.
-        name: of the category.
-        known: whether stage 0 labelled the category.
-    """
-
-    path: str
+    path: str  # in the stage's folder
     content: bytes
     name: str
-    known: bool
+    known: bool  # whether stage 0 labelled the category
 
     @property
     def cell(self) -> str:
@@ -102,13 +95,8 @@ def example_pictures(
 ) -> list[Example]:
     """Images of a finished stage for its card, of the data sets whose licence allows to show them.
 
-    One labelled category, then discovered ones; of each category the image with the highest confidence.
-
-    Args:
-        recipe: of the run.
-        model: with its categories set.
-        images: of the stage.
-        features: ``(N, D)`` of these images.
+    One labelled category, then discovered ones; of each category the image with the highest confidence. Features are
+    ``(N, D)``.
     """
     record, num_known = BUILT_IN.get(recipe.data.resolved.dataset), model.config.num_known
     if record is None or record.licence is None:
@@ -157,10 +145,7 @@ def stage_card(
     stage, fetched, recipe = config.stage or 0, run.fetched, run.recipe
     last = max((each for each in fetched if each < stage), default=None)
     source = None if last is None else Source.of(fetched[last], last)
-    results = run.results
-    scored = ContinualScore(
-        "cacc", [each for each in results.stages if each.stage <= stage] if results else []
-    )
+    scored = run.results_up_to(stage)
     table, published = scored.to_dict(), _comparable(recipe, len(scored.stages))
     facts, licence = recipe.data.resolved, _licence_of_run(run, source, stage)
     backbone, dataset = hub_id_of(recipe.model.backbone), hub_id_of(facts.dataset)
@@ -203,7 +188,7 @@ def stage_card(
         backbone=backbone,
         bundled=BUNDLED,
         data=data_in_words(recipe),
-        estimate=CountEstimate.from_dict(config.count_estimate) if config.count_estimate else "",
+        estimate=CountEstimate(**config.count_estimate) if config.count_estimate else "",
         source=source,
         results=_results(scored, published, source),
         has_native=scored.native is not None,
@@ -337,19 +322,12 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Licence:
-    """A licence of weights.
+    """A licence of weights."""
 
-    Attributes:
-        id: identifier on the Hub; `None` if unknown.
-        name: name of a licence that the Hub does not list.
-        link: address of its text.
-        reason: why this licence holds, or why it is unknown; a clause.
-    """
-
-    id: str | None
-    name: str | None = None
-    link: str | None = None
-    reason: str = ""
+    id: str | None  # identifier on the Hub; None if unknown
+    name: str | None = None  # of a licence that the Hub does not list
+    link: str | None = None  # address of its text
+    reason: str = ""  # why this licence holds, or why it is unknown; a clause
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -371,11 +349,7 @@ OWN = Licence("apache-2.0", reason="because they were trained from scratch")
 
 
 def licence_of(backbone: str | None) -> Licence:
-    """The licence that weights inherit from a backbone.
-
-    Args:
-        backbone: repository on the Hub, local folder or bundled backbone; `None` for one pretrained from scratch.
-    """
+    """The licence that weights inherit from a backbone: repository, folder or bundled; `None` if from scratch."""
     if backbone is None:
         return OWN
     place = os.path.expanduser(BUNDLED.get(backbone, backbone))
@@ -392,13 +366,7 @@ def licence_of(backbone: str | None) -> Licence:
 
 
 def licence_on(card: str, name: str, repo_id: str | None) -> Licence:
-    """The licence that a card names.
-
-    Args:
-        card: text of the card, written by anybody.
-        name: what the card describes, in words.
-        repo_id: its repository, to resolve a relative link; `None` for a local folder.
-    """
+    """The licence that a card of somebody names; a relative link is resolved in its repository, if it has one."""
     try:
         values: dict[str, Any] = RepoCard(card, ignore_metadata_errors=True).data.to_dict()
     except _UNREADABLE:
@@ -453,19 +421,12 @@ def _licence_of_run(run: RunDirectory, source: "Source | None", stage: int) -> L
 
 @dataclass(frozen=True)
 class Source:
-    """The stage that a stage was copied or continued from.
+    """The stage that a stage was copied or continued from."""
 
-    Attributes:
-        repo_id: its repository; empty for a local folder.
-        commit: the fetched commit.
-        stage: its number.
-        is_copy: whether it is the same stage, not an earlier one that training continued from.
-    """
-
-    repo_id: str
-    commit: str
+    repo_id: str  # empty for a local folder
+    commit: str  # the fetched one
     stage: int
-    is_copy: bool = False
+    is_copy: bool = False  # whether it is the same stage, not an earlier one that training continued from
 
     @classmethod
     def of(cls, place: str, stage: int, is_copy: bool = False) -> "Source":
@@ -512,12 +473,7 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
 
     In the text, only the block between the markers is replaced (a second block is dropped); a card without a block gets
     it at its end. In the metadata, generated keys are renewed, except `kept` ones, and a person's own tags follow the
-    generated ones. Comments inside the metadata are lost.
-
-    Args:
-        existing: the present card; `None` if there is none.
-        generated: the new card; without a block (a person removed it) it renews only the metadata.
-        kept: keys of the metadata that keep their present value.
+    generated ones. Comments inside the metadata are lost. A new card without a block renews only the metadata.
 
     Raises:
         RunError: the metadata of a card cannot be read; do not overwrite the card then.
@@ -535,8 +491,7 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
         ) from error
     theirs = card.data.to_dict()
     fixed = {key for key in kept if key in theirs}
-    if fixed & {*LICENCE_KEYS}:  # one statement in three keys
-        fixed |= {*LICENCE_KEYS}
+    fixed |= {*LICENCE_KEYS} if fixed & {*LICENCE_KEYS} else set()  # one statement in three keys
     for key, value in new.data.to_dict().items():
         if key == "tags":
             added = theirs.get("tags") or []
@@ -553,13 +508,9 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
 def card_in_repository(
     card: str, repo_id: str, related: Sequence[str] = (), source: Source | None = None
 ) -> str:
-    """The card of a stage for the repository in which it is published.
+    """The card of a stage for the repository in which it is published, with links to related pages of the Hub.
 
-    Args:
-        card: as `stage_card` wrote it, or as a person changed it since.
-        repo_id: the repository, ``namespace/name``.
-        related: links to related pages of the Hub, in Markdown.
-        source: the stage that this one is a copy of; the card then names it, and its snippets stay.
+    The card of a copy names its source, and its snippets stay.
     """
     before = Source.on(card)
     if source is not None and not (before and before.is_copy):

@@ -121,18 +121,14 @@ class RunEvaluation:
         """By stage, the percentage of held-out labelled images that get the category of their label.
 
         It needs no labels of streams. It is empty if no labelled image was held out.
-
-        Raises:
-            PromptCCDError: as `test_images`.
         """
         if not self.recipe.data.resolved.held_out:
             return {}
-        (images,), (labels,) = (test := self.test_images()).images, test.labels
-        found = {}
+        test, found = self.test_images(), {}
         for stage in range(self.num_stages):
-            features = self.features(stage, [images])[0].cpu()
+            features = self.features(stage, test.images)[0].cpu()
             given = self.load_stage(stage).assign(features).category_ids.numpy()
-            found[stage] = 100 * float(np.mean(given == labels))
+            found[stage] = 100 * float(np.mean(given == test.labels[0]))
         return found
 
     def part_routing(self) -> ContinualScore | None:
@@ -199,11 +195,7 @@ class RunEvaluation:
     def test_stages(self, test_split: str | None = None) -> ScoredImages:
         """Unseen images cut into stages by the run's own rule and seed, as many stages as are finished.
 
-        Args:
-            test_split: split of the data set; by default the images the run left out, else the benchmark's.
-
-        Raises:
-            DataError: there are no such images, they are those of the training, or they lack a category.
+        By default they are the images the run left out, else the benchmark's test split; a `DataError` without any.
         """
         return self._read_unseen(test_split, rule=None)
 
@@ -285,7 +277,7 @@ class RunEvaluation:
         if recorded is None:
             training = self.recipe.training
             return CountEstimate.known(COUNTS[training.counting](training).number(self.images[stage].stage))
-        return CountEstimate.from_dict(recorded)
+        return CountEstimate(**recorded)
 
     def true_ids(self, images: StageImages) -> np.ndarray:
         """True category ids of the readable images of a stage, ``(N,)``; for scoring."""
@@ -372,27 +364,19 @@ def require_unseen(
     data: DataArguments,
     test_split: str | None,
 ) -> None:
-    """Count test images whose very picture the run was trained on, whatever their files are called.
-
-    Raises:
-        DataError: they are more than `MOST_COPIES` of all, as of a folder without splits.
-    """
+    """Warn of test images whose very picture the run was trained on; refuse more than `MOST_COPIES` of all."""
     trained = {digest: (each, index) for each in trained_on for index, digest in enumerate(each.digests)}
-    copies = [
-        (each.name_of(index), trained[digest])
-        for each in test
-        for index, digest in enumerate(each.digests)
-        if digest in trained
-    ]
+    tests = [(digest, each, index) for each in test for index, digest in enumerate(each.digests)]
+    copies = [row for row in tests if row[0] in trained]
     if not copies:
         return
-    facts, count = data.resolved, sum(map(len, test))
-    name, (images, index) = copies[0]
+    facts, count, (digest, tested, place) = data.resolved, len(tests), copies[0]
+    images, index = trained[digest]
     held_out = test_split is None and facts.held_out > 0
-    tested = "left out" if held_out else f"of split {test_split or facts.test_split!r}"
+    what = "left out" if held_out else f"of split {test_split or facts.test_split!r}"
     copied = (
-        f"{len(copies)} of {count} images {tested} of {facts.dataset!r} are the "
-        f"very pictures that the run was trained on, {name!r} is {images.name_of(index)!r} for one"
+        f"{len(copies)} of {count} images {what} of {facts.dataset!r} are the very pictures that the run was trained "
+        f"on, {tested.name_of(place)!r} is {images.name_of(index)!r} for one"
     )
     if len(copies) > MOST_COPIES * count:
         advice = "Give images that are, or train with --held_out 0.2."

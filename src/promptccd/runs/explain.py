@@ -2,12 +2,14 @@
 
 import io
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image
 
@@ -60,20 +62,17 @@ class Explanation:
         """Category, prompts and parts as JSON types; `save` writes the arrays into a file of their own."""
         values: dict[str, Any] = {"category": self.category, "name": self.name, "confidence": self.confidence}
         if self.prompts is not None and self.scores is not None:
-            indices, first, counts = np.unique(self.prompts, return_index=True, return_counts=True)
-            best = np.asarray([self.scores[self.prompts == index].max() for index in indices])
-            order = np.lexsort((first, -best, -counts))
-            values["prompts"] = [
-                {
-                    "prompt": self._name_of(int(indices[row])),
-                    "times": int(counts[row]),
-                    "best_score": float(best[row]),
-                }
-                for row in order
-            ]
+            acted = pd.Series(self.scores.ravel()).groupby(self.prompts.ravel(), sort=False)
+            found = acted.agg(times="size", best_score="max")  # in the order of their first patch
+            found = found.sort_values(["times", "best_score"], ascending=False, kind="stable").reset_index(
+                names="prompt"
+            )
+            found["prompt"] = found["prompt"].map(self._name_of)
+            values["prompts"] = found.to_dict("records")
         if self.parts is not None:
-            parts, sizes = np.unique(self.parts, return_counts=True)
-            values["patches_per_part"] = dict(zip(map(str, parts.tolist()), sizes.tolist(), strict=True))
+            values["patches_per_part"] = {
+                str(part): size for part, size in sorted(Counter(self.parts.ravel().tolist()).items())
+            }
         return values
 
     def _name_of(self, prompt: int) -> str:
@@ -115,14 +114,11 @@ class Explanation:
         packed, picture = io.BytesIO(), io.BytesIO()
         np.savez(packed, **{name: values for name, values in arrays.items() if values is not None})
         self.overlay().save(picture, "PNG")
-        contents: dict[str, str | bytes] = {
-            "explanation.json": json.dumps(self.to_dict(), indent=1, sort_keys=True),
-            "arrays.npz": packed.getvalue(),
-            "overlay.png": picture.getvalue(),
-        }
-        for name, content in contents.items():
+        texts = json.dumps(self.to_dict(), indent=1, sort_keys=True).encode()
+        names = ("explanation.json", "arrays.npz", "overlay.png")
+        for name, content in zip(names, (texts, packed.getvalue(), picture.getvalue()), strict=True):
             write_file(target / name, content)
-        return [target / name for name in contents]
+        return [target / name for name in names]
 
 
 @torch.no_grad()
@@ -163,11 +159,11 @@ def explain_image(
         rows = values[0].float().cpu() if values.is_floating_point() else values[0].cpu()
         return (rows.unflatten(0, grid) if rows.ndim == 2 else rows).numpy()
 
-    logits = getattr(acted, "part_logits", None)
+    logits, names = getattr(acted, "part_logits", None), model.config.names_by_id
     return Explanation(
         pixels=pixels.permute(1, 2, 0).numpy(),
         category=category,
-        name=model.config.names_by_id[category],
+        name=names[category],
         confidence=float(found.confidences[0]),
         attention=attention.T.unflatten(1, grid).numpy(),
         parts=None if logits is None else logits[0].argmax(dim=-1).unflatten(0, grid).cpu().numpy(),
@@ -175,7 +171,6 @@ def explain_image(
         scores=per_patch(acted.scores),
         prompts_per_part=None if logits is None else model.config.pool_size,
         component_names=[
-            model.config.names_by_id.get(category, "of no category")
-            for category in getattr(model.config, "component_categories", [])
+            names.get(each, "of no category") for each in getattr(model.config, "component_categories", [])
         ],
     )

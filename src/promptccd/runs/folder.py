@@ -210,6 +210,12 @@ class RunDirectory:
                 "run the training command again, which scores finished stages again."
             ) from error
 
+    def results_up_to(self, stage: int) -> ContinualScore:
+        """The rows of ``results.json`` without those of later stages; perhaps none."""
+        found = self.results
+        rows = found.stages if found else []
+        return ContinualScore("cacc", [row for row in rows if row.stage <= stage])
+
     def record(self, score: StageScore) -> None:
         """Put a stage's row into ``results.json``, in place of an earlier one."""
         rows = {row.stage: row for row in [*(self.results.stages if self.results else ()), score]}

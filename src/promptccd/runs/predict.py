@@ -3,7 +3,7 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -87,31 +87,25 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FolderPredictions:
-    """Predictions and the files that got none; together they are all files of the folder.
+    """Predictions and the files that got none; together they are all files of the folder."""
 
-    Attributes:
-        predictions: one per readable image, by path.
-        skipped: reason by path.
-    """
-
-    predictions: list[Prediction]
-    skipped: dict[str, str]
+    predictions: list[Prediction]  # one per readable image, by path
+    skipped: dict[str, str]  # reason by path
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
         rows = [asdict(item) for item in self.predictions]
-        for row in rows:
-            if not row["best"]:  # not asked for
-                del row["best"]
+        # Candidates that were not asked for are left out.
+        rows = [{name: value for name, value in row.items() if name != "best" or value} for row in rows]
         return {"predictions": rows, "skipped": self.skipped}
 
 
 def load_model(path: str | Path, max_model_bytes: int | None = None) -> CategoryDiscoveryModel:
-    """Load a finished stage of any variant; it may come from anywhere.
+    """Load a finished stage of any variant from a folder or the Hub.
 
     Args:
         path: a folder, ``namespace/name`` or a bare name.
-        max_model_bytes: as `CategoryDiscoveryModel.from_pretrained` takes it.
+        max_model_bytes: see `CategoryDiscoveryModel.from_pretrained`.
 
     Raises:
         RunError: the folder is damaged, contains no model of this package, or one that is refused.
@@ -175,61 +169,57 @@ def predict_folder(
         DivergedError: features or distances of an image are not finite; it is named.
     """
     place = pictures_at(folder)
+    if not place.exists():
+        raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
     source, files, skipped = FolderSource(place.parent, image_roots), [place.name], dict[str, str]()
     if place.is_dir():
         source = FolderSource(place, image_roots)
         found = images_in(source, IntakeLimits.of_person(max_pixels=max_pixels))
         files, skipped = found.images, found.left_out
-    if not place.exists():
-        raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
-    reader = _Reader(source.roots, view, Decoding(max_pixels)).with_bit_depth(files, bit_depth)
+    reader = _Reader(source.roots, view, files, bit_depth, max_pixels)
     predictions: list[Prediction] = []
-    reading = _batches(files, reader.viewed, batch_size)
-    for batch in progress_bar(reading, math.ceil(len(files) / batch_size), "predicting"):
-        rows: list[tuple[str, str, torch.Tensor]] = []
-        for name, (pixels, verdict) in batch:
-            if pixels is None:
-                skipped[name] = verdict.note
-            else:
-                rows.append((name, verdict.note if verdict.status is Status.NOTED else "", pixels))
+    for batch in progress_bar(reader.batches(batch_size), math.ceil(len(files) / batch_size), "predicting"):
+        rows = [(name, verdict, pixels) for name, (pixels, verdict) in batch if pixels is not None]
+        skipped |= {name: verdict.note for name, (pixels, verdict) in batch if pixels is None}
         if rows:
             predictions += _assigned(model, view, rows, top_k)
     return FolderPredictions(predictions, skipped)
 
 
-def _batches(
-    names: Sequence[str], read: Callable[[str], _Viewed], size: int
-) -> Iterator[list[tuple[str, _Viewed]]]:
-    """Batches of names and what was read of each; threads read the next batch while the caller uses one."""
-    with ThreadPoolExecutor(systems.available_cores()) as pool:
-        following = pool.map(read, names[:size])
-        for start in range(0, len(names), size):
-            batch, following = following, pool.map(read, names[start + size : start + 2 * size])
-            yield list(zip(names[start : start + size], batch, strict=True))
-
-
-@dataclass(frozen=True)
 class _Reader:
     """Reads files below the first of its roots; a link is followed inside these and not out of them.
 
     Not `ImageRows`: the names of files may contain what is an address in a table, and bytes that are not UTF-8.
     """
 
-    roots: tuple[str, ...]
-    view: EvaluationView
-    decoding: Decoding
-
-    def with_bit_depth(self, names: Sequence[str], bit_depth: int | None) -> "_Reader":
-        """The same, for images with more than 8 bits a value by one rule."""
+    def __init__(
+        self,
+        roots: Sequence[str],
+        view: EvaluationView,
+        names: Sequence[str],
+        bit_depth: int | None,
+        max_pixels: int,
+    ):
+        self.roots, self.view, self.names = roots, view, names
+        self.limits, self.decoding = IntakeLimits.of_person(max_pixels=max_pixels), Decoding(max_pixels)
         depths = Depths(fixed=bit_depth)
         if bit_depth is None:
             depths = Depths.holding(map(self._depth, names))
             if str(depths):
                 logger.info("%s (bit_depth sets another).", str(depths).capitalize())
-        return replace(self, decoding=replace(self.decoding, depths=depths))
+        self.decoding = replace(self.decoding, depths=depths)
+
+    def batches(self, size: int) -> Iterator[list[tuple[str, _Viewed]]]:
+        """Batches of names and what was read of each; threads read the next batch while the caller uses one."""
+        with ThreadPoolExecutor(systems.available_cores()) as pool:
+            following = pool.map(self._viewed, self.names[:size])
+            for start in range(0, len(self.names), size):
+                names, after = self.names[start : start + size], self.names[start + size : start + 2 * size]
+                batch, following = following, pool.map(self._viewed, after)
+                yield list(zip(names, batch, strict=True))
 
     def _depth(self, name: str) -> Depth | None:
         with suppress(SkippedFileError):  # it is skipped with its reason when it is read
@@ -241,29 +231,25 @@ class _Reader:
         return inside(os.path.join(self.roots[0], name), self.roots)
 
     def _content(self, name: str) -> bytes:
-        limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
-        return read_regular_file(self._path(name), ByteBudget(limits, self.roots[0]))
+        return read_regular_file(self._path(name), ByteBudget(self.limits, self.roots[0]))
 
-    def viewed(self, name: str) -> _Viewed:
-        """The view of an image, if there is one, and what became of it."""
+    def _viewed(self, name: str) -> _Viewed:
         try:
             decoded = decode_image(self._content(name), self.decoding)
         except SkippedFileError as skipped:
             return None, Verdict(Status.SKIPPED, str(skipped))
         if decoded.image is None:
-            raw = reason_of_raw(name)
-            return None, replace(decoded.verdict, note=raw or decoded.verdict.note)
+            return None, replace(decoded.verdict, note=reason_of_raw(name) or decoded.verdict.note)
         return self.view(decoded.image), decoded.verdict
 
 
 def _assigned(
     model: CategoryDiscoveryModel,
     view: EvaluationView,
-    images: Sequence[tuple[str, str, torch.Tensor]],
+    images: Sequence[tuple[str, Verdict, torch.Tensor]],
     top_k: int | None,
 ) -> list[Prediction]:
-    """Predictions of images, each given as its file, a note and its pixels."""
-    files, notes, pixels = zip(*images, strict=True)
+    files, verdicts, pixels = zip(*images, strict=True)
 
     def embed(batch: torch.Tensor) -> torch.Tensor:
         with fast(model):
@@ -281,6 +267,7 @@ def _assigned(
 
     best = [[] for _ in files] if top_k is None else [*map(candidates, *model.nearest(features, top_k))]
     nearest = candidates(found.category_ids, found.confidences)
+    notes = [verdict.note if verdict.status is Status.NOTED else "" for verdict in verdicts]
     columns = files, nearest, found.novel.tolist(), found.distances.tolist(), notes, best
     return [
         Prediction(

@@ -206,17 +206,13 @@ def exemplars_after(
 
 @dataclass(frozen=True, eq=False)
 class AssignedImages:
-    """Images of earlier stages with their present categories.
+    """Images of earlier stages with their present categories."""
 
-    Attributes:
-        registry: the categories after the last stage and its corrections; `None` before the first stage.
-        ids: per earlier stage the category ids ``(N,)``, -1 for an image that a correction left without one.
-        labelled: changes that later labels made.
-    """
-
-    registry: CategoryRegistry | None
-    ids: Sequence[np.ndarray]
-    labelled: Labelled = field(default_factory=Labelled)
+    registry: CategoryRegistry | None  # after the last stage and its corrections; None before the first stage
+    ids: Sequence[
+        np.ndarray
+    ]  # per earlier stage, (N,); -1 for an image that a correction left without category
+    labelled: Labelled = field(default_factory=Labelled)  # changes that later labels made
 
     def category_of(self, sample_id: int) -> int:
         """The present category of an image, or -1."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
 from promptccd.data.readable import StageImages
@@ -43,7 +43,12 @@ class Tracking(CategoryDiscoveryCallback):
     def on_train_begin(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
         """Start the tracker with the recipe as its settings."""
         manifest = self.run.manifest
-        self.start(args, state, {**_flat(manifest["recipe"]), "split": manifest["split_fingerprint"]})
+        settings = {  # values that are neither words nor numbers become JSON
+            f"{section}.{name}": value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            for section, fields in manifest["recipe"].items()
+            for name, value in fields.items()
+        }
+        self.start(args, state, {**settings, "split": manifest["split_fingerprint"]})
 
     def start(self, args: TrainingArguments, state: RunState, settings: dict[str, Any] | None = None) -> None:
         """Start the tracker, if one is wanted and not running; a `ConfigurationError` if its package is missing."""
@@ -59,10 +64,11 @@ class Tracking(CategoryDiscoveryCallback):
 
     def _options(self, wanted: str) -> dict[str, Any]:
         """Options of a tracker; a continued run continues at the tracker too, where the tracker supports it."""
-        logs = make_inside(self.run.path, "logs")
-        make_inside(
-            logs, TRACKER_PROJECT if LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory else wanted
+        logs, own_folder = (
+            make_inside(self.run.path, "logs"),
+            LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory,
         )
+        make_inside(logs, TRACKER_PROJECT if own_folder else wanted)
         if wanted == "wandb":
             identity = logs / "wandb_id"
             if not identity.exists():
@@ -108,26 +114,12 @@ def _last_epoch(args: TrainingArguments, state: RunState) -> int:
     return args.epochs_before(state.stage + 1) - 1
 
 
-def _flat(recipe: Mapping[str, Mapping[str, Any]]) -> dict[str, bool | int | float | str]:
-    """A recipe by ``section.field``; values that are neither words nor numbers become JSON."""
-    return {
-        f"{section}.{name}": value if isinstance(value, bool | int | float | str) else json.dumps(value)
-        for section, fields in recipe.items()
-        for name, value in fields.items()
-    }
-
-
 def group_picture(
     images: StageImages, features: Tensor, found: Discovery, names: Mapping[int, str], num_known: int
 ) -> Callable[[], Image.Image]:
     """Draws a stage's groups when called: discovered ones before known ones, the largest first, typical images first.
 
-    Args:
-        images: readable images of the stage.
-        features: of these images, ``(N, D)``, L2-normalised; they are not kept.
-        found: their categories.
-        names: of the categories, by id.
-        num_known: ids below it are of known categories.
+    Features ``(N, D)`` are L2-normalised, and are not kept. Ids below `num_known` are of known categories.
     """
     ids, places = found.category_ids, {category: row for row, category in enumerate(found.prototype_ids)}
     rows = [places.get(category, 0) for category in ids.tolist()]
@@ -150,14 +142,10 @@ def group_picture(
             typical = members[np.argsort(-likeness[members], kind="stable")][:MOST_IMAGES]
             for place, image in enumerate(typical.tolist()):
                 corner = (GAP + place * (SIDE + GAP), row * height + TITLE)
-                picture.paste(_thumbnail(images[image]), corner)
+                shown = images[image]
+                is_small = max(shown.size) < SIDE
+                filter_ = Image.Resampling.NEAREST if is_small else Image.Resampling.BICUBIC
+                picture.paste(ImageOps.contain(shown, (SIDE, SIDE), filter_), corner)
         return picture
 
     return draw
-
-
-def _thumbnail(image: Image.Image) -> Image.Image:
-    """An image no larger than `SIDE` each way; a small one is enlarged pixel by pixel."""
-    scale = SIDE / max(image.size)
-    size = max(1, int(image.width * scale)), max(1, int(image.height * scale))
-    return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BICUBIC)

@@ -54,9 +54,16 @@ from promptccd.runs.start import (
     stage_zero_model,
 )
 from promptccd.runs.tracking import Tracking, group_picture
-from promptccd.training.accelerator import accelerator_for, log_device, require_plain
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
-from promptccd.training.devices import device_problem, reproducible, require_alike, warn_of_emulation
+from promptccd.training.devices import (
+    accelerator_for,
+    device_problem,
+    log_device,
+    reproducible,
+    require_alike,
+    require_plain,
+    warn_of_emulation,
+)
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, memory_used, reset_peak_memory
 from promptccd.training.instruments import Instruments, measure
@@ -111,22 +118,22 @@ def train_run(
     model_on_meta(recipe, 0)  # refuses an impossible model before anything is read or written
     if not run.begun:
         require_whole_patches(recipe)
-    if accelerator.is_main_process:
+    if is_main := accelerator.is_main_process:
         log_device(accelerator, training.num_workers)
         warn_of_emulation(training.frozen_precision, accelerator.device)
     stages = stages or stage_stream(recipe.data, training.seed)
     if not stages.is_scored:
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
-        if accelerator.is_main_process:
+        if is_main:
             _log_streams(training.counting, stages)
     with StopRequest() as stop, ExitStack() as context:
-        if accelerator.is_main_process:
+        if is_main:
             context.enter_context(FolderLock(run.path))
             begin(run, recipe, stages)
         accelerator.wait_for_everyone()
-        context.enter_context(_named_failures(run, training.batch_size))
+        context.enter_context(_named_failures(run))
         context.enter_context(reproducible(training.deterministic))
-        if after_stages and accelerator.num_processes > 1 and accelerator.is_main_process:
+        if after_stages and accelerator.num_processes > 1 and is_main:
             after_stages = context.enter_context(in_background(after_stages))
         score = _Training(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
     if own_processes:
@@ -145,12 +152,12 @@ def _log_streams(counting: str, stages: StageStream) -> None:
 
 
 @contextmanager
-def _named_failures(run: RunDirectory, batch_size: int) -> Iterator[None]:
+def _named_failures(run: RunDirectory) -> Iterator[None]:
     """Record a batch that needed too much memory, and give failures of a device a message."""
     try:
         yield
-    except OutOfMemoryError:
-        run.write(OUT_OF_MEMORY, {"batch_size": batch_size})
+    except OutOfMemoryError as error:
+        run.write(OUT_OF_MEMORY, {"batch_size": error.batch_size})
         raise
     except (RuntimeError, MemoryError, TypeError) as error:
         if (problem := device_problem(error)) is None:
@@ -264,10 +271,9 @@ class _Training:
 
     def _report_stage(self, stage: int) -> None:
         """Call the callbacks for a finished stage; every process reads its records."""
-        table = self.run.results
-        rows = [row for row in table.stages if row.stage <= stage] if table else []
-        if rows and rows[-1].stage == stage:
-            self.callbacks.call("on_evaluate", metrics=ContinualScore("cacc", rows).metrics(first=stage))
+        table = self.run.results_up_to(stage)
+        if table.stages and table.stages[-1].stage == stage:
+            self.callbacks.call("on_evaluate", metrics=table.metrics(first=stage))
         measured = self.run.manifest.get("instruments", {}).get(f"stage{stage}", {})
         self.callbacks.call("on_stage_end", metrics=measured)
 
@@ -431,14 +437,10 @@ class _Training:
         if index and self.stages.is_scored:
             score = _score(self.stages, index, config, assignments, len(config.category_ids))
             run.record(score)
-            parts = {"All": score.all, "Old": score.old, "New": score.new}
-            figures = ", ".join(
-                f"{part} {value:.1f}" for part, value in parts.items() if not math.isnan(value)
-            )
-            logger.info(
-                "stage %d: %s over %d images; categories so far: %s",
-                index, figures, score.num_images, self.count,
-            )  # fmt: skip
+            parts = {"All": score.all, "Old": score.old, "New": score.new}.items()
+            figures = ", ".join(f"{part} {value:.1f}" for part, value in parts if not math.isnan(value))
+            images, count = score.num_images, self.count
+            logger.info("stage %d: %s over %d images; categories so far: %s", index, figures, images, count)
         elif index:
             stream = StreamRecord.of(
                 index, assignments["category_ids"], self.earlier.assigned, config,

@@ -23,15 +23,10 @@ ACCURACY_TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison.
+    """One comparison."""
 
-    Attributes:
-        what: what was compared.
-        problem: what does not agree; empty if all does.
-    """
-
-    what: str
-    problem: str = ""
+    what: str  # what was compared
+    problem: str = ""  # what does not agree; empty if all does
 
 
 def stage_checks(folder: Path, name: str) -> Iterator[Check]:
@@ -46,11 +41,9 @@ def stage_checks(folder: Path, name: str) -> Iterator[Check]:
         yield Check(f"{name}: the model loads", str(error))
         return
     yield Check(f"{name}: the model loads")
-    config = model.config
-    yield from _category_checks(folder, name, config.category_ids)
-    counted = (len(model.prototypes), len(config.category_ids))
-    problem = f"{counted[0]} prototypes for {counted[1]} categories" if counted[0] != counted[1] else ""
-    yield Check(f"{name}: a prototype for every category", problem)
+    yield from _category_checks(folder, name, ids := model.config.category_ids)
+    problem = f"{len(model.prototypes)} prototypes for {len(ids)} categories"
+    yield Check(f"{name}: a prototype for every category", problem * (len(model.prototypes) != len(ids)))
 
 
 def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterator[Check]:
@@ -97,8 +90,7 @@ def run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Itera
     for stage in range(stages):
         yield from stage_checks(run.stage(stage), f"stage{stage}")
     try:
-        recorded = (run.read("split.json") or {}).get("fingerprint")
-        same = recorded == run.manifest["split_fingerprint"]
+        same = (run.read("split.json") or {}).get("fingerprint") == run.manifest["split_fingerprint"]
         yield Check("the split is that of the manifest", "" if same else "split.json has another fingerprint")
         table = run.results
     except RunError as error:
@@ -113,9 +105,8 @@ def run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Itera
     written = replace(table, stages=rows).to_dict()
     for stage in range(1, stages):
         so_far = [row for row in written["stages"] if row["stage"] <= stage]
-        yield Check(
-            f"stage{stage}: numbers on the card are those of results.json", _card_problem(run, stage, so_far)
-        )
+        what = f"stage{stage}: numbers on the card are those of results.json"
+        yield Check(what, _card_problem(run, stage, so_far))
     if recompute:
         yield from _recomputed(run, written, dataset)
 
@@ -124,9 +115,8 @@ def _card_problem(run: RunDirectory, stage: int, rows: list[dict[str, Any]]) -> 
     """How a card's metadata differ from the rows up to its stage."""
     try:
         results = ModelCard.load(run.stage(stage) / "README.md").data.eval_results or []
-        # Not the averages.
-        of_stages = [result for result in results if ", stage " in (result.metric_name or "")]
-        on_card = sorted(round(float(result.metric_value), 4) for result in of_stages)
+        of_stages = [each for each in results if ", stage " in (each.metric_name or "")]  # not the averages
+        on_card = sorted(round(float(each.metric_value), 4) for each in of_stages)
     except Exception as error:  # YAML that people wrote fails in a dozen ways
         return f"README.md is no card any more: {one_line(error)}"
     expected = sorted(row[part] for row in rows for part in PARTS if row[part] is not None)
@@ -151,9 +141,9 @@ def _recomputed(run: RunDirectory, written: dict[str, Any], dataset: str | None)
         and (again[part] is None or abs(row[part] - again[part]) > ACCURACY_TOLERANCE)
     ]
     yield Check(what, "; ".join(apart))
-    for stage, kinds in corrected.items():
-        if kinds:
+    for again, row in zip(found["stages"], written["stages"], strict=True):
+        if kinds := corrected[row["stage"]]:
             yield Check(
-                f"stage{stage}: not compared, it was grouped after {_counted(kinds)} by people; without them All is "
-                f"{found['stages'][stage - 1]['all']:.1f} instead of {written['stages'][stage - 1]['all']:.1f}"
+                f"stage{row['stage']}: not compared, it was grouped after {_counted(kinds)} by people; without them "
+                f"All is {again['all']:.1f} instead of {row['all']:.1f}"
             )

@@ -1,9 +1,8 @@
 """Cheaper ways to the same values for blocks that are transformers' own, with nothing around them.
 
-Of the last block's output only [CLS] is read, so that it needs query, attention and MLP of one token: a hundredth of a
-block's work. The blocks before it do not learn, so what a step computes of their weights can be computed once. And a
-step of whole batches can be compiled. The copies of blocks are never saved, and what ends a stage is computed without
-them, as a checkpoint will be.
+Of the last block's output only [CLS] is read: it needs query, attention and MLP of one token, a hundredth of a block's
+work. The blocks before do not learn, so a step can use copies of their weights in lower precision. A step of whole
+batches can be compiled. The copies are never saved, and the results at the end of a stage are computed without them.
 """
 
 import copy
@@ -31,18 +30,19 @@ from promptccd.models.backbone import BlockCalls, Prefix, Rotation, blocks_of, r
 logger = logging.getLogger(__name__)
 
 _LAYERS = (Dinov2Layer, Dinov2WithRegistersLayer, DINOv3ViTLayer, ViTLayer)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 DTYPES = {"same": None, "bf16": torch.bfloat16}
 
 
 @contextmanager
 def fast(model: CategoryDiscoveryModel, precision: str | None = None) -> Iterator[None]:
-    """Run plain blocks of a model in cheaper ways, as long as this lasts; within another one, as that one says.
+    """Run plain blocks of a model in cheaper ways within this context; an outer context wins over a plain inner one.
 
     Args:
         model: on its device.
-        precision: ``frozen_precision`` of a recipe, of which copies of the blocks before the last one are made; `None`
-            for features that are compared with those of a plain forward. A model that computes in half precision then
-            runs whole, because a row alone is rounded differently.
+        precision: ``frozen_precision`` of a recipe, for copies of the blocks before the last one; `None` for features
+            that are compared with those of a plain forward. A model that computes in half precision then runs whole,
+            because a row alone is rounded differently.
     """
     usual = model.backbone.calls
     is_entered = isinstance(usual, FastCalls) or model.config.precision != "float32"
@@ -55,25 +55,19 @@ def fast(model: CategoryDiscoveryModel, precision: str | None = None) -> Iterato
 
 
 def is_plain(block: Any) -> bool:
-    """Whether a block is one of transformers, whose parts are called as they are: no hook, no other forward."""
-    if type(block) not in _LAYERS or {type(block.attention.k_proj), type(block.attention.v_proj)} != {
-        nn.Linear
-    }:
+    """Whether a block is one of transformers, without hooks and replaced forwards."""
+    if type(block) not in _LAYERS:
         return False
-    hooks = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
-    return not any(
-        "forward" in vars(part) or any(getattr(part, name) for name in hooks) for part in block.modules()
-    )
+    if {type(block.attention.k_proj), type(block.attention.v_proj)} != {nn.Linear}:
+        return False
+    parts = list(block.modules())
+    return not any("forward" in vars(part) or any(getattr(part, name) for name in _HOOKS) for part in parts)
 
 
 class FastCalls(BlockCalls):
-    """Runs the [CLS] row of plain blocks alone, and blocks that have a copy by that.
+    """Runs the [CLS] row of plain blocks alone, and copies of blocks if there are any.
 
-    A block that learns or is not plain has no copy, which is logged.
-
-    Args:
-        backbone: on its device.
-        precision: ``frozen_precision`` of a recipe.
+    A block that learns or is not plain gets no copy, with a warning. `precision` is ``frozen_precision`` of a recipe.
     """
 
     def __init__(self, backbone: PreTrainedModel, precision: str = "same"):
@@ -108,7 +102,7 @@ class FastCalls(BlockCalls):
     def class_row(
         self, block: Any, tokens: Tensor, rotation: Rotation | None, prefix: Prefix | None = None
     ) -> Tensor:
-        """See the base class; no values of the other tokens are formed, and keys only to rotate them.
+        """See the base class; computes no values of the other tokens, and keys only to rotate them.
 
         The weights sum to one, so the tokens are averaged before the value projection: two products with H rows instead
         of two with T.
@@ -141,8 +135,7 @@ def _class_weights(
 ) -> Tensor:
     """Attention weights of token 0, ``(B, H, T)``, after those of the prefix keys if there are any.
 
-    Without rotation q . (W x + b) = (W' q) . x + q . b: instead of every token, the one query goes through the key
-    projection.
+    Without rotation q . (W x + b) = (W' q) . x + q . b: the one query goes through the key projection, not every token.
     """
     heads = -1, attention.head_dim
     query, projection = attention.q_proj(normed[:, 0]).unflatten(-1, heads), attention.k_proj  # (B, H, d)
@@ -178,17 +171,11 @@ def _norms(block: nn.Module) -> list[nn.Module]:
 
 
 def _scaled(block: Any, name: str, rows: Tensor) -> Tensor:
-    """A layer scale applied to rows; backbones without one have none."""
     return getattr(block, name)(rows) if hasattr(block, name) else rows
 
 
 class FrozenBlock(nn.Module):
-    """A copy of a block that does not learn; it gives the block's tokens up to rounding.
-
-    Args:
-        block: a plain one.
-        dtype: of its weights and of all that it computes.
-    """
+    """A copy of a plain block that does not learn, with weights and arithmetic in `dtype`."""
 
     def __init__(self, block: Any, dtype: torch.dtype):
         super().__init__()
@@ -212,9 +199,8 @@ class FrozenBlock(nn.Module):
         with torch.autocast(tokens.device.type, enabled=False):
             rows = self.qkv(self.norm1(tokens)).unflatten(-1, (3, -1, self.head_dim))
             query, key, value = rows.permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(
-                rotate(query, rotation), rotate(key, rotation), value, scale=self.scaling
-            )
+            query, key = rotate(query, rotation), rotate(key, rotation)
+            mixed = F.scaled_dot_product_attention(query, key, value, scale=self.scaling)
             tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
             return tokens + self.mlp(self.norm2(tokens))
 
@@ -230,39 +216,35 @@ def _concatenated(*parts: nn.Linear) -> nn.Linear:
 
 
 class WholeBatches:
-    """The forward of a model, compiled for as many rows as a whole batch has.
+    """The forward of a model, compiled for the number of rows of a whole batch; other batches run uncompiled.
 
-    Others run uncompiled. So which kernels compute a batch does not depend on the batches before it, and a training
-    that is resumed runs the same ones. Where a step cannot be compiled none is, and a warning is logged.
+    So which kernels compute a batch does not depend on the batches before it, and a resumed training runs the same
+    ones. Where a step cannot be compiled none is, and a warning is logged.
 
     Args:
         wrapped: the model of this stage, as Accelerate wrapped it.
         rows: of a whole batch, in this process.
-        backend: that compiles.
+        backend: of `torch.compile`.
     """
 
     def __init__(self, wrapped: nn.Module, rows: int, backend: str | Callable[..., Any] = "inductor"):
-        torch.compiler.reset()  # forgets the graphs of earlier stages: of eight on, dynamo makes no more
-        self.wrapped, self.rows = wrapped, rows
-        self._compiled: Callable[..., CategoryDiscoveryOutput] = torch.compile(
-            wrapped, dynamic=False, backend=backend
-        )
-        self._was_compiled = False
+        torch.compiler.reset()  # forgets the graphs of earlier stages: after eight, dynamo makes no more
+        self.wrapped, self.rows, self._was_compiled = wrapped, rows, False
+        self._compiled: Callable[..., CategoryDiscoveryOutput]
+        self._compiled = torch.compile(wrapped, dynamic=False, backend=backend)
 
     def __call__(self, pixel_values: Tensor, **options: Any) -> CategoryDiscoveryOutput:
         """The output of a forward."""
         if len(pixel_values) != self.rows:
             return self.wrapped(pixel_values, **options)
-        # What fails later, such as a GPU that is full, ends the stage: its steps run alike.
-        if self._was_compiled:
+        if self._was_compiled:  # a later failure, such as a full GPU, ends the stage: its steps run alike
             return self._compiled(pixel_values, **options)
         self._was_compiled = True
         try:
             with warnings.catch_warnings():  # of products in TensorFloat32, which no training here uses
                 warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
                 return self._compiled(pixel_values, **options)
-        # Of a compiler, of which there are many; what is the model's own comes again.
-        except Exception as error:
+        except Exception as error:  # of any compiler; an error of the model itself is raised again below
             why = one_line(error).partition(" Set TORCHDYNAMO_VERBOSE")[0][:200]
             logger.warning("A step cannot be compiled here, and this stage is trained without: %s", why)
             self._compiled = self.wrapped

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -29,40 +29,42 @@ LEAST_CHOICE = 0.1  # of what prompts do; where it was a twentieth, tables were 
 MOST_SHARING = 0.05  # share of the known categories; two alike ones of 140 need no new run
 
 
-def _measured(title: str) -> Any:
-    return field(default=None, metadata={"title": title})
+TITLES = {  # of the fields of `Instruments`
+    "prompt_effect": "[CLS] with prompts against without, 1 - cosine",
+    "choice_effect": "[CLS] with the chosen prompts against arbitrary ones, 1 - cosine",
+    "prompt_cosine": "cosine among the prompts of an image where they enter the last block",
+    "prompts_shared": "share of its prompts that an image has in common with another one",
+    "prompt_movement": "distance of prompts from their first values, against the length of these",
+    "key_movement": "the same for keys",
+    "prompts_used": "share of prompts that act on some image",
+    "parts_used": "share of parts that get some patch",
+    "router_entropy": "entropy of the router, against that of guessing",
+    "router_accuracy": "patches routed to the part they are labelled with",
+    "part_drift": "divergence of part shares from stage 0's, which the anchor holds down",
+    "replay_cosine": "cosine of replay to the mean of its category's images",
+    "components_per_category": "mixture components per category",
+    "categories_sharing": "share of known categories whose likeliest component is another's too",
+}
 
 
 @dataclass(frozen=True)
 class Instruments:
-    """What the prompts of a stage did, with a title for every field; `None` where a method has nothing to measure."""
+    """Effects of the prompts of a stage, see `TITLES`; `None` where a method has nothing to measure."""
 
-    prompt_effect: float | None = _measured("[CLS] with prompts against without, 1 - cosine")
-    choice_effect: float | None = _measured(
-        "[CLS] with the chosen prompts against arbitrary ones, 1 - cosine"
-    )
-    prompt_cosine: float | None = _measured(
-        "cosine among the prompts of an image where they enter the last block"
-    )
-    prompts_shared: float | None = _measured(
-        "share of its prompts that an image has in common with another one"
-    )
-    prompt_movement: float | None = _measured(
-        "distance of prompts from their first values, against the length of these"
-    )
-    key_movement: float | None = _measured("the same for keys")
-    prompts_used: float | None = _measured("share of prompts that act on some image")
-    parts_used: float | None = _measured("share of parts that get some patch")
-    router_entropy: float | None = _measured("entropy of the router, against that of guessing")
-    router_accuracy: float | None = _measured("patches routed to the part they are labelled with")
-    part_drift: float | None = _measured(
-        "divergence of part shares from stage 0's, which the anchor holds down"
-    )
-    replay_cosine: float | None = _measured("cosine of replay to the mean of its category's images")
-    components_per_category: float | None = _measured("mixture components per category")
-    categories_sharing: float | None = _measured(
-        "share of known categories whose likeliest component is another's too"
-    )
+    prompt_effect: float | None = None
+    choice_effect: float | None = None
+    prompt_cosine: float | None = None
+    prompts_shared: float | None = None
+    prompt_movement: float | None = None
+    key_movement: float | None = None
+    prompts_used: float | None = None
+    parts_used: float | None = None
+    router_entropy: float | None = None
+    router_accuracy: float | None = None
+    part_drift: float | None = None
+    replay_cosine: float | None = None
+    components_per_category: float | None = None
+    categories_sharing: float | None = None
 
     def to_dict(self) -> dict[str, float]:
         """The measured values, by name."""
@@ -117,11 +119,8 @@ class Instruments:
         )
 
 
-TITLES: dict[str, str] = {each.name: each.metadata["title"] for each in fields(Instruments)}
-
-
 def suggested_options() -> str:
-    """The options of `DISTINCT_PROMPTS`, as a person types them."""
+    """`DISTINCT_PROMPTS` as options of the command line."""
     return " ".join(f"--{name} {str(value).lower()}" for name, value in DISTINCT_PROMPTS.items())
 
 
@@ -135,10 +134,9 @@ def measure(
     seed: int,
     batch_size: int,
 ) -> Instruments:
-    """Measure a finished stage on up to `MEASURED_IMAGES` of its images.
+    """Measure a finished stage, with its categories set, on up to `MEASURED_IMAGES` of its images.
 
-    The model has its categories set; `category_ids` ``(N,)`` are the final categories of the images. The seed is that
-    of the run, which also keyed the first values of prompts.
+    `category_ids` ``(N,)`` are the final categories of the images. The seed of the run also keyed the first prompts.
     """
     if not model.prompt_parameters() and model.mixture is None:
         return Instruments()
@@ -198,8 +196,8 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
 
 def _cosine_distance(features: Tensor, others: Tensor) -> Tensor:
     """1 - cosine ``(B,)``, from the difference of unit vectors, since ``1 - cos`` loses small values to rounding."""
-    units = (F.normalize(each.to(exact_device(each.device)).double()) for each in (features, others))
-    return next(units).sub(next(units)).square().sum(1) / 2
+    one, two = (F.normalize(each.to(exact_device(each.device)).double()) for each in (features, others))
+    return (one - two).square().sum(1) / 2
 
 
 def mean_cosine(prompts: Tensor) -> Tensor:
@@ -209,20 +207,15 @@ def mean_cosine(prompts: Tensor) -> Tensor:
     return (total - count) / (count * (count - 1))
 
 
-def _shared(chosen: Tensor) -> float:
-    """Share of the prompts ``(N, P)`` of an image that are also another image's, the mean over all pairs."""
-    count = len(chosen)
-    images = chosen.flatten().bincount().double()  # that have each prompt; no image has one twice
-    return float((images * (images - 1)).sum() / (count * (count - 1) * chosen.shape[1]))
-
-
 def _in_use(model: CategoryDiscoveryModel, values: Mapping[str, Tensor]) -> dict[str, float]:
     used = {}
     if "chosen" in values and model.num_prompts:
-        chosen = values["chosen"]
+        chosen, count = values["chosen"], len(values["chosen"])
         used["prompts_used"] = len(chosen.unique()) / model.num_prompts
-        if chosen.ndim == 2 and len(chosen) > 1 and model.num_prompts > 1:
-            used["prompts_shared"] = _shared(chosen)
+        if chosen.ndim == 2 and count > 1 and model.num_prompts > 1:
+            images = chosen.flatten().bincount().double()  # that have each prompt; no image has one twice
+            pairs = (images * (images - 1)).sum()
+            used["prompts_shared"] = float(pairs / (count * (count - 1) * chosen.shape[1]))
     if "parts" in values:
         assert model.part_labeller is not None
         used["parts_used"] = len(values["parts"].unique()) / model.part_labeller.num_parts

@@ -1,7 +1,6 @@
 """A recipe: all sections of a run, from YAML, plain values, a command line, or made for a person's own images."""
 
 import dataclasses
-import itertools
 import os
 import re
 import reprlib
@@ -41,12 +40,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A mapping; refuses a key that is given twice, since one value would be lost."""
-        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for number, key in enumerate(keys):
-            if key.value in [each.value for each in keys[:number]]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value!r} is given twice", key.start_mark
-                )
+        seen = set()
+        for key in [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]:
+            if key.value in seen:
+                problem = f"{key.value!r} is given twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -62,16 +61,8 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(text: str) -> Any:
-    """A document or a single value.
-
-    Raises:
-        yaml.YAMLError: it is not YAML, or gives a key twice.
-    """
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except (ValueError, RecursionError) as error:  # 2024-02-31, a number of five thousand digits, [[[...
-        raise yaml.YAMLError(str(error)) from error
+# Errors of PyYAML: its own, and those of 2024-02-31, of a number of five thousand digits and of [[[...
+_NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 def read_yaml_file(path: Path) -> Any:
@@ -86,23 +77,21 @@ def read_yaml_file(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
         if not text.strip():
             raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
-        return read_yaml(text) or {}
+        return yaml.load(text, Loader=_Loader) or {}
     except OSError as error:
         raise ConfigurationError(
             f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled ones."
         ) from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except _NO_YAML as error:
         problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:300]}"
-        if path.suffix not in SUFFIXES:
-            problem += f". {LIST_HINT}."
-        raise ConfigurationError(problem) from error
+        raise ConfigurationError(problem + f". {LIST_HINT}." * (path.suffix not in SUFFIXES)) from error
 
 
 def parse_value(text: str) -> Any:
     """A value of the command line, read by the rules of the YAML file (``1e-4`` is a number)."""
     try:
-        return read_yaml(text)
-    except yaml.YAMLError:
+        return yaml.load(text, Loader=_Loader)
+    except _NO_YAML:
         return text
 
 
@@ -188,26 +177,22 @@ class Recipe:
     pretraining: PretrainingOptions = field(default_factory=PretrainingOptions)
 
     def __post_init__(self) -> None:
-        method = self._method
-        self.model = dataclasses.replace(self.model, options=_checked_options(method, self.model.options))
-        if self.training.exemplars_per_class and not method.uses_exemplars:
-            from promptccd.methods import METHODS
+        from promptccd.methods import METHODS, method_named  # help does not wait for torch
 
+        method, data, training = method_named(self.model.variant), self.data, self.training
+        self.model = dataclasses.replace(self.model, options=_checked_options(method, self.model.options))
+        if training.exemplars_per_class and not method.uses_exemplars:
             able = ", ".join(each.name for each in METHODS.values() if each.uses_exemplars)
             raise ConfigurationError(
                 f"{method.name} uses no images of earlier stages, got exemplars_per_class "
-                f"{self.training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
+                f"{training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
             )
-        if self.data.unlabelled is not None and self.training.counting == "known":
-            prior = self.training.count_prior
-            self.training = dataclasses.replace(
-                self.training,
-                category_count="stream",
-                count_prior="calibrated" if prior == "paper" else prior,
-            )
-        if (given := self.training.given_counts) is not None:
-            known, *later = self.data.resolved.class_blocks
-            is_read = self.data.unlabelled is None or self.data.class_blocks is not None
+        if data.unlabelled is not None and training.counting == "known":
+            prior = "calibrated" if training.count_prior == "paper" else training.count_prior
+            self.training = dataclasses.replace(training, category_count="stream", count_prior=prior)
+        if (given := training.given_counts) is not None:
+            known, *later = data.resolved.class_blocks
+            is_read = data.unlabelled is None or data.class_blocks is not None
             if (is_read and len(given) != len(later)) or given[0] < known:
                 raise ConfigurationError(
                     f"Expected category_count to be a number for each of {len(later)} unlabelled stages, none below "
@@ -215,17 +200,11 @@ class Recipe:
                 )
 
     @property
-    def _method(self) -> "Method":
-        """The method it trains."""
-        # Not at the top: reading options does not wait for torch.
-        from promptccd.methods import method_named
-
-        return method_named(self.model.variant)
-
-    @property
     def published_name(self) -> str:
         """Name of the method in the paper's tables, with its pool, its counting or its memory."""
-        method = self._method
+        from promptccd.methods import method_named
+
+        method = method_named(self.model.variant)
         pool = self.model.options.get("pool") or getattr(method.model.config_class, "pool", None) or ""
         memory = "exemplars" if self.training.exemplars_per_class else ""
         apart: list[str] = [self.training.counting, pool, memory]
@@ -278,20 +257,20 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     """
     hints = {name: item.type for name, item in method.options.items()}
     require_known(f"field of section 'model' for {method.name}", options, field_types(ModelArguments) | hints)
+    none = type(None)
     given = {
-        name: value for name, value in options.items() if not (value is None or means_none(value, type(None)))
+        name: value for name, value in options.items() if value is not None and not means_none(value, none)
     }
-    auto = {name: value for name, value in given.items() if (name, value) == ("num_parts", "auto")}
-    checked = typed("model", {name: value for name, value in given.items() if name not in auto}, hints)
+    auto = {"num_parts": given.pop("num_parts")} if given.get("num_parts") == "auto" else {}
+    checked = typed("model", given, hints)
     try:
         method.model.config_class(**checked)
     except StrictDataclassError as error:
-        name = re.match(
-            "Validation error for field '(.+)':", str(error)
-        )  # a message of all fields together has none
+        # A message about several fields names none.
+        name = re.match("Validation error for field '(.+)':", str(error))
         of_field = f"{name[1]}: " if name else ""
         raise ConfigurationError(f"{method.name}: {of_field}{error.__cause__ or error}") from error
-    # The number of parts has the benchmark's as its default.
+    # The default number of parts is the benchmark's.
     usual = {name: item.default for name, item in method.options.items() if name != "num_parts"}
     return auto | {name: value for name, value in checked.items() if value != usual.get(name)}
 
@@ -305,10 +284,9 @@ def known_fields() -> dict[str, Any]:
     """The type of every field, by ``section.field``, and of every option of a method, which is of the section model."""
     from promptccd.methods import METHODS
 
-    sections = section_types().items()
-    found = {
-        f"{section}.{name}": hint for section, kind in sections for name, hint in field_types(kind).items()
-    }
+    found = dict[str, Any]()
+    for section, kind in section_types().items():
+        found |= {f"{section}.{name}": hint for name, hint in field_types(kind).items()}
     for method in METHODS.values():
         for name, item in method.options.items():
             found.setdefault(
@@ -318,23 +296,14 @@ def known_fields() -> dict[str, Any]:
 
 
 def shipped(folder: str) -> Path:
-    """A folder that comes with the package: inside it where it is installed, at the top of a clone otherwise.
-
-    Raises:
-        ConfigurationError: it is in neither, as where the modules alone were copied.
-    """
+    """A bundled folder: inside the package where it is installed, at the top of a clone otherwise."""
     package = Path(__file__).parents[1]
-    for place in (package / folder, package.parents[1] / folder):
-        if place.exists():
-            return place
-    raise ConfigurationError(
-        f"{package} was copied without {folder}, which belongs to it: install promptccd with pip, or copy {folder} "
-        "into it."
-    )
+    inside = package / folder
+    return inside if inside.exists() else package.parents[1] / folder
 
 
 def recipe_folder() -> Path:
-    """The folder of the recipes that come with the package."""
+    """The folder of the bundled recipes."""
     return shipped(RECIPES)
 
 
@@ -355,10 +324,9 @@ def located(recipe: Path) -> Path:
 
 def summary_of(part: Path) -> str:
     """The first sentence of the comment that a file of ``methods`` or ``data`` begins with."""
-    lines = part.read_text(encoding="utf-8").splitlines()
-    heading = itertools.takewhile(lambda line: line.startswith("#"), lines)
-    comment = " ".join(line.removeprefix("#").strip() for line in heading)
-    return comment.partition(". ")[0].rstrip(".")
+    comment = re.match(r"(#.*\n)*", part.read_text(encoding="utf-8"))
+    words = "" if comment is None else re.sub(r"^#\s*", "", comment[0], flags=re.MULTILINE)
+    return " ".join(words.split()).partition(". ")[0].rstrip(".")
 
 
 def recipe_path(method: Path, data: str) -> Path:
@@ -418,7 +386,7 @@ def sections_of(path: Path, pair: str | None = None) -> Layer:
 
 
 def laid_over(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
-    """One recipe from its layers: later ones override earlier ones, field by field."""
+    """One recipe from layers; later ones override earlier ones, field by field."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         for name, part in layer.items():
@@ -441,10 +409,7 @@ def assembled(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
 
 def names_recipe(word: str) -> bool:
     """Whether a word means a recipe and not images: the name of one, or a file that is no data set."""
-    from promptccd.data.tables import (
-        BUILT_IN,  # here as below: help does not wait for readers of images
-        ONE_FILE,
-    )
+    from promptccd.data.tables import BUILT_IN, ONE_FILE  # here as below: help does not wait for readers
 
     path = Path(os.path.expanduser(word))
     if word in BUILT_IN or path.is_dir():

@@ -27,8 +27,6 @@ from promptccd.training.progress import EpochProgress, StopRequest
 
 logger = logging.getLogger(__name__)
 
-# Names of optimiser state that differ in a saved state.
-_ON_DISK = {"momentum_buffer": "momentum"}
 COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of this
 
 
@@ -39,7 +37,7 @@ class TrainingState:
     Attributes:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
         step: next step of that epoch.
-        tensors: by name: trained parameters under ``model.``, optimiser state under ``momentum.`` or its own name, and
+        tensors: by name: trained parameters under ``model.``, optimiser state under the names of the optimiser, and
             the losses of the epoch's steps so far, summed, under ``sum.``, with their number as ``sum.steps``.
         batch_size: images of a step; `None` if it never changes.
     """
@@ -52,6 +50,12 @@ class TrainingState:
     def step_of(self, batch_size: int) -> int:
         """Next step at another batch size; it leaves out no image that the state has not seen."""
         return self.step * (self.batch_size or batch_size) // batch_size
+
+    @property
+    def sums(self) -> dict[str, Tensor]:
+        """The sums of losses, by name."""
+        own = self.tensors.items()
+        return {name.removeprefix("sum."): value for name, value in own if name.startswith("sum.")}
 
 
 class StageTrainer:
@@ -71,7 +75,7 @@ class StageTrainer:
         stepped: called after every step, with its epoch and the number of finished steps.
 
     Attributes:
-        unsaved: the state after the last step, to save if what follows does not come to its end.
+        unsaved: the state after the last step, to save if the end of the stage fails.
     """
 
     unsaved: TrainingState | None = None
@@ -98,8 +102,10 @@ class StageTrainer:
         self._collapsed = False
         # The step in progress, as long as its failure leaves weights and momentum unchanged.
         self._next: tuple[int, int] | None = None
+        self._processes = accelerator.num_processes, accelerator.process_index
         self.stage = stage.images.stage.index
         self.epochs = arguments.epochs_of(self.stage)
+        self.learning_rate = arguments.rate_of(self.stage)
         self.plan = BatchPlan(
             len(self.images),
             arguments.batch_size,
@@ -109,7 +115,6 @@ class StageTrainer:
             num_exemplars=0 if stage.memory is None else len(stage.memory),
         )
         self.steps = self.plan.steps
-        self.learning_rate = arguments.rate_of(self.stage)
         self.objective = objective(
             model, stage, arguments, accelerator, self._plain_features, self._forward_rows
         )
@@ -122,31 +127,25 @@ class StageTrainer:
             DivergedError: the loss is no longer a number.
             InterruptedRunError: a signal was received; the state was saved first.
         """
-        first_epoch, first_step = (0, 0)
-        if resumed:
-            first_epoch, first_step = resumed.epoch, resumed.step_of(self.arguments.batch_size)
+        resumed = resumed or TrainingState(0, 0, {})
+        first_epoch, first_step = resumed.epoch, resumed.step_of(self.arguments.batch_size)
         self.objective.begin_stage()
         optimizer = self._optimizer()
-        if resumed:
+        if resumed.tensors:
             restore_snapshot(self.model, optimizer, resumed.tensors)
         wrapped, optimizer = self.accelerator.prepare(self.model, optimizer)
         self.model.train()
-        processes = self.accelerator.num_processes, self.accelerator.process_index
-        shares = self.plan.shares(self.epochs, (first_epoch, first_step), *processes)
+        shares = self.plan.shares(self.epochs, (first_epoch, first_step), *self._processes)
         batches = iter(training_loader(self.context, self.views, shares, self.arguments))
         bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
         self._saved = time.monotonic()
+        step, sums = first_step, resumed.sums if first_step else {}
         try:
             with fast(self.model, self.arguments.frozen_precision):
                 forward = self._compiled(wrapped) if self.arguments.compile else wrapped
                 for epoch in range(first_epoch, self.epochs):
-                    step = first_step if epoch == first_epoch else 0
-                    sums = {  # of the losses of the steps before, by name
-                        name.removeprefix("sum."): value.to(self.accelerator.device)
-                        for name, value in (resumed.tensors.items() if resumed and step else ())
-                        if name.startswith("sum.")
-                    }
                     self._run_epoch(forward, optimizer, batches, epoch, step, sums, bars)
+                    step, sums = 0, {}
             self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -158,36 +157,30 @@ class StageTrainer:
             self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        if self.arguments.optimizer == "adamw":
-            return torch.optim.AdamW(self._groups(), lr=self.learning_rate)
-        return torch.optim.SGD(self._groups(), lr=self.learning_rate, momentum=self.arguments.momentum)
-
-    def _groups(self) -> list[dict[str, Any]]:
-        """Parameter groups for the optimiser, each with its first rate of this stage and its decay."""
-        given, usual = vars(self.arguments), self.arguments.learning_rate
-        shrunk = self.learning_rate / usual if usual else 1.0  # rates keep their ratios at every stage
+        """The optimiser, with a group for each first rate of this stage and decay."""
+        arguments = self.arguments
+        # Rates keep their ratios at every stage.
+        shrunk = self.learning_rate / arguments.learning_rate if arguments.learning_rate else 1.0
         groups: list[dict[str, Any]] = []
         self._learning = self.model.learning()
         self._rates: dict[str, float] = {}  # first rates of all roles but ``model``, the rest
         for role, parameters in self._learning.items():
-            rate = given.get(f"{role}_learning_rate")
+            rate = getattr(arguments, f"{role}_learning_rate", None)
             own = self.learning_rate if rate is None else rate * shrunk
             if role != "model":
                 self._rates[role] = own
             for decays in (True, False):
-                params = [
-                    each for each in parameters if (each.ndim > 1 or self.arguments.decay_vectors) == decays
-                ]
-                decay = self.arguments.weight_decay if decays else 0.0
-                if params:
-                    groups.append({"params": params, "first_rate": own, "weight_decay": decay})
-        return groups
+                chosen = [each for each in parameters if (each.ndim > 1 or arguments.decay_vectors) == decays]
+                decay = arguments.weight_decay if decays else 0.0
+                if chosen:
+                    groups.append({"params": chosen, "first_rate": own, "weight_decay": decay})
+        if arguments.optimizer == "adamw":
+            return torch.optim.AdamW(groups, lr=self.learning_rate)
+        return torch.optim.SGD(groups, lr=self.learning_rate, momentum=arguments.momentum)
 
     def _compiled(self, wrapped: nn.Module) -> Forward:
-        """The model with its steps compiled."""
         whole = np.arange(min(self.plan.batch_size, len(self.images)))
-        share = share_of(whole, self.accelerator.num_processes, self.accelerator.process_index)
-        return WholeBatches(wrapped, len(share) * self.views.options.num_views)
+        return WholeBatches(wrapped, len(share_of(whole, *self._processes)) * self.views.options.num_views)
 
     def _run_epoch(
         self,
@@ -199,18 +192,20 @@ class StageTrainer:
         sums: dict[str, Tensor],
         bars: EpochProgress,
     ) -> None:
+        """Run an epoch from a step on; `sums` are the losses of the steps before."""
         started = time.monotonic()
         if first_step == 0:
             self.objective.begin_epoch(epoch)
         share = self.arguments.rate_share(self.stage, epoch)
-        rate = self.learning_rate * share
         for group in optimizer.param_groups:
             group["lr"] = group["first_rate"] * share
         planned = self.plan.batches(epoch)
         bars.begin_epoch(first_step)
-        # They stay on the device, so that no step waits for it.
-        before = int(sums.pop("steps", 0))
-        totals = {"loss": torch.zeros((), device=self.accelerator.device), **sums}
+        # Sums stay on the device, so that no step waits for it.
+        device = self.accelerator.device
+        totals = {"loss": torch.zeros((), device=device)}
+        totals |= {name: value.to(device) for name, value in sums.items()}
+        before = int(totals.pop("steps", 0)) - first_step
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), planned[step])
             self._next = (epoch, step)
@@ -227,19 +222,18 @@ class StageTrainer:
                 totals[name] = totals.get(name, 0) + value.detach()
             bars.end_step()
             self.stepped(epoch, step + 1)
-            # Before the state after this epoch is saved, so that no record is missed.
-            if step + 1 == self.steps:
-                steps = before + self.steps - first_step
-                means = {name: self._finite(value, epoch) / steps for name, value in totals.items()}
-                seconds = time.monotonic() - started
+            done = before + step + 1
+            if (
+                step + 1 == self.steps
+            ):  # before the state after this epoch is saved, so that no record is missed
+                means = {name: self._finite(value, epoch) / done for name, value in totals.items()}
                 sizes = list(map(len, planned[first_step:]))
                 self._warn_if_collapsed(means, epoch, sizes)
                 rates = {role: first * share for role, first in self._rates.items()}
-                self.record(EpochRecord(self.stage, epoch, steps, means, rate, seconds, sum(sizes), rates))
-            done = before + step + 1 - first_step
+                rate, seconds = self.learning_rate * share, time.monotonic() - started
+                self.record(EpochRecord(self.stage, epoch, done, means, rate, seconds, sum(sizes), rates))
             self._save_where_due(optimizer, epoch, step, {**totals, "steps": torch.tensor(float(done))})
-        mean = self._finite(totals["loss"], epoch) / max(1, before + self.steps - first_step)
-        bars.end_epoch(epoch, mean)
+        bars.end_epoch(epoch, self._finite(totals["loss"], epoch) / max(1, before + self.steps))
 
     def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
         device, view, with_label = self.accelerator.device, self.evaluation_view, None
@@ -252,9 +246,9 @@ class StageTrainer:
         return Batch(pixel_values, labels, positions, with_label)
 
     def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:
-        processes = self.accelerator.num_processes, self.accelerator.process_index
         shares = [
-            [(epoch, int(index)) for index in share_of(indices, *processes)] for epoch, indices in batches
+            [(epoch, int(index)) for index in share_of(indices, *self._processes)]
+            for epoch, indices in batches
         ]
         loader = training_loader(self.context, self.views, shares, self.arguments)
         pixels = self.stop.progress(loader, len(loader), f"stage {self.stage}: {what}")
@@ -264,7 +258,7 @@ class StageTrainer:
     def _save_where_due(
         self, optimizer: torch.optim.Optimizer, epoch: int, step: int, sums: dict[str, Tensor]
     ) -> None:
-        """Save every `save_minutes`, and when asked to stop; what a stage ends with is only held.
+        """Save every `save_minutes`, and when asked to stop; the last state of a stage becomes `unsaved`.
 
         The main process alone keeps time: it writes, and the others wait for it in the next step.
         """
@@ -272,18 +266,19 @@ class StageTrainer:
         stopping = self.stop.agreed(self.accelerator)
         since = time.monotonic() - self._saved
         is_due = since >= 60 * self.arguments.save_minutes and self.accelerator.is_main_process
-        if stopping or is_due or next_epoch == self.epochs:
-            self._finite(sums["loss"], epoch)
-            tensors = snapshot(self.model, optimizer)
-            self._finite(sum(value.sum() for value in tensors.values()), epoch)
-            if next_step:
-                tensors |= {f"sum.{name}": value.detach().cpu() for name, value in sums.items()}
-            state = TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size)
-            if stopping or is_due:
-                self.save(state)
-                self._saved = time.monotonic()
-            elif next_epoch == self.epochs:
-                self.unsaved = state
+        if not (stopping or is_due or next_epoch == self.epochs):
+            return
+        self._finite(sums["loss"], epoch)
+        tensors = snapshot(self.model, optimizer)
+        self._finite(sum(value.sum() for value in tensors.values()), epoch)
+        if next_step:
+            tensors |= {f"sum.{name}": value.detach().cpu() for name, value in sums.items()}
+        state = TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size)
+        if stopping or is_due:
+            self.save(state)
+            self._saved = time.monotonic()
+        else:
+            self.unsaved = state
         if stopping:
             self.accelerator.wait_for_everyone()
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
@@ -347,7 +342,7 @@ def snapshot(model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer) ->
     for name, parameter in model.named_parameters():
         for kept, value in optimizer.state.get(parameter, {}).items():
             if value is not None:  # SGD without momentum
-                tensors[f"{_ON_DISK.get(kept, kept)}.{name}"] = value
+                tensors[f"{kept}.{name}"] = value
     return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
 
 
@@ -355,17 +350,17 @@ def restore_snapshot(
     model: CategoryDiscoveryModel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
     """Put a snapshot back; names that do not fit raise a `RuntimeError` that lists them."""
-    state = {
-        name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")
-    }
-    if model.mixture is not None:
-        parts = [name for name, _ in model.mixture.named_buffers()]
-        model.load_mixture(**{name: state[f"mixture.{name}"] for name in parts})
-    model.load_state_dict({**model.state_dict(), **state})
-    parameters = dict(model.named_parameters())
+    parts: dict[str, dict[str, Tensor]] = {}  # by kind and name
     for key, value in tensors.items():
         kind, _, name = key.partition(".")
-        if kind not in ("model", "sum"):
-            kept = next((kept for kept, each in _ON_DISK.items() if each == kind), kind)
-            own = value if kept == "step" else value.to(parameters[name])  # AdamW counts on the CPU
-            optimizer.state[parameters[name]][kept] = own.clone()
+        parts.setdefault(kind, {})[name] = value
+    state = parts.pop("model", {})
+    if model.mixture is not None:
+        buffers = [name for name, _ in model.mixture.named_buffers()]
+        model.load_mixture(**{name: state[f"mixture.{name}"] for name in buffers})
+    model.load_state_dict({**model.state_dict(), **state})
+    parameters = dict(model.named_parameters())
+    for kind in parts.keys() - {"sum"}:
+        for name, value in parts[kind].items():
+            own = value if kind == "step" else value.to(parameters[name])  # AdamW counts on the CPU
+            optimizer.state[parameters[name]][kind] = own.clone()

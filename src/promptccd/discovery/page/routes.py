@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.page import files as photo_files
-from promptccd.discovery.page.export_job import ExportJob, rows_of
+from promptccd.discovery.page.files import ExportJob, rows_of
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.corrections_list import CORRECTIONS, Correction, Kind
 from promptccd.discovery.project.photos import SIDES
@@ -30,6 +30,7 @@ from promptccd.images.decode import media_type
 from promptccd.images.limits import MIB
 
 ProjectOf = Callable[[Request], ProjectView]
+Answer = Callable[[ProjectView, Request], Any]
 
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
 MOST_AT_ONCE = 64  # pictures in an answer
@@ -67,32 +68,41 @@ def project_routes(project: ProjectView) -> Starlette:
         project.keys_of([row], str(asked.get("generation")))
         return _json(await run_in_threadpool(photo_files.show_in_folder, project, row))
 
+    answers: dict[str, Answer] = {
+        "/api/dates": lambda project, _: photo_files.dates(project),
+        "/api/folders": lambda project, _: photo_files.folders(project),
+        "/api/skipped": lambda project, _: photo_files.skipped(project),
+        "/api/file/{row:int}": lambda project, asked: photo_files.facts(project, _row(project, asked)),
+        "/api/original/{generation}/{row:int}": lambda project, asked: photo_files.original(
+            project, _row(project, asked)
+        ),
+    }
     return application(
         [
-            *screens(lambda request: project),
-            Route("/api/dates", lambda request: _binary(photo_files.dates(project))),
-            Route("/api/folders", lambda request: _json(photo_files.folders(project))),
-            Route("/api/skipped", lambda request: _json(photo_files.skipped(project))),
-            Route("/api/file/{row:int}", lambda request: _json(photo_files.facts(project, _row(project, request)))),
-            Route(
-                "/api/original/{generation}/{row:int}",
-                lambda request: photo_files.original(project, _row(project, request)),
-            ),
+            *screens(lambda request: project, answers),
             Route("/api/show_in_folder", show_in_folder, methods=["POST"]),
             Route("/api/regroup", regroup, methods=["POST"]),
             Route("/api/export", exported, methods=["GET", "POST"]),
         ]
-    )  # fmt: skip
+    )
 
 
-def screens(project_of: ProjectOf) -> list[Route]:
-    """The routes of the page and of the Space; `project_of` returns the project of a request."""
+def screens(project_of: ProjectOf, more: Mapping[str, Answer] = MappingProxyType({})) -> list[Route]:
+    """The routes of the page and of the Space.
 
-    def answered(make: Callable[[ProjectView, Request], Response]) -> Callable[[Request], Response]:
-        return lambda request: make(project_of(request), request)  # starlette calls it in a thread
+    Args:
+        project_of: returns the project of a request.
+        more: further answers, by path.
+    """
 
-    def as_json(make: Callable[[ProjectView, Request], Any]) -> Callable[[Request], Response]:
-        return lambda request: _json(make(project_of(request), request))
+    def answered(answer: Answer) -> Callable[[Request], Response]:
+        def respond(request: Request) -> Response:  # in a thread
+            found = answer(project_of(request), request)
+            if isinstance(found, bytes):
+                return Response(found, media_type="application/octet-stream", headers=NOT_KEPT)
+            return found if isinstance(found, Response) else _json(found)
+
+        return respond
 
     async def state(request: Request) -> Response:
         """The groups; with ``since`` as soon as they are others than then, or after a while."""
@@ -112,23 +122,9 @@ def screens(project_of: ProjectOf) -> list[Route]:
         Route("/", bundle),
         Route("/{name}", bundle, methods=["GET"]),
         Route("/api/state", state),
-        Route("/api/columns", answered(lambda project, _: _binary(project.columns().packed()))),
-        Route("/api/map", answered(lambda project, _: _binary(project.layout().astype("<f4").tobytes()))),
-        Route("/api/about", as_json(lambda project, _: project.about())),
-        Route("/api/changed", as_json(lambda project, _: project.changed())),
-        Route("/api/names", as_json(_names)),
-        Route("/api/search", as_json(_found)),
-        Route("/api/alike", as_json(_like_these)),
-        Route("/api/check", as_json(lambda project, asked: project.screen(_rows(project, asked, "skip")))),
-        Route("/api/why/{row:int}", as_json(lambda project, asked: project.why(_row(project, asked)))),
-        Route("/api/right", as_json(lambda project, asked: project.right(_number(asked, "within")))),
-        Route("/api/groups.csv", answered(_table)),
-        Route("/api/rare", as_json(lambda project, _: project.rare())),
-        Route("/api/questions", as_json(_questions)),
-        Route("/api/picture/{generation}/{row:int}/{side:int}", answered(_picture)),
-        Route("/api/pictures/{generation}/{side:int}", answered(_pictures)),
         Route("/api/edit", edit, methods=["POST"]),
-    ]  # fmt: skip
+        *(Route(path, answered(answer)) for path, answer in (ANSWERS | dict(more)).items()),
+    ]
 
 
 def application(routes: Sequence[BaseRoute]) -> Starlette:
@@ -167,10 +163,6 @@ def _state(summary: Mapping[str, Any]) -> Response:
     return _json({**summary, "formats": formats})
 
 
-def _binary(content: bytes) -> Response:
-    return Response(content, media_type="application/octet-stream", headers=NOT_KEPT)
-
-
 # What an address names
 
 
@@ -204,15 +196,6 @@ def _row(project: ProjectView, asked: Request) -> int:
 
 def _is_current(project: ProjectView, asked: Request) -> bool:
     return asked.path_params.get("generation") in (None, project.photos.generation)
-
-
-def _names(project: ProjectView, asked: Request) -> list[str]:
-    start = _number(asked, "from") or 0
-    return project.photos.names[start : start + 500]
-
-
-def _found(project: ProjectView, asked: Request) -> list[int]:
-    return project.photos.found(asked.query_params.get("q", "")[:200])
 
 
 def _questions(project: ProjectView, asked: Request) -> list[dict[str, int]]:
@@ -260,6 +243,26 @@ def _pictures(project: ProjectView, asked: Request) -> Response:
             yield b"".join(len(each).to_bytes(4, "little") + each for each in made)
 
     return StreamingResponse(packed(), 200, NOT_KEPT, "application/octet-stream")
+
+
+# What windows ask for by GET: bytes, a response, or what becomes JSON.
+ANSWERS: dict[str, Answer] = {
+    "/api/columns": lambda project, _: project.columns().packed(),
+    "/api/map": lambda project, _: project.layout().astype("<f4").tobytes(),
+    "/api/about": lambda project, _: project.about(),
+    "/api/changed": lambda project, _: project.changed(),
+    "/api/names": lambda project, asked: project.photos.names[(start := _number(asked, "from") or 0) : start + 500],
+    "/api/search": lambda project, asked: project.photos.found(asked.query_params.get("q", "")[:200]),
+    "/api/alike": _like_these,
+    "/api/check": lambda project, asked: project.screen(_rows(project, asked, "skip")),
+    "/api/why/{row:int}": lambda project, asked: project.why(_row(project, asked)),
+    "/api/right": lambda project, asked: project.right(_number(asked, "within")),
+    "/api/groups.csv": _table,
+    "/api/rare": lambda project, _: project.rare(),
+    "/api/questions": _questions,
+    "/api/picture/{generation}/{row:int}/{side:int}": _picture,
+    "/api/pictures/{generation}/{side:int}": _pictures,
+}  # fmt: skip
 
 
 # Corrections, from values that anybody may have sent

@@ -55,7 +55,7 @@ def read_record(out: Path) -> dict[str, Any]:
         if type(pixels) is not int or pixels < 1:
             raise ValueError("a limit is none")
         decoding = Decoding(pixels, Depths(**depths))
-        return {**record, "estimate": CountEstimate.from_dict(record["estimate"]), "decoding": decoding}
+        return {**record, "estimate": CountEstimate(**record["estimate"]), "decoding": decoding}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
         raise RunError(
             f"{path} is missing or damaged, so there is no telling which model the categories there belong to: give "
