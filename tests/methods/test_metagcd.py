@@ -71,13 +71,6 @@ def test_soft_neighbours_equal_the_loops() -> None:
     assert float(got) == pytest.approx(soft_neighbours_by_loops(rows, 0.85, 0.07), rel=1e-5)
 
 
-def test_the_weight_of_a_neighbour_is_a_soft_max_over_its_largest_entry() -> None:
-    rows = rows_in_groups()
-    closeness = closest_views(rows.flatten(0, 1) @ rows.flatten(0, 1).T, 2)
-    soft = closeness.softmax(1)
-    torch.testing.assert_close((closeness - 1).exp(), soft / soft.amax(1, keepdim=True), rtol=0, atol=1.2e-7)
-
-
 def objective_of(model: MetaGCDModel) -> MetaGCDObjective:
     return MetaGCDObjective(model, StageContext(images=None), TrainingArguments(), None, None)
 
@@ -134,12 +127,6 @@ def test_pseudo_sessions_are_those_of_the_table(known: int, old: int, novel: int
     last = np.bincount(labels[sessions[-1].images], minlength=known)
     dealt = np.concatenate([each.images[last[labels[each.images]] < 6] for each in sessions])
     assert len(np.unique(dealt)) == len(dealt) == 4 * old, "no image of an old class comes twice"
-
-
-def test_few_classes_have_fewer_sessions_and_one_alone_has_none() -> None:
-    for known, expected in ((1, 0), (2, 1), (3, 2), (7, 3)):
-        labels = np.repeat(np.arange(known), 5)
-        assert len(list(pseudo_sessions(labels, 3, numpy_generator("test")))) == expected
 
 
 class Numbered(MetaGCDObjective):

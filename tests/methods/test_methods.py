@@ -6,7 +6,6 @@ from promptccd.methods import COMMON_PARTS, METHODS
 from promptccd.methods.base import Objective
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
-CLASSIFIERS = {"frost", "happy", "orca", "pa-cgcd", "rankstats", "simgcd"}
 FROZEN = {"pretrained_block", "part_labeller"}  # children that neither learn nor are fitted
 
 
@@ -27,21 +26,6 @@ def test_prompts_act_in_training_from_the_first_epoch_but_in_a_warm_up(name: str
     assert has_warm_up == (name == "promptccd")
     if not has_warm_up:
         assert objective.prompted(object.__new__(objective), 0) is True
-
-
-def test_classifiers_answer_for_themselves_but_for_the_one_whose_paper_clusters() -> None:
-    natively = {name for name, method in METHODS.items() if method.predicts_natively}
-    assert natively == CLASSIFIERS - {"pa-cgcd"}
-
-
-def test_who_can_learn_from_images_of_earlier_stages() -> None:
-    taking = {name for name, method in METHODS.items() if method.uses_exemplars}
-    assert taking == {"promptccd-gcd", "simgcd", "grow-merge"}
-
-
-def test_a_mean_answer_over_a_few_images_is_noise_and_proxies_have_none() -> None:
-    least = {name: method.objective.least_batch for name, method in METHODS.items()}
-    assert least == {name: 0.5 if name in CLASSIFIERS - {"pa-cgcd"} else 0.0 for name in METHODS}
 
 
 def test_names_in_the_papers_tables() -> None:

@@ -15,7 +15,6 @@ from promptccd.data.randomness import torch_generator
 from promptccd.methods import LOSSES, StageContext
 from promptccd.methods.orca import (
     METHOD,
-    ORCAConfig,
     ORCAModel,
     ORCAObjective,
     agreement_loss,
@@ -27,7 +26,7 @@ from promptccd.models.backbone import blocks_of
 from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import restore_snapshot, snapshot
-from tests.conftest import TINY_BACKBONE, fresh
+from tests.conftest import fresh
 from tests.order_one import fill
 from tests.training.test_distributed import on_two_processes
 
@@ -177,12 +176,3 @@ def test_new_rows_have_length_one_and_old_ones_every_bit(trained: ORCAModel, tmp
     torch.testing.assert_close(trained.classifier.weight[3:].detach().norm(dim=1), torch.ones(2))
     trained.save_pretrained(tmp_path)
     assert torch.equal(ORCAModel.from_pretrained(tmp_path).classifier.weight, trained.classifier.weight)
-
-
-def test_the_classifier_is_all_that_is_there_beside_the_block(trained: ORCAModel) -> None:
-    names = {name.partition(".")[0] for name, each in trained.named_parameters() if each.requires_grad}
-    assert names == {"backbone", "classifier"}
-
-
-def test_a_model_is_built_with_its_memory() -> None:
-    assert float(ORCAModel(ORCAConfig(vision_config={"model_type": "dinov2", **TINY_BACKBONE})).margin) == 0

@@ -36,14 +36,6 @@ def test_unevenness_is_0_for_even_answers_and_log_k_for_a_single_one() -> None:
     assert unevenness(torch.tensor([0.8, 0.2])) == pytest.approx(0.192745, abs=1e-6)
 
 
-def test_a_class_that_nobody_answers_is_still_pulled_up() -> None:
-    shares = torch.tensor([1.0, 0.0], requires_grad=True)
-    unevenness(shares).backward()
-    assert shares.grad is not None
-    assert torch.isfinite(shares.grad).all()
-    assert shares.grad.tolist() == pytest.approx([1, math.log(1e-8)]), "as if it had a share of 1e-8"
-
-
 def test_views_teach_each_other_and_the_teacher_gets_no_gradient() -> None:
     """Cross-entropy of view 1 under view 2's answer and the other way round, image by image."""
     logits = torch.tensor([[[0.9, 0.1, -0.3], [0.2, 0.4, 0.1]], [[0.5, 0.6, 0.0], [-0.2, 0.8, 0.3]]])
@@ -82,15 +74,6 @@ def test_the_answer_that_teaches_gets_sharper_by_even_steps_until_its_last_epoch
         model.config.teacher_epochs = fewest
         found = [objective.teacher_temperature(epoch) for epoch in range(3)]
         assert found == pytest.approx([0.07, 0.04, 0.04])
-
-
-def test_rows_are_drawn_as_torch_draws_those_of_a_linear_layer() -> None:
-    rows = sampled_rows(1000, 16, torch_generator("rows"))
-    bound = float(torch.nn.Linear(16, 1000).weight.detach().abs().max())
-    assert rows.shape == (1000, 16)
-    assert (float(rows.min()), float(rows.max())) == pytest.approx((-bound, bound), rel=0.002)
-    assert float(rows.mean()) == pytest.approx(0, abs=0.01)
-    assert torch.equal(rows, sampled_rows(1000, 16, torch_generator("rows")))
 
 
 def test_a_classifier_grows_by_what_is_new_and_is_left_alone_where_nothing_is(backbone_folder: Path) -> None:
@@ -359,12 +342,6 @@ def test_a_last_batch_below_the_least_is_left_out_but_for_the_only_one() -> None
     assert [len(batch) for batch in shares] == [8] * 6
 
 
-def test_rates_fall_in_steps_where_they_are_told_to() -> None:
-    arguments = TrainingArguments(schedule="steps", falls_at=[2, 4], fall_factor=0.1)
-    shares = [arguments.rate_share(1, epoch) for epoch in range(6)]
-    assert shares == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
-
-
 def test_unlabelled_stages_may_have_rates_of_their_own() -> None:
     arguments = TrainingArguments(
         epochs=4, learning_rate=0.1, discovery_learning_rate=0.02, final_learning_rate_factor=0.2,
@@ -375,9 +352,3 @@ def test_unlabelled_stages_may_have_rates_of_their_own() -> None:
     shares = [[arguments.rate_share(stage, epoch) for epoch in (0, 2, 3)] for stage in range(3)]
     assert shares[0] == pytest.approx([1, 0.6, 0.6 - 0.4 * 0.5**0.5])
     assert shares[1:] == [[1, 0.5, 0.5]] * 2
-
-
-def test_unlabelled_stages_may_be_shorter() -> None:
-    arguments = TrainingArguments(epochs=100, discovery_epochs=30)
-    assert [arguments.epochs_of(stage) for stage in range(3)] == [100, 30, 30]
-    assert [arguments.epochs_before(stage) for stage in range(4)] == [0, 100, 130, 160]

@@ -149,11 +149,7 @@ class StopRequest:
         return bool(self.received) or self.asked
 
     def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-        """A progress bar over work that is not saved halfway.
-
-        Raises:
-            InterruptedRunError: a signal was received.
-        """
+        """A progress bar over work that is not saved halfway; an `InterruptedRunError` if a signal was received."""
         for item in progress_bar(items, total, label):
             if self.received:
                 raise self.error("stopped; the last saved state is whole")
