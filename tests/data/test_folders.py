@@ -76,38 +76,6 @@ def test_no_word_in_the_name_of_a_category_or_file_decides(word: str, tmp_path: 
     assert read_categories(table, "label")[1] == tuple(sorted([*KINDS, normalize("NFC", word)]))
 
 
-SPLITS: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
-    "train and test": (("train", "test"), {"train": 9, "test": 9}),
-    "every spelling": (("Training", "VAL", "Test"), {"train": 9, "validation": 9, "test": 9}),
-    "train alone": (("train",), {"train": 9}),
-    "valid": (("train", "valid"), {"train": 9, "validation": 9}),
-}
-
-
-@pytest.mark.parametrize("name", SPLITS)
-def test_folders_that_are_all_called_so_are_splits(name: str, tmp_path: Path) -> None:
-    places, wanted = SPLITS[name]
-    for place in places:
-        categories(tmp_path / place)
-    (tmp_path / "@eaDir" / "train").mkdir(parents=True)
-    (tmp_path / "README.md").write_text("photographs of boats")
-    found = read(tmp_path)
-    assert {split: len(rows) for split, rows in found.splits.items()} == wanted
-    assert sizes(found) == dict.fromkeys(KINDS, 3)
-
-
-def test_a_category_called_like_a_split_stays_in_its_split(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        categories(tmp_path / split, (*KINDS, "train", "test strips"))
-    assert len(load_images(str(tmp_path))) == len(load_images(str(tmp_path), "test")) == 15
-
-
-def test_a_folder_beside_the_splits_makes_them_categories(tmp_path: Path) -> None:
-    for place in ("train", "test", "trams"):
-        categories(tmp_path / place, ("old", "new"))
-    assert sizes(read(tmp_path)) == {"test": 6, "train": 6, "trams": 6}
-
-
 def test_splits_without_categories_are_refused_with_both_ways_out(tmp_path: Path) -> None:
     for split in ("train", "test"):
         image(tmp_path / split / "a.png")
@@ -120,22 +88,6 @@ def test_two_names_of_one_split_are_refused(tmp_path: Path) -> None:
         categories(tmp_path / split)
     with pytest.raises(DataError, match="val, valid, of which two mean the same"):
         read(tmp_path)
-
-
-SUFFIXES = {
-    "002.Jpg": "JPEG", "009.Png": "PNG", "003.JPEG": "JPEG", "007": "PNG", "020.jpg?size=large": "JPEG",
-    "a.png.bak": "PNG",
-    "b.image": "WEBP", "c.pjpeg": "JPEG", "d.jfif": "JPEG", "e.jpe": "JPEG", "f.dat": "BMP", "g.TIFF": "TIFF",
-    "h.avif": "AVIF", "photo.jpg (1)": "JPEG", "i.jpg_large": "JPEG", "j.gif": "GIF", "k.txt": "PNG",
-    "l.webp.download": "WEBP",
-}  # fmt: skip
-
-
-def test_what_a_file_holds_decides_and_not_its_suffix(tmp_path: Path) -> None:
-    for name, kind in SUFFIXES.items():
-        image(tmp_path / "a" / name, kind)
-    categories(tmp_path, ("b",))
-    assert sizes(read(tmp_path)) == {"a": len(SUFFIXES), "b": 3}
 
 
 NO_IMAGES: dict[str, tuple[bytes, str]] = {
@@ -207,12 +159,6 @@ def test_a_loose_image_is_named_and_what_lies_deeper_is_counted(tmp_path: Path) 
     assert "1 images lie deeper" in str(found)
 
 
-def test_two_spellings_of_a_name_are_one_category(tmp_path: Path) -> None:
-    for form in ("NFC", "NFD"):
-        categories(tmp_path, (normalize(form, "Äsche"), "Hecht"))
-    assert sizes(read(tmp_path)) == {"Hecht": 3, "Äsche": 6}
-
-
 LINKS: dict[str, tuple[Callable[[Path], str], str]] = {
     "a file outside": (lambda folder: str(image(folder.parent / "elsewhere" / "x.png")), "link to a place outside"),
     "a folder outside": (
@@ -279,44 +225,12 @@ def test_numbers_are_in_their_order_in_every_container(tmp_path: Path) -> None:
         assert read_categories(table, "label")[1] == names, place
 
 
-def test_metadata_says_what_images_are_and_the_others_are_listed(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        categories(tmp_path / split, ("freight train", "boat"))
-        lines = [
-            f'{{"file_name": "{kind}/{n}.png", "label": "{kind}!"}}'
-            for kind in ("freight train", "boat")
-            for n in (0, 1)
-        ]
-        (tmp_path / split / "metadata.jsonl").write_text("\n".join(lines))
-    opened = open_images(str(tmp_path))
-    assert sorted(set(opened.table["label"])) == ["boat!", "freight train!"]
-    assert len(opened.table) == len(load_images(str(tmp_path), "test")) == 4
-    assert opened.left_out["train/boat/2.png"] == "in no metadata file"
-    assert sum(reason == "in no metadata file" for reason in opened.left_out.values()) == 4
-
-
 def test_metadata_without_labels_leaves_the_folders_to_say_it(tmp_path: Path) -> None:
     categories(tmp_path)
     (tmp_path / "metadata.csv").write_text("file_name,size\nboat/0.png,9\n")
     assert len(load_images(str(tmp_path))) == 9
     (tmp_path / "metadata.csv").write_text("another;list\n")  # of another program
     assert len(load_images(str(tmp_path))) == 9
-
-
-def test_a_list_of_windows(tmp_path: Path) -> None:
-    categories(tmp_path / "photos", each=4)
-    listed = tmp_path / "list.csv"
-    lines = [f"photos\\{kind}\\{number}.png, {kind}" for kind in KINDS for number in range(4)]
-    listed.write_text("\n".join(["Path,Label", *lines]))
-    stages = StageStream.from_dataset(str(listed), class_blocks=[2, 1])
-    assert all(stage.decode(row).image is not None for stage in stages for row in range(len(stage)))
-    assert stages[0].name_of(0).startswith("photos/boat/")
-
-
-def test_an_archive_is_told_to_be_unpacked(tmp_path: Path) -> None:
-    (tmp_path / "photos.zip").write_bytes(b"PK\x03\x04")
-    with pytest.raises(DataError, match=r"photos.zip' is one file: .* Unpack an archive first"):
-        load_images(str(tmp_path / "photos.zip"))
 
 
 TABLES_BESIDE = [
@@ -338,17 +252,6 @@ def test_a_table_beside_folders_of_images_changes_nothing(table: str, tmp_path: 
     opened = open_images(str(folder))
     assert len(opened.table) == 17
     assert list(opened.left_out) == [table]
-
-
-def test_tables_of_the_hub_are_read_and_not_the_pictures_of_their_card(tmp_path: Path) -> None:
-    content = [{"bytes": image(tmp_path / "made.png").read_bytes(), "path": None}] * 4
-    features = Features({"image": Image(), "label": Value("string")})
-    (tmp_path / "set" / "data").mkdir(parents=True)
-    made = Dataset.from_dict({"image": content, "label": ["a", "b"] * 2}, features=features)
-    made.to_parquet(tmp_path / "set" / "data" / "train-00000-of-00001.parquet")
-    image(tmp_path / "set" / "assets" / "preview.png")
-    (tmp_path / "set" / "README.md").write_text("---\nlicense: mit\n---\n# Birds\n")
-    assert load_images(str(tmp_path / "set"))["label"][:] == ["a", "b"] * 2
 
 
 @pytest.mark.parametrize("names", [("photos.zip",), ("a.jxl", "foreign.csv"), ("clip.mp4",)])
@@ -403,21 +306,6 @@ def test_a_library_of_links_is_told_how_they_are_followed(tmp_path: Path) -> Non
     (folder / "boat" / "0.png").symlink_to(pool / "boat" / "0.png")
     with pytest.raises(DataError, match=r"link to a place outside \(1\).*--image_roots PLACE"):
         load_images(str(folder))
-
-
-def test_numbers_with_signs_and_points_go_by_their_value(tmp_path: Path) -> None:
-    names = ("-10", "-2", "0.5", "2.5", "10")
-    table = load_images(str(categories(tmp_path, names, each=1)))
-    assert read_categories(table, "label")[1] == names
-
-
-def test_metadata_of_windows_and_what_it_does_not_name(tmp_path: Path) -> None:
-    categories(tmp_path)
-    (tmp_path / "metadata.csv").write_text("file_name,label\nboat\\0.png,b\nbus/0.png,c\n")
-    opened = open_images(str(tmp_path))
-    assert len(opened.table) == 2
-    assert len(opened.left_out) == 7
-    assert set(opened.left_out.values()) == {"in no metadata file"}
 
 
 NO_PICTURES: dict[str, tuple[bytes, str]] = {
@@ -525,34 +413,6 @@ def test_what_was_saved_is_read_beside_other_files(tmp_path: Path) -> None:
             load_images(str(tmp_path / place))
 
 
-LAYOUTS: dict[str, tuple[dict[str, int], dict[str, int]]] = {
-    "ImageNet, also as timm has it": (
-        {"train/n01440764": 3, "train/n01443537": 2, "val/n01440764": 1, "val/n01443537": 1},
-        {"train": 5, "validation": 2},
-    ),
-    "timm, other words": (
-        {"train/a": 2, "train/b": 2, "validation/a": 1, "validation/b": 1},
-        {"train": 4, "validation": 2},
-    ),
-    "three parts": ({"training/a": 2, "test/a": 1, "valid/a": 1}, {"train": 2, "test": 1, "validation": 1}),
-    "ImageNet whose val is flat": ({"train/n01440764": 3, "train/n01443537": 2, "val": 4}, {"train": 5}),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_of_the_field(layout: str, tmp_path: Path) -> None:
-    places, wanted = LAYOUTS[layout]
-    for place, count in places.items():
-        for number in range(count):
-            image(tmp_path / place / f"{place.replace('/', '_')}_{number}.JPEG", "JPEG")
-    found = read(tmp_path)
-    assert {split: len(rows) for split, rows in found.splits.items()} == wanted
-    flat = places.get("val", 0)
-    assert (
-        list(found.left_out.values()) == ["in no category: it lies beside the folders of categories"] * flat
-    )
-
-
 def test_a_metadata_file_in_the_folder_of_a_category_is_told_where_it_belongs(tmp_path: Path) -> None:
     folder = categories(tmp_path / "photos")
     for name, text in {
@@ -602,10 +462,3 @@ def test_a_folder_most_of_whose_images_are_none_is_refused(
         DataError, match=r"10 of 19 images in .* cannot be read: .*HTML.*\(10\)\. Get them again"
     ):
         read(folder)
-
-
-def test_a_film_of_a_live_photo_is_called_that_and_no_video(tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos")
-    image(folder / "boat" / "IMG_1.jpg", "JPEG")
-    (folder / "boat" / "IMG_1.MOV").write_bytes(b"\x00\x00\x00\x14ftypqt  ")
-    assert read(folder).left_out == {"boat/IMG_1.MOV": "the film of the live photo IMG_1.jpg"}

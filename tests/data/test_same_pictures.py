@@ -88,12 +88,12 @@ def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCa
     second = read(table, 1, seen=seen)
     original = min(one, same)
     first_one = Original(original, 0, f"row {original}")
-    assert first.report.copies == {max(one, same): first_one}
-    assert second.report.copies == {later: first_one}
+    assert first.report.copies == [(f"row {max(one, same)}", first_one)]
+    assert second.report.copies == [(f"row {later}", first_one)]
     assert len(first) + len(second) == first.report.num_images + second.report.num_images
     assert second.report.to_dict()["copies"] == {f"row {later}": {"image": f"row {original}", "stage": 0}}
     assert "Stage 1: 1 images are the very picture of another, 1 of them" in caplog.text
-    assert read(coloured_images(5, 30), 0).report.copies == {}
+    assert read(coloured_images(5, 30), 0).report.copies == []
 
 
 @pytest.mark.slow

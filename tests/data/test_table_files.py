@@ -18,7 +18,6 @@ from promptccd.data.readable import StageImages
 from promptccd.data.tables import image_roots, load_images, open_images
 from promptccd.errors import DataError
 from promptccd.images.decode import Status
-from promptccd.images.depth import Depths
 from promptccd.images.limits import SkippedFileError
 from tests.conftest import coloured_images
 from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet
@@ -141,14 +140,6 @@ def test_a_repository_in_the_cache_is_its_own_folder(tmp_path: Path, monkeypatch
         load_images(str(snapshot))
 
 
-@pytest.mark.parametrize("suffix", ["txt", "xml"])
-def test_kinds_of_files_that_hold_no_images_are_not_opened(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / f"train.{suffix}").write_text("a\nb\n")
-    with pytest.raises(DataError, match="holds no image that can be used"):
-        load_images(str(tmp_path / "data"))
-
-
 def test_a_card_of_ones_own_is_followed(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     (folder / "tables").mkdir(parents=True)
@@ -180,72 +171,10 @@ def picture(path: Path, shade: int = 7) -> Path:
     return path
 
 
-def labels(place: Path, split: str = "train") -> list[tuple[str, str]]:
-    """Name of every file and of its category."""
-    table = load_images(str(place), split)
-    names = table.features["label"].names
-    paths = table.with_format(None).cast_column("image", type(table.features["image"])(decode=False))
-    return sorted((Path(row["image"]["path"]).name, names[row["label"]]) for row in paths)
-
-
 def stages_of(place: Path) -> StageStream:
     return StageStream.from_dataset(
         load_images(str(place)), class_blocks=[1, 1], image_roots=image_roots(str(place))
     )
-
-
-def test_categories_whose_images_lie_a_folder_deeper(tmp_path: Path) -> None:
-    for category in ("n01", "n02"):
-        for number in range(2):
-            picture(tmp_path / category / "images" / f"{category}_{number}.JPEG")
-        (tmp_path / category / f"{category}_boxes.txt").write_text("0 0 8 8")
-    wanted = [("n01_0.JPEG", "n01"), ("n01_1.JPEG", "n01"), ("n02_0.JPEG", "n02"), ("n02_1.JPEG", "n02")]
-    assert labels(tmp_path) == wanted
-
-
-def test_the_archive_of_tinyimagenet(tmp_path: Path) -> None:
-    """Its validation images lie in one folder, their categories in a text: they are left out."""
-    for category in ("n01", "n02"):
-        picture(tmp_path / "train" / category / "images" / f"{category}.JPEG")
-    picture(tmp_path / "val" / "images" / "val_0.JPEG")
-    assert labels(tmp_path) == [("n01.JPEG", "n01"), ("n02.JPEG", "n02")]
-
-
-def test_a_folder_per_category_is_read_as_ever(tmp_path: Path) -> None:
-    for category in ("images", "cat"):
-        picture(tmp_path / category / f"{category}.png")
-    assert labels(tmp_path) == [("cat.png", "cat"), ("images.png", "images")]
-
-
-def test_what_lies_deeper_belongs_to_the_folder_at_the_first_level(tmp_path: Path) -> None:
-    for path in ("pets/cat/a.png", "cars/fiat/b.png"):
-        picture(tmp_path / path)
-    assert [name for _, name in labels(tmp_path)] == ["pets", "cars"]
-
-
-def test_a_link_to_elsewhere_is_left_out_and_listed_unless_its_place_is_allowed(tmp_path: Path) -> None:
-    secret = picture(tmp_path / "secret.png")
-    for category in ("a", "b"):
-        picture(tmp_path / "set" / category / "images" / "0.png")
-    (tmp_path / "set" / "b" / "images" / "1.png").symlink_to(secret)
-    opened = open_images(str(tmp_path / "set"))
-    assert opened.left_out == {"b/images/1.png": "link to a place outside"}
-    assert len(opened.table) == 2
-    assert len(open_images(str(tmp_path / "set"), roots=[str(tmp_path)]).table) == 3
-
-
-def test_a_list_of_paths_and_labels(tmp_path: Path) -> None:
-    for name in ("a.png", "deep/b.png", "deep/c.png"):
-        picture(tmp_path / name)
-    listed = tmp_path / "photos.csv"
-    listed.write_text("\ufefffile, category\na.png,cat\ndeep/b.png,10\ndeep/c.png,cat\n", encoding="utf-8")
-    assert labels(listed) == [("a.png", "cat"), ("b.png", "10"), ("c.png", "cat")]
-
-
-def test_numbers_of_a_list_are_in_their_order(tmp_path: Path) -> None:
-    listed = tmp_path / "photos.csv"
-    listed.write_text("path,label\na.png,10\nb.png,9\n")
-    assert load_images(str(listed)).features["label"].names == ["9", "10"]
 
 
 def test_labels_of_a_list_are_numbered_alike_by_every_process(tmp_path: Path) -> None:
@@ -253,12 +182,6 @@ def test_labels_of_a_list_are_numbered_alike_by_every_process(tmp_path: Path) ->
     listed, names = tmp_path / "photos.csv", [f"{'0' * zeros}1" for zeros in range(6)]
     listed.write_text("path,label\n" + "".join(f"{name}.png,{name}\n" for name in names))
     assert load_images(str(listed)).features["label"].names == sorted(names)
-
-
-def test_blanks_around_a_label_are_no_part_of_it(tmp_path: Path) -> None:
-    listed = tmp_path / "photos.csv"
-    listed.write_text("path, label\na.png, night heron\nb.png,night heron\nc.png,night heron \n,\n")
-    assert [name for _, name in labels(listed)] == ["night heron"] * 3
 
 
 def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
@@ -404,7 +327,7 @@ def test_one_deep_image_among_many_is_found_wherever_it_stands(as_files: bool, t
         records.append({"image": image, "label": 0})
     table = as_table(records)
     images = ImageRows(table, roots=[tmp_path]).with_bit_depth()
-    assert str(images.decoding.depths) == str(Depths.holding([images._depth(137), images._depth(151)]))
+    assert images.decoding.depths.integer == 12
     assert "12 bits" in images.decode(137).verdict.note
     assert "12 bits" in images.decode(151).verdict.note  # and not 10
     others = ImageRows(table.select([*range(137), 151]), roots=[tmp_path]).with_bit_depth()

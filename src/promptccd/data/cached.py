@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -77,12 +77,9 @@ def _decoded_parts(
     label: str,
 ) -> Iterator[pa.RecordBatch]:
     """The images of every part, by their numbers."""
-    batches = [
-        list(rows[at : at + IMAGES_AT_ONCE]) for rows in parts for at in range(0, len(rows), IMAGES_AT_ONCE)
-    ]
-    loader = DataLoader(
-        _Decoding(images, views), batch_sampler=batches, collate_fn=list, **loader_options(num_workers)
-    )
+    batches = [rows[at : at + IMAGES_AT_ONCE] for rows in parts for at in range(0, len(rows), IMAGES_AT_ONCE)]
+    decoding, options = _Decoding(images, views), loader_options(num_workers)
+    loader = DataLoader(decoding, batch_sampler=batches, collate_fn=list, **options)
     decoded = chain.from_iterable(progress(loader, len(batches), label))
     for rows in parts:
         yield pa.RecordBatch.from_pylist([*islice(decoded, len(rows))], _SCHEMA)
@@ -115,17 +112,8 @@ class _CopyPart:
             path.unlink()
         return None
 
-    def __reduce__(self) -> Any:
-        return (
-            (_CopyPart.at, (self.path,)) if self.path else (_CopyPart, (self.batch,))
-        )  # each process maps the file
-
-    @cached_property
-    def pixels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Pixels of all copies, where each ends, and their widths; a scalar of Arrow would be a copy."""
-        _, ends, pixels = self.batch.column("pixels").buffers()
-        widths = self.batch.column("width").to_numpy()
-        return np.frombuffer(pixels or b"", np.uint8), np.frombuffer(ends, np.int64), widths
+    def __reduce__(self) -> Any:  # each process maps the file
+        return (_CopyPart.at, (self.path,)) if self.path else (_CopyPart, (self.batch,))
 
 
 class CheckedStage:
@@ -146,9 +134,11 @@ class CheckedStage:
     def copy_of(self, position: int) -> ResizedImage | None:
         """The copy of the image at a position, where it is mapped; `None` to decode the image again."""
         part, place = divmod(int(self._rows[position]), PART)
-        pixels, ends, widths = self._parts[part].pixels
-        own = pixels[ends[place] : ends[place + 1]]
-        return ResizedImage(own.reshape(-1, widths[place], 3)) if len(own) else None
+        batch = self._parts[part].batch
+        _, ends, pixels = batch.column("pixels").buffers()  # a scalar of Arrow would be a copy
+        first, end = np.frombuffer(ends, np.int64)[place : place + 2]
+        own, width = np.frombuffer(pixels or b"", np.uint8)[first:end], batch.column("width")[place].as_py()
+        return ResizedImage(own.reshape(-1, width, 3)) if len(own) else None
 
 
 class ImageCache:
@@ -161,9 +151,7 @@ class ImageCache:
 
     def __init__(self, views: ViewOptions | None, folder: Path | None = None):
         self._views, self._folder = views, folder
-        self._opened: dict[
-            int, tuple[ImageRows, list[_CopyPart]]
-        ] = {}  # by id of the table, which is referenced
+        self._opened: dict[ImageRows, list[_CopyPart]] = {}
 
     @classmethod
     def at(cls, place: str, views: ViewOptions) -> "ImageCache":
@@ -199,16 +187,16 @@ class ImageCache:
         """
         if self._folder is None:
             raise ConfigurationError("image_cache is off, so no copy is stored. Give a folder, or auto.")
-        tables = {id(stage.images.whole): stage.images.whole for stage in stages}
-        parts = [self._on_disk(self._folder, each, num_workers, progress) for each in tables.values()]
-        size = sum(len(part.pixels[0]) for part in chain.from_iterable(parts))
-        return {"folder": str(self._folder), "images": sum(map(len, tables.values())), "bytes": size}
+        tables = list(dict.fromkeys(stage.images.whole for stage in stages))
+        parts = [self._on_disk(self._folder, each, num_workers, progress) for each in tables]
+        size = sum(part.batch.nbytes for part in chain.from_iterable(parts))
+        return {"folder": str(self._folder), "images": sum(map(len, tables)), "bytes": size}
 
     def _on_disk(
         self, folder: Path, images: ImageRows, num_workers: int | None, progress: Progress
     ) -> list[_CopyPart]:
         """All images of a table, by part; missing files are made first, or waited for."""
-        if id(images) not in self._opened:
+        if images not in self._opened:
             assert self._views is not None
             paths = _paths_of(folder, images, self._views)
             parts = [_CopyPart.at(path) for path in paths]
@@ -217,8 +205,8 @@ class ImageCache:
                 with _only_process(folder, progress):
                     _make_missing(paths, images, self._views, num_workers, progress)
                 parts = [_CopyPart.at(path) for path in paths]
-            self._opened[id(images)] = images, [part for part in parts if part is not None]
-        return self._opened[id(images)][1]
+            self._opened[images] = [part for part in parts if part is not None]
+        return self._opened[images]
 
 
 def _paths_of(folder: Path, images: ImageRows, views: ViewOptions) -> list[Path]:

@@ -7,7 +7,6 @@ network. Every name is checked before a file is opened.
 import glob
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -65,10 +64,9 @@ def load_hub(
     """
     try:
         builder = _hub_builder(name, config, revision)
-    except DataError:
-        raise
-    except Exception:  # a dozen kinds, of a Hub that cannot be reached
-        if split is None or (made := _made_before(name, config, split)) is None:
+    except Exception as error:  # a dozen kinds, of a Hub that cannot be reached
+        made = None if split is None or isinstance(error, DataError) else _made_before(name, config, split)
+        if made is None:
             raise
         return made
     files = {str(each): [*data_files_of(builder, each)] for each in builder.config.data_files or {}}
@@ -176,14 +174,11 @@ def require_plain_card(card: Path, name: str) -> None:
 
 def _places_in_card(value: Any, is_place: bool = False) -> Iterator[str]:
     """Every text below a key that says where data are."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _places_in_card(item, is_place or key in _SAYS_WHERE)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _places_in_card(item, is_place)
-    elif is_place and isinstance(value, str):
+    if is_place and isinstance(value, str):
         yield value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _places_in_card(item, is_place or key in _SAYS_WHERE)
 
 
 def stage_config(stage: int) -> str:
@@ -201,7 +196,7 @@ def published_split(name: str, revision: str | None = None) -> CategorySplit | N
         return None
     try:
         values = _split_values(name, revision)
-    except (OSError, ValueError, EntryNotFoundError, RepositoryNotFoundError):
+    except (OSError, ValueError, EntryNotFoundError):
         return None  # reading the data set reports what is wrong
     if not isinstance(values, dict) or not {"fingerprint", "sample_ids"} <= values.keys():
         return None  # a file of another program by the same name
@@ -294,13 +289,12 @@ def pictures_at(place: str | os.PathLike[str]) -> Path:
 
 def _write_pictures(table: Dataset, folder: Path) -> None:
     """The images of a stage by the row they have in the source data set, all of them or none."""
-    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
-    try:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".", ignore_cleanup_errors=True) as place:
+        staging = Path(place) / "images"
+        staging.mkdir()
         for row in table.cast_column("image", Image(decode=False)):
             suffix = os.path.splitext(row["image"]["path"] or "")[1] if row["image"] else ""
             if suffix in _SUFFIXES:
                 (staging / f"{int(row['sample_id']):06d}{suffix}").write_bytes(row["image"]["bytes"])
         if not folder.exists():  # another process may have been first
             systems.rename(staging, folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

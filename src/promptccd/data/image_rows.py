@@ -110,9 +110,7 @@ class ImageRows:
                 have more than 8 bits are read for it.
         """
         depths = Depths(fixed=bit_depth)
-        found = (
-            [] if bit_depth is not None else [*filter(None, map(self._depth, self._rows_that_may_be_deep()))]
-        )
+        found = [] if bit_depth is not None else [*self._depths_found()]
         if found:
             depths = Depths.holding(found)
             logger.info(
@@ -121,21 +119,16 @@ class ImageRows:
             )
         return ImageRows(self._table, self._column, self._roots, replace(self.decoding, depths=depths))
 
-    def _rows_that_may_be_deep(self) -> Iterator[int]:
+    def _depths_found(self) -> Iterator[Depth]:
         starts = self._by_row(
             lambda chunk: pyarrow.compute.binary_slice(chunk.field("bytes"), 0, DEPTH_BYTES), pyarrow.binary()
         )
-        yield from (row for row, start in enumerate(starts.to_pylist()) if may_be_deep(start or b""))
-        for row, path in self._named_files():
+        named = dict(self._named_files())
+        for row, start in enumerate(starts.to_pylist()):
             with contextlib.suppress(SkippedFileError):  # it is skipped with its reason when it is read
-                if may_be_deep(first_bytes(self._own_file(path), DEPTH_BYTES)):
-                    yield row
-
-    def _depth(self, row: int) -> Depth | None:
-        try:
-            return depth_of(self.read(row), self.decoding)
-        except SkippedFileError:
-            return None
+                head = first_bytes(self._own_file(named[row]), DEPTH_BYTES) if row in named else start or b""
+                if may_be_deep(head) and (depth := depth_of(self.read(row), self.decoding)):
+                    yield depth
 
     def read(self, row: int, budget: ByteBudget | None = None) -> bytes:
         """The bytes of a row's image; without a budget they are not counted, and the usual limit on one image holds.
@@ -169,7 +162,13 @@ class ImageRows:
         """
         for row, path in self._named_files():
             try:
-                _require_plain_file(self._own_file(path))
+                mode = os.stat(self._own_file(path), follow_symlinks=False).st_mode
+                if not stat.S_ISREG(mode):
+                    raise ForeignFileError(
+                        "a folder, not a file" if stat.S_ISDIR(mode) else "not a regular file"
+                    )
+            except OSError:
+                continue  # a missing file only skips its image later
             except ForeignFileError as refused:
                 raise DataError(
                     f"Row {row} of {name} names {display_name(path)!r}: {refused}. Nothing was read: remove the row, "
@@ -213,13 +212,3 @@ class ImageRows:
         if not any(is_below(target, root) for root in self._roots):
             raise ForeignFileError("a file outside of the data set")
         return target
-
-
-def _require_plain_file(path: str) -> None:
-    """Refuse a path that exists and is no regular file; a missing file only skips its image later."""
-    try:
-        mode = os.stat(path, follow_symlinks=False).st_mode
-    except OSError:
-        return
-    if not stat.S_ISREG(mode):
-        raise ForeignFileError("a folder, not a file" if stat.S_ISDIR(mode) else "not a regular file")

@@ -100,7 +100,21 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     # Where some labels are missing, pandas makes fractions of whole numbers.
     labels = [int(each) if isinstance(each, float) and each.is_integer() else each for each in labels]
     for row, label in enumerate(labels):
-        if problem := _why_no_label(label):
+        problem = ""
+        if label in (None, -1, ""):
+            problem = (
+                f"has no label ({label!r}), and class_blocks need one for every image: they hide labels, to score by "
+                "them. Leave --class_blocks out, and images without a label come as a stream of their own; or remove "
+                "the row, or choose another --label_column."
+            )
+        elif not isinstance(label, int | str) or isinstance(label, bool):
+            problem = (
+                f"has the label {label!r}; expected an integer from 0 or a name. Remove the row, or choose another "
+                "--label_column."
+            )
+        elif isinstance(label, int) and label < 0:
+            problem = f"has the negative label {label}; remove the row."
+        if problem:
             raise DataError(f"Row {row} of column {label_column!r} {problem}")
     if len({type(label) for label in labels}) > 1:
         raise DataError(f"Column {label_column!r} mixes names and integers; use one kind of label.")
@@ -110,22 +124,6 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     if isinstance(feature, ClassLabel):
         return ids, tuple(str(feature.int2str(value)) for value in values)
     return ids, tuple(map(str, values))
-
-
-def _why_no_label(label: Any) -> str:
-    """Why a value is no label, and what to do; empty for a label."""
-    if label in (None, -1, ""):
-        return (
-            f"has no label ({label!r}), and class_blocks need one for every image: they hide labels, to score by them. "
-            "Leave --class_blocks out, and images without a label come as a stream of their own; or remove the row, or "
-            "choose another --label_column."
-        )
-    if not isinstance(label, int | str) or isinstance(label, bool):
-        return (
-            f"has the label {label!r}; expected an integer from 0 or a name. Remove the row, or choose another "
-            "--label_column."
-        )
-    return f"has the negative label {label}; remove the row." if isinstance(label, int) and label < 0 else ""
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ from promptccd.data.loaders import Progress
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.data.views import EvaluationView, ResizedImage
 from promptccd.errors import DataError
-from promptccd.images.decode import Status, Verdict
+from promptccd.images.decode import Status
 from promptccd.images.limits import TOO_MANY_BAD
 
 logger = logging.getLogger(__name__)
@@ -37,50 +37,38 @@ class Original:
     name: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ImageReport:
-    """What became of the images of a stage.
+    """What became of the images of a stage, which are listed by name.
 
     Attributes:
         stage: index of the stage.
         num_images: images the split gives the stage.
-        noted: note by sample id of the images that are used with one.
-        skipped: reason by sample id of the images that are left out.
-        copies: the first image with the same picture, by sample id of every later one.
-        conflicting: sample id of an image with the same picture and another label, by sample id of every image that
-            is left out for it.
-        names: what the images that are listed are called, by sample id.
-        once: whether the later copies of a picture are left out.
+        num_used: images that take part in the stage.
+        noted: note of every image that is used with one.
+        skipped: reason of every image that is left out.
+        copies: the first image with the same picture, of every later one.
+        conflicting: an image with the same picture and another label, of every image that is left out for it.
     """
 
     stage: int
     num_images: int
-    noted: dict[int, str]
-    skipped: dict[int, str]
-    copies: dict[int, Original] = field(default_factory=dict)
-    conflicting: dict[int, int] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
-    once: bool = False
-
-    @property
-    def num_used(self) -> int:
-        """Images that take part in the stage."""
-        copies = len(self.copies) if self.once else 0
-        return self.num_images - len(self.skipped) - len(self.conflicting) - copies
+    num_used: int = 0
+    noted: list[tuple[str, str]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    copies: list[tuple[str, Original]] = field(default_factory=list)
+    conflicting: list[tuple[str, str]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types; images by what they are called."""
-        names = self.names
+        """As JSON types."""
         return {
             "stage": self.stage,
             "images": self.num_images,
             "used": self.num_used,
-            "noted": {names[key]: note for key, note in self.noted.items()},
-            "skipped": {names[key]: note for key, note in self.skipped.items()},
-            "copies": {
-                names[key]: {"image": first.name, "stage": first.stage} for key, first in self.copies.items()
-            },
-            "conflicting": {names[key]: names[other] for key, other in self.conflicting.items()},
+            "noted": dict(self.noted),
+            "skipped": dict(self.skipped),
+            "copies": {name: {"image": first.name, "stage": first.stage} for name, first in self.copies},
+            "conflicting": dict(self.conflicting),
         }
 
 
@@ -133,15 +121,33 @@ class StageImages:
         Raises:
             DataError: more than half of the images cannot be read, or the labels contradict each other.
         """
-        cache = cache or ImageCache(None)
-        checked = cache.of(stage, num_workers, progress)
-        read = _Reading(stage, {} if seen is None else seen)
-        for verdict, digest in checked:
-            read.add(verdict, digest)
+        checked = (cache or ImageCache(None)).of(stage, num_workers, progress)
+        seen = {} if seen is None else seen
+        report, used, digests = ImageReport(stage.index, len(stage)), list[int](), list[bytes]()
+        for position, (verdict, digest) in enumerate(checked):
+            name, sample = stage.name_of(position), int(stage.sample_ids[position])
+            if verdict.status is Status.SKIPPED:
+                report.skipped.append((name, verdict.note))
+                continue
+            original = seen.setdefault(digest, Original(sample, stage.index, name))
+            if original.sample != sample:  # the same image may be in several stages
+                report.copies.append((name, original))
+                if stage.once:
+                    continue
+            used.append(position)
+            digests.append(digest)
+            if verdict.status is Status.NOTED:
+                report.noted.append((name, verdict.note))
         if conflicting is not None and isinstance(stage, LabelledStage):
-            read.leave_out_conflicts(stage, conflicting)
-        _log_and_judge(read.report, stage.place)
-        return cls(stage, np.asarray(read.used, dtype=np.int64), checked, read.report, read.digests)
+            found = _conflicts_of(stage, used, digests, conflicting)
+            report.conflicting = [
+                (stage.name_of(used[one]), stage.name_of(used[other])) for one, other in found.items()
+            ]
+            used = [position for index, position in enumerate(used) if index not in found]
+            digests = [digest for index, digest in enumerate(digests) if index not in found]
+        report.num_used = len(used)
+        _log_and_judge(report, stage.place)
+        return cls(stage, np.asarray(used, dtype=np.int64), checked, report, digests)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -174,53 +180,25 @@ class StageImages:
         return self.stage.sample_ids[self.positions]
 
 
-class _Reading:
-    """The report, positions and digests of a stage while its images are read in order."""
-
-    def __init__(self, stage: Stage, seen: dict[bytes, Original]):
-        self._stage, self._samples = stage, iter(enumerate(stage.sample_ids.tolist()))
-        self._seen = seen
-        self.report = ImageReport(stage.index, len(stage), {}, {}, once=stage.once)
-        self.used: list[int] = []
-        self.digests: list[bytes] = []
-
-    def add(self, verdict: Verdict, digest: bytes) -> None:
-        """Add the next image."""
-        position, sample = next(self._samples)
-        if verdict.status is Status.SKIPPED:
-            self.report.skipped[sample] = verdict.note
-            self.report.names[sample] = self._stage.name_of(position)
-            return
-        name = self._stage.name_of(position)
-        original = self._seen.setdefault(digest, Original(sample, self.report.stage, name))
-        if original.sample != sample:  # the same image may be in several stages
-            self.report.copies[sample] = original
-            self.report.names[sample] = name
-            if self._stage.once:
-                return
-        self.used.append(position)
-        self.digests.append(digest)
-        if verdict.status is Status.NOTED:
-            self.report.noted[sample] = verdict.note
-            self.report.names[sample] = name
-
-    def leave_out_conflicts(self, stage: LabelledStage, how: Conflicting) -> None:
-        """Leave out every copy of a picture with two labels, or refuse the stage for it."""
-        labels = stage.labels[self.used].tolist()
-        found = conflicts(self.digests, labels)
-        samples = stage.sample_ids[self.used].tolist()
-        called = {index: stage.name_of(self.used[index]) for index in {*found, *found.values()}}
-        if found and how == "refuse":
-            raise DataError(_contradiction(found, called, [stage.category_names[label] for label in labels]))
-        self.report.names.update({samples[index]: name for index, name in called.items()})
-        self.report.conflicting.update({samples[one]: samples[other] for one, other in found.items()})
-        self.used = [position for index, position in enumerate(self.used) if index not in found]
-        self.digests = [digest for index, digest in enumerate(self.digests) if index not in found]
-        if bare := set(labels) - set(stage.labels[self.used].tolist()):
-            raise DataError(
-                f"All images of {stage.category_names[min(bare)]!r} also have another label, so none can be trained "
-                "on: mend the labels."
-            )
+def _conflicts_of(
+    stage: LabelledStage, used: Sequence[int], digests: Sequence[bytes], how: Conflicting
+) -> Mapping[int, int]:
+    """The `conflicts` of a stage, of which these positions can be read; or refuse the stage for them."""
+    labels = stage.labels[used].tolist()
+    found = conflicts(digests, labels)
+    names = stage.category_names
+    if found and how == "refuse":
+        one, other = next(iter(found.items()))
+        raise DataError(
+            f"{stage.name_of(used[one])!r} is labelled {names[labels[one]]!r} and {stage.name_of(used[other])!r}, the "
+            f"very same picture, {names[labels[other]]!r}; {len(found)} images of stage 0 contradict another in this "
+            "way. Nothing was trained: mend the labels, or leave all of them out with --conflicting_labels drop."
+        )
+    if bare := set(labels) - {label for index, label in enumerate(labels) if index not in found}:
+        raise DataError(
+            f"All images of {names[min(bare)]!r} also have another label, so none can be trained on: mend the labels."
+        )
+    return found
 
 
 def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> Mapping[int, int]:
@@ -238,50 +216,34 @@ def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> Mapping[int, i
     return dict(sorted(found.items()))
 
 
-def _contradiction(found: Mapping[int, int], called: Mapping[int, str], names: list[str]) -> str:
-    one, other = next(iter(found.items()))
-    return (
-        f"{called[one]!r} is labelled {names[one]!r} and {called[other]!r}, the very same picture, "
-        f"{names[other]!r}; {len(found)} images of stage 0 contradict another in this way. Nothing was trained: "
-        "mend the labels, or leave all of them out with --conflicting_labels drop."
-    )
-
-
 def _log_and_judge(report: ImageReport, place: str) -> None:
     """Log everything unusual, and refuse a stage of which more than half cannot be read; a stream has a place."""
     if report.noted:
         logger.info("Stage %d: %d images used with a note.", report.stage, len(report.noted))
     if report.skipped:
-        sample, reason = next(iter(report.skipped.items()))
         logger.warning(
             "Stage %d: %d of %d images cannot be read and are left out, %r for one: %s.",
-            report.stage, len(report.skipped), report.num_images, report.names[sample], reason,
+            report.stage, len(report.skipped), report.num_images, *report.skipped[0],
         )  # fmt: skip
     if report.copies:
-        sample, first = next(iter(report.copies.items()))
-        earlier = sum(original.stage < report.stage for original in report.copies.values())
+        name, first = report.copies[0]
         logger.warning(
             "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage%s: %r is %r, "
             "for one; images.json lists all.",
-            report.stage, len(report.copies), earlier, ", and count once, where they came first" * report.once,
-            report.names[sample], first.name,
+            report.stage, len(report.copies), sum(each.stage < report.stage for _, each in report.copies),
+            ", and count once, where they came first" * bool(place), name, first.name,
         )  # fmt: skip
     if report.conflicting:
-        sample, other = next(iter(report.conflicting.items()))
         logger.warning(
             "Stage %d: %d images have another label elsewhere and are left out, %r, which is %r, for one.",
-            report.stage, len(report.conflicting), report.names[sample], report.names[other],
+            report.stage, len(report.conflicting), *report.conflicting[0],
         )  # fmt: skip
     if len(report.skipped) > TOO_MANY_BAD * report.num_images:
-        reasons = sorted(set(report.skipped.values()))[:3]
+        remedy = "mend the data set, or point --dataset at another."
         raise DataError(
             f"{len(report.skipped)} of {report.num_images} images of stage {report.stage} cannot be read "
-            f"({'; '.join(reasons)}): "
-            + (
-                f"mend {place}, or leave it out."
-                if place
-                else "mend the data set, or point --dataset at another."
-            )
+            f"({'; '.join(sorted({reason for _, reason in report.skipped})[:3])}): "
+            f"{f'mend {place}, or leave it out.' if place else remedy}"
         )
     if not report.num_used:
         raise DataError(

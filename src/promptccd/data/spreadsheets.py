@@ -10,8 +10,9 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from promptccd.data.names import display_name
@@ -41,7 +42,9 @@ _SAVE_AS_CSV = (
     "CSV, Unicode), and give that file"
 )
 
-SheetRecord = tuple[int, list[str]]  # number of its first line in the file, from 1, and its cells
+_Records = Iterator[
+    tuple[int, list[str]]
+]  # number of the first line of each in the file, from 1, and its cells
 
 
 class ForeignTableError(DataError):
@@ -100,22 +103,26 @@ def read_sheet(file: Path, *wanted: Sequence[str]) -> Sheet:
         raise DataError(f"Cannot read the table {name!r}: {error.strerror}.") from error
     is_workbook = file.suffix.lower() in _EXCEL and content.startswith(b"PK")
     records, notes = _workbook(content, name) if is_workbook else _text_records(content, file, wanted)
-    columns = _without_empty_ends(next((cells for _, cells in records if any(cells)), []))
-    if _count_found(columns, wanted) < len(wanted):
+    columns = next((cells for _, cells in records if cells), [])
+    found = [_called(columns, names) for names in wanted]
+    if not all(found):
         listed = " and ".join(f"one of {', '.join(names)}" for names in wanted)
         raise ForeignTableError(
             f"The first line of {name!r} names the columns {[*map(display_name, columns)]}: expected "
             f"{listed}, such as {','.join(names[0] for names in wanted)}."
         )
-    chosen = tuple(_chosen(columns, names, name) for names in wanted)
-    rows = tuple(_sheet_row(line, cells, columns, name) for line, cells in records if any(cells))
+    for column, *others in found:
+        if twins := _called(others, [column]):
+            raise DataError(
+                f"The first line of {name!r} names {len(twins) + 1} columns {column!r}: leave one."
+            )
+        notes += [f"column {column!r} is read and not {', '.join(map(repr, others))}"] * bool(others)
+    chosen = tuple(column for column, *_ in found)
+    rows = tuple(_row(line, cells, columns, name) for line, cells in records if cells)
     if (bare := next((row for row in rows if not row.cells[chosen[0]]), None)) is not None:
         raise DataError(
             f"Line {bare.line} of {name!r} has no {chosen[0]}: name the image, or remove the line."
         )
-    for names, column in zip(wanted, chosen, strict=True):
-        others = [each for each in columns if _is_one_of(each, names) and each != column]
-        notes += [f"column {column!r} is read and not {', '.join(map(repr, others))}"] * bool(others)
     return Sheet(tuple(columns), chosen, rows, "; ".join(filter(None, notes)))
 
 
@@ -123,7 +130,7 @@ def _of_a_program(name: str) -> str:
     return f"{name!r} is a spreadsheet program's own file, and no table of text: {_SAVE_AS_CSV}."
 
 
-def _workbook(content: bytes, name: str) -> tuple[Iterator[SheetRecord], list[str]]:
+def _workbook(content: bytes, name: str) -> tuple[_Records, list[str]]:
     """Records of the first sheet of a workbook, and its name if there are others."""
     try:
         import openpyxl  # noqa: F401 - pandas reads workbooks with it
@@ -143,35 +150,42 @@ def _workbook(content: bytes, name: str) -> tuple[Iterator[SheetRecord], list[st
         raise ForeignTableError(
             f"{name!r} is no workbook that can be read ({' '.join(str(error).split())[:200]}): {_SAVE_AS_CSV}."
         ) from error
-    rows = ([str(cell).strip() for cell in row] for row in sheet.fillna("").itertuples(index=False))
+    rows = (_trimmed(map(str, row)) for row in sheet.fillna("").itertuples(index=False))
     return iter(enumerate(rows, 1)), [f"its first sheet, {first!r}, is read"] * bool(others)
 
 
-def _text_records(
-    content: bytes, file: Path, wanted: Sequence[Sequence[str]]
-) -> tuple[Iterator[SheetRecord], list[str]]:
+def _text_records(content: bytes, file: Path, wanted: Sequence[Sequence[str]]) -> tuple[_Records, list[str]]:
     """Records of a table of text, and how it is written if not in UTF-8 with commas."""
     name = display_name(file.name)
     _require_table(content[:FIRST_BYTES], file)
-    text, encoding = _decoded_text(content, name, wanted)
+    _, encoding, called = next((each for each in _MARKS if content.startswith(each[0])), (b"", "utf-8", ""))
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode(encoding, "ignore") + "."
+        line, guess = sum(1 for _ in io.StringIO(before, newline="")), content.decode("latin-1")
+        is_ours = called or all(_called(_head(guess, _divider_of(guess, wanted)), names) for names in wanted)
+        raise (DataError if is_ours else ForeignTableError)(
+            f"Line {line} of {name!r} is not {called or 'UTF-8'} (byte {content[error.start]:#04x}): the table is "
+            f"{'damaged' if called else 'in an older code page, in which letters cannot be read'}. To mend it, "
+            f"{_SAVE_AS_CSV}."
+        ) from error
     first = next(io.StringIO(text, newline=""), "")
     if says := _SAYS_DIVIDER.fullmatch(first.strip("\r\n")):
         text = text[len(first) :]
     divider = says[1] if says else _divider_of(text, wanted)
-    notes = [encoding, f"divided by {_DIVIDERS.get(divider, repr(divider))}" if divider != "," else ""]
+    notes = [called, f"divided by {_DIVIDERS.get(divider, repr(divider))}" if divider != "," else ""]
     return _records(text, divider, name, 1 if says else 0), notes
 
 
 def _require_table(head: bytes, file: Path) -> None:
     """Refuse a file that by its first bytes is no table of text."""
-    kind = kind_name(head)
     if head.startswith(tuple(mark for mark, *_ in _MARKS)):
         return
-    if is_text(head) and not head.lstrip().startswith(_NO_TABLES):
+    kind, name = kind_name(head), display_name(file.name)
+    is_code_page = kind == UNKNOWN and b"\0" not in head  # its line is named later
+    if not head.lstrip().startswith(_NO_TABLES) if is_text(head) else is_code_page:
         return
-    if not is_text(head) and kind == UNKNOWN and b"\0" not in head:
-        return  # a code page, whose line is named later
-    name = display_name(file.name)
     if file.suffix.lower() in WORKBOOKS or kind == "an office file":
         raise ForeignTableError(_of_a_program(name))
     raise ForeignTableError(
@@ -179,28 +193,12 @@ def _require_table(head: bytes, file: Path) -> None:
     )
 
 
-def _decoded_text(content: bytes, name: str, wanted: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """The text, and its encoding if that is not UTF-8."""
-    _, encoding, called = next((each for each in _MARKS if content.startswith(each[0])), (b"", "utf-8", ""))
-    try:
-        return content.decode(encoding), called
-    except UnicodeDecodeError as error:
-        before = content[: error.start].decode(encoding, "ignore") + "."
-        line, guess = sum(1 for _ in io.StringIO(before, newline="")), content.decode("latin-1")
-        is_ours = called or _count_found(_head(guess, _divider_of(guess, wanted)), wanted) == len(wanted)
-        raise (DataError if is_ours else ForeignTableError)(
-            f"Line {line} of {name!r} is not {called or 'UTF-8'} (byte {content[error.start]:#04x}): the table is "
-            f"{'damaged' if called else 'in an older code page, in which letters cannot be read'}. To mend it, "
-            f"{_SAVE_AS_CSV}."
-        ) from error
-
-
 def _divider_of(text: str, wanted: Sequence[Sequence[str]]) -> str:
     """The divider by which the first line names most of the columns that are needed, or else most columns."""
 
     def named(divider: str) -> tuple[int, int]:
         columns = _head(text, divider)
-        return _count_found(columns, wanted), len(columns)
+        return sum(bool(_called(columns, names)) for names in wanted), len(columns)
 
     return max(_DIVIDERS, key=named)
 
@@ -213,13 +211,13 @@ def _head(text: str, divider: str) -> list[str]:
         return []
 
 
-def _records(text: str, divider: str, name: str, before: int) -> Iterator[SheetRecord]:
+def _records(text: str, divider: str, name: str, before: int) -> _Records:
     """Records of a text in front of which there are `before` lines."""
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=divider, skipinitialspace=True, strict=True)
     while True:
         line = before + lines.line_num + 1
         try:
-            yield line, [cell.strip() for cell in next(lines)]
+            yield line, _trimmed(next(lines))
         except StopIteration:
             return
         except csv.Error as error:
@@ -229,8 +227,7 @@ def _records(text: str, divider: str, name: str, before: int) -> Iterator[SheetR
             ) from error
 
 
-def _sheet_row(line: int, cells: list[str], columns: Sequence[str], name: str) -> Row:
-    cells = _without_empty_ends(cells)
+def _row(line: int, cells: list[str], columns: Sequence[str], name: str) -> Row:
     if len(cells) > len(columns):
         raise DataError(
             f"Line {line} of {name!r} has {len(cells)} columns, and the first line names {len(columns)}: put a text "
@@ -241,27 +238,22 @@ def _sheet_row(line: int, cells: list[str], columns: Sequence[str], name: str) -
             f"Line {line} of {name!r} holds {lost[0]!a}, which stands for a letter that was lost on the way. Open what "
             f"it was made from, and {_SAVE_AS_CSV}."
         )
-    return Row(line, dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False)))
+    return Row(line, dict(zip_longest(columns, cells, fillvalue="")))
 
 
-def _without_empty_ends(cells: list[str]) -> list[str]:
-    """The cells but for the empty ones behind: a spreadsheet writes as many as its widest row ever had."""
-    return cells[: max((place for place, cell in enumerate(cells, 1) if cell), default=0)]
+def _trimmed(cells: Iterable[str]) -> list[str]:
+    """The cells without blanks, and without the empty ones that a spreadsheet writes behind short rows."""
+    stripped = [cell.strip() for cell in cells]
+    while stripped and not stripped[-1]:
+        stripped.pop()
+    return stripped
 
 
-def _chosen(columns: Sequence[str], names: Sequence[str], file: str) -> str:
-    """The column with the first of the names that is there."""
-    found = next(each for name in names if (each := [one for one in columns if _is_one_of(one, [name])]))
-    if len(found) > 1:
-        raise DataError(f"The first line of {file!r} names {len(found)} columns {found[0]!r}: leave one.")
-    return found[0]
+def _called(columns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The columns that have one of the names, by the order of these; case and blanks do not matter."""
+    wanted = dict.fromkeys(map(_plain, names))
+    return [column for name in wanted for column in columns if _plain(column) == name]
 
 
-def _count_found(columns: Sequence[str], wanted: Sequence[Sequence[str]]) -> int:
-    """For how many of the columns that are needed there is one."""
-    return sum(any(_is_one_of(column, names) for column in columns) for names in wanted)
-
-
-def _is_one_of(column: str, names: Sequence[str]) -> bool:
-    """Whether a column has one of the names; case and blanks do not matter."""
-    return re.sub(r"[\s_]+", "", column.casefold()) in {name.replace("_", "") for name in names}
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_]+", "", name.casefold())

@@ -21,7 +21,6 @@ from promptccd import systems
 from promptccd.images.capture_dates import capture_date
 from promptccd.images.colour import in_srgb
 from promptccd.images.depth import (
-    DeepValues,
     Depth,
     Depths,
     UnusableValuesError,
@@ -33,7 +32,7 @@ from promptccd.images.files import opened_file
 from promptccd.images.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
 from promptccd.images.kinds import DEVELOP, FIRST_BYTES, heif_plugin, is_heif, picture_kind, why_no_picture
 from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
-from promptccd.images.raw import CameraRaw, camera_raw
+from promptccd.images.raw import camera_raw
 
 # Pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half.
 MOST_HANDED_ON = 50_000_000
@@ -210,12 +209,18 @@ def _decode_stream(
     if not head:
         raise _RefusedError("empty file")
     if (raw := camera_raw(stream, head)) is not None:
-        return _decode_raw(raw, decoding, enough)
-    stream.seek(0)
-    image = _open_picture(stream, head)
-    with image:
-        _refuse_bomb(image.width * image.height, stream.seek(0, io.SEEK_END))
-        is_large = image.width * image.height > min(decoding.max_pixels, decoding.handed_on)
+        if not raw.jpeg:
+            raise _RefusedError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
+        found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough, raw.orientation)
+        return replace(_noted(found, f"camera RAW ({raw.kind}): the JPEG inside is used"), jpeg=raw.jpeg)
+    with _open_picture(stream, head) as image:
+        pixels, size = image.width * image.height, stream.seek(0, io.SEEK_END)
+        if pixels > max(MOST_HANDED_ON, PIXELS_PER_BYTE * size):  # it holds nothing, and unpacks to gigabytes
+            raise _RefusedError(
+                f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or "
+                "made to do harm"
+            )
+        is_large = pixels > min(decoding.max_pixels, decoding.handed_on)
         in_one_scan = is_large and _is_in_one_scan(stream)
         try:
             return _decode_opened(image, decoding, enough, MAX_REDUCED if in_one_scan else 1, turned)
@@ -229,23 +234,6 @@ def _decode_stream(
     return _noted(_decode_stream(io.BytesIO(mended), decoding, enough, turned), "without its end marker")
 
 
-def _refuse_bomb(pixels: int, size: int) -> None:
-    """Refuse a large picture in a small file: it holds nothing, and unpacks to gigabytes."""
-    if pixels > max(MOST_HANDED_ON, PIXELS_PER_BYTE * size):
-        raise _RefusedError(
-            f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or made "
-            "to do harm"
-        )
-
-
-def _decode_raw(raw: CameraRaw, decoding: Decoding, enough: int | None) -> DecodedImage:
-    """The JPEG inside of a camera RAW."""
-    if not raw.jpeg:
-        raise _RefusedError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
-    found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough, raw.orientation)
-    return replace(_noted(found, f"camera RAW ({raw.kind}): the JPEG inside is used"), jpeg=raw.jpeg)
-
-
 def _noted(found: DecodedImage, note: str) -> DecodedImage:
     """The same image with one more note, the first one."""
     return replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, [note, found.verdict.note]))))
@@ -253,8 +241,15 @@ def _noted(found: DecodedImage, note: str) -> DecodedImage:
 
 def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
     """The image, by the plug-in of its format; so Pillow's limit, which is one for the whole process, is not asked."""
-    for name, plugin in _plugins(head):
+    Image.init()
+    readers = [(name, *Image.OPEN[name]) for name in PICTURE_FORMATS]
+    if is_heif(head) and (heif := heif_plugin()):
+        readers.append(("HEIF", heif, None))
+    for name, plugin, accepts in readers:
         try:
+            # A text says why the plug-in does not open the file.
+            if accepts is not None and accepts(head[:16]) is not True:
+                continue
             stream.seek(0)
             return _at_full_size(plugin(stream, ""))
         except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
@@ -267,21 +262,6 @@ def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
         f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head),
         is_passing=is_heif(head) and not kind,  # what reads it may be installed later
     )
-
-
-def _plugins(head: bytes) -> Iterator[tuple[str, Any]]:
-    """Name and reader of each format that a file may be of, by its first bytes."""
-    Image.init()
-    for name in PICTURE_FORMATS:
-        plugin, accepts = Image.OPEN[name]
-        try:
-            answer = accepts is None or accepts(head[:16])
-        except Exception:  # too few bytes
-            continue
-        if answer is True:  # a text says why the plug-in does not open the file
-            yield name, plugin
-    if is_heif(head) and (plugin := heif_plugin()):
-        yield "HEIF", plugin
 
 
 def _at_full_size(image: Image.Image) -> Image.Image:
@@ -429,21 +409,25 @@ def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
     """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its depth."""
     try:
         bits = 16 if is_deep(image) else image.info.get("bit_depth", 8) if image.format == "HEIF" else 8
-        cut = f"{bits}-bit colours of which 8 bits can be read" if bits > 8 else ""
         deep = deep_values(image)
+        if deep is None:
+            image.load()
+            source, depth = image, None
+            scaled = f"{bits}-bit colours of which 8 bits can be read" if bits > 8 else ""
+        else:
+            shown, depth = deep.shown(depths)
+            source, scaled = Image.fromarray(shown), _scaled_note(depth)
+            source.info = {name: value for name, value in image.info.items() if name == "icc_profile"}
+        rgb, profile = in_srgb(source)
+        rgb, over = _over_white(rgb)
+        notes = "; ".join(filter(None, [scaled, profile, over]))
         if deep is not None:
-            return _deep_to_rgb(image, deep, depths)
-        image.load()
-        shown, note = in_srgb(image)
-        rgb, over = _over_white(shown) if shown.mode == "RGBA" else (shown, "")
+            return rgb, notes, deep.values, depth
         # Counting the frames of an animation may go on to the last, and load it.
         is_same = rgb is image
         rgb = image.copy() if is_same else rgb
         is_jpeg = image.format in ("JPEG", "MPO")  # its coding tells it
-        loaded = None if is_jpeg else rgb if is_same else image.copy()
-        return rgb, "; ".join(filter(None, [cut, note, over])), loaded, None
-    except _RefusedError:
-        raise
+        return rgb, notes, None if is_jpeg else rgb if is_same else image.copy(), None
     except UnusableValuesError as error:
         raise _RefusedError(str(error)) from None
     except MemoryError:
@@ -452,23 +436,17 @@ def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
         raise _RefusedError(_TRUNCATED if "truncated" in str(error).lower() else "damaged file") from None
 
 
-def _deep_to_rgb(image: Image.Image, deep: DeepValues, depths: Depths) -> _Loaded:
-    shown, depth = deep.shown(depths)
-    made = Image.fromarray(shown)
-    made.info = {name: value for name, value in image.info.items() if name == "icc_profile"}
-    rgb, profile_note = in_srgb(made)
-    rgb, over = _over_white(rgb) if rgb.mode == "RGBA" else (rgb, "")
+def _scaled_note(depth: Depth) -> str:
     is_float, larger = depth.kind == "float", ", larger values cut" if depth.needed > depth.used else ""
     what = f"{depth.kind} values from 0 to {2**depth.used - 1}" if is_float else f"{depth.used} bits"
-    notes = [f"{what} scaled to 8 bits{larger}", profile_note, over]
-    return rgb, "; ".join(filter(None, notes)), deep.values, depth
+    return f"{what} scaled to 8 bits{larger}"
 
 
-def _over_white(rgba: Image.Image) -> tuple[Image.Image, str]:
-    if rgba.getchannel("A").getextrema()[0] == 255:
-        return rgba.convert("RGB"), ""
-    white = Image.new("RGBA", rgba.size, "white")
-    return Image.alpha_composite(white, rgba).convert("RGB"), "transparency laid over white"
+def _over_white(image: Image.Image) -> tuple[Image.Image, str]:
+    if image.mode == "RGB" or image.getchannel("A").getextrema()[0] == 255:
+        return image.convert("RGB") if image.mode == "RGBA" else image, ""
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB"), "transparency laid over white"
 
 
 def _frame_note(image: Image.Image, rgb: Image.Image) -> str:

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -58,19 +57,17 @@ class Depths:
     @classmethod
     def holding(cls, found: Iterable[Depth | None], fixed: int | None = None) -> "Depths":
         """The rule for a source, of its files' depths; `None` is a file of 8 bits."""
-        return reduce(cls._with, found, cls(fixed=fixed))
-
-    def _with(self, depth: Depth | None) -> "Depths":
-        if depth is None or depth.is_said:
-            return self
-        most = max(depth.needed, getattr(self, _FIELDS[depth.kind]) or 0)
-        return Depths(**{**vars(self), _FIELDS[depth.kind]: most})
+        most = {"integer": 0, "float": 0}
+        for depth in found:
+            if depth is not None and not depth.is_said:
+                most[depth.kind] = max(most[depth.kind], depth.needed)
+        return cls(most["integer"] or None, most["float"] or None, fixed)
 
     def used_for(self, kind: ValueKind, needed: int, is_said: bool) -> int:
         """Bits that a file is shown with."""
         if self.fixed is not None and needed != UNIT:
             return self.fixed
-        return needed if is_said else getattr(self, _FIELDS[kind]) or needed
+        return needed if is_said else (self.real if kind == "float" else self.integer) or needed
 
     def suits(self, depth: Depth | None) -> bool:
         """Whether a file was shown by this rule."""
@@ -86,9 +83,6 @@ class Depths:
             if bits
         ]
         return f"{'; '.join(said)}, the fewest that hold all of them" if said else ""
-
-
-_FIELDS: dict[ValueKind, str] = {"integer": "integer", "float": "real"}
 
 
 class UnusableValuesError(Exception):
@@ -153,14 +147,21 @@ def deep_values(image: Image.Image) -> DeepValues | None:
 
     Args:
         image: opened and not loaded; it is loaded then.
+
+    Raises:
+        UnusableValuesError: its colours are stored one after the other, which Pillow reads as 8-bit values.
     """
-    tiles = list(getattr(image, "tile", ()))
-    _refuse_planes(image)
-    stored = [_stored_as(tile) for tile in tiles]
-    if image.format == "PPM" and image.mode == "RGB" and tiles and (most := _largest_of_ppm(tiles[0])) > 255:
-        return _values_of_ppm(image, tiles[0], most)
+    tiles, tags = list(getattr(image, "tile", ())), getattr(image, "tag_v2", {})
+    several = _largest(tags.get(_CHANNELS, 1)) > 1
+    if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
+        raise UnusableValuesError(
+            "16-bit colours that are stored one after the other, which are not read: save it with its colours side by "
+            "side (contiguous), or as PNG"
+        )
+    if image.format == "PPM" and image.mode == "RGB" and tiles and tiles[0][0] == "ppm":
+        return _values_of_ppm(image, tiles[0])
     is_grey = image.mode == "F" or image.mode.startswith("I")
-    is_coloured = image.mode in ("RGB", "RGBA") and stored and all(";16" in each for each in stored)
+    is_coloured = image.mode in ("RGB", "RGBA") and tiles and all(";16" in _stored_as(tile) for tile in tiles)
     if not is_grey and not is_coloured:
         return None
     lower = None if is_grey else _lower_bytes(image)
@@ -168,8 +169,7 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     image.load()
     if is_grey:
         values = np.asarray(image)
-        values = values.astype(values.dtype.newbyteorder("="), copy=False)
-        return DeepValues(values, said, white_is_0)
+        return DeepValues(values.astype(values.dtype.newbyteorder("="), copy=False), said, white_is_0)
     if lower is None or lower.mode != image.mode:
         return None
     try:
@@ -179,13 +179,11 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     return DeepValues(np.asarray(image).astype(np.uint16) << 8 | np.asarray(lower), said)
 
 
-def _largest_of_ppm(tile: Any) -> int:
-    """The largest value that a PPM file of colours says it has; 0 where that is not in its list."""
-    return int(tile[3][1]) if str(tile[0]) == "ppm" and isinstance(tile[3], tuple) else 0
-
-
-def _values_of_ppm(image: Image.Image, tile: Any, most: int) -> DeepValues:
-    """The values of a PPM file of colours, of which Pillow keeps 8 bits."""
+def _values_of_ppm(image: Image.Image, tile: Any) -> DeepValues | None:
+    """The values of a PPM file of colours with more than 8 bits, of which Pillow keeps 8."""
+    most = int(tile[3][1]) if isinstance(tile[3], tuple) else 0
+    if most <= 255:
+        return None
     size = image.width * image.height * 6
     stream: Any = image.fp  # type: ignore[attr-defined]
     stream.seek(tile[2])
@@ -197,17 +195,6 @@ def _values_of_ppm(image: Image.Image, tile: Any, most: int) -> DeepValues:
     return DeepValues(values, most.bit_length() if most < 65535 else None)
 
 
-def _refuse_planes(image: Image.Image) -> None:
-    """Refuse what Pillow takes for 8-bit values."""
-    tags = getattr(image, "tag_v2", {})
-    several = _largest(tags.get(_CHANNELS, 1)) > 1
-    if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
-        raise UnusableValuesError(
-            "16-bit colours that are stored one after the other, which are not read: save it with its colours side by "
-            "side (contiguous), or as PNG"
-        )
-
-
 DEPTH_BYTES = 32  # of a file, which tell whether it may be deep
 
 
@@ -215,7 +202,7 @@ def may_be_deep(head: bytes) -> bool:
     """Whether a file may have more than 8 bits a value, by its first `DEPTH_BYTES`."""
     if head.startswith(b"\x89PNG"):
         return head[24:25] == b"\x10"
-    return head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") or head[:2] in (b"P2", b"P5", b"P6", b"Pf")
+    return head.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"P2", b"P5", b"P6", b"Pf"))
 
 
 def is_deep(image: Image.Image) -> bool:
@@ -238,16 +225,13 @@ def _lower_bytes(image: Image.Image) -> Image.Image | None:
     again: Any = type(image)(io.BytesIO(source.read()))  # type: ignore[call-arg]
     source.seek(place)
     again.seek(image.tell())
-    again.tile = [_of_other_order(tile) for tile in again.tile]
-    return again
-
-
-def _of_other_order(tile: Any) -> Any:
-    """A piece of a picture as if its values were stored in the other order of bytes."""
-    before, order, after = _stored_as(tile).partition(";16")
     swapped = {"L": "B", "B": "L", "N": "B" if sys.byteorder == "little" else "L"}
-    name = before + order + swapped[after]
-    return tile._replace(args=(name, *tile[3][1:]) if isinstance(tile[3], tuple | list) else name)
+    for index, tile in enumerate(again.tile):
+        before, order, after = _stored_as(tile).partition(";16")
+        name = before + order + swapped[after]
+        args = (name, *tile[3][1:]) if isinstance(tile[3], tuple | list) else name
+        again.tile[index] = tile._replace(args=args)
+    return again
 
 
 def _said_by(image: Image.Image, codec: str) -> tuple[int | None, bool]:
