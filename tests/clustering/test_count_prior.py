@@ -138,15 +138,6 @@ def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
     assert not torch.equal(made[0].labelled, trials(features, labels, 6)[0].labelled)
 
 
-def test_two_categories_leave_nothing_to_hold_out() -> None:
-    labels = torch.arange(2).repeat_interleave(10)
-    taught = calibrate(torch.randn(20, 4), labels, 0)
-    assert (taught.scale, taught.rates) == (1, ())
-    told = taught.widened(CountEstimate(4, 3, 5, "m", "a margin"), 2)
-    assert (told.low, told.count, told.high) == (3, 4, 5)
-    assert "unreliable" in told.margin
-
-
 @pytest.fixture
 def two_scales(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, torch.Tensor, float]]:
     """A prior ``two`` that joins all categories at scale 1 and not at 0.5, and what it was asked; one trial alone."""
@@ -167,17 +158,6 @@ def corners(each: int) -> tuple[torch.Tensor, torch.Tensor]:
     labels = torch.arange(6).repeat_interleave(each)
     noise = 0.05 * torch.randn(6 * each, 2, generator=torch.Generator().manual_seed(0))
     return torch.stack([around.cos(), around.sin()], dim=1)[labels] + noise, labels
-
-
-def test_each_scale_counts_the_trials_as_features_of_which_some_are_settled(two_scales) -> None:
-    points, labels = corners(12)
-    taught = calibrate(points, labels, 3, prior="two")
-    assert (taught.scale, taught.rates, taught.error) == (0.5, (1.0,), 0)
-    [trial] = trials(points, labels, 3)
-    assert [scale for _, _, scale in two_scales] == [1.0, 0.5]
-    for features, settled, _ in two_scales:
-        assert torch.equal(features, torch.cat([trial.labelled, trial.unlabelled]))
-        assert settled.tolist() == [*trial.labels.tolist(), *[-1] * len(trial.unlabelled)]
 
 
 @pytest.mark.moderate

@@ -1,4 +1,5 @@
 import math
+from dataclasses import astuple
 from itertools import pairwise
 
 import numpy as np
@@ -8,6 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
+from benchmarks.bench_mixture_stages import stages
 from promptccd.clustering import fit_gaussian_mixture
 from promptccd.clustering import mixture_fit as module
 from promptccd.models.mixture import GaussianMixture as MixturePrompts
@@ -325,3 +327,23 @@ def test_between_steps_everything_is_in_float64(covariance_type, sparse_share, m
     one = module.initialize(data, groups.clamp(max=0), torch.zeros(1, points.shape[1]), 0.1)
     _, log_likelihood = data.e_step(one, groups.clamp(max=0))
     assert log_likelihood == pytest.approx(float(data.log_joint(one)(points).double().mean()), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("width", "drift"),
+    [(96, 0.2), *(pytest.param(768, drift, marks=pytest.mark.slow) for drift in (0.0, 0.2))],
+)
+def test_the_mixture_survives_its_own_replay(width: int, drift: float) -> None:
+    outcomes = stages(width, power=0.8, within=0.7, known=12, new=3, seed=1, drift=drift)
+    assert list(outcomes) == ["stage1", "stage2", "stage3"]
+    for stage, outcome in outcomes.items():
+        assert min(astuple(outcome)) >= 0.98, stage
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("width", [96, pytest.param(384, marks=pytest.mark.slow)])
+def test_categories_that_overlap_are_kept_too(width: int) -> None:
+    """A free centre that found no new category must not leave one of them to a known category's component."""
+    outcomes = [stages(width, power=0.8, within=1.2, known=30, new=5, seed=seed, drift=0) for seed in (1, 2)]
+    for each in outcomes:
+        assert min(astuple(each["stage3"])) >= 0.95

@@ -232,10 +232,6 @@ def test_labeller_is_saved_and_loaded():
         assert torch.equal(other(features), labeller(features))
 
 
-def test_labeller_without_a_fit_calls_everything_background():
-    assert (PartLabeller(4, 6)(torch.randn(2, 9, 6)) == 0).all()
-
-
 def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
     features = torch.tensor([[-9.0], [2.0], [3.0], [6.0], [9.0]])
     found = objectness(features, torch.ones(1), torch.tensor([2.0, 6.0]))
@@ -250,20 +246,6 @@ def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
 def test_refuses_patches_that_are_all_equal(num_parts, message, value):
     with pytest.raises(DataError, match=f"{message}.* use another backbone"):
         fit_part_labels(torch.full((5, 16, 8), value), (4, 4), num_parts, seed=0)
-
-
-@pytest.mark.parametrize(("share", "is_enough"), [(0.0049, False), (0.0051, True)])
-def test_auto_wants_half_a_percent_of_the_variance_beside_image_and_position(share, is_enough, monkeypatch):
-    """Two images: one is brighter, and beside a pattern of both each has another with a sign of its own."""
-    monkeypatch.setattr(part_labels, "CANDIDATES", [2])
-    image = torch.tensor([[1.0], [-1.0]])
-    both, own = torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([1.0, 1.0, -1.0, -1.0])
-    features = 3 + ((1 - share) / 2) ** 0.5 * (image + both) + share**0.5 * image * own
-    if is_enough:
-        assert fit_part_labels(features[..., None].double(), (2, 2), "auto", seed=0).num_parts == 2
-    else:
-        with pytest.raises(DataError, match="the number of parts cannot be chosen"):
-            fit_part_labels(features[..., None].double(), (2, 2), "auto", seed=0)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0], ids=["one colour", "several colours"])

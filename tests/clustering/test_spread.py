@@ -11,7 +11,6 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from promptccd.clustering import spread as category_spread
 from promptccd.clustering.spread import measure_spread
 from promptccd.data.randomness import torch_generator
 from promptccd.models import CategorySpread
@@ -244,16 +243,3 @@ def test_features_in_which_new_categories_do_not_stand_out_say_so() -> None:
         assert spread.separation == pytest.approx(roc_auc_score(truth >= 10, distances), abs=0.05)
         assert spread.tells_new == (apart == 1.0)
     assert separations == sorted(separations)
-
-
-def test_new_categories_lie_nearer_from_the_separation_on_at_which_they_are_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(known=6, new=0, width=16, seed=3, apart=0.5)
-    borders = {}
-    for separation in (0.8999, 0.9, 0.95):
-        monkeypatch.setattr(category_spread, "_separation", lambda *_, value=separation: value)
-        spread = measure_spread(*world.draw(range(6), 40), world.prototypes, seed=0)
-        borders[separation], told = spread.border, spread.tells_new
-        assert told == (separation >= 0.9)
-    assert borders[0.9] == borders[0.95] != borders[0.8999]

@@ -196,26 +196,6 @@ def test_losses_of_a_later_stage_are_sums_over_the_images_they_are_of(grown) -> 
     assert float(objective.losses(rows)["drift"].detach()) == pytest.approx(3 * sum(drift) / 4, rel=1e-4)
 
 
-def test_too_few_pairs_are_said_where_a_head_tells_classes_apart(
-    grown, caplog: pytest.LogCaptureFixture
-) -> None:
-    model, _ = grown
-    for count, said in ((5, 1), (4, 0)):
-        caplog.clear()
-        model.config.top_ranks = 16
-        objective = begun(model, 2, count=count, features=-model.class_means.repeat(2, 1))
-        for epoch in range(2):
-            objective.begin_epoch(epoch)
-            assert len(caplog.records) == said * epoch  # as soon as an epoch is over
-            assert float(objective.losses(rows_of(model))["positive_pairs"]) == 0
-        objective.end_stage()
-        assert [record.getMessage()[:13] for record in caplog.records] == said * ["Only 0.0000 %"]
-        objective = begun(model, 2, count=count, features=-model.class_means.repeat(2, 1))
-        objective.losses(rows_of(model))
-        objective.end_stage()  # of one epoch
-        assert len(caplog.records) == 2 * said
-
-
 def test_without_labelled_exemplars_no_term_is_of_labels(grown) -> None:
     model, objective = grown
     turn(model, 0.02)

@@ -14,7 +14,6 @@ from torch import Tensor
 from promptccd import GCDModel
 from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
-from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
@@ -76,12 +75,6 @@ def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, n
     if batch_size == 8:  # nothing is passed over where both sources have as many
         assert [len(each) for each in rounds] == [7, 7, 7, 2]
         assert rounds[0] != rounds[1]
-
-
-def test_without_a_memory_batches_are_what_they_were() -> None:
-    order = numpy_generator("order", 1, 2, 3).permutation(23)
-    batches = BatchPlan(23, 8, 1, 2).batches(3)
-    assert [list(batch) for batch in batches] == [list(order[first : first + 8]) for first in (0, 8, 16)]
 
 
 def test_steps_are_counted_in_images_of_the_stream() -> None:
@@ -377,15 +370,3 @@ def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
 def test_what_the_paper_calls_a_recipe(recipe: str, name: str) -> None:
     path = Path(__file__).parents[2] / "hub_configs" / f"{recipe}.yaml"
     assert Recipe.from_yaml(path).published_name == name
-
-
-@pytest.mark.parametrize(
-    ("data", "weight"), [("cifar100", 4.0), ("cars", 1.0), ("cub", 2.0), ("digits", 2.0)]
-)
-def test_replay_changes_nothing_else_of_a_recipe(data: str, weight: float) -> None:
-    folder = Path(__file__).parents[2] / "hub_configs"
-    replay, plain = (Recipe.from_yaml(folder / f"{name}-{data}.yaml") for name in ("simgcd-replay", "simgcd"))
-    assert METHODS["simgcd"].model.config_class(**plain.model.options).entropy_weight == weight
-    expected = plain.to_dict()
-    expected["training"] |= {"exemplars_per_class": 20, "output_dir": f"runs/simgcd-replay-{data}"}
-    assert replay.to_dict() == expected

@@ -1,7 +1,6 @@
 """What instruments show, against what they are of."""
 
 import logging
-import math
 from itertools import combinations
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from promptccd.models.backbone import blocks_of
 from promptccd.reports.report import ReportOptions, write_report
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
-from promptccd.training.features import extract_features, routing_agreement
+from promptccd.training.features import extract_features
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
@@ -290,28 +289,6 @@ def test_a_router_that_knows_one_part(backbone_folder: Path, images: StageImages
     guessing = measured(model, images)
     assert guessing.router_entropy == pytest.approx(1)
     assert guessing.router_accuracy == 1  # a tie goes to the first
-
-
-@torch.no_grad()
-def test_what_is_said_of_the_router_is_a_mean_over_all_patches(
-    backbone_folder: Path, images: StageImages
-) -> None:
-    """Also where the last batch is smaller."""
-    model = with_prompts(PromptCCDPlusPlusModel, backbone_folder, num_parts=3, pool_size=8)
-    model.router.mlp[2].weight.mul_(300)
-    pixels = pixels_of(images)
-    assert len(images) % math.ceil(len(images) / 7)
-    shares = model(pixels, prompted=True).part_logits.double().softmax(-1)
-    entropy = -(shares * shares.log()).sum(-1) / math.log(3)
-    accuracy = (shares.argmax(-1) == 0).double().mean()  # before a fit, all labels are part 0
-    assert float(entropy.std()) > 0.02
-    assert 0 < accuracy < 1
-    found = measured(model, images)
-    assert found.router_entropy == pytest.approx(float(entropy.mean()), rel=1e-5)
-    assert found.router_accuracy == pytest.approx(float(accuracy))
-    assert found.parts_used == len(shares.argmax(-1).unique()) / 3
-    agreement = routing_agreement(model.eval(), images, VIEW, batch_size=7, num_workers=0)
-    assert agreement.tolist() == pytest.approx((shares.argmax(-1) == 0).float().mean(1).tolist())
 
 
 @pytest.mark.moderate

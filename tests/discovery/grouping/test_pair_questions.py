@@ -158,19 +158,6 @@ def doubtful(*places):
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "order"),
-    [
-        ({}, "acb"),
-        ({"asked": [("a", "elsewhere")]}, "cb"),
-        ({"constraints": GroupingConstraints(pinned={"a": 0})}, "cb"),
-    ],
-)
-def test_neighbours_of_what_was_asked_about_wait_for_others(said, order):
-    found = doubtful({"a": (0, 1, 0.5, 0.5), "b": (2, 3, 0.49, 0.51)}, {"c": (4, 5, 0.45, 0.55)})
-    assert [each.first for each in pair_questions(found, **said, count=len(order))] == list(order)
-
-
 def test_an_image_is_shown_beside_the_most_typical_one_of_the_next_group_that_has_any():
     found = doubtful({"a": (0, 1, 0.5, 0.5)}, {"b": (1, 0, 0.4, 0.6)})
     question = pair_questions(found, count=1)[0]
