@@ -69,10 +69,10 @@ class BatchPlan:
         if not batches or not self.num_exemplars:
             return batches
         others, count = self.batch_size - self.own, self.num_exemplars
-        rounds = [
-            numpy_generator("exemplar order", self.seed, self.stage, epoch, lap).permutation(count) + lap * count
-            for lap in range(math.ceil(self.steps * others / count))
-        ]
+        rounds = []
+        for lap in range(math.ceil(self.steps * others / count)):
+            generator = numpy_generator("exemplar order", self.seed, self.stage, epoch, lap)
+            rounds.append(lap * count + generator.permutation(count))
         again = self.num_images + np.concatenate(rounds)
         return [
             np.concatenate([batch, again[step * others :][: min(others, len(batch))]])

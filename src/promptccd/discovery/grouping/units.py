@@ -187,15 +187,18 @@ def make_units(
             if component in place and other in place:
                 rivals.setdefault(place[component], set()).add(place[other])
 
-    def groups(categories: Iterable[int]) -> frozenset[int]:
+    def groups_of(categories: Iterable[int]) -> frozenset[int]:
         return frozenset(
             group for category in categories if (group := group_of_category(category)) is not None
         )
 
     pinned = {
-        place[each]: group for each, category in pins.items() if each in place for group in groups([category])
+        place[each]: group
+        for each, category in pins.items()
+        if each in place
+        for group in groups_of([category])
     }
-    banned = {place[each]: groups(categories) for each, categories in bans.items() if each in place}
+    banned = {place[each]: groups_of(categories) for each, categories in bans.items() if each in place}
     return Units(
         means,
         weights,
