@@ -47,8 +47,6 @@ def pretrain_backbone(
     Raises:
         ConfigurationError: a cell is larger than an image.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or len(images) < 2:
-        raise ValueError(f"Expected uint8 (N >= 2, 3, S, S), got {images.dtype} {tuple(images.shape)}.")
     *_, side = images.shape
     if options.cell_size > side:
         raise ConfigurationError(f"Expected cell_size <= {side}, got {options.cell_size}.")
