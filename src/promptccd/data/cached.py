@@ -77,7 +77,9 @@ def _decoded_parts(
     label: str,
 ) -> Iterator[pa.RecordBatch]:
     """The images of every part, by their numbers."""
-    batches = [rows[at : at + IMAGES_AT_ONCE] for rows in parts for at in range(0, len(rows), IMAGES_AT_ONCE)]
+    batches = [
+        list(rows[at : at + IMAGES_AT_ONCE]) for rows in parts for at in range(0, len(rows), IMAGES_AT_ONCE)
+    ]
     decoding, options = _Decoding(images, views), loader_options(num_workers)
     loader = DataLoader(decoding, batch_sampler=batches, collate_fn=list, **options)
     decoded = chain.from_iterable(progress(loader, len(batches), label))

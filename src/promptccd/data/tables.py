@@ -250,8 +250,8 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     for name in CARDS:
         _require_own_file(folder / name, folder)
     if saved := _saved_tables(folder):
-        for file in chain.from_iterable(saved.values()):
-            _require_own_file(file, folder)
+        for table in chain.from_iterable(saved.values()):
+            _require_own_file(table, folder)
         parts = {split: [Dataset.from_file(str(file)) for file in files] for split, files in saved.items()}
         return _Splits({split: concatenate_datasets(tables) for split, tables in parts.items()})
     for name in CARDS:
