@@ -191,7 +191,8 @@ class ImageCache:
             raise ConfigurationError("image_cache is off, so no copy is stored. Give a folder, or auto.")
         tables = list(dict.fromkeys(stage.images.whole for stage in stages))
         parts = [self._on_disk(self._folder, each, num_workers, progress) for each in tables]
-        size = sum(part.batch.nbytes for part in chain.from_iterable(parts))
+        pixels = (part.batch.column("pixels").buffers()[2] for part in chain.from_iterable(parts))
+        size = sum(len(each or b"") for each in pixels)
         return {"folder": str(self._folder), "images": sum(map(len, tables)), "bytes": size}
 
     def _on_disk(
