@@ -9,7 +9,7 @@ import torch
 
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import Command
-from promptccd.discovery.project.features import Features, Means
+from promptccd.discovery.project.features import Features, means_after
 from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.registry import CategoryRegistry, Move
 from promptccd.registry.store import Store
@@ -51,15 +51,16 @@ def rows_of(path: Path) -> str:
     return repr({name: store.all(f"select {columns} from {name}") for name, columns in tables.items()})
 
 
-def means_of(session: DiscoverySession) -> Means:
-    """Means of the features of a session that nobody has written down yet."""
+def features_of(session: DiscoverySession) -> Features:
+    """The features of a session that nobody has written down yet."""
     keys = [key for stage in session.stages for key in stage.keys]
-    return Means(Features(keys, torch.cat([stage.features for stage in session.stages])), session.registry)
+    return Features(keys, torch.cat([stage.features for stage in session.stages]))
 
 
 def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> Move:
     """The correction that puts images of such a session into a category."""
-    return Move(images, to, means_of(session).after(images, to))
+    targets = dict.fromkeys(images, to)
+    return Move(images, to, means_after(session.registry, features_of(session), targets))
 
 
 def drawn_together(project: Path) -> tuple[int, int]:

@@ -1,9 +1,7 @@
 """The one list of corrections."""
 
-import pytest
-
 from promptccd.discovery.page import routes
-from promptccd.discovery.project.corrections_list import CORRECTIONS, Kind, correction
+from promptccd.discovery.project.corrections_list import CORRECTIONS
 from promptccd.discovery.project.project import Project
 
 
@@ -12,11 +10,3 @@ def test_the_list_names_the_corrections_of_a_project_and_of_the_page() -> None:
     assert all(getattr(Project, name) is each.function for name, each in CORRECTIONS.items())
     assert CORRECTIONS["split"].required == {"category"}
     assert CORRECTIONS["move"].required == {"images", "to"}
-
-
-def test_a_declaration_names_the_arguments_of_its_method() -> None:
-    def other(project: Project, image: str) -> None:
-        """A correction."""
-
-    with pytest.raises(TypeError, match="other has the arguments"):
-        correction(images=Kind.IMAGES)(other)

@@ -23,7 +23,7 @@ from promptccd.registry import Answer, Merge, NotACategory, Rename, load_registr
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped, write_pictures
-from tests.discovery.corrected import means_of, moved_to
+from tests.discovery.corrected import features_of, moved_to
 
 
 def largest_new(session: DiscoverySession) -> list[int]:
@@ -36,7 +36,7 @@ def corrected(session: DiscoverySession) -> None:
     first, second, *_ = largest_new(session)
     edits = [
         Rename(first, f"named at {session.current.stage}"),
-        corrections.split(session.registry, means_of(session), first, name=f"part of {first}"),
+        corrections.split(session.registry, features_of(session), first, name=f"part of {first}"),
         Merge([second, 1]),  # into a known category
     ]
     for edit in edits:
@@ -113,7 +113,7 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
         (Rename(first, "heron"), False),
         (Answer(keys[0], other[0], True), True),
         (Merge([first, second]), True),
-        (corrections.split(session.registry, means_of(session), 1), False),
+        (corrections.split(session.registry, features_of(session), 1), False),
     ]
     for edit, regroup in edits:
         number = session.registry.next_number
@@ -184,18 +184,18 @@ def test_corrections_move_the_images_they_name(session, albums):
     row = next(row for row in assignment_rows(session) if row.picture == keys[2])
     assert (row.category, row.name, row.known, row.confidence, row.status) == (None, "", "", None, "used")
     session.registry.edit(
-        corrections.dissolve(session.registry, means_of(session), other, rest_to_nearest=True)
+        corrections.dissolve(session.registry, features_of(session), other, rest_to_nearest=True)
     )
     assert all(session.registry.members[key] != other for key in keys[:2])
     assert session.registry.category(new).size == len(keys) - 3 + sum(
         session.registry.members.get(key) == new for key in keys[:3]
     )
     with pytest.raises(DataError, match="select some, not all"):
-        corrections.split(session.registry, means_of(session), new, session.registry.members_of(new))
+        corrections.split(session.registry, features_of(session), new, session.registry.members_of(new))
     with pytest.raises(DataError, match="1 of the 1 images are not in category .*'IMG_1.jpg': .*picture"):
-        corrections.split(session.registry, means_of(session), new, ["IMG_1.jpg"])
+        corrections.split(session.registry, features_of(session), new, ["IMG_1.jpg"])
     with pytest.raises(RegistryError, match="There is no category 999"):
-        corrections.split(session.registry, means_of(session), 999)
+        corrections.split(session.registry, features_of(session), 999)
 
 
 def test_settled_prototypes_do_not_follow_a_move(session, albums):
@@ -341,7 +341,9 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     session = DiscoverySession.open(backbone_folder)
     grouped(session, write_pictures(tmp_path / "album", [0]), num_categories=1)
     state = session.registry.state_hash()
-    session.registry.edit(corrections.dissolve(session.registry, means_of(session), 0, rest_to_nearest=True))
+    session.registry.edit(
+        corrections.dissolve(session.registry, features_of(session), 0, rest_to_nearest=True)
+    )
     assert not session.assignment().keys
     assert group_views(session) == []
     assert {row.category for row in assignment_rows(session)} == {None}

@@ -489,7 +489,7 @@ def test_whatever_is_changed_in_the_file_it_is_refused_or_whole(folder: Path, se
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        (4, 0, "says that it has 0 images"),
+        (4, 0, "does not fit"),
         (0, 7, "does not fit|contradict"),
         (8, "{", "Category 6 is damaged"),
         (1, "ant", "contradict"),

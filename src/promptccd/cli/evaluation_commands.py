@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import reports, runs
-from promptccd.cli.options import DEVICE, PLUGIN, WORKERS, declare, show, to_json, whole_number
+from promptccd.cli.options import DEVICE, PLUGIN, WORKERS, command, declare, show, to_json, whole_number
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
@@ -56,9 +56,8 @@ def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
         "--baselines", action="store_true", help="scores of raw pixels and the frozen backbone too"
     )
     _add_place_of_data(evaluate)
-    declare(evaluate, DEVICE, PLUGIN)
+    declare(evaluate, DEVICE | PLUGIN)
     evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
-    evaluate.set_defaults(run=evaluate_command, needs=("promptccd.reports.report",))
 
 
 def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +70,7 @@ def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@command(("promptccd.reports.report",), _declare_evaluate)
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     reports.require_different(options.runs)
@@ -195,9 +195,9 @@ def _declare_report(report: argparse.ArgumentParser) -> None:
     )
     _add_place_of_data(report)
     declare(report, PLUGIN)
-    report.set_defaults(run=report_command, needs=("promptccd.reports.report",))
 
 
+@command(("promptccd.reports.report",), _declare_report)
 def report_command(options: argparse.Namespace) -> None:
     """``promptccd report``: prints the path of the page."""
     wanted = reports.ReportOptions(
@@ -225,9 +225,9 @@ def _declare_audit(audit: argparse.ArgumentParser) -> None:
     audit.add_argument("--method", help="method (default: all)")
     audit.add_argument("--backbone", choices=["dino", "dinov2", "other"], help="backbone (default: all)")
     audit.add_argument("--verdict", choices=get_args(Outcome), help="verdict of the rows (default: all)")
-    audit.set_defaults(run=audit_command)
 
 
+@command((), _declare_audit)
 def audit_command(options: argparse.Namespace) -> None:
     """``promptccd audit``: every row with the share of Old images it implies, and whether it can be."""
     wanted = {name: getattr(options, name) for name in ("benchmark", "method", "protocol", "backbone")}

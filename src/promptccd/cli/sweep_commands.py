@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd import evaluation, reports
-from promptccd.cli.options import MOST_SEED, MOST_WORKERS, PLUGIN, Parser, declare, show, whole_number
+from promptccd.cli.options import (
+    MOST_SEED,
+    MOST_WORKERS,
+    PLUGIN,
+    Parser,
+    command,
+    declare,
+    show,
+    whole_number,
+)
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
 from promptccd.disk import make_inside, write_file
@@ -165,7 +174,6 @@ def _declare_sweep(sweep: Parser) -> None:
     instead.add_argument("--collect", action="store_true", help="tables of what is finished alone")
     _add_table_options(sweep)
     add_recipe_options(sweep, without=("training.output_dir", "training.seed", "training.resume_from"))
-    sweep.set_defaults(run=sweep_command, needs=("promptccd.trainer", "promptccd.reports.paper_tables"))
 
 
 def _add_table_options(sweep: Parser) -> None:
@@ -193,6 +201,7 @@ def _add_table_options(sweep: Parser) -> None:
     )
 
 
+@command(("promptccd.trainer", "promptccd.reports.paper_tables"), _declare_sweep)
 def sweep_command(options: argparse.Namespace) -> None:
     """``promptccd sweep``."""
     settings = parse_settings(options.set)

@@ -6,7 +6,6 @@ into an empty store, which refuses what it does not allow. The JSON contains the
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from promptccd.disk import newer_format, parsed_json, plain_json, refuse_links, 
 from promptccd.errors import RegistryError
 from promptccd.registry.categories import LONGEST_KEY
 from promptccd.registry.registry import CategoryRegistry
-from promptccd.registry.store import HASH, Store, text_key
+from promptccd.registry.store import HASH, text_key
 
 FORMAT = 1
 REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
@@ -68,33 +67,33 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
     require_room(len(rows))
     rows.sort(key=lambda row: (isinstance(row[1], str), row[1]))
     number_of = {identity: number for number, (identity, *_) in enumerate(rows)}
+    tables = {
+        name: store.all(f"select {columns} from {name} order by {order}")
+        for name, (columns, order) in _TABLES.items()
+    }
     tensors = save({"prototypes": np.ascontiguousarray(registry.prototypes), **_columns_of(rows)})
-    values: dict[str, Any] = {
+    values = {
         "format": FORMAT,
         "tensors": hashlib.sha256(tensors).hexdigest(),
         **{name: store.one(f"select {name} from state") for name in _STATE},
-        **{
-            name: store.all(f"select {columns} from {name} order by {order}")
-            for name, (columns, order) in _TABLES.items()
-        },
+        "category": [[*row[:-1], json.loads(row[-1])] for row in tables["category"]],
+        "forbidden": sorted([number_of[image], category] for image, category in tables["forbidden"]),
+        "link": sorted([number_of[a], number_of[b], same] for a, b, same in tables["link"]),
+        "log": [[*row[:2], json.loads(row[2]), *row[3:]] for row in tables["log"]],
+        "change": [
+            [entry, table, *(_numbered(table, side, number_of) for side in sides)]
+            for entry, table, *sides in tables["change"]
+        ],
     }
-    values["change"] = [
-        [entry, table, *(_numbered(table, side, number_of) for side in sides)]
-        for entry, table, *sides in values["change"]
-    ]
-    values["forbidden"] = sorted([number_of[image], category] for image, category in values["forbidden"])
-    values["link"] = sorted([number_of[a], number_of[b], same] for a, b, same in values["link"])
-    values["category"] = [[*row[:-1], json.loads(row[-1])] for row in values["category"]]
-    values["log"] = [[*row[:2], json.loads(row[2]), *row[3:]] for row in values["log"]]
-    contents = {PROTOTYPES: tensors, REGISTRY: plain_json(values)}
-    for (name, content), most in zip(contents.items(), (LARGEST_TENSORS, LARGEST_JSON), strict=True):
+    contents = {PROTOTYPES: (tensors, LARGEST_TENSORS), REGISTRY: (plain_json(values), LARGEST_JSON)}
+    for name, (content, most) in contents.items():
         if len(content) > most:
             raise RegistryError(
                 f"{name} would have {len(content)} bytes, more than the {most} that are read again, so nothing was "
                 "written. Most of it are corrections of many images at once, which the next stage makes final: run "
                 "promptccd discover with more images, or undo some."
             )
-    for name, content in contents.items():
+    for name, (content, _) in contents.items():
         write_file(place / name, content)
 
 
@@ -110,52 +109,45 @@ def load_registry(folder: str | Path) -> CategoryRegistry:
             f"{Path(folder).name} holds no {REGISTRY}: give the folder of a finished stage, or one that discover wrote."
         )
     try:
-        return _registry(_parsed(path), Path(folder) / PROTOTYPES)
+        values = _parsed(path)
+        return _registry(values, _read_tensors(Path(folder) / PROTOTYPES, values["tensors"]))
     except RegistryError as error:
         raise RegistryError(f"{REGISTRY} is refused: {error}") from error
-
-
-def _registry(values: Any, path: Path) -> CategoryRegistry:
-    version = values.get("format") if isinstance(values, dict) else None
-    if (newer := newer_format(version, FORMAT)) is not None:
-        raise RegistryError(f"it {newer}")
-    if (
-        not isinstance(values, dict)
-        or sorted(values) != sorted(_KEYS)
-        or type(version) is not int
-        or version < 1
-    ):
-        raise RegistryError(f"Expected an object of format {FORMAT} with the keys {', '.join(_KEYS)}.")
-    tensors, registry = _read_tensors(path, values["tensors"]), CategoryRegistry()
-    store = registry.store
-    try:
-        with store.transaction():
-            _insert(store, "vector", [(row, each.tobytes()) for row, each in enumerate(_prototypes(tensors))])
-            _insert(store, "image", _image_rows(tensors))
-            _insert(store, "category", [_texts(row, 8) for row in values["category"]])
-            for name in ("forbidden", "link"):
-                _insert(store, name, values[name])
-            _insert(store, "log", [(*_texts(row, 2), 0) for row in values["log"]])
-            _insert(
-                store, "change", [(row, *_texts(each, 2, 3)) for row, each in enumerate(values["change"])]
-            )
-            store.run(
-                f"update state set {', '.join(f'{name} = ?' for name in _STATE)}",
-                *(values[name] for name in _STATE),
-            )
-            _require_whole(registry)
-    except (TypeError, ValueError, OverflowError, KeyError, IndexError, sqlite3.Error) as error:
-        if isinstance(error, RegistryError):
-            raise
+    except (TypeError, ValueError, OverflowError, KeyError, IndexError) as error:
         raise RegistryError(
-            f"its values are damaged ({str(error)[:100]}): copy the checkpoint again."
+            f"{REGISTRY} is refused: its values are damaged ({str(error)[:100]}): copy the checkpoint again."
         ) from error
+
+
+def _registry(values: dict[str, Any], tensors: dict[str, np.ndarray]) -> CategoryRegistry:
+    registry = CategoryRegistry()
+    store, prototypes = registry.store, tensors["prototypes"]
+    if (
+        prototypes.dtype != np.float32
+        or prototypes.ndim != 2
+        or (len(prototypes) and not prototypes.size)
+        or not np.isfinite(prototypes).all()
+    ):
+        raise RegistryError(
+            f"Expected finite float32 prototypes (R, D), got {prototypes.dtype} {list(prototypes.shape)}."
+        )
+    rows = {
+        "vector": [(row, each.astype("<f4").tobytes()) for row, each in enumerate(prototypes)],
+        "image": _image_rows(tensors),
+        "category": [_texts(row, 8) for row in values["category"]],
+        "forbidden": values["forbidden"],
+        "link": values["link"],
+        "log": [(*_texts(row, 2), 0) for row in values["log"]],
+        "change": [(number, *_texts(row, 2, 3)) for number, row in enumerate(values["change"])],
+    }
+    with store.transaction():
+        for table, each in rows.items():
+            if each:
+                store.run_each(f"insert into {table} values({', '.join('?' * len(each[0]))})", each)
+        sets = ", ".join(f"{name} = ?" for name in _STATE)
+        store.run(f"update state set {sets}", *(values[name] for name in _STATE))
+        _require_whole(registry)
     return registry
-
-
-def _insert(store: Store, table: str, rows: Sequence[Sequence[Any]]) -> None:
-    if rows:
-        store.run_each(f"insert into {table} values({', '.join('?' * len(rows[0]))})", rows)
 
 
 def _texts(row: Any, *places: int) -> list[Any]:
@@ -225,20 +217,6 @@ def _image_rows(tensors: dict[str, np.ndarray]) -> list[tuple[Any, ...]]:
     return [(number, *row) for number, row in enumerate(zip(keys, *columns, strict=True))]
 
 
-def _prototypes(tensors: dict[str, np.ndarray]) -> np.ndarray:
-    found = tensors["prototypes"]
-    if (
-        found.dtype != np.float32
-        or found.ndim != 2
-        or (len(found) and not found.size)
-        or not np.isfinite(found).all()
-    ):
-        raise RegistryError(
-            f"Expected finite float32 prototypes (R, D), got {found.dtype} {list(found.shape)}."
-        )
-    return found.astype("<f4")
-
-
 def _require_whole(registry: CategoryRegistry) -> None:
     """Refuse rows that contradict each other, beyond what the tables check."""
     store = registry.store
@@ -259,15 +237,21 @@ def _require_whole(registry: CategoryRegistry) -> None:
     registry.constraints(only_linked=True)
 
 
-def _parsed(path: Path) -> Any:
+def _parsed(path: Path) -> dict[str, Any]:
     if (size := path.stat().st_size) > LARGEST_JSON:
         raise RegistryError(f"it has {size} bytes, more than the {LARGEST_JSON} that a registry may have.")
     try:
-        return parsed_json(path.read_bytes())
+        values = parsed_json(path.read_bytes())
     except ValueError as error:
         raise RegistryError(
             f"it is no plain JSON ({str(error)[:100]}): copy the checkpoint again."
         ) from error
+    version = values.get("format") if isinstance(values, dict) else None
+    if (newer := newer_format(version, FORMAT)) is not None:
+        raise RegistryError(f"it {newer}")
+    if type(version) is not int or version < 1 or sorted(values) != sorted(_KEYS):
+        raise RegistryError(f"Expected an object of format {FORMAT} with the keys {', '.join(_KEYS)}.")
+    return dict(values)
 
 
 def _read_tensors(path: Path, expected: Any) -> dict[str, np.ndarray]:

@@ -97,10 +97,7 @@ class Snapshot:
 
     def resolve(self, identity: int) -> int | None:
         """The category that holds what this one held: itself, what it was merged into, or none."""
-        category = self.categories[identity]
-        while category.merged_into is not None:
-            category = self.categories[category.merged_into]
-        return None if category.retired else category.id
+        return _resolved(self.categories, identity)
 
 
 class Rows:
@@ -206,12 +203,9 @@ class Rows:
         Raises:
             RegistryError: the id was never given.
         """
-        while found := self.store.all("select state, merged_into from category where id = ?", identity):
-            [(state, into)] = found
-            if into is None:
-                return None if state == CategoryState.RETIRED else identity
-            identity = into
-        raise RegistryError(f"There never was a category {identity!r}: ids go up to {self.next_id - 1}.")
+        if identity not in self.categories:
+            raise RegistryError(f"There never was a category {identity!r}: ids go up to {self.next_id - 1}.")
+        return _resolved(self.categories, identity)
 
     @property
     def prototypes(self) -> np.ndarray:
@@ -256,22 +250,13 @@ class Rows:
 
     def columns(self, keys: Iterable[str] | None = None) -> tuple[list[str], *tuple[np.ndarray, ...]]:
         """Images, of all or of some, as columns: keys, stages, categories or -1, confidences or 1, pinned or not."""
-        values = "stage", "ifnull(category, -1)", "ifnull(confidence, 1.0)", "pinned"
-        kinds: tuple[Any, ...] = np.int32, np.int32, np.float64, np.uint8
-        if keys is not None:
-            rows = self.store.of_keys(f"select key, {', '.join(values)} from image where true", keys)
-            stored, *found = zip(*rows, strict=True) if rows else ((),) * 5
-            columns = [np.array(each, kind) for each, kind in zip(found, kinds, strict=True)]
-            return [text_key(key) for key in stored], *columns
-        # One text of each column is read ten times as fast as a million rows.
-        key = "case typeof(key) when 'blob' then lower(hex(key)) else json_quote(key) end"
-        joined = ", ".join(
-            [f"group_concat({key}, char(10))", *(f"group_concat({each}, ' ')" for each in values)]
+        query = (
+            "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned from image where true"
         )
-        [(names, *texts)] = self.store.all(f"select {joined} from (select * from image order by id)")
-        named = [name if name[0] != '"' else json.loads(name) for name in (names or "").split("\n") if name]
-        return named, *(
-            np.fromstring(text or "", kind, sep=" ") for text, kind in zip(texts, kinds, strict=True)
+        rows = self.store.all(f"{query} order by id") if keys is None else self.store.of_keys(query, keys)
+        kinds = np.int32, np.int32, np.float64, np.uint8
+        return [text_key(row[0]) for row in rows], *(
+            np.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds, start=1)
         )
 
     def snapshot(self) -> Snapshot:
@@ -401,13 +386,13 @@ class Rows:
         )
         for each in self.categories.values():
             if each.size != (size := sizes.get(each.id, 0)):
-                self._resize(each.id, size - each.size)
+                self._resize([(each.id, size - each.size)])
 
-    def _resize(self, identity: int, step: int) -> None:
-        self.store.run(
-            "update category set size = size + ?1, dormant = size + ?1 = 0 and state = 'discovered' where id = ?2",
-            step,
-            identity,
+    def _resize(self, steps: Sequence[tuple[Any, ...]]) -> None:
+        """Add to the sizes of categories: ids, each with a number."""
+        self.store.run_each(
+            "update category set size = size + ?2, dormant = size + ?2 = 0 and state = 'discovered' where id = ?1",
+            steps,
         )
 
     # Statements of the chosen images, within a transaction
@@ -476,9 +461,9 @@ class Rows:
         )
         if pin:
             self.store.run("delete from forbidden where category = ? and image in chosen", category)
-        self._leave(left)
         if category is not None and left:
-            self._resize(category, sum(count for _, count in left))
+            left.append((category, -sum(count for _, count in left)))
+        self._resize([(identity, -count) for identity, count in left])
 
     def delete_images(self) -> None:
         """Delete the chosen images with all that was said of them."""
@@ -486,7 +471,7 @@ class Rows:
         self.drop_answers()
         self.store.run("delete from forbidden where image in chosen")
         self.store.run("delete from image where id in chosen")
-        self._leave(left)
+        self._resize([(identity, -count) for identity, count in left])
 
     def _homes(self, without: int | None) -> list[tuple[Any, ...]]:
         """The other categories of the chosen images, with their numbers there."""
@@ -494,11 +479,6 @@ class Rows:
             "select category, count(*) from image where id in chosen and category is not ? group by category",
             without,
         )
-
-    def _leave(self, homes: Sequence[tuple[Any, ...]]) -> None:
-        for identity, count in homes:
-            if identity is not None:
-                self._resize(identity, -count)
 
     def drop_looks(self) -> None:
         """Forget that a person has reviewed the chosen images."""
@@ -517,6 +497,12 @@ class Rows:
                 self.constraints(only_linked=True)
             except RegistryError:
                 self.drop_answers()
+
+
+def _resolved(categories: Mapping[int, Category], identity: int) -> int | None:
+    while (into := categories[identity].merged_into) is not None:
+        identity = into
+    return None if categories[identity].retired else identity
 
 
 def _category(

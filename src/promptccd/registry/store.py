@@ -10,6 +10,7 @@ import re
 import sqlite3
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ ROWS = {
     "link": (["a", "b"], ["same"]),
 }
 _CATEGORY_OF = {"category": 0, "image": 3, "forbidden": 1}  # place of an id in a row
-_STATE_OF_CATEGORY = 2
+_STATE_OF_CATEGORY, _SIZE_OF_CATEGORY = 2, 4
 _FORGED = "The log does not fit the categories: the file was altered. Use an earlier copy of it."
 
 
@@ -98,13 +99,11 @@ class Changes:
 
     Attributes:
         images: keys of the images that changed.
-        categories: ids of the categories that changed, or that images entered or left.
         turned: ids of the categories that were set aside, or are no longer.
         forgotten: whether images left the store, or returned to it.
     """
 
     images: frozenset[str] = frozenset()
-    categories: frozenset[int] = frozenset()
     turned: frozenset[int] = frozenset()
     forgotten: bool = False
 
@@ -261,21 +260,26 @@ class Store:
             f"select tab, before, after from change where entry = ? order by id {'desc' if undo else 'asc'}",
             entry,
         )
-        steps, categories = list[tuple[str, list[Any]]](), set[int]()
+        steps, sizes = list[tuple[str, list[Any]]](), Counter[int | None]()
         try:
             for table, *texts in rows:
-                sides = [None if each is None else _row(table, json.loads(each)) for each in texts]
-                steps.append(_statement(table, *(sides[::-1] if undo else sides)))
-                categories.update(
-                    each[_CATEGORY_OF[table]] for each in sides if each and table in _CATEGORY_OF
-                )
+                here, target = (None if each is None else _row(table, json.loads(each)) for each in texts)
+                if undo:
+                    here, target = target, here
+                steps.append(_statement(table, here, target))
+                for sign, row in ((-1, here), (1, target)):
+                    if row is not None and table in _CATEGORY_OF:
+                        size = row[_SIZE_OF_CATEGORY] if table == "category" else 0
+                        sizes[row[_CATEGORY_OF[table]]] += sign * ((table == "image") - size)
         except (ValueError, TypeError, LookupError) as error:
             raise RegistryError(_FORGED) from error
+        if any(size for identity, size in sizes.items() if identity is not None):
+            raise RegistryError(_FORGED)
         for statement, alike in groupby(steps, key=lambda step: step[0]):
             values = [row for _, row in alike]
             if self.run_each(statement, values) != len(values):
                 raise RegistryError(_FORGED)
-        return {each for each in categories if isinstance(each, int)}
+        return {each for each in sizes if isinstance(each, int)}
 
     # Revisions
 
@@ -304,20 +308,19 @@ class Store:
             return Changes()
         if not self.one("select forgotten from state") <= revision <= now:
             return None
-        images, categories, turned, forgotten = set[str](), set[int](), set[int](), False
+        images, turned, forgotten = set[str](), set[int](), False
         for table, *texts in self.all(
             "select tab, before, after from change where entry in (select number from log where revision > ?) "
             "and tab in ('image', 'category')",
             revision,
         ):
             sides = [json.loads(each) for each in texts if each is not None]
-            categories.update(each[_CATEGORY_OF[table]] for each in sides)
             if table == "image":
                 images.update(each[1] for each in sides)
                 forgotten |= len(sides) == 1
             elif len({each[_STATE_OF_CATEGORY] == "aside" for each in sides}) == 2:
                 turned.add(sides[0][0])
-        return Changes(frozenset(images), frozenset(categories - {None}), frozenset(turned), forgotten)
+        return Changes(frozenset(images), frozenset(turned), forgotten)
 
 
 def stored_key(key: str) -> str | bytes:

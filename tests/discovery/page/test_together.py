@@ -70,7 +70,7 @@ def test_means_are_those_of_a_registry_that_was_written_whole(
     page: OpenPage, window: Window, project: Path
 ) -> None:
     """What the page has added up belongs to the registry that it had read before."""
-    page.project.warm()
+    page.project.features()
     registry = registry_in(project).copy()
     keys, home = page.project.photos.keys, page.project.columns().group.copy()
     moved, rows = np.flatnonzero(home == 0)[:3], np.flatnonzero(home == 2)[:2].tolist()

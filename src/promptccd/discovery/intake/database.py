@@ -37,7 +37,7 @@ class Database:
     ):
         self.path, self._schema, self._checked, self._is_reader = path, schema, checked, is_reader
         self._files = [*files_of(path), *also]
-        self._lock, self._is_damaged = threading.RLock(), False
+        self._lock, self._is_damaged, self._has_warned = threading.RLock(), False, False
         folder = path.parent if is_reader else make_folder(path.parent)
         refuse_links(folder, [each.name for each in self._files])
         try:
@@ -82,7 +82,10 @@ class Database:
                 yield self._db
                 self._db.execute("commit")
             except (sqlite3.Error, OSError, PromptCCDError) as error:
-                logger.warning("%s: results could not be kept, and are computed again: %s", self.path, error)
+                level, self._has_warned = (logging.DEBUG if self._has_warned else logging.WARNING), True
+                logger.log(
+                    level, "%s: results could not be kept, and are computed again: %s", self.path, error
+                )
             finally:
                 if self._db.in_transaction:
                     self._db.execute("rollback")

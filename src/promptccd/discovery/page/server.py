@@ -269,7 +269,7 @@ class OpenPage(ServingThread):
         """Until it ends by itself, or Ctrl-C; features are read meanwhile."""
         time.sleep(_PRELOADS_AFTER_S)  # the first pictures before all else
         with suppress(PromptCCDError):  # the correction that needs them reports it
-            self.project.warm()  # so that the first move need not read all features
+            self.project.features()  # so that the first move need not read all features
         while self._thread.is_alive():
             time.sleep(_WAKES_EVERY_S)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from promptccd.discovery.project.features import Means
+from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.errors import DataError, RegistryError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def split(
     registry: CategoryRegistry,
-    means: Means,
+    features: Features,
     category: int,
     images: Sequence[str] | None = None,
     name: str | None = None,
@@ -37,7 +37,7 @@ def split(
 
     Args:
         registry: the categories now.
-        means: of their features.
+        features: of their images.
         category: the id to cut; it stays with the images that are not given.
         images: keys of the part that becomes a category; by default the smaller part of the cut that the features
             suggest.
@@ -48,7 +48,7 @@ def split(
         RegistryError: there are no features of it, or no such category.
         DataError: it has fewer than two images with features, an image is not in it, or all were selected.
     """
-    found, features = registry.category(category), means.features
+    found = registry.category(category)
     members, matrix = features.of(registry.members_of(category))
     if not members:
         raise RegistryError(
@@ -86,13 +86,18 @@ def split(
 
 
 def dissolve(
-    registry: CategoryRegistry, means: Means, category: int, *, to_nearest: bool = True, rest_to_nearest: bool
+    registry: CategoryRegistry,
+    features: Features,
+    category: int,
+    *,
+    to_nearest: bool = True,
+    rest_to_nearest: bool,
 ) -> Edit:
     """Say that a category is none.
 
     Args:
         registry: the categories now.
-        means: of their features.
+        features: of their images.
         category: its id.
         to_nearest: whether each of its images goes to the nearest other one; otherwise all become unassigned.
         rest_to_nearest: whether then images without features go where the category's own prototype is nearest;
@@ -103,7 +108,7 @@ def dissolve(
     """
     if not to_nearest:
         return NotACategory(category)
-    members, points = means.features.of(registry.members_of(registry.category(category).id))
+    members, points = features.of(registry.members_of(registry.category(category).id))
     found = registry.active_prototypes()
     others = [row for row, identity in enumerate(found.ids) if identity != category]
     nearest: Mapping[str, int] = {}

@@ -47,19 +47,14 @@ class Correction:
 CORRECTIONS: dict[str, Correction] = {}  # by name, in the order of the declarations
 
 
-def correction(**kinds: Kind) -> Callable[[Method], Method]:
-    """Declare a method of `Project` as a correction whose arguments are of these kinds.
-
-    Raises:
-        TypeError: the names are not those of the method's arguments.
-    """
+def correction(*kinds: Kind) -> Callable[[Method], Method]:
+    """Declare a method of `Project` as a correction whose arguments are of these kinds, in their order."""
 
     def declare(method: Method) -> Method:
         _, *own = inspect.signature(method).parameters.values()
-        if [each.name for each in own] != list(kinds):
-            raise TypeError(f"{method.__name__} has the arguments {own}, its declaration {list(kinds)}.")
+        arguments = dict(zip((each.name for each in own), kinds, strict=True))
         required = frozenset(each.name for each in own if each.default is each.empty)
-        CORRECTIONS[method.__name__] = Correction(method.__name__, kinds, required, method)
+        CORRECTIONS[method.__name__] = Correction(method.__name__, arguments, required, method)
         return method
 
     return declare

@@ -1,7 +1,7 @@
 """Features of a project's images, and what follows from them: means of categories, likeness, the map.
 
-Features have unit length and are summed in float64. Prototypes are kept in float32, which does not see in what order
-images came and went, nor whether a sum was followed over corrections or added up anew.
+Features have unit length and are summed in float64. Prototypes are stored in float32, which does not see in what order
+images came and went.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
 from promptccd.disk import read_file, write_file
-from promptccd.registry import CategoryRegistry, Changes
+from promptccd.registry import CategoryRegistry
 
 
 class Features:
@@ -41,15 +41,10 @@ class Features:
         kept = [key for key in keys if key in self.row_of]
         return kept, self.matrix[[self.row_of[key] for key in kept]]
 
-    def total(self, keys: Iterable[str]) -> tuple[np.ndarray, int]:
-        """The sum of features ``(D,)`` float64, and of how many images."""
-        rows = [row for key in keys if (row := self.row_of.get(key)) is not None]
-        return self.matrix[rows].sum(0, dtype=torch.float64).numpy(), len(rows)
-
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
-        """The mean feature ``(D,)`` of images, each once; `None` if none has features."""
-        total, count = self.total(dict.fromkeys(keys))
-        return total / count if count else None
+        """The mean feature ``(D,)`` float64 of images, each once; `None` if none has features."""
+        rows = [row for key in dict.fromkeys(keys) if (row := self.row_of.get(key)) is not None]
+        return self.matrix[rows].sum(0, dtype=torch.float64).numpy() / len(rows) if rows else None
 
 
 def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> Features:
@@ -79,64 +74,28 @@ def _features_of_run(folder: Path) -> Features:
     return Features(keys, torch.cat(evaluation.features(stage, evaluation.images[: stage + 1])).cpu())
 
 
-class Means:
-    """The mean feature of every category of a registry; a correction costs the images of the categories it changes."""
+def means_after(
+    registry: CategoryRegistry, features: Features, targets: Mapping[str, int | None]
+) -> dict[int, np.ndarray]:
+    """Means of the categories that images leave and join, once they did.
 
-    def __init__(self, features: Features, registry: CategoryRegistry):
-        self.features, self._registry = features, registry
-        self._totals = dict[int, tuple[np.ndarray, int]]()
+    A settled category keeps its prototype, and so does one of which no image has features.
 
-    def _total(self, category: int) -> tuple[np.ndarray, int]:
-        if category not in self._totals:
-            self._totals[category] = self.features.total(self._registry.members_of(category))
-        return self._totals[category]
-
-    def take(self, changes: Changes) -> None:
-        """Forget the sums of categories that changed."""
-        for category in changes.categories:
-            self._totals.pop(category, None)
-
-    def warm(self, category: int) -> None:
-        """Compute what a correction of a category may need."""
-        self._total(category)
-
-    def after(self, images: Sequence[str], to: int | None) -> dict[int, np.ndarray]:
-        """Means of the categories that images leave and of the one they join, without those that are settled.
-
-        A settled category keeps its prototype, and so does one of which no image has features.
-
-        Args:
-            images: their keys.
-            to: the category they join; `None` if that is a new one, or none.
-        """
-        return self.after_each(dict.fromkeys(images, to))
-
-    def after_each(self, targets: Mapping[str, int | None]) -> dict[int, np.ndarray]:
-        """The same where images, by key, join several categories."""
-        registry, members = self._registry, self._registry.members.read(targets)
-        moved = {key: (home, to) for key, to in targets.items() if (home := members.get(key)) != to}
-        left, came = (_by_home({key: pair[side] for key, pair in moved.items()}) for side in (0, 1))
-        means = {}
-        for category in sorted({*left, *(each for each in targets.values() if each is not None)}):
-            if registry.category(category).settled(registry.stage):
-                continue
-            total, count = self._total(category)
-            for sign, keys in ((1, came.get(category)), (-1, left.get(category))):
-                if keys:
-                    change, number = self.features.total(keys)
-                    total, count = total + sign * change, count + sign * number
-            if count:
-                means[category] = total / count
-        return means
-
-
-def _by_home(homes: Mapping[str, int | None]) -> dict[int, list[str]]:
-    """Images by category; those in none are left out."""
-    found = dict[int, list[str]]()
-    for key, home in homes.items():
-        if home is not None:
-            found.setdefault(home, []).append(key)
-    return found
+    Args:
+        registry: the categories before.
+        features: of their images.
+        targets: the category that each image joins, by key; `None` if that is a new one, or none.
+    """
+    homes, means = registry.members.read(targets), dict[int, np.ndarray]()
+    left = {home for key, home in homes.items() if home != targets[key]}
+    for category in sorted(left.union(each for each in targets.values() if each is not None)):
+        if registry.category(category).settled(registry.stage):
+            continue
+        stay = [key for key in registry.members_of(category) if targets.get(key, category) == category]
+        mean = features.mean([*stay, *(key for key, to in targets.items() if to == category)])
+        if mean is not None:
+            means[category] = mean
+    return means
 
 
 LAYOUT = "layout.bin"

@@ -27,16 +27,7 @@ def open_project(out: Path) -> Path:
         DiskError: it cannot be made.
     """
     project = make_inside(out, PROJECT)
-    refuse_links(
-        project,
-        [
-            RECORD,
-            BEFORE,
-            CHUNKS,
-            PAGE,
-            CATEGORIES,
-        ],
-    )
+    refuse_links(project, [RECORD, BEFORE, CHUNKS, PAGE, CATEGORIES])
     return project
 
 

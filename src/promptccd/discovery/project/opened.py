@@ -60,7 +60,6 @@ class Checkpoint:
     def __init__(self, place: Path, found: Path):
         self._place, self.folder = place, place.parent
         self.registry = _registry_of_model(found)
-        self._seen = self.registry.store.revision
 
     @property
     def mark(self) -> str:
@@ -74,13 +73,9 @@ class Checkpoint:
         """Read it again, all of it."""
         remove_leftovers(self.folder)
         self.registry = _registry_of_model(self._place)
-        self._seen = self.registry.store.revision
 
-    def changes(self) -> Changes | None:
-        """What was corrected since the last call."""
-        changes = self.registry.store.changes_since(self._seen)
-        self._seen = self.registry.store.revision
-        return changes
+    def changes(self) -> None:
+        """What was corrected since the last call is not known."""
 
     def save(self) -> None:
         """Write the model with what was done to its categories."""

@@ -5,10 +5,8 @@ import hashlib
 import io
 import os
 import unicodedata
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 from PIL import Image
@@ -26,8 +24,6 @@ from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 CELL_SIDE, LARGE_SIDE = 320, 1600
 SIDES = (THUMBNAIL_SIDE, CELL_SIDE, LARGE_SIDE)
-_WRITTEN_AT_ONCE = 256  # a pack is written anew for every addition
-_KEPT = 2048  # pictures of CELL_SIDE in memory, some 40 MB
 
 
 class Photos:
@@ -69,9 +65,6 @@ class Photos:
         self.names = [self._name(key) for key in self.keys]
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.generation = hashlib.sha256("".join(self.keys).encode() + self.here.tobytes()).hexdigest()[:12]
-        self._fresh = dict[str, bytes]()
-        self._recent: OrderedDict[str, bytes] = OrderedDict()
-        self._guard = Lock()
 
     def _place(self, key: str) -> tuple[int, str]:
         """Sorts the photographs: by path, those without one last."""
@@ -104,53 +97,29 @@ class Photos:
 
     def picture(self, row: int, side: int) -> bytes | None:
         """A picture without metadata, at most so many pixels a side; the small one where the file is gone."""
-        key = self.keys[row]
-        if side == LARGE_SIDE:
-            return self._made(key, side) or self._small(key)
-        return self._small(key) if side == THUMBNAIL_SIDE else self._medium(key)
+        return self.pictures([row], side)[0] or None
 
     def pictures(self, rows: Sequence[int], side: int) -> list[bytes]:
         """Pictures of several photographs; empty where there is none."""
-        return [self.picture(row, side) or b"" for row in rows]
-
-    def _small(self, key: str) -> bytes | None:
-        content = self.content_hash(key)
-        with self._guard:
-            kept = self._store.thumbnails([content]).get(content)
-        return kept or self._made(key, THUMBNAIL_SIDE)
-
-    def _medium(self, key: str) -> bytes | None:
-        content = self.content_hash(key)
-        with self._guard:
-            kept = (
-                self._recent.get(content)
-                or self._fresh.get(content)
-                or self._store.cells([content]).get(content)
-            )
-        made = kept or self._made(key, CELL_SIDE)
-        if made is None:
-            return self._small(key)
-        with self._guard:
-            self._recent[content] = made
-            self._recent.move_to_end(content)
-            if len(self._recent) > _KEPT:
-                self._recent.popitem(last=False)
-            if kept is None:
-                self._fresh[content] = made
-            if len(self._fresh) >= _WRITTEN_AT_ONCE:
-                self._write()
-        return made
+        contents = {row: self.content_hash(self.keys[row]) for row in rows}
+        stored = {THUMBNAIL_SIDE: self._store.thumbnails, CELL_SIDE: self._store.cells}
+        found = stored[side](contents.values()) if side in stored else {}
+        missing = {row: content for row, content in contents.items() if content not in found}
+        made = {
+            content: made for row, content in missing.items() if (made := self._made(self.keys[row], side))
+        }
+        if side == CELL_SIDE and made:
+            self._store.add_cells(made)
+        found |= made
+        away = [row for row, content in missing.items() if content not in made]
+        if away and side != THUMBNAIL_SIDE:
+            small = self.pictures(away, THUMBNAIL_SIDE)
+            found |= {contents[row]: each for row, each in zip(away, small, strict=True)}
+        return [found.get(contents[row], b"") for row in rows]
 
     def close(self) -> None:
-        """Write the pictures that were made."""
-        with self._guard:
-            self._write()
-            self._store.close()
-
-    def _write(self) -> None:
-        if self._fresh:
-            self._store.add_cells(self._fresh)
-            self._fresh = {}
+        """Close what the project remembers."""
+        self._store.close()
 
     def path(self, key: str) -> str:
         """Where the file of a picture is or was; empty for a row of a data set, below the archive for a member."""

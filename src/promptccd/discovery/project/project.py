@@ -8,8 +8,7 @@ import json
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,7 +43,9 @@ from promptccd.registry import (
 )
 
 if TYPE_CHECKING:
-    from promptccd.discovery.project.features import Features, Means
+    import numpy as np
+
+    from promptccd.discovery.project.features import Features
     from promptccd.discovery.stage_grouping import FoundGroups
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,6 @@ class Project:
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
         self._draw: Callable[[], tuple[str, int, int] | None] | None = None
-        self._means: Means | None = None
 
     @property
     def registry(self) -> CategoryRegistry:
@@ -119,7 +119,7 @@ class Project:
 
     # Corrections
 
-    @correction(category=Kind.CATEGORY, name=Kind.NAME)
+    @correction(Kind.CATEGORY, Kind.NAME)
     def rename(self, category: int, name: str) -> LogEntry:
         """Give a category a name that no other has.
 
@@ -130,24 +130,22 @@ class Project:
         """
         return self.edit(lambda: Rename(category, name))
 
-    @correction(categories=Kind.CATEGORIES, name=Kind.NAME)
+    @correction(Kind.CATEGORIES, Kind.NAME)
     def merge(self, categories: Sequence[int], name: str | None = None) -> LogEntry:
         """Say that several categories are one; the one with the least id survives."""
         return self.edit(lambda: Merge(categories, name))
 
-    @correction(images=Kind.IMAGES, to=Kind.CATEGORY_OR_NONE)
+    @correction(Kind.IMAGES, Kind.CATEGORY_OR_NONE)
     def move(self, images: Sequence[str], to: int | None) -> LogEntry:
         """Put images into a category, or with `None` into none."""
         return self.edit(lambda: self._move(images, to))
 
-    @correction(images=Kind.IMAGES, to=Kind.TARGETS)
+    @correction(Kind.IMAGES, Kind.TARGETS)
     def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
         """Put each image into the category that stands at its place in `to`, all in one step."""
-        return self.edit(
-            lambda: Sort(images, to, self.means().after_each(dict(zip(images, to, strict=False))))
-        )
+        return self.edit(lambda: Sort(images, to, self._means_after(dict(zip(images, to, strict=False)))))
 
-    @correction(images=Kind.IMAGES, name=Kind.NAME)
+    @correction(Kind.IMAGES, Kind.NAME)
     def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
         """Make images of any categories a category of their own.
 
@@ -156,16 +154,15 @@ class Project:
         """
 
         def make() -> Edit:
-            means = self.means()
-            if (mean := means.features.mean(images)) is None:
+            if (mean := self.features().mean(images)) is None:
                 raise RegistryError(
                     "None of these photographs has features here: run promptccd discover on them again."
                 )
-            return Gather(images, mean, means.after(images, None), name)
+            return Gather(images, mean, self._means_after(dict.fromkeys(images)), name)
 
         return self.edit(make)
 
-    @correction(category=Kind.CATEGORY, images=Kind.IMAGES, name=Kind.NAME)
+    @correction(Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
     def split(self, category: int, images: Sequence[str] | None = None, name: str | None = None) -> LogEntry:
         """Make images of a category one of their own; without any, where the features suggest it.
 
@@ -175,10 +172,10 @@ class Project:
         from promptccd.discovery.project import corrections
 
         return self.edit(
-            lambda: corrections.split(self.registry, self.means(needed=True), category, images, name)
+            lambda: corrections.split(self.registry, self.features(needed=True), category, images, name)
         )
 
-    @correction(category=Kind.CATEGORY, to_nearest=Kind.FLAG)
+    @correction(Kind.CATEGORY, Kind.FLAG)
     def dissolve(self, category: int, *, to_nearest: bool = True) -> LogEntry:
         """Say that a category is none.
 
@@ -193,7 +190,7 @@ class Project:
         rest = not self._store.is_stage
         return self.edit(
             lambda: corrections.dissolve(
-                self.registry, self.means(), category, to_nearest=to_nearest, rest_to_nearest=rest
+                self.registry, self.features(), category, to_nearest=to_nearest, rest_to_nearest=rest
             )
         )
 
@@ -234,7 +231,7 @@ class Project:
 
         return self.correct(act)
 
-    @correction(category=Kind.CATEGORY)
+    @correction(Kind.CATEGORY)
     def set_aside(self, category: int) -> LogEntry:
         """Say that the images of a category are nothing to find: it leaves the result, and what is like it comes to it.
 
@@ -242,29 +239,28 @@ class Project:
         """
         return self.edit(lambda: SetAside(category))
 
-    @correction(images=Kind.IMAGES)
+    @correction(Kind.IMAGES)
     def set_images_aside(self, images: Sequence[str]) -> LogEntry:
         """Say the same of single images; what is like them does not follow."""
 
         def make() -> Edit:
-            means = self.means()
-            _, features = means.features.of(images)
+            _, features = self.features().of(images)
             prototype = features[0].numpy() if len(features) else None
-            return SetImagesAside(images, prototype, means.after(images, None))
+            return SetImagesAside(images, prototype, self._means_after(dict.fromkeys(images)))
 
         return self.edit(make)
 
-    @correction(category=Kind.CATEGORY)
+    @correction(Kind.CATEGORY)
     def take_back(self, category: int) -> LogEntry:
         """Say that a category that was set aside is one after all."""
         return self.edit(lambda: TakeBack(category))
 
-    @correction(images=Kind.IMAGES)
+    @correction(Kind.IMAGES)
     def confirm(self, images: Sequence[str]) -> LogEntry:
         """Approve images, by their keys, where they are; later groupings leave them there."""
         return self.edit(lambda: Confirm(images))
 
-    @correction(first=Kind.IMAGE, second=Kind.IMAGE, same=Kind.FLAG)
+    @correction(Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
     def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
         """Say whether an image is of the category of another: it is put there, or kept out of there.
 
@@ -284,7 +280,7 @@ class Project:
 
         return self.edit(make)
 
-    @correction(images=Kind.IMAGES)
+    @correction(Kind.IMAGES)
     def forget(self, images: Sequence[str] | None = None) -> LogEntry:
         """Forget images with all that was said of them; by default those that are not where they were.
 
@@ -342,7 +338,7 @@ class Project:
             )
         return found
 
-    @correction(number=Kind.ENTRY)
+    @correction(Kind.ENTRY)
     def undo(self, number: int | None = None) -> LogEntry:
         """Take the newest correction back.
 
@@ -354,13 +350,13 @@ class Project:
         """
         return self.correct(lambda: self._latest(self.registry.newest, number) and self.registry.undo())
 
-    @correction(number=Kind.ENTRY)
+    @correction(Kind.ENTRY)
     def redo(self, number: int | None = None) -> LogEntry:
         """Do again what was undone last; arguments and errors are those of `undo`."""
         return self.correct(lambda: self._latest(self.registry.next_redo, number) and self.registry.redo())
 
     def _move(self, images: Sequence[str], to: int | None) -> Edit:
-        return Move(images, to, self.means().after(images, to))
+        return Move(images, to, self._means_after(dict.fromkeys(images, to)))
 
     def edit(self, make: Callable[[], Edit]) -> LogEntry:
         """Make the correction that `make` says once this project is up to date and nobody else writes to it."""
@@ -494,38 +490,19 @@ class Project:
                 return features_of(self.folder, self._features.keys, needed=True)
             return self._features
 
-    def means(self, *, needed: bool = False) -> "Means":
-        """Means of features of every category."""
-        from promptccd.discovery.project.features import Means
+    def _means_after(self, targets: Mapping[str, int | None]) -> dict[int, "np.ndarray"]:
+        from promptccd.discovery.project.features import means_after
 
-        features = self.features(needed=needed)
-        with self.still:
-            if self._means is None or self._means.features is not features:
-                self._means = Means(features, self.registry)
-            return self._means
-
-    def warm(self) -> None:
-        """Do now what the first correction would wait for: features are read, and means are computed."""
-        means = self.means()
-        with self.still:
-            active = [each.id for each in self.registry.active]
-        for identity in active:
-            with self.still:  # no image moves meanwhile
-                means.warm(identity)
-            time.sleep(1e-4)  # else this thread has the lock again before a correction that waits is awake
+        return means_after(self.registry, self.features(), targets)
 
     def _show(self, images: Sequence[str]) -> None:
         """Let the rows of features begin with these images, as a page shows them."""
-        self._shown, self._features, self._means = images, None, None
+        self._shown, self._features = images, None
 
     def _took(self, changes: Changes | None) -> None:
         """Bring what follows from the categories up to date; `None` if it is not known what changed."""
         if changes is None or changes.forgotten:
-            self._means = None
-            if self._features is not None and not self.registry.images.keys() <= set(self._features.keys):
-                self._features = None
-        elif self._means is not None:
-            self._means.take(changes)
+            self._features = None
 
 
 def now() -> str:

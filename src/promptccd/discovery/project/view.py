@@ -37,6 +37,7 @@ ASIDE = -2  # in place of the category, of images that are set aside
 # Bits of a photograph: a person put it there; it came with the newest stage; its file is not where it was.
 PINNED, NEWEST, AWAY = 1, 2, 4
 COVERS = 4  # pictures of a group in the list
+_FEW_GROUPS = 20  # for more, one sort of all photographs costs less than a search for each
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class Columns:
     """
 
     def __init__(self, registry: CategoryRegistry, keys: Sequence[str], here: np.ndarray):
-        count, self._here = len(keys), here
+        count, self._here, self._shown = len(keys), here, dict[int, Shown]()
         self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
-        self.flags, self._shown = np.empty(count, np.uint8), dict[int, Shown]()
-        self._read_all(registry, keys)
+        self.flags = np.empty(count, np.uint8)
+        self._read(registry, {key: row for row, key in enumerate(keys)})
         self._rows = self._rows_of_groups()
 
     def _rows_of_groups(self) -> dict[int, np.ndarray]:
@@ -76,19 +77,13 @@ class Columns:
         ids, starts = np.unique(self.group[order], return_index=True)
         return dict(zip(ids.tolist(), np.split(order, starts)[1:], strict=True))  # the first part is empty
 
-    def _read_all(self, registry: CategoryRegistry, keys: Sequence[str]) -> None:
-        found, *values = registry.columns()
-        row_of = {key: row for row, key in enumerate(keys)}
-        rows = np.array([row_of.get(key, -1) for key in found], np.int64)
-        self._set(registry, rows[rows >= 0], [column[rows >= 0] for column in values])
-
-    def _read(self, registry: CategoryRegistry, rows: np.ndarray, keys: Sequence[str]) -> None:
+    def _read(
+        self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Sequence[str] | None = None
+    ) -> None:
         found, *values = registry.columns(keys)
-        row_of = dict(zip(keys, rows.tolist(), strict=True))
-        self._set(registry, np.array([row_of[key] for key in found], np.int64), values)
-
-    def _set(self, registry: CategoryRegistry, rows: np.ndarray, values: Sequence[np.ndarray]) -> None:
-        stages, categories, confidences, pinned = values
+        rows = np.array([row_of.get(key, -1) for key in found], np.int64)
+        stages, categories, confidences, pinned = (column[rows >= 0] for column in values)
+        rows = rows[rows >= 0]
         aside = np.isin(categories, [each.id for each in registry.aside])
         self.group[rows] = np.where(aside, ASIDE, categories)
         self.sure[rows] = np.rint(255 * confidences)
@@ -103,18 +98,14 @@ class Columns:
         changed = sorted(keys, key=row_of.__getitem__)
         rows = np.array([row_of[key] for key in changed], dtype=np.int64)
         before = self.group[rows]
-        self._read(registry, rows, changed)
-        after = self.group[rows]
-        changed_groups = {*before.tolist(), *after.tolist()}
-        for identity in changed_groups:
+        self._read(registry, row_of, changed)
+        groups = {*before.tolist(), *self.group[rows].tolist()}
+        for identity in groups:
             self._shown.pop(identity, None)
-        if len(rows) * len(changed_groups) > len(self.group):  # one sort of all costs less
+        if len(groups) > _FEW_GROUPS:
             self._rows = self._rows_of_groups()
-            return rows
-        for identity in changed_groups:
-            stay = self._rows.get(identity, rows[:0])
-            came = rows[(after == identity) & (before != identity)]
-            self._rows[identity] = np.sort(np.append(stay[self.group[stay] == identity], came), kind="stable")
+        else:
+            self._rows |= {each: np.flatnonzero(self.group == each) for each in groups}
         return rows
 
     def shown(self, identity: int) -> Shown:
@@ -167,7 +158,6 @@ class ProjectView(Project):
         self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
         self._right: tuple[object, dict[str, Any]] = (None, {})  # what was said last, and in which state
         self._telling = threading.Lock()  # every open window asks, and one answer is for all
-        self._news: set[int] | None = None  # rows that changed since an answer was begun
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
@@ -179,21 +169,20 @@ class ProjectView(Project):
     def _took(self, changes: Changes | None) -> None:
         """Bring what is shown up to date; without knowing what changed, all of it."""
         super()._took(changes)
-        # Some images were forgotten, or are remembered again.
         if changes is None or changes.forgotten:
-            self._columns, self._near, self._news = None, ([], ({}, [])), None
+            self._columns, self._near = None, ([], ({}, []))
             if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
         elif self._columns is not None:
-            images = set(changes.images)
-            for identity in changes.turned:
-                images.update(self.registry.members_of(identity))
-            rows = self._columns.take(self.registry, images & self.photos.rows.keys(), self.photos.rows)
-            if self._news is not None:
-                self._news.update(rows.tolist())
-        else:
-            self._news = None
+            self._columns.take(self.registry, self._changed(changes), self.photos.rows)
+
+    def _changed(self, changes: Changes) -> set[str]:
+        """Photographs that look different in a window."""
+        images = set(changes.images)
+        for identity in changes.turned:
+            images.update(self.registry.members_of(identity))
+        return images & self.photos.rows.keys()
 
     def columns(self) -> Columns:
         """The group of every photograph, and how sure it is."""
@@ -408,17 +397,15 @@ class ProjectView(Project):
         if self.locked:
             raise DiskError(self.locked)
         with self.still:
-            base, columns = self.refresh(), self.columns()
-            self._news = set()
-            try:
-                act()
-                rows = None if self._news is None else np.array(sorted(self._news), dtype=np.int64)
-            finally:
-                self._news = None
+            base, columns, store = self.refresh(), self.columns(), self.registry.store
+            revision = store.revision
+            act()
+            changes = store.changes_since(revision)
             answer = {**self._summary(self.refresh()), "base": base, "changed": None}
-            if rows is not None:
+            if changes is not None and not changes.forgotten:
+                rows = sorted(self.photos.rows[key] for key in self._changed(changes))
                 values = {name: getattr(columns, name)[rows].tolist() for name in ("group", "sure", "flags")}
-                answer["changed"] = {"rows": rows.tolist(), **values}
+                answer["changed"] = {"rows": rows, **values}
             return answer
 
     def regrouped(self, num_categories: int) -> dict[str, Any]:
