@@ -226,12 +226,9 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
     if source is None:
         values |= {"cuts": split.cuts or None, "split_rule": split.rule}
     else:
-        parameters, known = (
-            inspect.signature(StageStream.from_dataset).parameters,
-            DataArguments.__dataclass_fields__,
-        )
-        given = {name: value for name, value in source.options.items() if name in known}
-        values |= {name: value for name, value in given.items() if value != parameters[name].default}
+        usual = inspect.signature(StageStream.from_dataset).parameters
+        given = {name: value for name, value in source.options.items() if value != usual[name].default}
+        values |= {name: given[name] for name in given.keys() & DataArguments.__dataclass_fields__}
         if isinstance(source.dataset, str):
             values["dataset"] = source.dataset
     for name in {"unlabelled", "labels"} & values.keys():

@@ -332,26 +332,6 @@ def test_bf16_is_the_precision_from_end_to_end(recipe_values: Values, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_model_without_prompts_trains_by_the_same_loop(quick_values: Values, tmp_path: Path) -> None:
-    from promptccd import GCDModel
-    from promptccd.runs import load_model
-
-    score = train_run(changed(quick_values, "model", variant="promptccd-gcd"))
-    assert len(score.stages) == 3
-    assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
-
-
-@pytest.mark.slow
-def test_a_tracker_hears_of_every_epoch(quick_values: Values, tmp_path: Path) -> None:
-    train_run(changed(quick_values, "training", report_to="tensorboard"))
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(next((tmp_path / "run" / "logs").rglob("events*")).parent))
-    events.Reload()
-    assert len(events.Scalars("stage1/loss")) == 2
-
-
-@pytest.mark.slow
 def test_the_discovery_learning_rate_acts_from_stage_1_on(recipe_values: Values, tmp_path: Path) -> None:
     for name, rate in (("same", None), ("own", 0.001)):
         folder = str(tmp_path / name)
