@@ -44,12 +44,11 @@ SCREENS: dict[str, tuple[str, Callable[["Page"], None]]] = {
 }
 
 
-def shoot(out: Path, scheme: str = "light") -> None:
+def shoot(out: Path) -> None:
     """Write every screen as a JPEG of 1280 x 600 pixels into a folder.
 
     Args:
         out: the folder.
-        scheme: ``light`` or ``dark``.
     """
     from playwright.sync_api import sync_playwright
 
@@ -58,14 +57,14 @@ def shoot(out: Path, scheme: str = "light") -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         groups = Path(folder, "groups")
         found = discover(DiscoverySession.open("photographs", precision="fp32"), PHOTOS, groups)
-        group_of = {row.file: row.category for row in found.rows}
+        group_of = {row.file: row.category for row in found.rows if row.category is not None}
         project = Project(groups)
         for number, name in NAMES.items():
             project.rename(group_of[f"photo-{number:02d}.jpg"], name)
         opened = OpenPage(groups)
         opened.start()
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 600}, color_scheme=scheme)
+        page = browser.new_page(viewport={"width": 1280, "height": 600})
         page.goto(opened.url)
         for name, (place, then) in SCREENS.items():
             page.goto(
