@@ -326,8 +326,10 @@ def test_a_closed_file_is_whole_without_its_log(
     for name in ("owl", "newt", "wren"):
         registry.edit(Rename(4, name))
     assert (registry.store.one("pragma journal_mode") == "wal") == locks_reach
-    with_log = Path(shutil.copytree(path.parent, path.parent.with_name("copy"))) / path.name
-    assert CategoryRegistry.open(with_log).state_hash() == registry.state_hash()
+    (folder := path.parent / "copy").mkdir()
+    for each in path.parent.glob(f"{path.name}*"):
+        shutil.copy(each, folder)
+    assert CategoryRegistry.open(folder / path.name).state_hash() == registry.state_hash()
     state = registry.state_hash()
     del registry
     gc.collect()
