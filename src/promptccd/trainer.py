@@ -211,7 +211,7 @@ class CategoryDiscoveryTrainer:
         """Write the backbone of the given model into the run, or make sure that it is the one stored there."""
         backbone, place = self._given.backbone, self.run.backbone
         if not trusted(place):
-            write_directory(place, backbone.save_pretrained, needed=backbone.get_memory_footprint())
+            write_directory(place, backbone.save_pretrained)
         elif not _is_stored_in(self._given, place):
             raise RunError(
                 f"The run in {self.run.path} was begun with another backbone than this model has: load the model from "
@@ -226,12 +226,9 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
     if source is None:
         values |= {"cuts": split.cuts or None, "split_rule": split.rule}
     else:
-        parameters, known = (
-            inspect.signature(StageStream.from_dataset).parameters,
-            DataArguments.__dataclass_fields__,
-        )
-        given = {name: value for name, value in source.options.items() if name in known}
-        values |= {name: value for name, value in given.items() if value != parameters[name].default}
+        usual = inspect.signature(StageStream.from_dataset).parameters
+        given = {name: value for name, value in source.options.items() if value != usual[name].default}
+        values |= {name: given[name] for name in given.keys() & DataArguments.__dataclass_fields__}
         if isinstance(source.dataset, str):
             values["dataset"] = source.dataset
     for name in {"unlabelled", "labels"} & values.keys():

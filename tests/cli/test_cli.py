@@ -156,43 +156,6 @@ def test_predictions_are_those_of_training_for_every_image(
     assert json.loads(elsewhere.stdout) == json.loads(out)  # confidences and distances too, to the last digit
 
 
-@pytest.mark.fault(55)
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"training": {"epoch": 3}}, "Unknown field of section 'training' 'epoch'. Did you mean 'epochs'?"),
-        ({"trainer": {}}, "Unknown section 'trainer'. Did you mean 'training'?"),
-        ({"training": {"epochs": 2.5}}, "Wrong type for training.epochs: expected int, got 2.5 (float)"),
-        ({"training": {"learning_rate": "fast"}}, "expected float, got 'fast' (str)"),
-        ({"training": {"mixed_precision": "fp8"}}, "expected auto | no | bf16, got 'fp8'"),
-        ({"training": {"epochs": 0}}, "Expected epochs >= 1, got 0"),
-        ({"training": {"batch_size": 1}}, "Expected batch_size >= 2, got 1"),
-        ({"views": {"image_size": "big"}}, "Wrong type for views.image_size: expected int"),
-        ({"model": {"backbone": "./nothing"}}, "backbone './nothing'"),
-        ({"model": {"variant": "promptccd-x"}}, "| promptccd | promptccd-b"),
-        ({"data": {"dataset": "./nothing"}}, "Nothing is at './nothing'"),
-        ({"data": {"label_column": "kind"}}, "No label column 'kind'; the columns are ['image', 'label']"),
-        ({"data": {"image_column": "photo"}}, "No image column 'photo'"),
-        ({"data": {"class_blocks": [2, 2]}}, "sum to 4, but the data set has 5 categories"),
-        ({"data": {"class_blocks": [5]}}, "at least two sizes"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_mistakes_end_in_one_line(
-    recipe_values: Values, tmp_path: Path, capsys, change: Values, said: str
-) -> None:
-    for section, fields in change.items():
-        recipe_values.setdefault(section, {}).update(fields)
-    path = tmp_path / "recipe.yaml"
-    path.write_text(json.dumps(recipe_values))
-    code, out, err = run(capsys, "train", "--config", path)
-    assert code == 2
-    assert out == ""
-    (line,) = [line for line in err.splitlines() if line.startswith("promptccd:")]
-    assert said in line
-    assert "Traceback" not in err
-
-
 @pytest.mark.slow
 @pytest.mark.fault(29)
 @pytest.mark.parametrize(
@@ -276,51 +239,6 @@ def test_words_and_numbers_of_the_command_line(given: list, section: str, name: 
 
     parsed = recipe_from(parse(["train", *given]))
     assert getattr(getattr(parsed, section), name) == value
-
-
-def test_no_in_a_file_is_a_word(tmp_path: Path) -> None:
-    from promptccd.training.recipe import Recipe
-
-    path = tmp_path / "r.yaml"
-    path.write_text("training: {mixed_precision: no}\nmodel: {prompts_at_test: True}\n")
-    recipe = Recipe.from_yaml(path)
-    assert recipe.training.mixed_precision == "no"
-    assert recipe.model.options == {"prompts_at_test": True}
-
-
-def test_yaml_numbers_without_a_dot_are_numbers(tmp_path: Path) -> None:
-    from promptccd.training.recipe import Recipe
-
-    path = tmp_path / "r.yaml"
-    path.write_text("training:\n  learning_rate: 1e-4\n  weight_decay: 0\n  epochs: 3\n")
-    training = Recipe.from_yaml(path).training
-    assert (training.learning_rate, training.weight_decay, training.epochs) == (1e-4, 0.0, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.fault(39)
-@pytest.mark.parametrize(
-    "content",
-    [
-        "training: [1, 2",
-        "- a\n- b\n",
-        "!!python/object/apply:os.system ['touch pwned']",
-        "training: !!python/object/new:os.system ['touch pwned']",
-        "training: {seed: !!python/name:os.system }",
-        "training: &a [*a]",
-        "training: " + "[" * 5000,
-        "training: " + "[" * 50 + "]" * 50,
-    ],
-)
-def test_yaml_that_is_no_recipe_is_one_line(content: str, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "r.yaml"
-    path.write_text(content)
-    code, _, err = run(capsys, "train", "--config", path)
-    assert code == 2
-    assert err.count("\n") == 1
-    assert len(err) < 2000
-    assert not (tmp_path / "pwned").exists()
 
 
 @pytest.mark.slow

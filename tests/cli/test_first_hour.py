@@ -1,6 +1,7 @@
 """The first words of somebody new, and what they are told."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -141,6 +142,18 @@ def test_every_command_of_a_page_has_its_mistakes(page: Path) -> None:
 def test_commands_within_sentences_parse(page: Path) -> None:
     for command in said_in_text(page):
         assert_parses(command)
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("page", OTHER_PAGES, ids=lambda page: page.stem)
+def test_commands_of_other_pages_parse(page: Path) -> None:
+    """Of the pages that no test runs as a whole."""
+    for command in commands_of(page):
+        if command.startswith("promptccd ") and not re.search(r"\.\.\.|--plugin", command):
+            words = (
+                command.split(" '>' ")[0].split(" '|' ")[0].replace("{,-gcd}", "").replace("{,-gcd,-pp}", "")
+            )
+            assert_parses(words)
 
 
 def test_no_row_is_of_a_command_that_is_on_no_page() -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from promptccd.cli.options import MOST_DIGITS, show
+from promptccd.cli.options import MOST_DIGITS, command, show
 from promptccd.cli.tables import table
 from promptccd.discovery.options import PAGE, TABLE
 from promptccd.errors import RegistryError
@@ -77,9 +77,9 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
     )
     listed = [f"  {name} {each.form}\n      {each.text}" for name, each in actions.items()]
     categories.epilog = "\n".join(["actions:", *listed, "", _ARGUMENTS])
-    categories.set_defaults(run=categories_command, needs=("promptccd.discovery.project.project",))
 
 
+@command(("promptccd.discovery.project.project",), _declare_categories)
 def categories_command(options: argparse.Namespace) -> None:
     """``promptccd categories``."""
     from promptccd.discovery.project import Command, Project

@@ -17,6 +17,8 @@ from promptccd.cli.options import (
     MOST_WORKERS,
     PLUGIN,
     Arguments,
+    Parser,
+    command,
     declare,
     limits_of,
     show,
@@ -74,13 +76,11 @@ _SPREAD: Arguments = DEVICE | {  # of which one may be given
 }  # fmt: skip
 
 
-def _declare_discover(discover: argparse.ArgumentParser) -> None:
-    declare(discover, _DISCOVER)
+def _spread(discover: Parser) -> None:
     declare(discover.add_mutually_exclusive_group(), _SPREAD)
-    declare(discover, DECODING, PLUGIN, MODEL_LIMIT)
-    discover.set_defaults(run=discover_command, needs=("promptccd.discovery.discover",))
 
 
+@command(("promptccd.discovery.discover",), _DISCOVER, _spread, DECODING, PLUGIN, MODEL_LIMIT)
 def discover_command(options: argparse.Namespace) -> None:
     """``promptccd discover``."""
     from promptccd.training.progress import StopRequest
@@ -218,15 +218,14 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
     return "\n".join(lines)
 
 
-def _declare_export(export: argparse.ArgumentParser) -> None:
-    export.add_argument("project", metavar="FOUND", help="the --out of promptccd discover or open")
-    export.add_argument("formats", nargs="+", choices=FORMATS, metavar="FORMAT", help=titles())
-    export.add_argument(
-        "--to", metavar="DIR", help="folder in which each format gets a folder (default: FOUND)"
-    )
-    export.set_defaults(run=export_command, needs=("promptccd.discovery.exports.formats",))
+_EXPORT: Arguments = {
+    "project": dict(metavar="FOUND", help="the --out of promptccd discover or open"),
+    "formats": dict(metavar="FORMAT", nargs="+", choices=FORMATS, help=titles()),
+    "--to": dict(metavar="DIR", help="folder in which each format gets a folder (default: FOUND)"),
+}
 
 
+@command(("promptccd.discovery.exports.formats",), _EXPORT)
 def export_command(options: argparse.Namespace) -> None:
     """``promptccd export``."""
     found = discovery.export_project(options.project, options.formats, options.to)

@@ -23,9 +23,9 @@ from promptccd.cli.logs import log_to_stderr
 from promptccd.errors import DiskError
 
 if TYPE_CHECKING:
-    from promptccd.cli.options import Parser
+    from promptccd.cli.options import Command, Parser
 
-# The description of every command, by the module that declares it in a function `_declare_NAME`. Only the module of the
+# The description of every command, by the module that has it as `NAME_command`. Only the module of the
 # typed command is imported, and what the command needs only after its words were read: help waits for no torch.
 COMMANDS = {
     "training_commands": {
@@ -74,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     make_printable(sys.stdout, sys.stderr)
     try:
         options = parse(words)
-        if getattr(options, "needs", ()):
+        if options.command.needs:
             _require_place()
         # The imports take seconds, in which a signal ends the process at once.
-        for module in getattr(options, "needs", ()):
+        for module in options.command.needs:
             import_module(module)
         for place in getattr(options, "plugin", ()):
             import_module("promptccd.methods").load_plugin(place)
@@ -111,14 +111,14 @@ def _require_place() -> None:
 def _run(options: Any) -> None:
     try:
         log_to_stderr()
-        options.run(options)
+        options.command.run(options)
     finally:
         if sys.stdout is not None:
             sys.stdout.flush()  # notices here, and not when the interpreter leaves, that the reader went away
 
 
 def parse(words: Sequence[str]) -> Any:
-    """The options of the typed command, with ``run``; if help or the version is asked for, prints it and exits."""
+    """The options of the typed command, with the `Command`; help and the version are printed, and it exits."""
     name = words[0] if words else ""
     if (typed := command_parser(name, shows_all="--help-all" in words)) is not None:
         return typed.parse_args(words[1:])
@@ -149,7 +149,9 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
             parser = Parser(prog=f"promptccd {name}", description=commands[name], shows_all=shows_all)
             parser.add_argument("--json", action="store_true", help="JSON instead of a table")
             parser.add_argument("--debug", action="store_true", help="traceback of an error")
-            getattr(import_module(f"promptccd.cli.{module}"), f"_declare_{name}")(parser)
+            command: Command = getattr(import_module(f"promptccd.cli.{module}"), f"{name}_command")
+            command.declare(parser)
+            parser.set_defaults(command=command)
             return parser
     return None
 

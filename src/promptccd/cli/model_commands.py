@@ -13,7 +13,7 @@ from promptccd.cli.options import (
     PLUGIN,
     PUSH_TARGET,
     Arguments,
-    declare,
+    command,
     limits_of,
     show,
     whole_number,
@@ -63,31 +63,7 @@ _VERIFY: Arguments = {
 }  # fmt: skip
 
 
-def _declare_explain(explain: argparse.ArgumentParser) -> None:
-    declare(explain, _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
-    explain.set_defaults(run=explain_command, needs=("promptccd.runs.explain",))
-
-
-def _declare_predict(predict: argparse.ArgumentParser) -> None:
-    declare(predict, _MODEL, _PREDICT, DEVICE, PLUGIN, DECODING, MODEL_LIMIT)
-    predict.set_defaults(run=predict_command, needs=("promptccd.runs.predict",))
-
-
-def _declare_push(push: argparse.ArgumentParser) -> None:
-    declare(push, _PUSH, PUSH_TARGET, PLUGIN)
-    push.set_defaults(run=push_command, needs=("promptccd.hub.push", "promptccd.hub.space"))
-
-
-def _declare_space(space: argparse.ArgumentParser) -> None:
-    declare(space, _SPACE, PLUGIN)
-    space.set_defaults(run=space_command, needs=("promptccd.hub.space",))
-
-
-def _declare_verify(verify_: argparse.ArgumentParser) -> None:
-    declare(verify_, _VERIFY, PLUGIN)
-    verify_.set_defaults(run=verify_command, needs=("promptccd.hub.verify",))
-
-
+@command(("promptccd.runs.explain",), _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
     from promptccd.training.devices import device_named, placed
@@ -102,6 +78,7 @@ def explain_command(options: argparse.Namespace) -> None:
     logger.info("Written: %s", ", ".join(str(path) for path in paths))
 
 
+@command(("promptccd.runs.predict",), _MODEL, _PREDICT, DEVICE, PLUGIN, DECODING, MODEL_LIMIT)
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
     from promptccd.training.devices import device_named, placed
@@ -136,6 +113,7 @@ def predict_command(options: argparse.Namespace) -> None:
     logger.info("Files: %d, %d assigned, %d skipped.", sum(counted), *counted)
 
 
+@command(("promptccd.hub.push", "promptccd.hub.space"), _PUSH, PUSH_TARGET, PLUGIN)
 def push_command(options: argparse.Namespace) -> None:
     """``promptccd push``."""
     if (options.run_folder is None) == (options.metric is None):
@@ -178,6 +156,7 @@ def _sent(pushed: "hub.PushedRepository", options: argparse.Namespace) -> str:
     return f"{verb} {len(pushed.sent)} file{'s' * (len(pushed.sent) != 1)}, {pushed.num_bytes / 1e6:.1f} MB{request}"
 
 
+@command(("promptccd.hub.space",), _SPACE, PLUGIN)
 def space_command(options: argparse.Namespace) -> None:
     """``promptccd space``."""
     pushed = hub.push_space(options.repo, options.model, private=options.private, dry_run=options.dry_run)
@@ -187,6 +166,7 @@ def space_command(options: argparse.Namespace) -> None:
     show(options, asdict(pushed), lambda: "\n".join(lines))
 
 
+@command(("promptccd.hub.verify",), _VERIFY, PLUGIN)
 def verify_command(options: argparse.Namespace) -> None:
     """``promptccd verify``: exit code 1 if anything disagrees."""
     checks = hub.verify(options.place, recompute=not options.quick, dataset=options.dataset)

@@ -4,7 +4,8 @@ import argparse
 import difflib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from promptccd.errors import ConfigurationError
@@ -134,6 +135,7 @@ class _StoreOnce(argparse.Action):
 
 # Arguments of a command by name, each with what `add_argument` takes.
 Arguments = dict[str, dict[str, Any]]
+Part = Arguments | Callable[[Parser], None]
 
 DEVICE: Arguments = {
     "--device": dict(help="device, such as cpu or cuda:0 (default: a GPU if there is one)"),
@@ -167,9 +169,37 @@ DECODING: Arguments = {  # of a person's own images
 }  # fmt: skip
 
 
-def declare(parser: argparse._ActionsContainer, *tables: Arguments) -> None:
-    """Add the arguments of tables to a command."""
-    for name, given in ((name, given) for table in tables for name, given in table.items()):
+@dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+        run: runs it with the typed options.
+        needs: modules that are imported once the typed words are read, so that help need not wait for them.
+        parts: its arguments.
+    """
+
+    run: Callable[[argparse.Namespace], None]
+    needs: Sequence[str]
+    parts: Sequence[Part]
+
+    def declare(self, parser: Parser) -> None:
+        """Declare the arguments."""
+        for part in self.parts:
+            if callable(part):
+                part(parser)
+            else:
+                declare(parser, part)
+
+
+def command(needs: Sequence[str], *parts: Part) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """Make a function a command with arguments from tables, or from functions that get the parser."""
+    return lambda run: Command(run, needs, parts)
+
+
+def declare(parser: argparse._ActionsContainer, table: Arguments) -> None:
+    """Add the arguments of a table."""
+    for name, given in table.items():
         parser.add_argument(name, **given)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from promptccd import runs
 from promptccd.cli.logs import hide_bars
-from promptccd.cli.options import DECODING, Arguments, declare, limits_of, whole_number
+from promptccd.cli.options import DECODING, Arguments, command, limits_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import page as pages
 from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at, one_line
@@ -47,16 +47,7 @@ _SERVER: Arguments = {
 }
 
 
-def _declare_open(opened: argparse.ArgumentParser) -> None:
-    declare(opened, _OPEN, DECODING, _SERVER)
-    opened.set_defaults(run=open_command, needs=("promptccd.discovery.page.server",))
-
-
-def _declare_demo(demo: argparse.ArgumentParser) -> None:
-    declare(demo, _DEMO, _SERVER)
-    demo.set_defaults(run=demo_command, needs=("promptccd.discovery.discover",))
-
-
+@command(("promptccd.discovery.page.server",), _OPEN, DECODING, _SERVER)
 def open_command(options: argparse.Namespace) -> None:
     """``promptccd open``; ends with Ctrl-C."""
     from promptccd.discovery.project.record import has_categories
@@ -149,6 +140,7 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
         logger.info("%s: %d; %s.", OUTSIDE, found.report.skipped_reasons[OUTSIDE], FOLLOWED)
 
 
+@command(("promptccd.discovery.discover",), _DEMO, _SERVER)
 def demo_command(options: argparse.Namespace) -> None:
     """``promptccd demo``; ends with Ctrl-C."""
     try:

@@ -150,7 +150,7 @@ _WHAT: Arguments = {
 
 def add_what(parser: Parser) -> None:
     """Add the options that name a recipe, or a person's own images to make one for."""
-    declare(parser, _WHAT, PLUGIN)
+    declare(parser, _WHAT | PLUGIN)
     add_recipe_options(parser)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import data, hub, runs
-from promptccd.cli.options import PUSH_TARGET, Arguments, Parser, declare, show
+from promptccd.cli.options import PUSH_TARGET, Arguments, command, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.disk import readable_size
@@ -37,33 +37,7 @@ _RECIPES: Arguments = {
 }  # fmt: skip
 
 
-def _declare_train(train: Parser) -> None:
-    add_what(train)
-    train.set_defaults(run=train_command, needs=("promptccd.trainer",))
-
-
-def _declare_split(split: Parser) -> None:
-    declare(split, _SPLIT, PUSH_TARGET)
-    add_what(split)
-    split.set_defaults(run=split_command, needs=("promptccd.runs.train", "promptccd.hub.stages"))
-
-
-def _declare_data(parser: Parser) -> None:
-    declare(parser, _DATA)
-    add_what(parser)
-    parser.set_defaults(run=data_command, needs=("promptccd.runs.train", "promptccd.data.cached"))
-
-
-def _declare_parameters(parameters: Parser) -> None:
-    add_what(parameters)
-    parameters.set_defaults(run=parameters_command, needs=("promptccd.runs.start",))
-
-
-def _declare_recipes(recipes: Parser) -> None:
-    declare(recipes, _RECIPES)
-    recipes.set_defaults(run=recipes_command)
-
-
+@command(("promptccd.trainer",), add_what)
 def train_command(options: argparse.Namespace) -> None:
     """``promptccd train``; only the first of several processes prints, except for errors."""
     from promptccd.trainer import train_recipe
@@ -89,6 +63,7 @@ def _be_silent() -> None:
     disable_bars_of_datasets()
 
 
+@command(("promptccd.runs.train", "promptccd.hub.stages"), _SPLIT, PUSH_TARGET, add_what)
 def split_command(options: argparse.Namespace) -> None:
     """``promptccd split``."""
     recipe = recipe_from(options, needs_images=True)
@@ -137,6 +112,7 @@ def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
     )
 
 
+@command(("promptccd.runs.train", "promptccd.data.cached"), _DATA, add_what)
 def data_command(options: argparse.Namespace) -> None:
     """``promptccd data cache``."""
     from promptccd.data.cached import ImageCache
@@ -155,12 +131,14 @@ def data_command(options: argparse.Namespace) -> None:
     )
 
 
+@command(("promptccd.runs.start",), add_what)
 def parameters_command(options: argparse.Namespace) -> None:
     """``promptccd parameters``."""
     counts = runs.count_parameters(recipe_from(options))
     show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
 
 
+@command((), _RECIPES)
 def recipes_command(options: argparse.Namespace) -> None:
     """``promptccd recipes``: the recipes with a word in their name, or else the methods and data sets."""
     folder = recipe_folder()

@@ -102,11 +102,8 @@ def train_run(
         PromptCCDError: the message names the cause and what to do; what was saved stays.
     """
     require_callbacks(callbacks)
-    own_processes, run, training = (
-        accelerator is None,
-        RunDirectory(recipe.training.output_dir),
-        recipe.training,
-    )
+    training, own_processes = recipe.training, accelerator is None
+    run = RunDirectory(training.output_dir)
     if training.mixed_precision == "auto" and run.begun:
         training = replace(training, mixed_precision=run.recipe.training.mixed_precision)
     accelerator = accelerator or accelerator_for(training)
@@ -239,15 +236,11 @@ class _Training:
 
     def _train_missing(self, finished: Sequence[int]) -> None:
         seen: dict[bytes, Original] = {}  # first image of every pixel digest
-        cache, conflicts = (
-            ImageCache.at(self.arguments.image_cache, self.recipe.views),
-            self.recipe.data.conflicts,
-        )
+        cache, progress = ImageCache.at(self.arguments.image_cache, self.recipe.views), self.stop.progress
+        workers, conflicts = self.arguments.num_workers, self.recipe.data.conflicts
         for stage in self.stages:
-            self.started, workers = time.monotonic(), self.arguments.num_workers
-            images = StageImages.read(
-                stage, workers, self.stop.progress, cache, seen=seen, conflicting=conflicts
-            )
+            self.started = time.monotonic()
+            images = StageImages.read(stage, workers, progress, cache, seen=seen, conflicting=conflicts)
             self.images.append(images)
             if stage.index in finished:
                 continue
