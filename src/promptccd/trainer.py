@@ -211,7 +211,7 @@ class CategoryDiscoveryTrainer:
         """Write the backbone of the given model into the run, or make sure that it is the one stored there."""
         backbone, place = self._given.backbone, self.run.backbone
         if not trusted(place):
-            write_directory(place, backbone.save_pretrained, needed=backbone.get_memory_footprint())
+            write_directory(place, backbone.save_pretrained)
         elif not _is_stored_in(self._given, place):
             raise RunError(
                 f"The run in {self.run.path} was begun with another backbone than this model has: load the model from "

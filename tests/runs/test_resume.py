@@ -406,7 +406,7 @@ def test_a_full_disk_ends_a_run_in_one_line(
     )
     result = run_process([sys.executable, "-c", limited, "train", "--config", str(recipe)])
     assert result.returncode == 3, result.stderr
-    said = rf"promptccd: Could not write {run}/stage3: more than 0\.[1-9] MB needed, \d+\.\d MB free \(.*\)"
+    said = rf"promptccd: Could not write {run}/stage3: more than [.\d]+ [kM]B needed, \d+\.\d MB free \(.*\)"
     assert re.search(said, result.stderr.splitlines()[-1])
     assert "Traceback" not in result.stderr
     assert not [path for path in run.rglob("*") if path.name.startswith(".tmp-")]

@@ -472,7 +472,7 @@ def ensure_backbone(
     backbone = pretrain_backbone(
         pixels, config, recipe.pretraining, seed=recipe.training.seed, progress=progress
     )
-    write_directory(run.backbone, backbone.save_pretrained, needed=backbone.get_memory_footprint())
+    write_directory(run.backbone, backbone.save_pretrained)
 
 
 @dataclass(frozen=True)
