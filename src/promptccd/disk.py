@@ -45,13 +45,7 @@ _OF_DISK = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, 
 FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")
 
 
-def write_directory(
-    path: Path,
-    fill: Callable[[Path], None],
-    *,
-    replace: bool = False,
-    needed: int = 0,
-) -> None:
+def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool = False) -> None:
     """Create a directory atomically.
 
     Args:
@@ -59,7 +53,6 @@ def write_directory(
         fill: writes the files into the folder it is given.
         replace: replace an existing directory. `remove_leftovers` restores the old one if a process is killed between
             the two renames.
-        needed: estimated bytes, for the message when the disk is full.
 
     Raises:
         DiskError: the disk is full or cannot be written to; nothing is left behind.
@@ -71,14 +64,16 @@ def write_directory(
         staging.mkdir()
         fill(staging)
         _complete(staging)
-        _put_in_place(staging, path, replace)
+        if replace and path.exists():
+            _replace(path, staging)
+        else:
+            _put_in_place(staging, path)
         systems.flush(path.parent)
     except Exception as error:
         # safetensors has an error of its own around the system's: "I/O error: No space left on device (os error 28)"
-        is_safetensors = "os error" in str(error)
-        if not is_safetensors and not (isinstance(error, OSError) and error.errno in _OF_DISK):
+        if "os error" not in str(error) and not (isinstance(error, OSError) and error.errno in _OF_DISK):
             raise
-        least = max(needed, sum(file.stat().st_size for file in _files(staging)))
+        least = sum(file.stat().st_size for file in _files(staging))
         shutil.rmtree(staging, ignore_errors=True)
         if getattr(error, "errno", None) == errno.ENOSPC or "os error 28)" in str(error):
             least = max(least, _free(path))  # the free space was not enough
@@ -225,11 +220,7 @@ def links_in(folder: Path) -> list[str]:
 
 
 def require_no_links(folder: Path) -> None:
-    """Make sure that a folder is no link and holds none, before it is copied or sent.
-
-    Raises:
-        RunError: it is a link, or holds some.
-    """
+    """Raise a `RunError` if a folder is a link or holds some, before it is copied or sent."""
     linked = [folder.name] if systems.is_link(folder) else links_in(folder)
     if linked:
         raise RunError(
@@ -256,11 +247,7 @@ def require_space(folder: Path, needed: int, what: str) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Make sure before long work that a folder, which need not exist, can be written; nothing of it is left.
-
-    Raises:
-        DiskError: it cannot be.
-    """
+    """Raise a `DiskError` before long work if a folder, which need not exist, cannot be written; nothing is left."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     try:  # rights alone tell less than the disk itself
         (tried := temporary(there / "tried")).mkdir()
@@ -405,19 +392,20 @@ def _complete(staging: Path) -> None:
         systems.flush(folder)
 
 
-def _put_in_place(staging: Path, path: Path, replace: bool) -> None:
-    if not replace or not path.exists():
-        try:
-            systems.rename(staging, path)
-        except OSError as error:
-            # Where locks do not reach other computers, one of them may have written the same.
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
-                raise
-            if _computed(path) != _computed(staging):
-                raise RunError(
-                    f"Another process wrote {path} with other content. Give one of them another folder."
-                ) from error
-        return
+def _put_in_place(staging: Path, path: Path) -> None:
+    try:
+        systems.rename(staging, path)
+    except OSError as error:
+        # Where locks do not reach other computers, one of them may have written the same.
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
+            raise
+        if _computed(path) != _computed(staging):
+            raise RunError(
+                f"Another process wrote {path} with other content. Give one of them another folder."
+            ) from error
+
+
+def _replace(path: Path, staging: Path) -> None:
     aside = path.with_name(f"{REPLACED}{path.name}")
     remove(aside)
     systems.rename(path, aside)
@@ -439,11 +427,10 @@ def _sums(path: Path) -> dict[str, Any] | None:
     """Checksums by file and the format, `None` if they cannot be read."""
     if not (path / CHECKSUMS).is_file() or (path / CHECKSUMS).stat().st_size > _LARGEST_SUMS:
         return None
-    try:
+    with contextlib.suppress(OSError, ValueError):
         values = parsed_json((path / CHECKSUMS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None
+        return values if isinstance(values, dict) else None
+    return None
 
 
 def recorded_sum(file: Path) -> Any:

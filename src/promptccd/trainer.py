@@ -211,7 +211,7 @@ class CategoryDiscoveryTrainer:
         """Write the backbone of the given model into the run, or make sure that it is the one stored there."""
         backbone, place = self._given.backbone, self.run.backbone
         if not trusted(place):
-            write_directory(place, backbone.save_pretrained, needed=backbone.get_memory_footprint())
+            write_directory(place, backbone.save_pretrained)
         elif not _is_stored_in(self._given, place):
             raise RunError(
                 f"The run in {self.run.path} was begun with another backbone than this model has: load the model from "
@@ -226,12 +226,9 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
     if source is None:
         values |= {"cuts": split.cuts or None, "split_rule": split.rule}
     else:
-        parameters, known = (
-            inspect.signature(StageStream.from_dataset).parameters,
-            DataArguments.__dataclass_fields__,
-        )
-        given = {name: value for name, value in source.options.items() if name in known}
-        values |= {name: value for name, value in given.items() if value != parameters[name].default}
+        usual = inspect.signature(StageStream.from_dataset).parameters
+        given = {name: value for name, value in source.options.items() if value != usual[name].default}
+        values |= {name: given[name] for name in given.keys() & DataArguments.__dataclass_fields__}
         if isinstance(source.dataset, str):
             values["dataset"] = source.dataset
     for name in {"unlabelled", "labels"} & values.keys():
@@ -259,7 +256,7 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
             f"This {kind} has finished stage {config.stage}, and a training begins with a bare backbone: give "
             f"{kind}.from_pretrained(<backbone>). A run that was begun resumes by itself in its output_dir."
         )
-    place: str | None = config.name_or_path
+    place: str = config.name_or_path
     try:
         is_unchanged = bool(place) and find_model(place).is_backbone and _is_stored_in(model, place)
     except (OSError, ValueError):  # a folder that is gone, or a Hub that cannot be asked

@@ -67,9 +67,11 @@ def failing(
         (MemoryError(), "There is too little memory"),
         (RuntimeError("DataLoader worker (pid 7) is killed"), "A process that loads images ended or hangs;"),
         (
-            NotImplementedError("Could not run 'aten::cdist' with MPS"),
-            "The GPU lacks what this needs (Could not",
+            NotImplementedError("Could not run 'aten::cdist' with MPS\nMore"),
+            "The GPU lacks what this needs (Could not run 'aten::cdist' with MPS). To train on the CPU",
         ),
+        (TypeError("Cannot convert a MPS Tensor to float64 dtype"), "The GPU lacks what this needs (Cannot"),
+        (NotImplementedError("later"), None),
         (RuntimeError("CUDA error: device-side assert triggered"), None),
         (ValueError("CUDA error: a name of a file"), None),
         (ValueError("DataLoader worker is the name of a file"), None),

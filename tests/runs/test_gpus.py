@@ -21,7 +21,6 @@ from promptccd.runs.stage import load_view
 from promptccd.training import devices
 from promptccd.training.devices import (
     device_named,
-    device_problem,
     placed,
     reported_gpu,
     require_alike,
@@ -179,27 +178,3 @@ def test_a_device_is_asked_before_a_training(trained_run: Path, monkeypatch: pyt
     monkeypatch.setattr(devices, "_ALIKE", 1.5)
     with pytest.raises(DeviceError, match=r"Cannot train on cpu: .*cosine 1.0000.*ACCELERATE_USE_CPU=true"):
         require_alike(model, view)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        NotImplementedError("The operator 'aten::x' is not currently implemented for the MPS device. Or so."),
-        NotImplementedError("Could not run 'aten::x' with arguments from the 'XPU' backend.\nMore"),
-        TypeError(
-            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
-        ),
-    ],
-)
-def test_what_a_gpu_lacks_is_told_with_a_way_out(error: Exception) -> None:
-    said = device_problem(error)
-    assert said is not None
-    assert said.startswith(
-        f"The GPU lacks what this needs ({str(error).splitlines()[0]}). To train on the CPU"
-    )
-    assert "\n" not in said
-
-
-def test_other_errors_are_not_the_devices() -> None:
-    assert device_problem(TypeError("unsupported operand")) is None
-    assert device_problem(NotImplementedError("later")) is None

@@ -457,11 +457,6 @@ def test_wrong_commands_end_in_one_line(
     assert "Traceback" not in errors
 
 
-def test_an_unknown_protocol_is_a_usage_error(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(run), "--protocol", "ccac"]) == 2
-    assert "invalid choice: 'ccac'" in capsys.readouterr().err
-
-
 AUDIT = {  # share of Old images after stages 1 to 3, where the split rule alone determines it
     "cifar100": ((500, 100), (0.4118, 0.1603, 0.1489), (0.4118, 0.1603, 0.1489)),
     "imagenet100": ((500, 50), (0.4118, 0.1603, 0.1489), (0.375, 0.2029, 0.1892)),

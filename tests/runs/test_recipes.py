@@ -12,7 +12,7 @@ from promptccd.methods import METHODS as METHOD_TABLE
 from promptccd.reports.paper_tables import TablePlan
 from promptccd.reports.sweep import Settings
 from promptccd.runs import load_model, train_run
-from promptccd.runs.start import model_options, record_of, require_same
+from promptccd.runs.start import model_options, record_of
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
@@ -168,11 +168,6 @@ def test_some_share_of_the_images_is_kept() -> None:
         TrainingArguments(exemplars_per_class=1_000_001)
 
 
-def test_the_folder_of_a_run_needs_no_name() -> None:
-    assert TrainingArguments("runs/mine").output_dir == "runs/mine"
-    assert TrainingArguments().output_dir == "runs/promptccd"
-
-
 def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: Path) -> None:
     for name, text, said in (
         ("one.yaml", "# A rule. And why.\nmodel: {}\n", "A rule"),
@@ -278,14 +273,6 @@ def test_a_whole_number_does_where_a_method_takes_a_decimal_one() -> None:
     options = model_options(Recipe.from_yaml(HUB_CONFIGS / "happy-digits.yaml", values))
     assert (options["replay_weight"], type(options["replay_weight"])) == (0.0, float)
     assert (options["teacher_epochs"], type(options["teacher_epochs"])) == (3, int)
-
-
-def test_a_run_from_before_there_were_benchmarks_goes_on(tmp_path: Path) -> None:
-    now = record_of(Recipe(), tmp_path)
-    before = {**now, "data": {**now["data"]}}
-    for name in ("benchmark", "num_classes", "images_per_class"):
-        del before["data"][name]
-    require_same(before, now, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -332,26 +332,6 @@ def test_bf16_is_the_precision_from_end_to_end(recipe_values: Values, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_model_without_prompts_trains_by_the_same_loop(quick_values: Values, tmp_path: Path) -> None:
-    from promptccd import GCDModel
-    from promptccd.runs import load_model
-
-    score = train_run(changed(quick_values, "model", variant="promptccd-gcd"))
-    assert len(score.stages) == 3
-    assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
-
-
-@pytest.mark.slow
-def test_a_tracker_hears_of_every_epoch(quick_values: Values, tmp_path: Path) -> None:
-    train_run(changed(quick_values, "training", report_to="tensorboard"))
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(next((tmp_path / "run" / "logs").rglob("events*")).parent))
-    events.Reload()
-    assert len(events.Scalars("stage1/loss")) == 2
-
-
-@pytest.mark.slow
 def test_the_discovery_learning_rate_acts_from_stage_1_on(recipe_values: Values, tmp_path: Path) -> None:
     for name, rate in (("same", None), ("own", 0.001)):
         folder = str(tmp_path / name)
@@ -426,7 +406,7 @@ def test_a_full_disk_ends_a_run_in_one_line(
     )
     result = run_process([sys.executable, "-c", limited, "train", "--config", str(recipe)])
     assert result.returncode == 3, result.stderr
-    said = rf"promptccd: Could not write {run}/stage3: more than 0\.[1-9] MB needed, \d+\.\d MB free \(.*\)"
+    said = rf"promptccd: Could not write {run}/stage3: more than [.\d]+ [kM]B needed, \d+\.\d MB free \(.*\)"
     assert re.search(said, result.stderr.splitlines()[-1])
     assert "Traceback" not in result.stderr
     assert not [path for path in run.rglob("*") if path.name.startswith(".tmp-")]

@@ -56,7 +56,7 @@ def save_checkpoint(
         add(staging)
 
     make_folder(Path(folder).absolute().parent)
-    write_directory(Path(folder), fill, needed=model.get_memory_footprint())
+    write_directory(Path(folder), fill)
     return Path(folder)
 
 

@@ -500,7 +500,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     def set_spread(self, spread: CategorySpread | None) -> None:
         """Store how far the images of each category spread, in the order of the prototypes; `None` removes it."""
-        self.config.spread = spread and {name: getattr(spread, name) for name in SPREAD_SCALARS}
+        scalars = {} if spread is None else {name: getattr(spread, name) for name in SPREAD_SCALARS}
+        self.config.spread = scalars or None
         for name in ("whitener", "spreads"):
             self._buffers.pop(name, None)
             if spread is not None:

@@ -103,11 +103,8 @@ def example_pictures(
         return []
     assigned = model.assign(features)
     ids, confidences = assigned.category_ids.cpu().numpy(), assigned.confidences.cpu().numpy()
-    present = np.unique(ids).tolist()
-    known, found = (
-        [each for each in present if each < num_known],
-        [each for each in present if each >= num_known],
-    )
+    known = np.unique(ids[ids < num_known]).tolist()
+    found = np.unique(ids[ids >= num_known]).tolist()
     examples: list[Example] = []
     for category in [*known[: max(1, _MOST_EXAMPLES - len(found))], *found][:_MOST_EXAMPLES]:
         rows = np.flatnonzero(ids == category)
@@ -481,9 +478,8 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
     if existing is None or not existing.strip():
         return generated
     try:
-        card, new = (
-            RepoCard(text.removeprefix("\ufeff").replace("\r\n", "\n")) for text in (existing, generated)
-        )
+        texts = [text.removeprefix("\ufeff").replace("\r\n", "\n") for text in (existing, generated)]
+        card, new = map(RepoCard, texts)
     except _UNREADABLE as error:
         raise RunError(
             f"The metadata at the top of the model card cannot be read: {' '.join(str(error).split())} Correct it, or "

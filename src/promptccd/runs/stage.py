@@ -87,7 +87,7 @@ def save_stage(
             (folder / each.path).write_bytes(each.content)
         (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
-    write_directory(path, fill, needed=model.get_memory_footprint())
+    write_directory(path, fill)
 
 
 def require_undamaged(path: str | Path) -> None:

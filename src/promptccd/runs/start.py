@@ -103,7 +103,7 @@ def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
     smaller = size < was and (run.read(OUT_OF_MEMORY) or {}).get("batch_size") == was
     if smaller:
         before["training"]["batch_size"] = size
-    require_same(before, record_of(recipe, run.path), run.path)
+    require_recipe(run, recipe, before)
     if smaller:
         change = {"batch_size": size, "instead_of": was, "from_stage": stage}
         changes = [*run.manifest.get("smaller_batches", []), change]
@@ -115,16 +115,16 @@ def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
         (run.path / OUT_OF_MEMORY).unlink()
 
 
-def require_recipe(run: RunDirectory, recipe: Recipe) -> None:
-    """Refuse, with a `RunError`, a recipe that a begun run cannot be continued with; data are not compared."""
-    if run.begun:
-        require_same(run.manifest["recipe"], record_of(recipe, run.path), run.path)
+def require_recipe(run: RunDirectory, recipe: Recipe, recorded: dict[str, Any] | None = None) -> None:
+    """Refuse a recipe that changes what a begun run computes; data are not compared.
 
-
-def require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Refuse recorded settings that differ in a field that decides what a run computes."""
-    changed = []
-    for section, fields in now.items():
+    Raises:
+        RunError: the settings that differ from the recorded ones, by default those of the run, are named.
+    """
+    if not run.begun:
+        return
+    changed, before = [], recorded or run.manifest["recipe"]
+    for section, fields in record_of(recipe, run.path).items():
         was = before.get(section, {})
         for key in ({**was, **fields}).keys() - FREE_FIELDS.get(section, set()):
             # `train_run` replaces auto by the recorded precision.
@@ -133,8 +133,8 @@ def require_same(before: dict[str, Any], now: dict[str, Any], path: Path) -> Non
                 changed.append(f"{section}.{key} was {was.get(key)!r}, is {fields.get(key)!r}")
     if changed:
         raise RunError(
-            f"The run in {path} was made with other settings: {'; '.join(sorted(changed))}. Use those again, or give "
-            f"a new folder, such as --output_dir {path}-2"
+            f"The run in {run.path} was made with other settings: {'; '.join(sorted(changed))}. Use those again, or "
+            f"give a new folder, such as --output_dir {run.path}-2"
         )
 
 
@@ -472,7 +472,7 @@ def ensure_backbone(
     backbone = pretrain_backbone(
         pixels, config, recipe.pretraining, seed=recipe.training.seed, progress=progress
     )
-    write_directory(run.backbone, backbone.save_pretrained, needed=backbone.get_memory_footprint())
+    write_directory(run.backbone, backbone.save_pretrained)
 
 
 @dataclass(frozen=True)

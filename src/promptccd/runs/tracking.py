@@ -64,11 +64,9 @@ class Tracking(CategoryDiscoveryCallback):
 
     def _options(self, wanted: str) -> dict[str, Any]:
         """Options of a tracker; a continued run continues at the tracker too, where the tracker supports it."""
-        logs, own_folder = (
-            make_inside(self.run.path, "logs"),
-            LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory,
-        )
-        make_inside(logs, TRACKER_PROJECT if own_folder else wanted)
+        logs = make_inside(self.run.path, "logs")
+        named_by_project = LOGGER_TYPE_TO_CLASS[wanted].requires_logging_directory
+        make_inside(logs, TRACKER_PROJECT if named_by_project else wanted)
         if wanted == "wandb":
             identity = logs / "wandb_id"
             if not identity.exists():

@@ -102,11 +102,8 @@ def train_run(
         PromptCCDError: the message names the cause and what to do; what was saved stays.
     """
     require_callbacks(callbacks)
-    own_processes, run, training = (
-        accelerator is None,
-        RunDirectory(recipe.training.output_dir),
-        recipe.training,
-    )
+    training, own_processes = recipe.training, accelerator is None
+    run = RunDirectory(training.output_dir)
     if training.mixed_precision == "auto" and run.begun:
         training = replace(training, mixed_precision=run.recipe.training.mixed_precision)
     accelerator = accelerator or accelerator_for(training)
@@ -213,7 +210,9 @@ class _Training:
         self.images: list[StageImages] = []  # of the stages so far
         self._counts = COUNTS[self.arguments.counting](self.arguments)
         self.state = RunState(run.path, len(stages), self.is_main)
-        self.callbacks = Callbacks(self.arguments, self.state, stop, [Tracking(accelerator, run), *callbacks])
+        is_tracked = self.arguments.report_to != "none" or accelerator.trackers
+        tracking = [Tracking(accelerator, run)] if is_tracked else []
+        self.callbacks = Callbacks(self.arguments, self.state, stop, [*tracking, *callbacks])
 
     def train(self) -> ContinualScore:
         # The main process checks the files for all.
@@ -239,15 +238,11 @@ class _Training:
 
     def _train_missing(self, finished: Sequence[int]) -> None:
         seen: dict[bytes, Original] = {}  # first image of every pixel digest
-        cache, conflicts = (
-            ImageCache.at(self.arguments.image_cache, self.recipe.views),
-            self.recipe.data.conflicts,
-        )
+        cache, progress = ImageCache.at(self.arguments.image_cache, self.recipe.views), self.stop.progress
+        workers, conflicts = self.arguments.num_workers, self.recipe.data.conflicts
         for stage in self.stages:
-            self.started, workers = time.monotonic(), self.arguments.num_workers
-            images = StageImages.read(
-                stage, workers, self.stop.progress, cache, seen=seen, conflicting=conflicts
-            )
+            self.started = time.monotonic()
+            images = StageImages.read(stage, workers, progress, cache, seen=seen, conflicting=conflicts)
             self.images.append(images)
             if stage.index in finished:
                 continue

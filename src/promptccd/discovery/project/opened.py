@@ -100,7 +100,7 @@ class Checkpoint:
                 model.save_pretrained(staging)
             save_registry(registry, staging)
 
-        write_directory(place, fill, replace=True, needed=model.get_memory_footprint())
+        write_directory(place, fill, replace=True)
         later = place.with_name(f"stage{registry.stage + 1}")
         if place.name == f"stage{registry.stage}" and later.exists():
             logger.warning(
