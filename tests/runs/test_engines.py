@@ -60,7 +60,7 @@ def test_a_number_of_gpus_that_nobody_has_is_refused_before_a_cluster_is_joined(
     with pytest.raises(ConfigurationError, match=f"Expected --cell-gpus from 0 on, got {gpus}"):
         RayEngine(gpus)
     for possible in (None, 0.0, 0.5, 999.0):
-        with pytest.raises(ConfigurationError, match="needs Ray"):
+        with pytest.raises(ConfigurationError, match="needs ray"):
             RayEngine(possible)
 
 

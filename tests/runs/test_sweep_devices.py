@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from promptccd.cli.main import main
 from promptccd.errors import DataError
 from promptccd.locks import FolderLock
 from promptccd.reports import sweep
-from promptccd.reports.engines import VISIBLE, PoolOfDevices, least_used, visible_devices
+from promptccd.reports.engines import VISIBLE, PoolOfDevices, visible_devices
 from promptccd.reports.sweep import CellWork, work_into_log
 from promptccd.training.recipe import Recipe
 
@@ -41,11 +42,13 @@ def test_devices_are_those_that_the_sweep_sees(named, devices, monkeypatch):
     assert visible_devices() == devices
 
 
-def test_the_next_cell_gets_the_device_with_the_fewest():
-    assert least_used(["a", "b"], []) == "a"
-    assert least_used(["a", "b"], ["a"]) == "b"
-    assert least_used(["a", "b"], ["a", "b", "b"]) == "a"
-    assert least_used([], []) == ""
+@pytest.mark.parametrize(
+    ("devices", "at_work", "next_one"),
+    [("ab", "", "a"), ("ab", "a", "b"), ("ab", "abb", "a"), ("", "", "")],
+)
+def test_the_next_cell_gets_the_device_with_the_fewest(devices, at_work, next_one):
+    jobs = [SimpleNamespace(device=each) for each in at_work]
+    assert PoolOfDevices([*devices]).free_device(jobs) == next_one
 
 
 def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monkeypatch, capsys):

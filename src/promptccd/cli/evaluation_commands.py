@@ -7,7 +7,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from promptccd import reports, runs
-from promptccd.cli.options import DEVICE, PLUGIN, WORKERS, command, declare, show, to_json, whole_number
+from promptccd.cli.options import (
+    DEVICE,
+    PLUGIN,
+    WORKERS,
+    Arguments,
+    Parser,
+    command,
+    show,
+    to_json,
+    whole_number,
+)
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
@@ -30,47 +40,53 @@ That was a tiny backbone on 8 x 8 digits. What to do next:
 """
 
 
-def _declare_evaluate(evaluate: argparse.ArgumentParser) -> None:
-    evaluate.epilog = _protocol_texts()
-    evaluate.add_argument(
-        "runs", metavar="RUN", nargs="+", help="output_dir of a training; several runs are averaged"
-    )
-    evaluate.add_argument(
-        "--protocol",
-        choices=list(PROTOCOLS),
-        action="append",
-        metavar="NAME",
-        help="protocol of the scores, see below; may be repeated (default: cacc)",
-    )
-    evaluate.add_argument(
-        "--test_split",
-        metavar="NAME",
-        help="split with the test images (default: the images left out by --held_out, else the benchmark's)",
-    )
-    evaluate.add_argument(
-        "--estimator",
-        choices=ESTIMATORS,
-        help="estimator of unknown numbers of categories (default: split_merge)",
-    )
-    evaluate.add_argument(
-        "--baselines", action="store_true", help="scores of raw pixels and the frozen backbone too"
-    )
-    _add_place_of_data(evaluate)
-    declare(evaluate, DEVICE | PLUGIN)
-    evaluate.add_argument("--next-steps", action="store_true", help=argparse.SUPPRESS)
+_DATA: Arguments = {
+    "--dataset": dict(help="place of the data, if it was moved (default: as recorded)"),
+    **WORKERS,
+    "--image_cache": dict(metavar="FOLDER",
+        help="place of the copies of images: auto, off, or the folder that the training was given (default: auto)"),
+}  # fmt: skip
+_EVALUATE: Arguments = {
+    "runs": dict(metavar="RUN", nargs="+", help="output_dir of a training; several runs are averaged"),
+    "--protocol": dict(choices=list(PROTOCOLS), action="append", metavar="NAME",
+        help="protocol of the scores, see below; may be repeated (default: cacc)"),
+    "--test_split": dict(metavar="NAME",
+        help="split with the test images (default: the images left out by --held_out, else the benchmark's)"),
+    "--estimator": dict(choices=ESTIMATORS, help="estimator of unknown numbers of categories (default: split_merge)"),
+    "--baselines": dict(action="store_true", help="scores of raw pixels and the frozen backbone too"),
+    "--next-steps": dict(action="store_true", help=argparse.SUPPRESS),
+}  # fmt: skip
+_REPORT: Arguments = {
+    "runs": dict(metavar="RUN", nargs="+", help="output_dir of a training; runs named NAME-seedN are averaged"),
+    "--out": dict(metavar="DIR", required=True, help="folder of the page and its numbers"),
+    "--compare": dict(action="store_true", help="comparison of runs of different names"),
+    "--map": dict(choices=["tsne", "pca"], default="tsne", help="layout of the features in 2-D (default: tsne)"),
+    "--no-map": dict(action="store_true", help="no map of the features"),
+    "--points": dict(type=whole_number(2), default=1500,
+        help="approximate number of images on the map (default: 1500)"),
+    "--samples": dict(type=whole_number(0, 1_000), default=8,
+        help="images shown per discovered category (default: 8)"),
+}  # fmt: skip
+_AUDIT: Arguments = {
+    "--benchmark": dict(help="data set, by its name in recipes (default: all)"),
+    "--protocol": dict(default="transductive_cacc", help="protocol, or all (default: transductive_cacc)"),
+    "--method": dict(help="method (default: all)"),
+    "--backbone": dict(choices=["dino", "dinov2", "other"], help="backbone (default: all)"),
+    "--verdict": dict(choices=get_args(Outcome), help="verdict of the rows (default: all)"),
+}  # fmt: skip
 
 
-def _add_place_of_data(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dataset", help="place of the data, if it was moved (default: as recorded)")
-    declare(parser, WORKERS)
-    parser.add_argument(
-        "--image_cache",
-        metavar="FOLDER",
-        help="place of the copies of images: auto, off, or the folder that the training was given (default: auto)",
-    )
+def _list_protocols(evaluate: Parser) -> None:
+    """Add the table of protocols to ``--help``."""
+    lines = ["protocols (--protocol NAME):"]
+    for name, protocol in PROTOCOLS.items():
+        lines += [f"  {name}", f"      {protocol.text}"]
+        lines += [f"      scored: {protocol.images}", f"      reference: {protocol.reference}"]
+        lines += [f"      {protocol.counted}: {protocol.count}"]
+    evaluate.epilog = "\n".join(lines)
 
 
-@command(("promptccd.reports.report",), _declare_evaluate)
+@command(("promptccd.reports.report",), _EVALUATE, _DATA, DEVICE, PLUGIN, _list_protocols)
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     reports.require_different(options.runs)
@@ -158,46 +174,7 @@ def _plain(scores: Mapping[str, Scores], routed: Scores, compared: bool) -> dict
     return plain
 
 
-def _protocol_texts() -> str:
-    """The table of protocols for ``--help``."""
-    lines = ["protocols (--protocol NAME):"]
-    for name, protocol in PROTOCOLS.items():
-        lines += [f"  {name}", f"      {protocol.text}"]
-        lines += [f"      scored: {protocol.images}", f"      reference: {protocol.reference}"]
-        lines += [f"      {protocol.counted}: {protocol.count}"]
-    return "\n".join(lines)
-
-
-def _declare_report(report: argparse.ArgumentParser) -> None:
-    report.add_argument(
-        "runs",
-        metavar="RUN",
-        nargs="+",
-        help="output_dir of a training; runs named NAME-seedN are averaged",
-    )
-    report.add_argument("--out", metavar="DIR", required=True, help="folder of the page and its numbers")
-    report.add_argument("--compare", action="store_true", help="comparison of runs of different names")
-    report.add_argument(
-        "--map", choices=["tsne", "pca"], default="tsne", help="layout of the features in 2-D (default: tsne)"
-    )
-    report.add_argument("--no-map", action="store_true", help="no map of the features")
-    report.add_argument(
-        "--points",
-        type=whole_number(2),
-        default=1500,
-        help="approximate number of images on the map (default: 1500)",
-    )
-    report.add_argument(
-        "--samples",
-        type=whole_number(0, 1_000),
-        default=8,
-        help="images shown per discovered category (default: 8)",
-    )
-    _add_place_of_data(report)
-    declare(report, PLUGIN)
-
-
-@command(("promptccd.reports.report",), _declare_report)
+@command(("promptccd.reports.report",), _REPORT, _DATA, PLUGIN)
 def report_command(options: argparse.Namespace) -> None:
     """``promptccd report``: prints the path of the page."""
     wanted = reports.ReportOptions(
@@ -215,19 +192,7 @@ def report_command(options: argparse.Namespace) -> None:
     )
 
 
-def _declare_audit(audit: argparse.ArgumentParser) -> None:
-    audit.add_argument("--benchmark", help="data set, by its name in recipes (default: all)")
-    audit.add_argument(
-        "--protocol",
-        default="transductive_cacc",
-        help="protocol, or all (default: transductive_cacc)",
-    )
-    audit.add_argument("--method", help="method (default: all)")
-    audit.add_argument("--backbone", choices=["dino", "dinov2", "other"], help="backbone (default: all)")
-    audit.add_argument("--verdict", choices=get_args(Outcome), help="verdict of the rows (default: all)")
-
-
-@command((), _declare_audit)
+@command((), _AUDIT)
 def audit_command(options: argparse.Namespace) -> None:
     """``promptccd audit``: every row with the share of Old images it implies, and whether it can be."""
     wanted = {name: getattr(options, name) for name in ("benchmark", "method", "protocol", "backbone")}

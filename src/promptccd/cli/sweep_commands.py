@@ -13,6 +13,7 @@ from promptccd.cli.options import (
     MOST_SEED,
     MOST_WORKERS,
     PLUGIN,
+    Arguments,
     Parser,
     command,
     declare,
@@ -106,102 +107,52 @@ def _counted(result: "SweepResult") -> "dict[str, list[ContinualScore]]":
     }
 
 
-def _declare_sweep(sweep: Parser) -> None:
-    sweep.add_argument(
-        "images",
-        metavar="IMAGES",
-        nargs="?",
+_SWEEP: Arguments = {
+    "images": dict(metavar="IMAGES", nargs="?",
         help="your images, as for `promptccd train`, instead of --config; --class_blocks sets the labelled categories "
-        "(default: half of them)",
-    )
-    sweep.add_argument("--method", metavar="NAME", nargs="+", help="methods for IMAGES (default: promptccd)")
-    sweep.add_argument(
-        "--config",
-        metavar="RECIPE",
-        nargs="+",
-        action="extend",
-        help="recipes, by name or as YAML files; with --table the folder of its recipes (default: the bundled ones)",
-    )
-    sweep.add_argument(
-        "--seeds",
-        type=whole_number(0, MOST_SEED),
-        nargs="+",
-        action="extend",
-        required=True,
-        help="seeds of every combination",
-    )
-    sweep.add_argument(
-        "--set",
-        metavar="KEY=V1,V2",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="values of a field to combine with all others, named in the folders of the runs; lists in brackets",
-    )
-    sweep.add_argument(
-        "--baselines", action="store_true", help="scores of raw pixels and the frozen backbone too"
-    )
-    sweep.add_argument(
-        "--out", help="folder of the runs and their table (default: runs/sweep, or runs/<table>-<backbone>)"
-    )
-    sweep.add_argument(
-        "--jobs",
-        type=whole_number(1, MOST_WORKERS),
-        help="cells to train at once (default: 1; all with another engine)",
-    )
-    sweep.add_argument(
-        "--engine",
-        choices=["local", "slurm", "ray"],
-        default="local",
-        help="processes of this machine, jobs of Slurm, or the Ray cluster of RAY_ADDRESS (default: local)",
-    )
-    sweep.add_argument(
-        "--slurm",
-        metavar="KEY=VALUE",
-        nargs="+",
-        default=[],
-        help="options of sbatch: partition=gpu gres=gpu:1",
-    )
-    sweep.add_argument(
-        "--cell-gpus", type=float, metavar="G", help="GPUs of a Ray cluster for each cell; two cells share .5"
-    )
-    declare(sweep, PLUGIN)
-    instead = sweep.add_mutually_exclusive_group()
-    instead.add_argument("--dry-run", action="store_true", help="list of the cells and their devices alone")
-    instead.add_argument(
-        "--commands", action="store_true", help="a command for each unfinished cell alone, to be run anywhere"
-    )
-    instead.add_argument("--collect", action="store_true", help="tables of what is finished alone")
-    _add_table_options(sweep)
+        "(default: half of them)"),
+    "--method": dict(metavar="NAME", nargs="+", help="methods for IMAGES (default: promptccd)"),
+    "--config": dict(metavar="RECIPE", nargs="+", action="extend",
+        help="recipes, by name or as YAML files; with --table the folder of its recipes (default: the bundled ones)"),
+    "--seeds": dict(type=whole_number(0, MOST_SEED), nargs="+", action="extend", required=True,
+        help="seeds of every combination"),
+    "--set": dict(metavar="KEY=V1,V2", nargs="+", action="extend", default=[],
+        help="values of a field to combine with all others, named in the folders of the runs; lists in brackets"),
+    "--baselines": dict(action="store_true", help="scores of raw pixels and the frozen backbone too"),
+    "--out": dict(help="folder of the runs and their table (default: runs/sweep, or runs/<table>-<backbone>)"),
+    "--jobs": dict(type=whole_number(1, MOST_WORKERS),
+        help="cells to train at once (default: 1; all with another engine)"),
+    "--engine": dict(choices=["local", "slurm", "ray"], default="local",
+        help="processes of this machine, jobs of Slurm, or the Ray cluster of RAY_ADDRESS (default: local)"),
+    "--slurm": dict(metavar="KEY=VALUE", nargs="+", default=[], help="options of sbatch: partition=gpu gres=gpu:1"),
+    "--cell-gpus": dict(type=float, metavar="G", help="GPUs of a Ray cluster for each cell; two cells share .5"),
+}  # fmt: skip
+_INSTEAD: Arguments = {  # of which one may be given
+    "--dry-run": dict(action="store_true", help="list of the cells and their devices alone"),
+    "--commands": dict(action="store_true", help="a command for each unfinished cell alone, to be run anywhere"),
+    "--collect": dict(action="store_true", help="tables of what is finished alone"),
+}  # fmt: skip
+_TABLE: Arguments = {
+    "--table": dict(choices=list(paper_tables()),
+        help="its methods, data sets, protocol and settings; --backbone dino or dinov2 chooses its half, dino=PLACE "
+        "says where the weights lie. What cannot be had is left out with a line, and its printed row stays"),
+    "--methods": dict(metavar="NAME", nargs="+", help="some of its methods, as the paper calls them"),
+    "--datasets": dict(metavar="NAME[=PLACE]", nargs="+",
+        help="some of its data sets, and where they lie if not on the Hub: cifar100=FOLDER"),
+    "--small": dict(action="store_true",
+        help="try it in minutes: 20 categories in its proportions, 100 images of each at 32 pixels, a small backbone "
+        "that is trained here, and the rates and lengths that methods have on digits"),
+}  # fmt: skip
+
+
+def _declare_groups(sweep: Parser) -> None:
+    declare(sweep.add_mutually_exclusive_group(), _INSTEAD)
+    table_group = "a table of the paper instead of recipes, laid out like it"
+    declare(sweep.add_argument_group("tables", table_group), _TABLE)
     add_recipe_options(sweep, without=("training.output_dir", "training.seed", "training.resume_from"))
 
 
-def _add_table_options(sweep: Parser) -> None:
-    group = sweep.add_argument_group("tables", "a table of the paper instead of recipes, laid out like it")
-    group.add_argument(
-        "--table",
-        choices=list(paper_tables()),
-        help="its methods, data sets, protocol and settings; --backbone dino or dinov2 chooses its half, dino=PLACE "
-        "says where the weights lie. What cannot be had is left out with a line, and its printed row stays",
-    )
-    group.add_argument(
-        "--methods", metavar="NAME", nargs="+", help="some of its methods, as the paper calls them"
-    )
-    group.add_argument(
-        "--datasets",
-        metavar="NAME[=PLACE]",
-        nargs="+",
-        help="some of its data sets, and where they lie if not on the Hub: cifar100=FOLDER",
-    )
-    group.add_argument(
-        "--small",
-        action="store_true",
-        help="try it in minutes: 20 categories in its proportions, 100 images of each at 32 pixels, a small backbone "
-        "that is trained here, and the rates and lengths that methods have on digits",
-    )
-
-
-@command(("promptccd.trainer", "promptccd.reports.paper_tables"), _declare_sweep)
+@command(("promptccd.trainer", "promptccd.reports.paper_tables"), _SWEEP, PLUGIN, _declare_groups)
 def sweep_command(options: argparse.Namespace) -> None:
     """``promptccd sweep``."""
     settings = parse_settings(options.set)

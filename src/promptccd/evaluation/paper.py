@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS, cut_sizes
@@ -34,6 +34,8 @@ from promptccd.errors import DataError
 from promptccd.evaluation.protocol_terms import PARTS
 
 if TYPE_CHECKING:
+    from promptccd.evaluation.accuracy import ClusteringAccuracy
+    from promptccd.evaluation.continual import StageScore
     from promptccd.training.recipe import Recipe
 
 # Several tables repeat an average; these two print it first.
@@ -127,23 +129,14 @@ def published_results(benchmark: str | None, variant: str) -> dict[str, float] |
 @cache
 def _all_rows() -> tuple[PublishedRow, ...]:
     text = files("promptccd.evaluation").joinpath("published.csv").read_text(encoding="utf-8")
-    return tuple(_published_row(cells) for cells in csv.DictReader(text.splitlines()))
-
-
-def _published_row(cells: dict[str, str]) -> PublishedRow:
-    texts = {
-        name: cells[name] for name in ("benchmark", "method", "protocol", "backbone", "setting", "table")
-    }
-    deviations = [float(cells[f"std_{part}"]) for part in PARTS if cells[f"std_{part}"]]
-    return PublishedRow(
-        **texts,
-        stage=int(cells["stage"]) if cells["stage"] else None,
-        all=float(cells["all"]),
-        old=float(cells["old"]),
-        new=float(cells["new"]),
-        forgetting=float(cells["forgetting"]) if cells["forgetting"] else None,
-        std=(deviations[0], deviations[1], deviations[2]) if deviations else None,
-    )
+    rows = []
+    for cells in csv.DictReader(text.splitlines()):
+        deviations = [float(std) for std in (cells.pop(f"std_{part}") for part in PARTS) if std]
+        values: dict[str, Any] = {**cells, **{part: float(cells[part]) for part in PARTS}}
+        values["stage"] = int(cells["stage"]) if cells["stage"] else None
+        values["forgetting"] = float(cells["forgetting"]) if cells["forgetting"] else None
+        rows.append(PublishedRow(**values, std=tuple(deviations) or None))  # type: ignore[arg-type]  # three or none
+    return tuple(rows)
 
 
 @dataclass(frozen=True)
@@ -191,10 +184,12 @@ def _cut_counts(class_blocks: Sequence[int], images_per_class: int) -> tuple[Spl
 
 
 _OWN_SPLIT = ("metagcd", "pa_cgcd")
-_CIFAR, _IMAGENET, _TINY = (
-    BENCHMARKS[name].class_blocks for name in ("cifar100", "imagenet100", "tinyimagenet")
-)
-
+_CLASS_SPLITS = {"4:2:2:2": (40, 20, 20, 20), "4:3:2:1": (40, 30, 20, 10), "1:2:3:4": (10, 20, 30, 40)}
+# Images of a category of the data sets with equally many; of imagenet100 the paper's statistics count all images.
+_IMAGES_PER_CLASS = {
+    "transductive": {"cifar100": 500, "imagenet100": 500, "tinyimagenet": 500},
+    "inductive": {"cifar100": 100, "imagenet100": 50, "tinyimagenet": 50},
+}
 # Old and New images per stage, by kind of split and data set, where categories are unequal: the numbers that all clean
 # rows of the paper agree on.
 _INFERRED: Mapping[tuple[str, str], tuple[tuple[int, int], ...]] = {
@@ -209,41 +204,25 @@ _INFERRED: Mapping[tuple[str, str], tuple[tuple[int, int], ...]] = {
 }
 # Per stage, by kind of split and data set.
 DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
-    ("transductive", "cifar100"): _cut_counts(_CIFAR, 500),
-    # The paper's statistics count all images of the classes.
-    ("transductive", "imagenet100"): _cut_counts(_IMAGENET, 500),
-    ("transductive", "tinyimagenet"): _cut_counts(_TINY, 500),
-    ("inductive", "cifar100"): _cut_counts(_CIFAR, 100),
-    ("inductive", "imagenet100"): _cut_counts(_IMAGENET, 50),
-    ("inductive", "tinyimagenet"): _cut_counts(_TINY, 50),
-    ("class_split=4:2:2:2", "cifar100"): _cut_counts((40, 20, 20, 20), 500),
-    ("class_split=4:3:2:1", "cifar100"): _cut_counts((40, 30, 20, 10), 500),
-    ("class_split=1:2:3:4", "cifar100"): _cut_counts((10, 20, 30, 40), 500),
+    **{
+        (kind, name): _cut_counts(BENCHMARKS[name].class_blocks, images)
+        for kind, by_name in _IMAGES_PER_CLASS.items()
+        for name, images in by_name.items()
+    },
+    **{
+        (f"class_split={name}", "cifar100"): _cut_counts(blocks, 500)
+        for name, blocks in _CLASS_SPLITS.items()
+    },
     # 80 known categories and 5 more a session, all of their 100 test images.
     ("metagcd", "cifar100"): tuple(SplitCounts(8000, 500 * session) for session in (1, 2, 3, 4)),
-    **{
-        key: tuple(SplitCounts(old, new, inferred=True) for old, new in counts)
-        for key, counts in _INFERRED.items()
-    },
+    **{key: tuple(SplitCounts(*pair, inferred=True) for pair in pairs) for key, pairs in _INFERRED.items()},
 }
 
 
+Accuracies: TypeAlias = "PublishedRow | ClusteringAccuracy | StageScore"  # have All, Old and New in percent
 Outcome = Literal["consistent", "impossible", "undecided"]
 WIDEST = 0.05  # a wider interval fits almost any split: Old and New are less than 0.4 points apart
 _SLACK = 1e-9  # of sums of decimal fractions in binary
-
-
-class Accuracies(Protocol):
-    """Anything with All, Old and New in percent."""
-
-    @property
-    def all(self) -> float: ...  # noqa: D102 - see above
-
-    @property
-    def old(self) -> float: ...  # noqa: D102
-
-    @property
-    def new(self) -> float: ...  # noqa: D102
 
 
 class Interval(NamedTuple):
@@ -366,15 +345,12 @@ def audit_rows(rows: Iterable[PublishedRow]) -> list[AuditedRow]:
 
     Averages are judged by their stages among the rows.
     """
-    rows = list(rows)
-    verdicts = {row: audit_row(row, declared_split(row)) for row in rows if row.stage is not None}
-    stages: dict[tuple[str, ...], list[tuple[Accuracies, Verdict]]] = defaultdict(list)
-    for row, verdict in verdicts.items():
-        stages[row.run].append((row, verdict))
-    return [
-        AuditedRow(row, verdicts[row] if row in verdicts else audit_average(row, stages[row.run]))
-        for row in rows
-    ]
+    rows, stages = list(rows), defaultdict[tuple[str, ...], list[tuple[Accuracies, Verdict]]](list)
+    for row in rows:
+        if row.stage is not None:
+            stages[row.run].append((row, audit_row(row, declared_split(row))))
+    verdicts = {row: verdict for pairs in stages.values() for row, verdict in pairs}
+    return [AuditedRow(row, verdicts.get(row) or audit_average(row, stages[row.run])) for row in rows]
 
 
 def audited_by_stage(rows: Iterable[PublishedRow]) -> dict[int | None, AuditedRow]:
@@ -395,19 +371,16 @@ MARKS = {
 
 def mark_of(figures: Mapping[int | None, AuditedRow]) -> str:
     """The key of `MARKS` for rows with stages that cannot come from their split; empty where all can."""
-    wrong = [
-        audited.row
-        for stage, audited in figures.items()
-        if stage is not None and audited.verdict.outcome == "impossible"
-    ]
-    if not wrong:
-        return ""
+    wrong = [row for row, verdict in figures.values() if row.stage and verdict.outcome == "impossible"]
+    if len(wrong) < 2:
+        return "?" if wrong else ""
     cut_alike = wrong[0].protocol not in (*_OWN_SPLIT, "class_split")
     unseen = DECLARED_SPLITS.get(("inductive", wrong[0].benchmark), ()) if cut_alike else ()
-    at_unseen = [audit_row(row, unseen[row.stage - 1].share).outcome for row in wrong if row.stage and unseen]
-    if len(wrong) > 1 and at_unseen.count("consistent") > len(wrong) / 2:
-        return "i"
-    return "!" if len(wrong) > 1 else "?"
+    fitting = [
+        row for row in wrong
+        if unseen and row.stage and audit_row(row, unseen[row.stage - 1].share).outcome == "consistent"
+    ]  # fmt: skip
+    return "i" if len(fitting) > len(wrong) / 2 else "!"
 
 
 def _whole_numbers(values: Sequence[float], split: SplitCounts, decimals: int) -> bool:
@@ -434,25 +407,18 @@ BACKBONES = {"facebook/dinov2-base": "dinov2", "facebook/dino-vitb16": "dino"}
 _USUAL_BACKBONE = "dinov2"
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """Protocol and setting under which the paper prints figures of a split, and how they differ from cACC."""
-
-    protocol: str
-    setting: str = ""
-    note: str | None = None
-
-
-# Splits other than the benchmarks' own, all with known numbers of categories: data set, class blocks, split rule, cuts.
-_SETTINGS: Mapping[tuple[Any, ...], _Setting] = {
-    ("cifar100", (40, 20, 20, 20), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=4:2:2:2"),
-    ("cifar100", (40, 30, 20, 10), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=4:3:2:1"),
-    ("cifar100", (10, 20, 30, 40), "mixed", PAPER_CUTS): _Setting("class_split", "class_split=1:2:3:4"),
-    ("cifar100", (80, 5, 5, 5, 5), "sessions", PAPER_CUTS): _Setting(
-        "metagcd",
-        note="the paper's are v1 on test images, as promptccd evaluate --protocol metagcd scores them",
-    ),
-    ("cub", (160, 40), "mixed", ((0.8, 1.0), (1.0,))): _Setting("pa_cgcd"),
+# Protocol and setting of the figures that the paper prints of splits other than the benchmarks' own, all with known
+# numbers of categories: data set, class blocks, split rule, cuts.
+_SETTINGS: Mapping[tuple[Any, ...], tuple[str, str]] = {
+    **{
+        ("cifar100", blocks, "mixed", PAPER_CUTS): ("class_split", f"class_split={name}")
+        for name, blocks in _CLASS_SPLITS.items()
+    },
+    ("cifar100", (80, 5, 5, 5, 5), "sessions", PAPER_CUTS): ("metagcd", ""),
+    ("cub", (160, 40), "mixed", ((0.8, 1.0), (1.0,))): ("pa_cgcd", ""),
+}
+_OTHER_SCORES = {
+    "metagcd": "the paper's are v1 on test images, as promptccd evaluate --protocol metagcd scores them"
 }
 
 
@@ -488,21 +454,20 @@ def published_table(recipe: "Recipe", num_scored: int) -> PublishedTable | None:
         num_scored: number of unlabelled stages that the run has finished.
     """
     benchmark, method = recipe.data.benchmark, recipe.published_name
-    own = BACKBONES.get(recipe.model.backbone or "")
-    setting = _setting_of(recipe)
-    if benchmark is None or setting is None:
+    own, place = BACKBONES.get(recipe.model.backbone or ""), _setting_of(recipe)
+    if benchmark is None or place is None:
         return None
+    protocol, setting = place
     for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *BACKBONES.values()]):
-        rows = published_rows(benchmark, method, setting.protocol, backbone, setting.setting)
-        if rows:
+        if rows := published_rows(benchmark, method, protocol, backbone, setting):
             source = f"{method} on {benchmark} with {backbone}, seed 1, table {rows[0].table}"
-            notes = [setting.note] if setting.note else []
+            notes = [_OTHER_SCORES[protocol]] if protocol in _OTHER_SCORES else []
             notes += differences(recipe, num_scored, backbone)
             return PublishedTable(audited_by_stage(rows), source, notes)
     return None
 
 
-def _setting_of(recipe: "Recipe") -> _Setting | None:
+def _setting_of(recipe: "Recipe") -> tuple[str, str] | None:
     """Protocol and setting of printed figures of the recipe's split; `None` without such figures."""
     data, counting = recipe.data, recipe.training.counting
     facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
@@ -512,7 +477,7 @@ def _setting_of(recipe: "Recipe") -> _Setting | None:
         given = tuple(recipe.training.given_counts or ())
         shared = [name for name, counts in SHARED_COUNTS.items() if counts.get(data.benchmark or "") == given]
         found = [_PROTOCOLS[counting]] if counting in _PROTOCOLS else shared
-        return _Setting(found[0]) if found else None
+        return (found[0], "") if found else None
     return _SETTINGS.get((data.benchmark, *split)) if counting == "known" else None
 
 

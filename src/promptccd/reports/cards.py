@@ -29,13 +29,9 @@ class Thumbnail:
 def thumbnail(image: Image.Image) -> Thumbnail:
     """A picture of at most `SIDE` pixels each way: PNG of tiny images, JPEG of others."""
     is_small = max(image.size) <= PIXEL_ART
-    copy = image.convert("RGB")
+    copy, stream = image.convert("RGB"), io.BytesIO()
     copy.thumbnail((SIDE, SIDE))
-    stream = io.BytesIO()
-    if is_small:
-        copy.save(stream, "PNG", optimize=True)
-    else:
-        copy.save(stream, "JPEG", quality=72, optimize=True)
+    copy.save(stream, "PNG" if is_small else "JPEG", quality=72, optimize=True)
     return Thumbnail(picture_uri(stream.getvalue()), is_small)
 
 
@@ -140,11 +136,8 @@ class CardMaker:
         for item in sorted(known, key=lambda item: (-float(known[item] @ mean), item))[:NEAREST]:
             rows = np.flatnonzero(self.labels == item)
             typical = int(rows[np.argmax(features[rows] @ known[item])])
-            near.append(
-                NearKnown(
-                    self.categories[item], float(known[item] @ mean), self._picture(self.labelled, typical)
-                )
-            )
+            picture = self._picture(self.labelled, typical)
+            near.append(NearKnown(self.categories[item], float(known[item] @ mean), picture))
         return near
 
     def _picture(self, images: StageImages, row: int) -> Thumbnail | None:

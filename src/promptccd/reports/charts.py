@@ -7,6 +7,7 @@ mark, for readers who cannot tell colours apart.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar, NamedTuple
 
 WIDTH, HEIGHT = 360, 210
@@ -106,7 +107,7 @@ def line_chart(
     numbers. `dodge` is the shift between series of few points. `label` is for readers who cannot see the drawing.
     """
     points = {
-        name: [(float(x), float(y), _deviation(*rest)) for x, y, *rest in each if math.isfinite(y)]
+        name: [(x, y, _deviation(*more)) for x, y, *more in each if math.isfinite(y)]
         for name, each in series.items()
     }
     flat = [point for each in points.values() for point in each]
@@ -120,23 +121,22 @@ def line_chart(
     y_ticks = [tick for tick in ticks if y_least <= tick <= y_most]
     x_scale = _scale(min(xs), max(xs), LEFT + 10, WIDTH - RIGHT - 10)
     y_scale = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
-
-    def place(name: str, side: float, x: float, y: float, deviation: float) -> Point:
-        text = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
-        return Point(
-            x_scale(x) + side, y_scale(y), text, *(map(y_scale, limits(y, deviation)) if deviation else ())
-        )
-
     few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
     # Without a shift, marks and error bars at the same place would hide each other.
     shift = min(dodge, ROOM_TO_DODGE / max(1, len(points) - 1)) if few else 0.0
     lines = []
     for number, (name, each) in enumerate(points.items()):
         side = (number - (len(points) - 1) / 2) * shift
-        lines.append(Series(name, number % NUM_STYLES, [place(name, side, *point) for point in each]))
+        places = []
+        for x, y, deviation in each:
+            text = f"{name}, {x_label} {x:g}: {y:.4g}" + (f" ± {deviation:.2g}" if deviation else "")
+            bar = map(y_scale, limits(y, deviation)) if deviation else ()
+            places.append(Point(x_scale(x) + side, y_scale(y), text, *bar))
+        lines.append(Series(name, number % NUM_STYLES, places))
+    step = max(1, math.ceil((max(xs) - min(xs)) / WHOLE_TICKS))
     return Chart(
         label, x_label, y_label,
-        [AxisTick(x_scale(x), f"{x:g}") for x in whole_ticks(min(xs), max(xs))],
+        [AxisTick(x_scale(x), f"{x:g}") for x in range(math.ceil(min(xs)), math.floor(max(xs)) + 1, step)],
         [AxisTick(y_scale(y), f"{y:g}") for y in y_ticks],
         lines,
     )  # fmt: skip
@@ -147,12 +147,7 @@ def _deviation(given: float | None = None) -> float:
 
 
 def bar_chart(
-    label: str,
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float]],
-    *,
-    x_label: str,
-    y_label: str,
+    label: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], *, x_label: str, y_label: str
 ) -> Chart:
     """Bars from zero, side by side: one of every series for each group; of many groups, only some are named."""
     y_ticks = nice_ticks(0, max(map(max, series.values())) or 1)
@@ -163,19 +158,17 @@ def bar_chart(
     every = math.ceil(len(groups) * max(map(len, groups)) * 6.2 / width)
     middles = [LEFT + (place + 0.5) * slot for place in range(len(groups))]
     bars = []
-    for number, (name, each) in enumerate(series.items()):
+    for number, (name, values) in enumerate(series.items()):
         offset = (number - (len(series) - 1) / 2) * bar - bar / 2
         points = [
             Point(middle + offset, y_scale(value), f"{group}, {name}: {value:.4g}")
-            for middle, group, value in zip(middles, groups, each, strict=True)
+            for middle, group, value in zip(middles, groups, values, strict=True)
         ]
         bars.append(Series(name, number % NUM_STYLES, points))
+    x_ticks = list(map(AxisTick, middles, groups))[:: max(1, every)]
     return Chart(
-        label, x_label, y_label,
-        [AxisTick(*each) for each in list(zip(middles, groups, strict=True))[:: max(1, every)]],
-        [AxisTick(y_scale(y), f"{y:g}") for y in y_ticks],
-        bars, bar,
-    )  # fmt: skip
+        label, x_label, y_label, x_ticks, [AxisTick(y_scale(y), f"{y:g}") for y in y_ticks], bars, bar
+    )
 
 
 def heat_map(
@@ -196,24 +189,21 @@ def heat_map(
     Large enough cells show their value with `places` decimals; with `blank_zeros`, only from one half on.
     """
     low, high = limits
-    left = min(110.0, 12 + 5.6 * max((len(name) for name in rows), default=1) + 12)
+    longest_row, longest_column = (max(map(len, names), default=1) for names in (rows, columns))
+    left = min(110.0, 24 + 5.6 * longest_row)
     side_x = min(64.0, (WIDTH - left - RIGHT) / max(1, len(columns)))
     side_y = min(26.0, side_x) if len(rows) > 6 else 30.0
-    cells = [
-        Cell(
-            left + column * side_x,
-            TOP + row * side_y,
-            0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low))),
-            f"{y_label} {rows[row]}, {x_label} {columns[column]}: {value:.{max(places, 1) if value % 1 else 0}f}",
-            f"{value:.{places}f}"
-            if show_values and side_x >= 16 and (value >= 0.5 or not blank_zeros)
-            else "",
-        )
-        for row, line in enumerate(values)
-        for column, value in enumerate(line)
-        if value is not None and math.isfinite(value)
-    ]
-    every_x = max(1, math.ceil((max((len(name) for name in columns), default=1) * 6 + 4) / side_x))
+    cells = []
+    for (row, line), (column, name) in product(enumerate(values), enumerate(columns)):
+        value = line[column]
+        if value is not None and math.isfinite(value):
+            share = 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
+            decimals = max(places, 1) if value % 1 else 0
+            text = f"{y_label} {rows[row]}, {x_label} {name}: {value:.{decimals}f}"
+            is_shown = show_values and side_x >= 16 and (value >= 0.5 or not blank_zeros)
+            shown = f"{value:.{places}f}" if is_shown else ""
+            cells.append(Cell(left + column * side_x, TOP + row * side_y, share, text, shown))
+    every_x = max(1, math.ceil((longest_column * 6 + 4) / side_x))
     every_y = max(1, math.ceil(11 / side_y))
     return HeatMap(
         label, x_label, y_label,
@@ -231,12 +221,6 @@ def nice_ticks(low: float, high: float, least_step: float = 0.0) -> list[float]:
     step = max(least_step, nice_step)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
-
-
-def whole_ticks(low: float, high: float) -> list[float]:
-    """Whole numbers inside a range, evenly spaced."""
-    step = max(1, math.ceil((high - low) / WHOLE_TICKS))
-    return [float(number) for number in range(math.ceil(low), math.floor(high) + 1, step)]
 
 
 def shortened(text: str, most: int) -> str:

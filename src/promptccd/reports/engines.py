@@ -12,7 +12,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +54,7 @@ class Job:
     """
 
     def __init__(
-        self,
-        result: Callable[[], Any],
-        stop: Callable[[], Any],
-        kill: Callable[[], Any],
-        device: str = "",
+        self, result: Callable[[], Any], stop: Callable[[], Any], kill: Callable[[], Any], device: str = ""
     ):
         self.stop, self._kill, self.device = stop, kill, device
         self.problem, self.started = "", time.monotonic()
@@ -93,6 +92,10 @@ class Engine(ABC):
     places: int
     cpus: int
 
+    def free_device(self, jobs: Iterable[Job]) -> str:
+        """The device that the fewest of these jobs use, the first of several; empty without devices."""
+        return min(self.devices, key=[job.device for job in jobs].count, default="")
+
     @abstractmethod
     def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
         """Call `work`, a function of a module."""
@@ -112,8 +115,7 @@ class Engine(ABC):
             while waiting or at_work:
                 check()
                 while waiting and len(at_work) < self.places:
-                    device = least_used(self.devices, [job.device for job in at_work.values()])
-                    number = waiting.popleft()
+                    number, device = waiting.popleft(), self.free_device(at_work.values())
                     at_work[number] = self.start(work, calls[number], work.__name__, device)
                 for number in [number for number, job in at_work.items() if not job.running]:
                     problem, tries[number] = at_work.pop(number).problem, tries[number] + 1
@@ -168,9 +170,13 @@ def visible_devices() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def least_used(devices: Sequence[str], at_work: Sequence[str]) -> str:
-    """The device that the fewest processes use, the first of several; empty without devices."""
-    return min(devices, key=at_work.count, default="")
+def _imported(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--engine {extra} needs {module} ({error}): pip install 'promptccd[{extra}]'."
+        ) from error
 
 
 class SlurmEngine(Engine):
@@ -186,12 +192,7 @@ class SlurmEngine(Engine):
     """
 
     def __init__(self, out: str | Path, options: Mapping[str, str], cluster: str = "slurm"):
-        try:
-            import submitit
-        except ImportError as error:
-            raise ConfigurationError(
-                f"--engine slurm needs submitit ({error}): pip install 'promptccd[slurm]'."
-            ) from error
+        submitit = _imported("submitit", "slurm")
         if cluster == "slurm" and not shutil.which("sbatch"):
             raise ConfigurationError(
                 "No sbatch is here: run the sweep where jobs are submitted, or print lines with --commands."
@@ -205,21 +206,19 @@ class SlurmEngine(Engine):
         """Submit a job."""
         self._executor.update_parameters(name=name)
         job = self._executor.submit(_Requeued(work, arguments))
-
-        def cancel() -> None:
-            job.cancel(check=False)
-
+        cancel = partial(job.cancel, check=False)
         return Job(job.result, cancel, cancel)
 
 
+@dataclass
 class _Requeued:
     """A call that submitit stores, and queues again before its time is over, or when it is preempted."""
 
-    def __init__(self, work: Work, arguments: Sequence[Any]):
-        self._work, self._arguments = work, arguments
+    work: Work
+    arguments: Sequence[Any]
 
     def __call__(self) -> Any:
-        return self._work(*self._arguments)
+        return self.work(*self.arguments)
 
     def checkpoint(self) -> Any:
         """Queue it again; the training saves as it ends."""
@@ -244,12 +243,7 @@ class RayEngine(Engine):
         if gpus is not None and not 0 <= gpus < 1_000:
             raise ConfigurationError(f"Expected --cell-gpus from 0 on, got {gpus}.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else its makers get statistics
-        try:
-            import ray
-        except ImportError as error:
-            raise ConfigurationError(
-                f"--engine ray needs Ray ({error}): pip install 'promptccd[ray]'."
-            ) from error
+        ray = _imported("ray", "ray")
         if (address := os.environ.get(RAY_ADDRESS, "")) in ("", "local"):
             raise ConfigurationError(
                 f"{RAY_ADDRESS} names no cluster, and none is started: it would listen on all addresses. On its first "
@@ -280,8 +274,7 @@ class RayEngine(Engine):
             name=name, runtime_env={"env_vars": threads},
         )  # fmt: skip
         task = function.remote(*arguments)
-
-        def cancel(force: bool) -> None:
-            self._ray.cancel(task, force=force)  # without force, as Ctrl-C in its process
-
-        return Job(lambda: self._ray.get(task), lambda: cancel(False), lambda: cancel(True))
+        stop, kill = (
+            partial(self._ray.cancel, task, force=force) for force in (False, True)
+        )  # Ctrl-C, or an end
+        return Job(partial(self._ray.get, task), stop, kill)

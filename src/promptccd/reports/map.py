@@ -77,12 +77,13 @@ def stage_maps(
     moved: list[float | None] = []
     for features in features_by_stage:
         shown = features[rows[rows < len(features)]]
-        before = layouts[-1] if layouts else None
-        layout = _LAYOUTS[method](shown, before, first if before is None else LATER_ITERATIONS, seed)
-        if before is not None:
-            layout = _aligned(layout, before)
-        moved.append(None if before is None else _distance(before, layout))
+        if not layouts:
+            layouts, moved = [_LAYOUTS[method](shown, None, first, seed)], [None]
+            continue
+        before = layouts[-1]
+        layout = _aligned(_LAYOUTS[method](shown, before, LATER_ITERATIONS, seed), before)
         layouts.append(layout)
+        moved.append(_distance(before, layout))
     return StageMaps(rows, layouts, moved, method)
 
 
@@ -98,19 +99,14 @@ def _pca(features: np.ndarray, before: np.ndarray | None, iterations: int, seed:
 def _tsne(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
     if len(features) < FEWEST_FOR_TSNE or not np.ptp(features, axis=0).any():
         return _pca(features, before, iterations, seed)  # no neighbourhoods to keep
-    perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
-    start = "pca" if before is None or len(before) == 0 else _start_layout(features, before)
-    return (
-        TSNE(
-            init=start,
-            perplexity=perplexity,
-            early_exaggeration=12.0 if before is None else 1.0,
-            max_iter=iterations,
-            random_state=seed_of("map", seed) % 2**32,
-        )
-        .fit_transform(features.astype(np.float32))
-        .astype(np.float64)
+    tsne = TSNE(
+        init="pca" if before is None or len(before) == 0 else _start_layout(features, before),
+        perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
+        early_exaggeration=12.0 if before is None else 1.0,
+        max_iter=iterations,
+        random_state=seed_of("map", seed) % 2**32,
     )
+    return tsne.fit_transform(features.astype(np.float32)).astype(np.float64)
 
 
 _LAYOUTS = {"tsne": _tsne, "pca": _pca}
@@ -211,28 +207,23 @@ def map_figure(
     points["group"] = points["found"].map(found_names)
     points["category"] = points["true"].map(dict(enumerate(true_names)))
     points["places"] = [[layout[row] for layout in layouts[stage:]] for row, stage in enumerate(stages)]
-    points["text"] = [
-        f"image {row.sample_id}, "
-        + (
-            f"stage {row.stage}: put into {row.group}, is {row.category}"
-            if row.stage
-            else f"labelled: {row.category}"
-        )
-        for row in points.itertuples()
-    ]
+    texts = (
+        "stage "
+        + points["stage"].astype(str)
+        + ": put into "
+        + points["group"]
+        + ", is "
+        + points["category"]
+    )
+    texts = texts.where(points["stage"] > 0, "labelled: " + points["category"])
+    points["text"] = "image " + points["sample_id"].astype(str) + ", " + texts
     legends = {}
     for kind, name in (("found", "group"), ("true", "category")):
         entries = points.groupby(kind)[name].first()  # by id
         legends[kind] = [(text, *style_of(item)) for item, text in entries.items()]
         points[kind] = points[kind].map(style_of)
-    return MapFigure(maps, points, round(height + 2 * MARGIN, 1), legends, _notes(maps))
-
-
-def _notes(maps: StageMaps) -> list[str]:
     notes = []
     for stage, (layout, moved) in enumerate(zip(maps.layouts, maps.moved, strict=True)):
-        note = f"stage {stage}: {len(layout)} images"
-        if moved is not None:
-            note += f", earlier ones moved by {100 * moved:.1f} % of the width (median)"
-        notes.append(note)
-    return notes
+        by = "" if moved is None else f", earlier ones moved by {100 * moved:.1f} % of the width (median)"
+        notes.append(f"stage {stage}: {len(layout)} images{by}")
+    return MapFigure(maps, points, round(height + 2 * MARGIN, 1), legends, notes)

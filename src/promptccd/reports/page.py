@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -35,16 +34,8 @@ def render_page(template: str, **values: Any) -> str:
 
 
 def records(table: pd.DataFrame) -> list[JsonRecord]:
-    """The rows of a table as JSON types: numbers with eight digits, null for missing ones."""
-    return [{name: _json_value(value) for name, value in row.items()} for row in table.to_dict("records")]
-
-
-def _json_value(value: Any) -> Any:
-    if value is pd.NA or value is None:
-        return None
-    if isinstance(value, float):
-        return float(f"{value:.8g}") if math.isfinite(value) else None
-    return value
+    """The rows of a table as JSON types: numbers with ten decimals, null for missing ones."""
+    return json.loads(table.to_json(orient="records", double_precision=10))
 
 
 def write_report_files(

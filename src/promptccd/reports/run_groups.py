@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,13 @@ def row_names(paths: Sequence[str | Path]) -> list[str]:
         RunError: a path is no run.
     """
     runs = [_Run(Path(path).resolve()) for path in paths]
-    names = _row_names(runs, parts=1)
+    names = _row_names(runs)
     return [names[run.path] for run in runs]
 
 
 def require_seeds_alone(paths: Sequence[str | Path]) -> None:
     """Refuse, with a `ConfigurationError` that names the difference, to average runs that differ in more than seeds."""
-    difference = _difference([_Run(Path(path)) for path in paths])
-    if difference is not None:
+    if difference := _difference([_Run(Path(path)) for path in paths]):
         raise ConfigurationError(
             f"Expected runs that differ in their seed alone, but {difference}: put --compare before them, or report "
             "them one by one."
@@ -47,12 +46,10 @@ def require_seeds_alone(paths: Sequence[str | Path]) -> None:
 
 def require_different(paths: Sequence[str | Path]) -> None:
     """Refuse, with a `ConfigurationError`, a run that is given twice: as two seeds it would narrow the deviation."""
-    seen = set[Path]()
-    for path in paths:
-        place = Path(path).resolve()
-        if place in seen:
-            raise ConfigurationError(f"{path} is given twice: give every run once.")
-        seen.add(place)
+    places = [Path(path).resolve() for path in paths]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise ConfigurationError(f"{paths[number]} is given twice: give every run once.")
 
 
 def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict[str, str]]:
@@ -69,7 +66,7 @@ def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict
     runs = [_Run(Path(path)) for path in paths]
     sources: dict[tuple[str, str, int], int] = {}
     for place in sorted(range(len(runs)), key=lambda place: runs[place].counting != "known"):
-        for name, key in runs[place].baselines():
+        for name, key in runs[place].baselines.items():
             sources.setdefault((name, key, runs[place].seed), place)
     titles: dict[tuple[str, str, str], str] = {}
     for (name, key, _), place in sources.items():
@@ -96,40 +93,37 @@ class _Run:
         seed: of the training.
         counting: how it got its numbers of categories.
         settings: everything else that decides its result, by name.
+        baselines: names of its baselines, each with the settings that decide it, except the seed and the counting.
         unfinished: end of its row's name: how many stages are finished, or empty if all are.
     """
 
     def __init__(self, path: Path):
         run, recipe = RunDirectory(path), RunDirectory(path).recipe
         self.path, self.seed, self.counting = path, recipe.training.seed, str(recipe.training.category_count)
-        self._backbone, self._frozen = recipe.model.backbone or run.backbone, frozen_name(recipe, run)
-        self._finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
-        done, wanted = self._finished - 1, run.num_stages - 1
-        self.unfinished = "" if done == wanted else f" ({done} of {wanted} stages)"
-        self.settings = _fields(run, recipe)
-        backbone = {f"backbone.{name}": value for name, value in self._backbone_settings().items()}
-        self.settings = {**self.settings, **backbone}
-
-    def baselines(self) -> Iterator[tuple[str, str]]:
-        """Names of its baselines, each with the settings that decide it, except the seed and the counting."""
+        finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
+        is_whole = finished == run.num_stages
+        self.unfinished = "" if is_whole else f" ({finished - 1} of {run.num_stages - 1} stages)"
+        own = _fields(run, recipe)
+        backbone = _backbone_settings(Path(recipe.model.backbone or run.backbone), run, own)
+        self.settings = own | {f"backbone.{name}": value for name, value in backbone.items()}
         shown = ("data.", "views.", "training.kmeans_restarts")
-        for name, follows in ((self._frozen, (*shown, "backbone.")), (PIXELS, shown)):
-            key = {**_only(self.settings, *follows), "stages": self._finished}
-            yield name, json.dumps(key, sort_keys=True)
-
-    def _backbone_settings(self) -> Settings:
-        """How a run pretrained the backbone, since every seed has its own; or the place of any other backbone."""
-        backbone = Path(self._backbone)
-        maker = RunDirectory(backbone.parent)
-        if backbone.name == maker.backbone.name and maker.begun:
-            own = maker.path == self.path
-            fields = self.settings if own else _fields(maker, maker.recipe)
-            return _only(fields, "data.", "views.", "pretraining.", "model.backbone_config")
-        place = str(backbone.resolve()) if backbone.exists() else re.sub(r"-seed\d+", "", str(backbone))
-        return {"place": place}
+        self.baselines = {
+            name: json.dumps({**_only(self.settings, *follows), "stages": finished}, sort_keys=True)
+            for name, follows in ((frozen_name(recipe, run), (*shown, "backbone.")), (PIXELS, shown))
+        }
 
 
-def _row_names(runs: Sequence[_Run], parts: int) -> dict[Path, str]:
+def _backbone_settings(backbone: Path, run: RunDirectory, fields: Settings) -> Settings:
+    """How a run pretrained the backbone, since every seed has its own; or the place of any other backbone."""
+    maker = RunDirectory(backbone.parent)
+    if backbone.name == maker.backbone.name and maker.begun:
+        made_with = fields if maker.path == run.path else _fields(maker, maker.recipe)
+        return _only(made_with, "data.", "views.", "pretraining.", "model.backbone_config")
+    place = str(backbone.resolve()) if backbone.exists() else re.sub(r"-seed\d+", "", str(backbone))
+    return {"place": place}
+
+
+def _row_names(runs: Sequence[_Run], parts: int = 1) -> dict[Path, str]:
     """Names made of so many last parts of the path, or more where runs would have the same name."""
     groups: dict[str, list[_Run]] = {}
     for run in runs:
@@ -153,17 +147,16 @@ def _difference(runs: Sequence[_Run]) -> str | None:
     """Why runs are not different seeds of one setting, in words; `None` if they are."""
     first, seeds = runs[0], dict[int, _Run]()
     for run in runs:
-        for name in [*first.settings, *run.settings]:
+        for name in {**first.settings, **run.settings}:
             one, other = first.settings.get(name), run.settings.get(name)
             if one != other:
                 return f"{name} is {one!r} in {first.path} and {other!r} in {run.path}"
-        same = seeds.setdefault(run.seed, run)
-        if same is not run:
+        if (same := seeds.setdefault(run.seed, run)) is not run:
             return f"training.seed is {run.seed} in both {same.path} and {run.path}"
     return None
 
 
-def _fields(run: RunDirectory, recipe: Recipe) -> Settings:
+def _fields(run: RunDirectory, recipe: Recipe) -> dict[str, Any]:
     """A recipe by ``section.field``, without the seed, the backbone and the `FREE_FIELDS`."""
     fields = {
         f"{section}.{name}": value

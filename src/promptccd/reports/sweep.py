@@ -33,7 +33,7 @@ from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.methods import load_plugin, method_named
-from promptccd.reports.engines import Engine, Job, PoolOfDevices, least_used, visible_devices
+from promptccd.reports.engines import Engine, Job, PoolOfDevices, visible_devices
 from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
@@ -557,9 +557,7 @@ class _Sweep:
             while self._running or (waiting and not self.stop.received):
                 while not self.stop.received and (chosen := self._next(waiting, prefix)):
                     # One GPU each, as a training of one process has: all would start on the first.
-                    device = least_used(
-                        self.engine.devices, [job.device for _, job in self._running.values()]
-                    )
+                    device = self.engine.free_device(job for _, job in self._running.values())
                     number, where = len(todo) - len(waiting), f" on GPU {device}" if device else ""
                     logger.info("[%d/%d] %s%s starts%s", number, len(todo), prefix, chosen[0].name, where)
                     self._start(*chosen, work, device)
