@@ -1,5 +1,6 @@
 """The file of a project: whole after any death, the same for every process, and a stranger's runs nothing."""
 
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from promptccd import systems
 from promptccd.errors import DiskError, RegistryError
 from promptccd.registry import (
     Answer,
@@ -313,6 +315,27 @@ def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:
     with pytest.raises(DiskError):
         later.store.write_to(tmp_path / "missing" / "categories.sqlite")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["categories.sqlite"]
+
+
+@pytest.mark.parametrize("locks_reach", [True, False])
+def test_a_closed_file_is_whole_without_its_log(
+    path: Path, locks_reach: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systems, "locks_reach", lambda folder: locks_reach)
+    registry = CategoryRegistry.open(path)
+    for name in ("owl", "newt", "wren"):
+        registry.edit(Rename(4, name))
+    assert (registry.store.one("pragma journal_mode") == "wal") == locks_reach
+    (folder := path.parent / "copy").mkdir()
+    for each in path.parent.glob(f"{path.name}*"):
+        shutil.copy(each, folder)
+    assert CategoryRegistry.open(folder / path.name).state_hash() == registry.state_hash()
+    state = registry.state_hash()
+    del registry
+    gc.collect()
+    assert not any(each.stat().st_size for each in path.parent.glob(f"{path.name}-*"))
+    alone = Path(shutil.copy(path, path.with_name("alone")))
+    assert CategoryRegistry.open(alone).state_hash() == state
 
 
 def test_the_same_content_is_the_same_bytes_however_it_came_about(path: Path, tmp_path: Path) -> None:

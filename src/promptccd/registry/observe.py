@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.errors import RegistryError
 from promptccd.registry.categories import LONGEST_KEY
 from promptccd.registry.rows import Rows, Snapshot
@@ -143,59 +142,61 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
         RegistryError: the grouping is malformed, or does not fit the registry.
     """
     groups, waiting = groups.checked().placed()
-    prototypes, constraints = rows.prototypes, rows.constraints()
-    if len(prototypes) and prototypes.shape[1] != groups.prototypes.shape[1]:
-        raise RegistryError(
-            f"Expected prototypes of {prototypes.shape[1]} values as the registry has, got "
-            f"{groups.prototypes.shape[1]}: these are features of another backbone."
-        )
-    found = {key: (before.pinned.get(key), None) for key in waiting}
-    elsewhere = before
-    if gone := {key for key, (home, _) in found.items() if home is None}:
-        members = {key: home for key, home in before.members.items() if key not in gone}
-        elsewhere = replace(before, members=members)
-    matched = _match_clusters(groups, elsewhere, constraints, prototypes)
-    # A target is an id, no category, or for cluster k that has none yet: first_new + k.
-    first_new = rows.next_id
-    targets = _targets(groups.keys, groups.clusters, matched, elsewhere, constraints, first_new)
-    _keep_together(targets, constraints, elsewhere)
-    _keep_apart(targets, constraints, elsewhere)
-    numbers = _number(rows, targets, first_new, stage)
-    homes = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys])
-    sure = np.full(len(homes), None) if groups.confidences is None else groups.confidences.tolist()
-    for key, home, confidence in zip(groups.keys, homes.tolist(), sure, strict=True):
-        found[key] = (
-            None if home == NO_CATEGORY else home,
-            None if confidence is None else round(confidence, 6),
-        )
-    _write_images(rows, stage, before, found)
+    homes = {key: before.pinned.get(key) for key in waiting}
+    gone = {key for key, home in homes.items() if home is None}
+    members = (
+        {key: home for key, home in before.members.items() if key not in gone} if gone else before.members
+    )
+    grouping = _Grouping(rows, groups, replace(before, members=members))
+    matched, targets = grouping.match(), grouping.targets()
+    sizes = Counter(target for target in targets.values() if target >= grouping.first_new)
+    numbers = {  # ids of clusters that have none and got images, largest first
+        target: rows.new_category(stage) for target in sorted(sizes, key=lambda each: (-sizes[each], each))
+    }
+    placed = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys])
+    homes |= {
+        key: None if home == NO_CATEGORY else home
+        for key, home in zip(groups.keys, placed.tolist(), strict=True)
+    }
+    sure = [] if groups.confidences is None else groups.confidences.tolist()
+    _write_images(
+        rows,
+        stage,
+        before,
+        homes,
+        {key: round(each, 6) for key, each in zip(groups.keys, sure, strict=False)},
+    )
     ids = [
-        numbers.get(first_new + cluster) if each == NEW else None if each == REJECTED else int(each)
+        numbers.get(grouping.first_new + cluster) if each == NEW else None if each == REJECTED else each
         for cluster, each in enumerate(matched.tolist())
     ]
-    _update_prototypes(rows, groups, ids, homes, first_new, prototypes, before)
+    grouping.update_prototypes(ids, placed)
     return tuple(ids)
 
 
 def _write_images(
-    rows: Rows, stage: int, before: Snapshot, found: Mapping[str, tuple[int | None, float | None]]
+    rows: Rows, stage: int, before: Snapshot, homes: Mapping[str, int | None], sure: Mapping[str, float]
 ) -> None:
     """Put images into categories, or into none, with a confidence where there is one; new ones come with a stage.
 
     Random draws, and reviews of images that moved, say nothing of places that no person changed.
     """
-    moved = {key for key, (home, _) in found.items() if before.members.get(key) != home}
-    reviewed = rows.looks.read().keys() & found.keys() if moved else set()
+    moved = {key for key, home in homes.items() if before.members.get(key) != home}
+    reviewed = rows.looks.read().keys() & homes.keys() if moved else set()
     rows.store.run_each(
         "insert into image(key, stage, category, confidence, pinned, unseen, quarter) values(?, ?, ?, ?, 0, 0, 0)",
-        [(stored_key(key), stage, *found[key]) for key in sorted(found.keys() - before.images.keys())],
+        [
+            (stored_key(key), stage, homes[key], sure.get(key))
+            for key in sorted(homes.keys() - before.images.keys())
+        ],
     )
     rows.store.run_each(
         "update image set category = ?, confidence = coalesce(?, confidence) where key = ?",
         [
-            (home, sure, stored_key(key))
-            for key, (home, sure) in found.items()
-            if key in before.images and (key in moved or sure not in (None, before.confidences.get(key)))
+            (home, sure.get(key), stored_key(key))
+            for key, home in homes.items()
+            if key in before.images
+            and (key in moved or sure.get(key) not in (None, before.confidences.get(key)))
         ],
     )
     rows.count_images()
@@ -207,239 +208,197 @@ def _write_images(
     )
 
 
-def _targets(
-    keys: Sequence[str],
-    clusters: np.ndarray,
-    matched: np.ndarray,
-    before: Snapshot,
-    constraints: GroupingConstraints,
-    first_new: int,
-) -> dict[str, int]:
-    targets: dict[str, int] = {}
-    for key, cluster in zip(keys, clusters.tolist(), strict=True):
-        stays = before.members.get(key, NO_CATEGORY)
-        found = int(matched[cluster])
-        target = first_new + cluster if found == NEW else stays if found == REJECTED else found
-        if target in constraints.forbidden.get(key, ()):
-            target = stays
-        targets[key] = before.pinned.get(key, target)
-    return targets
+class _Grouping:
+    """A grouping next to what a registry knows.
 
+    Evidence is how many images of each cluster speak for each category. Its columns are the categories that are not
+    retired, and those that a person rejected: images that were taken out of these speak for them.
 
-def _keep_together(targets: dict[str, int], constraints: GroupingConstraints, before: Snapshot) -> None:
-    """Linked images follow those that are pinned or not being grouped, else the majority."""
-    components: dict[str, list[str]] = {}
-    for key in sorted({key for pair in constraints.must_link for key in pair}):
-        components.setdefault(constraints.component_of(key), []).append(key)
-    for keys in components.values():
-        fixed = [
-            before.members[key]
-            for key in keys
-            if key in before.members and (key in before.pinned or key not in targets)
-        ]
-        votes = fixed or [targets[key] for key in keys if targets.get(key, NO_CATEGORY) != NO_CATEGORY]
-        if not votes:
-            continue
-        winner = min(set(votes), key=lambda each: (-votes.count(each), each))
-        for key in keys:
-            if (
-                key in targets
-                and key not in before.pinned
-                and winner not in constraints.forbidden.get(key, ())
-            ):
-                targets[key] = winner
+    Attributes:
+        first_new: the target of cluster k that is no category yet is `first_new` + k. Other targets are ids.
+        matched: category of every cluster ``(K,)``, or `NEW`, or `REJECTED`.
 
-
-def _keep_apart(targets: dict[str, int], constraints: GroupingConstraints, before: Snapshot) -> None:
-    """Of two images that came together and must not, one that was elsewhere before goes back there."""
-    linked = {key for pair in constraints.must_link for key in pair}
-    for pair in constraints.cannot_link:
-        home, other = (targets.get(key, before.members.get(key, NO_CATEGORY)) for key in pair)
-        if home != other:
-            continue
-        for key in reversed(pair):
-            earlier = before.members.get(key, home)
-            if key in targets and key not in before.pinned and key not in linked and earlier != home:
-                targets[key] = earlier
-                break
-
-
-def _number(rows: Rows, targets: Mapping[str, int], first_new: int, stage: int) -> dict[int, int]:
-    """New ids by target, of clusters that have none and got images, largest first."""
-    sizes = Counter(target - first_new for target in targets.values() if target >= first_new)
-    numbers: dict[int, int] = {}
-    for cluster in sorted(sizes, key=lambda each: (-sizes[each], each)):
-        numbers[first_new + cluster] = rows.new_category(stage)
-    return numbers
-
-
-def _update_prototypes(
-    registered: Rows,
-    groups: StageGroups,
-    ids: list[int | None],
-    homes: np.ndarray,
-    first_new: int,
-    prototypes: np.ndarray,
-    before: Snapshot,
-) -> None:
-    """A category takes its clusters' mean if its images are theirs, else the mean of its own images if known."""
-    by_cluster = np.array([NO_CATEGORY if each is None else each for each in ids])[groups.clusters]
-    sizes = np.bincount(groups.clusters, minlength=len(ids))
-    for identity in sorted({*homes.tolist(), *ids} - {NO_CATEGORY, None}):
-        category, own = before.categories.get(identity), homes == identity
-        rows = [cluster for cluster, each in enumerate(ids) if each == identity]
-        if category is not None and category.aside:  # later images like it must not change what it looks like
-            continue
-        is_first = identity >= first_new
-        if rows and (own == (by_cluster == identity)).all():
-            vector = weighted_mean(groups.prototypes[rows], sizes[rows])
-        elif groups.features is not None and own.any():
-            vector = groups.features[own].mean(axis=0, dtype=np.float64)
-        elif is_first:
-            vector = weighted_mean(groups.prototypes[rows], sizes[rows])
-        else:
-            continue
-        if category is None or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE:
-            registered.set_prototypes({identity: vector})
-
-
-@dataclass
-class _Evidence:
-    """How many images of each cluster speak for each category.
-
-    Columns are the categories that are not retired, and those that a person rejected: images that were taken out of
-    these speak for them.
+    Raises:
+        RegistryError: it is of other features, or names a category that there never was.
     """
 
-    columns: list[int]
-    free: np.ndarray  # (K, C) images nobody pinned
-    pinned: np.ndarray  # (K, C)
-    sizes: np.ndarray  # (K,) images of the cluster
-    unpinned: np.ndarray  # (K,) of them not pinned
-    totals: np.ndarray  # (C,) images that could speak for the category
+    def __init__(self, rows: Rows, groups: StageGroups, before: Snapshot):
+        self._rows, self._groups, self._before = rows, groups, before
+        self._constraints, self._prototypes = rows.constraints(), rows.prototypes
+        width = groups.prototypes.shape[1]
+        if len(self._prototypes) and self._prototypes.shape[1] != width:
+            raise RegistryError(
+                f"Expected prototypes of {self._prototypes.shape[1]} values as the registry has, got {width}: these "
+                "are features of another backbone."
+            )
+        self.first_new = rows.next_id
+        self.matched = np.array([self._settled(*each) for each in enumerate(groups.settled)], dtype=np.int64)
+        self._count_evidence()
 
-
-def _match_clusters(
-    groups: StageGroups, before: Snapshot, constraints: GroupingConstraints, prototypes: np.ndarray
-) -> np.ndarray:
-    """Category of every cluster ``(K,)``, or `NEW`, or `REJECTED`."""
-    found = _settled(groups, before)
-    evidence = _gather(groups, before, constraints)
-    _by_shared_images(found, evidence, before)
-    _join_merged(found, evidence, before)
-    _by_prototype(found, groups, evidence, before, prototypes)
-    return found
-
-
-def _settled(groups: StageGroups, before: Snapshot) -> np.ndarray:
-    found = np.full(len(groups.prototypes), NEW)
-    for cluster, identity in enumerate(groups.settled):
+    def _settled(self, cluster: int, identity: int | None) -> int:
         if identity is None:
-            continue
-        if identity not in before.categories:
+            return NEW
+        if identity not in self._before.categories:
             raise RegistryError(
                 f"Cluster {cluster} is said to be category {identity}, which was never registered. Leave it open "
                 "and it gets an id."
             )
-        found[cluster] = _or_rejected(before.resolve(identity))
-    return found
+        return self._now(identity)
 
+    def _now(self, identity: int) -> int:
+        """The category that holds what this one held, or `REJECTED`."""
+        found = self._before.resolve(identity)
+        return REJECTED if found is None else found
 
-def _or_rejected(identity: int | None) -> int:
-    return REJECTED if identity is None else identity
+    def _count_evidence(self) -> None:
+        before, forbidden = self._before, self._constraints.forbidden
+        rejected = {each.id for each in before.categories.values() if each.rejected}
+        self._columns = [*(each.id for each in before.not_retired()), *sorted(rejected)]
+        position = {identity: column for column, identity in enumerate(self._columns)}
+        self._free = np.zeros((len(self.matched), len(self._columns)))  # (K, C) images that nobody pinned
+        self._pinned = np.zeros_like(self._free)
+        self._unpinned = np.zeros(len(self.matched))
+        for key, cluster in zip(self._groups.keys, self._groups.clusters.tolist(), strict=True):
+            if key in before.pinned:
+                self._pinned[cluster, position[before.pinned[key]]] += 1
+                continue
+            self._unpinned[cluster] += 1
+            if key in before.members:
+                self._free[cluster, position[before.members[key]]] += 1
+            for identity in rejected.intersection(forbidden.get(key, ())):
+                self._free[cluster, position[identity]] += 1
+        self._totals = np.array(
+            [before.categories[each].size for each in self._columns]
+        )  # images that could speak
+        for identities in forbidden.values():
+            for identity in rejected.intersection(identities):
+                self._totals[position[identity]] += 1
 
+    def match(self) -> np.ndarray:
+        """Match the clusters that the grouping does not name; returns `matched`."""
+        self._match_shared_images()
+        self._join_merged()
+        self._match_prototypes()
+        return self.matched
 
-def _gather(groups: StageGroups, before: Snapshot, constraints: GroupingConstraints) -> _Evidence:
-    living = [each.id for each in before.not_retired()]
-    rejected = [each.id for each in before.categories.values() if each.rejected]
-    columns = [*living, *rejected]
-    position = {identity: column for column, identity in enumerate(columns)}
-    free = np.zeros((len(groups.prototypes), len(columns)))
-    pinned = np.zeros_like(free)
-    unpinned = np.zeros(len(free))
-    for key, cluster in zip(groups.keys, np.asarray(groups.clusters).tolist(), strict=True):
-        if key in before.pinned:
-            pinned[cluster, position[before.pinned[key]]] += 1
-            continue
-        unpinned[cluster] += 1
-        if key in before.members:
-            free[cluster, position[before.members[key]]] += 1
-        for identity in constraints.forbidden.get(key, ()):
-            if before.categories[identity].rejected:
-                free[cluster, position[identity]] += 1
-    totals = np.array([before.categories[each].size for each in columns])
-    for identities in constraints.forbidden.values():
-        for identity in identities:
-            if before.categories[identity].rejected:
-                totals[position[identity]] += 1
-    sizes = np.bincount(groups.clusters, minlength=len(free))
-    return _Evidence(columns, free, pinned, sizes, unpinned, totals)
+    def _match_shared_images(self) -> None:
+        """One category per cluster, so that as many images as possible stay where they are.
 
+        A pair must share half of the cluster's images or half of the category's. Pinned images break ties only.
+        """
+        from scipy.optimize import linear_sum_assignment  # here, because names are read and given without it
 
-def _by_shared_images(found: np.ndarray, evidence: _Evidence, before: Snapshot) -> None:
-    """One category per cluster, so that as many images as possible stay where they are.
+        clusters, taken = np.flatnonzero(self.matched == NEW), set(self.matched.tolist())
+        columns = np.flatnonzero([identity not in taken for identity in self._columns])
+        part, sizes = (
+            np.ix_(clusters, columns),
+            np.bincount(self._groups.clusters, minlength=len(self.matched)),
+        )
+        shared = 2 * (self._free[part] + self._pinned[part])
+        enough = (shared >= sizes[clusters, None]) | (shared >= self._totals[None, columns])
+        weight = np.where(enough, self._free[part] + self._pinned[part] / (1 + self._pinned.sum()), 0)
+        for row, column in zip(*linear_sum_assignment(weight, maximize=True), strict=True):
+            if weight[row, column] > 0:
+                self.matched[clusters[row]] = self._now(self._columns[columns[column]])
 
-    A pair must share half of the cluster's images or half of the category's. Pinned images break ties only.
-    """
-    from scipy.optimize import linear_sum_assignment  # here, because names are read and given without it
+    def _join_merged(self) -> None:
+        """A cluster most of whose images are in a merged category is a part of it that must not come apart."""
+        categories = self._before.categories.values()
+        survivors = {self._now(each.id) for each in categories if each.merged_into is not None}
+        for cluster in np.flatnonzero(self.matched == NEW):
+            if self._free[cluster].any():
+                column = int(self._free[cluster].argmax())
+                is_most = 2 * self._free[cluster, column] >= self._unpinned[cluster]
+                if is_most and self._columns[column] in survivors:
+                    self.matched[cluster] = self._columns[column]
 
-    open_clusters = np.flatnonzero(found == NEW)
-    taken = set(found.tolist())
-    open_columns = np.flatnonzero([identity not in taken for identity in evidence.columns])
-    part = np.ix_(open_clusters, open_columns)
-    shared = evidence.free[part] + evidence.pinned[part]
-    enough = (2 * shared >= evidence.sizes[open_clusters, None]) | (
-        2 * shared >= evidence.totals[None, open_columns]
-    )
-    weight = evidence.free[part] + evidence.pinned[part] / (1 + evidence.pinned.sum())
-    weight = np.where(enough, weight, 0)
-    for row, column in zip(*linear_sum_assignment(weight, maximize=True), strict=True):
-        if weight[row, column] > 0:
-            identity = evidence.columns[open_columns[column]]
-            found[open_clusters[row]] = REJECTED if before.categories[identity].rejected else identity
+    def _match_prototypes(self) -> None:
+        """Clusters and categories that are each other's nearest, among all of them, and near enough.
 
+        Retired categories take part: what is nearest to one that was merged belongs to the survivor, and what is
+        nearest to one that was rejected is rejected again.
+        """
+        categories, taken = self._before.categories, set(self.matched.tolist())
+        candidates = [(identity, row) for identity in sorted(categories) for row in categories[identity].rows]
+        if not candidates:
+            return
+        similarity = unit(self._groups.prototypes) @ unit(self._prototypes[[row for _, row in candidates]]).T
+        for cluster in np.flatnonzero((self.matched == NEW) & (self._unpinned > 0)):
+            nearest = int(similarity[cluster].argmax())
+            identity, row = candidates[nearest]
+            is_mutual = int(similarity[:, nearest].argmax()) == cluster
+            is_taken = identity in taken and row == categories[identity].prototype_row
+            if is_mutual and similarity[cluster, nearest] >= MIN_SIMILARITY and not is_taken:
+                self.matched[cluster] = self._now(identity)
 
-def _join_merged(found: np.ndarray, evidence: _Evidence, before: Snapshot) -> None:
-    """A cluster most of whose images are in a merged category is a part of it that must not come apart."""
-    survivors = {
-        before.resolve(each.id) for each in before.categories.values() if each.merged_into is not None
-    }
-    for cluster in np.flatnonzero(found == NEW):
-        if not evidence.free[cluster].any():
-            continue
-        column = int(evidence.free[cluster].argmax())
-        most = 2 * evidence.free[cluster, column] >= evidence.unpinned[cluster]
-        if most and evidence.columns[column] in survivors:
-            found[cluster] = evidence.columns[column]
+    def targets(self) -> dict[str, int]:
+        """The target of every image that is grouped, once clusters are matched."""
+        before, forbidden, targets = self._before, self._constraints.forbidden, dict[str, int]()
+        for key, cluster in zip(self._groups.keys, self._groups.clusters.tolist(), strict=True):
+            stays, found = before.members.get(key, NO_CATEGORY), int(self.matched[cluster])
+            target = self.first_new + cluster if found == NEW else stays if found == REJECTED else found
+            targets[key] = before.pinned.get(key, stays if target in forbidden.get(key, ()) else target)
+        self._keep_together(targets)
+        self._keep_apart(targets)
+        return targets
 
+    def _keep_together(self, targets: dict[str, int]) -> None:
+        """Linked images follow those that are pinned or not being grouped, else the majority."""
+        before, constraints = self._before, self._constraints
+        components: dict[str, list[str]] = {}
+        for key in sorted({key for pair in constraints.must_link for key in pair}):
+            components.setdefault(constraints.component_of(key), []).append(key)
+        for keys in components.values():
+            free = [key for key in keys if key in targets and key not in before.pinned]
+            fixed = [before.members[key] for key in keys if key in before.members and key not in free]
+            votes = fixed or [targets[key] for key in keys if targets.get(key, NO_CATEGORY) != NO_CATEGORY]
+            if not votes:
+                continue
+            winner = min(set(votes), key=lambda each: (-votes.count(each), each))
+            for key in free:
+                if winner not in constraints.forbidden.get(key, ()):
+                    targets[key] = winner
 
-def _by_prototype(
-    found: np.ndarray,
-    groups: StageGroups,
-    evidence: _Evidence,
-    before: Snapshot,
-    prototypes: np.ndarray,
-) -> None:
-    """Clusters and categories that are each other's nearest, among all of them, and near enough.
+    def _keep_apart(self, targets: dict[str, int]) -> None:
+        """Of two images that came together and must not, one that was elsewhere before goes back there."""
+        before, linked = self._before, {key for pair in self._constraints.must_link for key in pair}
+        for pair in self._constraints.cannot_link:
+            home, other = (targets.get(key, before.members.get(key, NO_CATEGORY)) for key in pair)
+            for key in reversed(pair) if home == other else ():
+                earlier = before.members.get(key, home)
+                if key in targets and key not in before.pinned and key not in linked and earlier != home:
+                    targets[key] = earlier
+                    break
 
-    Retired categories take part: what is nearest to one that was merged belongs to the survivor, and what is
-    nearest to one that was rejected is rejected again.
-    """
-    candidates = [
-        (identity, row) for identity in sorted(before.categories) for row in before.categories[identity].rows
-    ]
-    if not candidates:
-        return
-    similarity = unit(groups.prototypes) @ unit(prototypes[[row for _, row in candidates]]).T
-    taken = set(found.tolist())
-    for cluster in np.flatnonzero((found == NEW) & (evidence.unpinned > 0)):
-        nearest = int(similarity[cluster].argmax())
-        mutual = int(similarity[:, nearest].argmax()) == cluster
-        identity, row = candidates[nearest]
-        is_taken = identity in taken and row == before.categories[identity].prototype_row
-        if not mutual or similarity[cluster, nearest] < MIN_SIMILARITY or is_taken:
-            continue
-        found[cluster] = _or_rejected(before.resolve(identity))
+    def update_prototypes(self, ids: Sequence[int | None], homes: np.ndarray) -> None:
+        """A category takes its clusters' mean if its images are theirs, else the mean of its own images if known.
+
+        Args:
+            ids: category of every cluster.
+            homes: category of every image that was grouped.
+        """
+        groups, prototypes = self._groups, self._prototypes
+        by_cluster = np.array([NO_CATEGORY if each is None else each for each in ids])[groups.clusters]
+        sizes = np.bincount(groups.clusters, minlength=len(ids))
+        for identity in sorted({*homes.tolist(), *ids} - {NO_CATEGORY, None}):
+            category, own = self._before.categories.get(identity), homes == identity
+            clusters = [cluster for cluster, each in enumerate(ids) if each == identity]
+            if (
+                category is not None and category.aside
+            ):  # later images like it must not change what it looks like
+                continue
+            is_whole = clusters and (own == (by_cluster == identity)).all()
+            if not is_whole and groups.features is not None and own.any():
+                vector = groups.features[own].mean(axis=0, dtype=np.float64)
+            elif is_whole or category is None:
+                vector = weighted_mean(groups.prototypes[clusters], sizes[clusters])
+            else:
+                continue
+            if (
+                category is None
+                or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE
+            ):
+                self._rows.set_prototypes({identity: vector})
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +37,6 @@ ASIDE = -2  # in place of the category, of images that are set aside
 # Bits of a photograph: a person put it there; it came with the newest stage; its file is not where it was.
 PINNED, NEWEST, AWAY = 1, 2, 4
 COVERS = 4  # pictures of a group in the list
-_FEW_GROUPS = 20  # for more, one sort of all photographs costs less than a search for each
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,9 @@ class Columns:
         self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
         self.flags = np.empty(count, np.uint8)
         self._read(registry, {key: row for row, key in enumerate(keys)})
-        self._rows = self._rows_of_groups()
-
-    def _rows_of_groups(self) -> dict[int, np.ndarray]:
-        """Rows of every group, in order."""
-        order = np.argsort(self.group, kind="stable")
-        ids, starts = np.unique(self.group[order], return_index=True)
-        return dict(zip(ids.tolist(), np.split(order, starts)[1:], strict=True))  # the first part is empty
 
     def _read(
-        self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Sequence[str] | None = None
+        self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Collection[str] | None = None
     ) -> None:
         found, *values = registry.columns(keys)
         rows = np.array([row_of.get(key, -1) for key in found], np.int64)
@@ -93,26 +85,18 @@ class Columns:
         """All of them one after the other, as a window reads them."""
         return self.group.astype("<i4").tobytes() + self.sure.tobytes() + self.flags.tobytes()
 
-    def take(self, registry: CategoryRegistry, keys: Iterable[str], row_of: Mapping[str, int]) -> np.ndarray:
-        """Read photographs again of which something has changed; returns their rows ``(R,)``."""
-        changed = sorted(keys, key=row_of.__getitem__)
-        rows = np.array([row_of[key] for key in changed], dtype=np.int64)
-        before = self.group[rows]
-        self._read(registry, row_of, changed)
-        groups = {*before.tolist(), *self.group[rows].tolist()}
-        for identity in groups:
+    def take(self, registry: CategoryRegistry, keys: Collection[str], row_of: Mapping[str, int]) -> None:
+        """Read photographs again of which something has changed."""
+        rows = [row_of[key] for key in keys]
+        before = self.group[rows].tolist()
+        self._read(registry, row_of, keys)
+        for identity in {*before, *self.group[rows].tolist()}:
             self._shown.pop(identity, None)
-        if len(groups) > _FEW_GROUPS:
-            self._rows = self._rows_of_groups()
-        else:
-            self._rows |= {each: np.flatnonzero(self.group == each) for each in groups}
-        return rows
 
     def shown(self, identity: int) -> Shown:
         """What is shown of a group, kept until one of its photographs changes."""
         if identity not in self._shown:
-            rows = self._rows.get(identity, np.zeros(0, np.int64))
-            rows = rows[self._here[rows]]
+            rows = np.flatnonzero((self.group == identity) & self._here)
             unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & PINNED == 0)
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
             self._shown[identity] = Shown(len(rows), int(unsure.sum()), cover.tolist())
