@@ -37,7 +37,6 @@ from promptccd.disk import (
     write_file,
 )
 from promptccd.errors import DiskError, RunError
-from promptccd.locks import LOCK, FolderLock
 from promptccd.runs.stage import EXEMPLARS, load_exemplars
 from tests.disk import disk_calls, in_order
 
@@ -281,24 +280,6 @@ def test_a_call_of_the_system_that_fails_once_is_raised_and_loses_nothing(tmp_pa
 
 
 @pytest.mark.fault(4)
-def test_a_new_stage_that_cannot_get_its_name_leaves_the_old_one(tmp_path: Path, monkeypatch) -> None:
-    """The second rename fails: the old stage has its name again, and the caller gets the error."""
-    write_directory(tmp_path / "one", lambda folder: tell(folder, "old"))
-    rename = os.rename
-
-    def refuse(source: Path, target: Path) -> None:
-        if ".tmp-" in str(source):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        rename(source, target)
-
-    monkeypatch.setattr("os.rename", refuse)
-    with pytest.raises(DiskError, match="The old content is untouched"):
-        write_directory(tmp_path / "one", lambda folder: tell(folder, "new"), replace=True)
-    assert [item.name for item in tmp_path.iterdir()] == ["one"]
-    assert (tmp_path / "one" / "content").read_text() == "old"
-
-
-@pytest.mark.fault(4)
 def test_what_did_not_fit_needs_more_than_was_free(tmp_path: Path) -> None:
     def too_much(folder: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -327,15 +308,6 @@ def test_long_work_does_not_begin_where_there_is_no_room(tmp_path: Path) -> None
     require_space(tmp_path / "not" / "there", 1, "the run")
     with pytest.raises(DiskError, match=rf"the run: about 10{'0' * 12}\.0 MB needed, .* free in {tmp_path}"):
         require_space(tmp_path, 10**19, "the run")
-
-
-def test_a_bug_in_the_writer_is_not_called_a_disk_error(tmp_path: Path) -> None:
-    def wrong(folder: Path) -> None:
-        raise KeyError("bug")
-
-    with pytest.raises(KeyError):
-        write_directory(tmp_path / "two", wrong)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
@@ -521,17 +493,6 @@ def test_sums_that_are_none_are_refused(tmp_path: Path, content: str) -> None:
     write_directory(tmp_path / "one", fill)
     (tmp_path / "one" / "checksums.json").write_text(content)
     assert problems_of(tmp_path / "one") == ["checksums.json is missing or unreadable"]
-
-
-def test_whoever_writes_to_a_folder_is_named(tmp_path: Path) -> None:
-    held = FolderLock(tmp_path)
-    with pytest.raises(RunError, match=rf"process {os.getpid()}\) is writing to"):
-        FolderLock(tmp_path)
-    (tmp_path / f"{LOCK}-owner").unlink()  # it has the lock, and has not stored its name yet
-    with pytest.raises(RunError, match="Another process is writing to"):
-        FolderLock(tmp_path)
-    held.close()
-    FolderLock(tmp_path).close()
 
 
 def test_a_link_to_an_empty_folder_is_named(tmp_path: Path) -> None:

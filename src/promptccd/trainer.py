@@ -256,7 +256,7 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
             f"This {kind} has finished stage {config.stage}, and a training begins with a bare backbone: give "
             f"{kind}.from_pretrained(<backbone>). A run that was begun resumes by itself in its output_dir."
         )
-    place: str | None = config.name_or_path
+    place: str = config.name_or_path
     try:
         is_unchanged = bool(place) and find_model(place).is_backbone and _is_stored_in(model, place)
     except (OSError, ValueError):  # a folder that is gone, or a Hub that cannot be asked

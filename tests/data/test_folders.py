@@ -233,27 +233,6 @@ def test_metadata_without_labels_leaves_the_folders_to_say_it(tmp_path: Path) ->
     assert len(load_images(str(tmp_path))) == 9
 
 
-TABLES_BESIDE = [
-    "features.parquet",
-    "x.arrow",
-    "data/features.parquet",
-    "boat/kept.parquet",
-    "labels.json",
-    "notes.csv",
-]
-
-
-@pytest.mark.parametrize("table", TABLES_BESIDE)
-def test_a_table_beside_folders_of_images_changes_nothing(table: str, tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos", (*KINDS, "train", "data"))
-    image(folder / "boat" / "test_1.png")
-    (folder / "boat" / "007").write_bytes((folder / "boat" / "0.png").read_bytes())
-    (folder / table).write_bytes(b"PAR1 and so on")
-    opened = open_images(str(folder))
-    assert len(opened.table) == 17
-    assert list(opened.left_out) == [table]
-
-
 @pytest.mark.parametrize("names", [("photos.zip",), ("a.jxl", "foreign.csv"), ("clip.mp4",)])
 def test_a_folder_without_images_is_refused_and_says_what_it_holds(
     names: tuple[str, ...], tmp_path: Path
@@ -306,27 +285,6 @@ def test_a_library_of_links_is_told_how_they_are_followed(tmp_path: Path) -> Non
     (folder / "boat" / "0.png").symlink_to(pool / "boat" / "0.png")
     with pytest.raises(DataError, match=r"link to a place outside \(1\).*--image_roots PLACE"):
         load_images(str(folder))
-
-
-NO_PICTURES: dict[str, tuple[bytes, str]] = {
-    "empty.png": (b"", "empty file"),
-    "words.png": (b"a heron\n", "starts like text"),
-    "page.jpg": (b"<!doctype html><title>404", "starts like HTML"),
-    "film.jpeg": (b"\x00\x00\x00\x18ftypmp42", "a video"),
-    "zeros.webp": (bytes(64), "all its first bytes are 0"),
-    "pointer.TIF": (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-}
-
-
-@pytest.mark.parametrize("name", NO_PICTURES)
-def test_what_is_called_an_image_and_is_none_is_listed_and_counted(name: str, tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos")
-    (folder / "boat" / name).write_bytes(NO_PICTURES[name][0])
-    found = read(folder)
-    assert sizes(found) == dict.fromkeys(KINDS, 3)
-    assert list(found.left_out) == [f"boat/{name}"]
-    assert NO_PICTURES[name][1] in found.left_out[f"boat/{name}"]
-    assert "10 files found: 9 images with a category; 1 left out" in str(found)
 
 
 def test_a_picture_that_is_empty_stands_for_no_other(tmp_path: Path) -> None:

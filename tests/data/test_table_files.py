@@ -208,23 +208,6 @@ def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
     assert note == "no such file"
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"a.png,cat\n", r"names the columns \['a.png', 'cat'\].*such as path,label"),
-        (b"", "names the columns"),
-        (b"path,label\n", "lists no image"),
-        (b"file,label\na.png,cat\n,dog\n", "Line 3 of 'photos.csv' has no file: name the image"),
-        (b"path,label\n\xff\xfe,x\n", "Line 2 of 'photos.csv' is not UTF-8"),
-    ],
-)
-def test_a_list_that_is_none_is_told_what_to_mend(content: bytes, said: str, tmp_path: Path) -> None:
-    listed = tmp_path / "photos.csv"
-    listed.write_bytes(content)
-    with pytest.raises(DataError, match=said):
-        load_images(str(listed))
-
-
 def test_a_flat_folder_is_told_of_discover(tmp_path: Path) -> None:
     for number in range(3):
         picture(tmp_path / f"{number}.png")

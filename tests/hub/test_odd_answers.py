@@ -128,15 +128,6 @@ def test_any_answer_to_a_commit_is_a_line(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer", ["502 and a page", "other JSON", "403"])
-@pytest.mark.parametrize("request_", REQUESTS)
-def test_whatever_request_meets_an_odd_answer(
-    run: RunDirectory, hub: Hub, waits, pauses, caplog: pytest.LogCaptureFixture, request_: str, answer: str
-) -> None:
-    meet(run, hub, request_, answer, caplog)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_every_request_meets_every_odd_answer(
     run: RunDirectory, hub: Hub, waits, pauses, caplog: pytest.LogCaptureFixture, answer: str

@@ -25,7 +25,6 @@ from promptccd.runs import RunDirectory
 from tests.conftest import quick_recipe
 from tests.hub.contents import Blob
 from tests.hub.server import Fault, Hub
-from tests.hub.test_push import FAULTS
 from tests.photographs import MARKER, TELLING, album, jpeg, pixels
 
 PLACES = [f"{MARKER}-file", MARKER, "2019:07:14", f"holiday_{MARKER}"]
@@ -243,33 +242,6 @@ def state_of(hub: Hub, name: str) -> dict[str, bytes] | None:
     if repo is None:
         return None
     return {path: blob.data for path, blob in repo.at("main").files.items() if path != ".gitattributes"}
-
-
-@pytest.mark.slow
-@pytest.mark.fault(17)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_request_of_a_push_of_stages_fails_once(
-    stream: StageStream, hub: Hub, waits, pauses, fault: str
-) -> None:
-    publish_stages(stream, "user/count", ids_only=True)
-    requests, whole = len(hub.log), state_of(hub, "user/count")
-    assert len(hub.repo("user/count", "dataset").history()) == 2  # the Hub's own first one, and ours
-    for number in range(1, requests + 1):
-        name = f"user/fault{number}"
-        hub.plan(number, FAULTS[fault])
-        try:
-            publish_stages(stream, name, ids_only=True)
-        except HubError as error:
-            assert "Run the same command again." in str(error)
-            assert (state_of(hub, name) or {}) == {}, (number, fault)
-        hub.clear_plans()
-        publish_stages(stream, name, ids_only=True)
-        there = state_of(hub, name)
-        assert {path: data for path, data in there.items() if path != "README.md"} == {
-            path: data for path, data in whole.items() if path != "README.md"
-        }, (number, fault)
-        assert len(hub.repo(name, "dataset").history()) == 2, (number, fault)
-        assert hub.repo(name, "dataset").private
 
 
 @pytest.mark.fault(17)

@@ -107,15 +107,6 @@ def test_prompts_are_drawn_anew_from_their_generator_alone(method: str, built: B
         assert torch.equal(parameter, before[name]) == (id(parameter) not in own), name
 
 
-@every_method
-def test_all_but_the_backbone_change_their_mode(method: str, built: Built) -> None:
-    model = built(method)
-    for mode in (True, False):
-        assert model.train(mode) is model
-        assert (model.training, model.head.training, model.backbone.training) == (mode, mode, False)
-    assert model.train().head.training
-
-
 def test_categories_are_copied_in_the_models_precision_and_have_a_name_each(built: Built) -> None:
     model = built("promptccd-gcd").bfloat16()
     for dtype in (torch.bfloat16, torch.float64):

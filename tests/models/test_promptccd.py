@@ -3,8 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,10 @@ from transformers import (
 )
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
-from promptccd.errors import CheckpointError
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed, rotation_of
-from promptccd.models.configuration import backbone_config_of
 from promptccd.models.head import ProjectionHead
 from promptccd.training.fast import FastCalls
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
@@ -276,13 +272,6 @@ def test_prompts_before_the_last_block_need_no_second_pass(
     hook.remove()
 
 
-def test_unprompted_forward_is_the_plain_backbone(model: PromptCCDModel) -> None:
-    pixels = torch.randn(2, 3, 16, 16)
-    model.load_mixture(torch.randn(4, 32), torch.ones(4, 32), torch.zeros(4))
-    expected = model.backbone(pixels).last_hidden_state[:, 0]
-    torch.testing.assert_close(model(pixels).features, expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("rows", [6, 300])
 def test_similarities_through_the_gram_matrix_are_exact(rows: int) -> None:
     """Both ways of `similarities`, values and gradients, in float64 against the definition."""
@@ -345,33 +334,6 @@ def finished(model: PromptCCDModel, tmp_path: Path) -> Path:
     return tmp_path / "finished"
 
 
-def test_checkpoint_survives_bit_for_bit(model: PromptCCDModel, finished: Path) -> None:
-    again = PromptCCDModel.from_pretrained(finished)
-    before, after = model.state_dict(), again.state_dict()
-    assert before.keys() == after.keys()
-    for name in before:
-        assert torch.equal(before[name], after[name]), name
-    pixels = torch.randn(4, 3, 16, 16)
-    one, other = (each(pixels, prompted=True, project=True) for each in (model, again))
-    assert torch.equal(one.features, other.features)
-    assert torch.equal(one.bottleneck, other.bottleneck)
-    assert {n for n, p in again.named_parameters() if p.requires_grad} == {
-        n for n, p in model.named_parameters() if p.requires_grad
-    }
-
-
-@pytest.mark.slow
-def test_auto_model_finds_the_class_in_a_new_process(finished: Path) -> None:
-    code = (
-        "import promptccd.pipeline, sys; from transformers import AutoModel;"
-        "print(type(AutoModel.from_pretrained(sys.argv[1])).__name__)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(finished)], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "PromptCCDModel"
-
-
 def rewrite(folder: Path, change: str) -> None:
     tensors = load_file(folder / "model.safetensors")
     if change == "missing":
@@ -414,26 +376,10 @@ def test_a_checkpoint_of_another_kind_is_refused(finished: Path) -> None:
         GCDModel.from_pretrained(finished)
 
 
-def test_a_foreign_backbone_is_refused_before_it_is_built() -> None:
-    with pytest.raises(Exception, match="dinov2"):
-        PromptCCDConfig(vision_config={"model_type": "clip_vision_model"})
-
-
 def test_saved_configuration_names_no_folder(finished: Path, tmp_path: Path) -> None:
     again = AutoModel.from_pretrained(finished)
     again.save_pretrained(tmp_path / "again")
     assert str(tmp_path) not in json.dumps(json.loads((tmp_path / "again" / "config.json").read_text()))
-
-
-def test_assign_takes_the_nearest_prototype(model: PromptCCDModel) -> None:
-    prototypes = F.normalize(torch.randn(4, 32), dim=1) * 0.8
-    model.set_categories(prototypes, [0, 1, 2, 9], list("abcd"))
-    features = torch.randn(50, 32) * 7
-    found = model.assign(features)
-    distances = torch.cdist(F.normalize(features, dim=1), prototypes).square()
-    ids = torch.tensor([0, 1, 2, 9])[distances.argmin(1)]
-    assert torch.equal(found.category_ids, ids)
-    torch.testing.assert_close(found.distances, distances.min(1).values)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -513,20 +459,6 @@ def test_its_own_answer_is_to_plain_features_whatever_prompts_do_at_test(
     assert model.native_prompted is (False if at_test else None)
 
 
-@pytest.mark.parametrize("temperature", [0.1, 0.5])
-def test_confidence_is_a_soft_max_over_distances_divided_by_the_temperature(
-    model: PromptCCDModel, temperature: float
-) -> None:
-    prototypes = F.normalize(torch.randn(4, 32), dim=1) * 0.8
-    model.set_categories(prototypes, [0, 1, 2, 9], list("abcd"))
-    model.config.confidence_temperature = temperature
-    features = torch.randn(50, 32) * 7
-    found = model.assign(features)
-    for feature, confidence in zip(F.normalize(features, dim=1), found.confidences, strict=True):
-        weights = [math.exp(-float((feature - each).square().sum()) / temperature) for each in prototypes]
-        assert float(confidence) == pytest.approx(max(weights) / sum(weights), rel=1e-4)
-
-
 def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tmp_path: Path) -> None:
     prototypes = F.normalize(torch.randn(4, 32), dim=1) * 0.8
     model.set_categories(prototypes[:2], [0, 5], ["a", "b"])
@@ -566,14 +498,6 @@ def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tm
 def test_assign_without_prototypes_says_what_to_do(model: PromptCCDModel) -> None:
     with pytest.raises(ValueError, match="finish a stage"):
         model.assign(torch.zeros(1, 32))
-
-
-def test_gcd_is_the_model_without_prompts(backbone_folder: Path) -> None:
-    model = GCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
-    pixels = torch.randn(2, 3, 16, 16)
-    expected = model.backbone(pixels).last_hidden_state[:, 0]
-    torch.testing.assert_close(model(pixels, prompted=True).features, expected, rtol=1e-5, atol=1e-5)
-    assert model.mixture is None
 
 
 def test_features_are_of_the_precision_of_the_training(model: PromptCCDModel) -> None:
@@ -749,11 +673,6 @@ def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassi
 def test_a_configuration_is_checked_as_it_is_made(fields: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, StrictDataclassError), match=said):
         PromptCCDConfig(**fields)
-
-
-def test_a_backbone_is_checked_where_its_values_are_read() -> None:
-    with pytest.raises(CheckpointError, match="hidden_size to be a number from 1 to 8192, got 8193"):
-        backbone_config_of({"model_type": "dinov2", **TINY_BACKBONE, "hidden_size": 8193})
 
 
 def test_a_stage_in_training_has_components_without_categories_and_a_backbone_is_dinov2() -> None:

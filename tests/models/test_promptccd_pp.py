@@ -10,7 +10,7 @@ from transformers import Dinov2Config
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, PartRouter, log_shares, modulate
-from promptccd.models.backbone import blocks_of, class_attention, embed, run_prefix
+from promptccd.models.backbone import blocks_of
 from tests.conftest import TINY_HEAD, fresh
 from tests.models.finished import parts_config
 from tests.order_one import fill
@@ -175,21 +175,6 @@ def test_training_on_without_a_teacher_says_what_to_do(first: PromptCCDPlusPlusM
     assert (output.part_labels, output.teacher_bottleneck) == (None, None)
 
 
-def test_class_attention_is_the_row_of_the_full_attention(first: PromptCCDPlusPlusModel) -> None:
-    pixels = torch.randn(PIXELS)
-    block = first.backbone.encoder.layer[-1]
-    entering = run_prefix(first.backbone, embed(first.backbone, pixels))
-    normed = block.norm1(entering)
-    query, key = (
-        projection(normed).unflatten(-1, (4, 8)).transpose(1, 2)
-        for projection in (block.attention.q_proj, block.attention.k_proj)
-    )
-    full = torch.softmax(query @ key.transpose(-1, -2) / 8**0.5, dim=-1)
-    expected = full[:, :, 0, 1:].transpose(1, 2)
-    found = class_attention(first.backbone, entering, block)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
 def losses_of(
     model: PromptCCDPlusPlusModel, pixels: torch.Tensor
 ) -> tuple[PartPromptOutput, dict[str, torch.Tensor]]:
@@ -327,19 +312,6 @@ def test_router_ablations(backbone_folder: Path, fusion: bool, queries: bool, tm
         expected = model.router.norm(patches)
         routing = model.router(patches, torch.zeros(3, 16, 4))
         torch.testing.assert_close(routing.contextual, expected)
-
-
-def test_checkpoint_survives_bit_for_bit(later: PromptCCDPlusPlusModel, tmp_path: Path) -> None:
-    later.config.stage = 1
-    later.save_pretrained(tmp_path / "stage1")
-    again = PromptCCDPlusPlusModel.from_pretrained(tmp_path / "stage1")
-    before, after = later.state_dict(), again.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    learning = {name for name, parameter in again.named_parameters() if parameter.requires_grad}
-    assert not any(name.startswith("router.") for name in learning)
-    pixels = torch.randn(PIXELS)
-    assert torch.equal(later(pixels).features, again(pixels).features)
 
 
 def test_prompts_act_at_test(first: PromptCCDPlusPlusModel) -> None:

@@ -77,7 +77,9 @@ def _decoded_parts(
     label: str,
 ) -> Iterator[pa.RecordBatch]:
     """The images of every part, by their numbers."""
-    batches = [rows[at : at + IMAGES_AT_ONCE] for rows in parts for at in range(0, len(rows), IMAGES_AT_ONCE)]
+    batches = [
+        list(rows[at : at + IMAGES_AT_ONCE]) for rows in parts for at in range(0, len(rows), IMAGES_AT_ONCE)
+    ]
     decoding, options = _Decoding(images, views), loader_options(num_workers)
     loader = DataLoader(decoding, batch_sampler=batches, collate_fn=list, **options)
     decoded = chain.from_iterable(progress(loader, len(batches), label))
@@ -189,7 +191,8 @@ class ImageCache:
             raise ConfigurationError("image_cache is off, so no copy is stored. Give a folder, or auto.")
         tables = list(dict.fromkeys(stage.images.whole for stage in stages))
         parts = [self._on_disk(self._folder, each, num_workers, progress) for each in tables]
-        size = sum(part.batch.nbytes for part in chain.from_iterable(parts))
+        pixels = (part.batch.column("pixels").buffers()[2] for part in chain.from_iterable(parts))
+        size = sum(len(each or b"") for each in pixels)
         return {"folder": str(self._folder), "images": sum(map(len, tables)), "bytes": size}
 
     def _on_disk(

@@ -4,7 +4,6 @@ Names of files decide nothing, and names of folders only what a person means by 
 first level, and deeper images belong to it. The first level is that of splits only if all its folders are called so.
 """
 
-import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -130,16 +129,13 @@ class FolderSource(ImageSource):
 
     def _ours(self, place: str) -> str:
         """What of ours a folder is or is part of, whichever link led there; empty for all others."""
-        places = itertools.takewhile(
-            lambda each: str(each) not in self.roots, (Path(place), *Path(place).parents)
-        )
-        found = (
-            what
-            for each in places
-            for names, what in _OUR_FOLDERS.items()
-            if all((each / name).exists() for name in names)
-        )
-        return next(found, "")
+        for each in (Path(place), *Path(place).parents):
+            if str(each) in self.roots:
+                break
+            for names, what in _OUR_FOLDERS.items():
+                if all((each / name).exists() for name in names):
+                    return what
+        return ""
 
     def _folder_or_reason(self, item: os.DirEntry[str], above: tuple[str, ...]) -> tuple[str, str]:
         """The resolved place of a folder to search, or empty; and why an item is left out, or empty."""
@@ -249,35 +245,24 @@ def by_category(folder: Path, files: FolderFiles) -> LabelledFolder:
         DataError: the folder holds splits without categories, or two folders of one split.
     """
     parts = {path: Path(path).parts for path in files.images}
-    splits = _splits_of(folder, list(parts.values()))
-    left_out = dict(files.left_out)
-    if all(len(names) == 1 for names in parts.values()):
-        return LabelledFolder({}, left_out, files.images)
-    found, level = LabelledFolder({}, left_out), 1 if splits else 0
-    for path, names in parts.items():
-        if len(names) < level + 2:
-            left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
+    first_level = sorted({names[0] for names in parts.values() if len(names) > 1})
+    found = LabelledFolder({}, dict(files.left_out), () if first_level else files.images)
+    splits = {name: SPLITS.get(name.casefold(), "") for name in first_level}
+    are_splits = bool(splits) and all(splits.values())
+    what = f"{str(folder)!r} holds {', '.join(first_level)}, "
+    if are_splits and not any(len(names) > 2 for names in parts.values()):
+        raise DataError(
+            f"{what}which are parts of a data set and no categories, and no folder in them says which category an "
+            "image is of. Put the images of each into a sub-folder per category; if these are categories, give them "
+            "other names."
+        )
+    if are_splits and len(set(splits.values())) < len(splits):
+        raise DataError(f"{what}of which two mean the same part of a data set: rename one.")
+    for path, names in parts.items() if first_level else ():
+        if len(names) < are_splits + 2:
+            found.left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
             continue
-        found.deeper += len(names) > level + 2
-        rows = found.splits.setdefault(splits[names[0]] if splits else "train", [])
-        rows.append((path, normalize("NFC", names[level])))
+        found.deeper += len(names) > are_splits + 2
+        rows = found.splits.setdefault(splits[names[0]] if are_splits else "train", [])
+        rows.append((path, normalize("NFC", names[are_splits])))
     return found
-
-
-def _splits_of(folder: Path, images: Sequence[tuple[str, ...]]) -> dict[str, str]:
-    """The split of every folder at the first level; none if they are categories."""
-    names = sorted({each[0] for each in images if len(each) > 1})
-    splits = {name: SPLITS.get(name.casefold(), "") for name in names}
-    if not names or not all(splits.values()):
-        return {}
-    if not any(len(each) > 2 for each in images):
-        raise DataError(
-            f"{str(folder)!r} holds {', '.join(names)}, which are parts of a data set and no categories, and no folder "
-            "in them says which category an image is of. Put the images of each into a sub-folder per category; if "
-            "these are categories, give them other names."
-        )
-    if len(set(splits.values())) < len(names):
-        raise DataError(
-            f"{str(folder)!r} holds {', '.join(names)}, of which two mean the same part of a data set: rename one."
-        )
-    return splits

@@ -1,6 +1,7 @@
 """Parquet files of a table with images, some hundred megabytes each."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,18 @@ def write_shards(folder: Path, name: str, records: Iterable[ShardRow], features:
     Raises:
         DiskError: the disk is full or cannot be written to.
     """
-    groups = _row_groups(records)
-    parts: list[Path] = []
+    schema, parts = features.arrow_schema, list[Path]()
     try:
         (folder / name).mkdir(parents=True)
-        group: list[ShardRow] | None = next(groups, [])
-        while group is not None:
-            parts.append(folder / name / f"part-{len(parts)}")
-            group = _write_shard(parts[-1], group, groups, features)
+        with ExitStack() as opened:
+            file = writer = None
+            for group in _row_groups(records):
+                if file is None or writer is None or file.tell() >= SHARD_BYTES:
+                    opened.close()
+                    parts.append(folder / name / f"part-{len(parts)}")
+                    file = opened.enter_context(parts[-1].open("wb"))
+                    writer = opened.enter_context(ParquetWriter(file, schema))
+                writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
     except OSError as error:
         raise DiskError(
             f"Could not write {folder / name}: {error.strerror or error}. Free some space there and run the same "
@@ -43,29 +48,14 @@ def write_shards(folder: Path, name: str, records: Iterable[ShardRow], features:
     return {place: path.rename(folder / place) for place, path in placed.items()}
 
 
-def _write_shard(
-    path: Path, group: list[ShardRow], groups: Iterator[list[ShardRow]], features: Features
-) -> list[ShardRow] | None:
-    """Write one file; returns the rows that the next one begins with, `None` after the last."""
-    schema = features.arrow_schema
-    with path.open("wb") as file, ParquetWriter(file, schema) as writer:
-        while True:
-            writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
-            following = next(groups, None)
-            if following is None or file.tell() >= SHARD_BYTES:
-                return following
-            group = following
-
-
 def _row_groups(records: Iterable[ShardRow]) -> Iterator[list[ShardRow]]:
-    """The rows, some at a time."""
-    group: list[ShardRow] = []
-    size = 0
+    """The rows, some at a time; at least one group, which may be empty."""
+    group, size, is_first = list[ShardRow](), 0, True
     for record in records:
         group.append(record)
         size += len((record.get("image") or {}).get("bytes") or b"")
         if len(group) == _GROUP_ROWS or size >= _GROUP_BYTES:
             yield group
-            group, size = [], 0
-    if group:
+            group, size, is_first = [], 0, False
+    if group or is_first:
         yield group

@@ -250,8 +250,8 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
     for name in CARDS:
         _require_own_file(folder / name, folder)
     if saved := _saved_tables(folder):
-        for file in chain.from_iterable(saved.values()):
-            _require_own_file(file, folder)
+        for table in chain.from_iterable(saved.values()):
+            _require_own_file(table, folder)
         parts = {split: [Dataset.from_file(str(file)) for file in files] for split, files in saved.items()}
         return _Splits({split: concatenate_datasets(tables) for split, tables in parts.items()})
     for name in CARDS:
@@ -281,8 +281,7 @@ def is_saved(folder: Path) -> bool:
 def _saved_tables(folder: Path) -> dict[str, list[Path]]:
     """The files of a data set that ``save_to_disk`` wrote, by split; none for any other folder.
 
-    Of the files that its notes name only those in their own folders count. Notes that stray into a folder of images
-    make no data set of it.
+    Notes that stray into a folder of images make no data set of it. A file that they name may be elsewhere.
     """
     splits = _note(folder / "dataset_dict.json", folder).get("splits")
     names = [Path(str(each)).name for each in splits] if isinstance(splits, list) else [""]
@@ -290,7 +289,7 @@ def _saved_tables(folder: Path) -> dict[str, list[Path]]:
     for name in names:
         files = _note(folder / name / "state.json", folder).get("_data_files")
         named = [each for each in files if isinstance(each, dict)] if isinstance(files, list) else []
-        found[name] = [folder / name / Path(str(each.get("filename") or "none")).name for each in named]
+        found[name] = [folder / name / str(each.get("filename") or "none") for each in named]
     return found if any(os.path.lexists(file) for file in chain.from_iterable(found.values())) else {}
 
 

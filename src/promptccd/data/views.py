@@ -217,27 +217,24 @@ class EvaluationView:
         """
         if isinstance(image, ResizedImage):
             return self._crop(Image.fromarray(image.require(self.shorter_side).pixels))
-        size, box = (image.size, None) if isinstance(image, Image.Image) else (image.size, image.box)
-        pixels = image if isinstance(image, Image.Image) else image.image
+        size = image.size
+        pixels, box = (image, None) if isinstance(image, Image.Image) else (image.image, image.box)
         if pixels is None:
             raise ValueError("Expected an image, got one that was skipped.")
         middle = without_ends(pixels)
         if middle is not pixels:
             pixels, size, box = middle, middle.size, None
+        asked = self.processor.size
+        short = asked.get("shortest_edge")
+        resized = resized_size(size, short) if short else (asked["width"], asked["height"])
         # As the processor resizes, but its arrays of a whole photograph take three times as long.
-        return self._crop(_resized(pixels, self._size_of(size), self.processor.resample, box))
+        return self._crop(_resized(pixels, resized, self.processor.resample, box))
 
     def _crop(self, resized: Image.Image) -> torch.Tensor:
         batch = self.processor(
             resized, do_resize=False, do_rescale=False, do_normalize=False, return_tensors="pt"
         )
         return batch["pixel_values"][0]
-
-    def _size_of(self, size: tuple[int, int]) -> tuple[int, int]:
-        asked = self.processor.size
-        if not asked.get("shortest_edge"):
-            return asked["width"], asked["height"]
-        return resized_size(size, asked["shortest_edge"])
 
 
 def normalise(

@@ -41,7 +41,11 @@ def picture_key(content: bytes, loaded: Image.Image | np.ndarray | None) -> str:
                 digest.update(segment)
         return digest.hexdigest()
     pixels = loaded if isinstance(loaded, np.ndarray) else np.asarray(_in_one_mode(loaded))
-    weights = [_weights(pixels)]
+    # One of the turns is chosen by the sums of the four quarters.
+    height, width = (max(1, side // 2) for side in pixels.shape[:2])
+    rows, columns = (slice(height), slice(-height, None)), (slice(width), slice(-width, None))
+    quarters = (pixels[row, column] for row in rows for column in columns)
+    weights = [tuple(float(np.nan_to_num(each).sum()) for each in quarters)]
     for _ in range(3):  # a quarter turn against the clock brings the upper right quarter to the upper left
         upper_left, upper_right, lower_left, lower_right = weights[-1]
         weights.append((upper_right, lower_right, upper_left, lower_left))
@@ -56,18 +60,6 @@ def _in_one_mode(image: Image.Image) -> Image.Image:
         if image.mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
             image = image.convert("RGB")
     return image
-
-
-def _weights(pixels: np.ndarray) -> tuple[float, ...]:
-    """Sums of the four quarters, row by row, by which one of the turns of a picture is chosen."""
-    height, width = (max(1, side // 2) for side in pixels.shape[:2])
-    quarters = (
-        pixels[:height, :width],
-        pixels[:height, -width:],
-        pixels[-height:, :width],
-        pixels[-height:, -width:],
-    )
-    return tuple(float(np.nan_to_num(each).sum()) for each in quarters)
 
 
 def _digest(pixels: np.ndarray) -> str:
@@ -159,18 +151,19 @@ def look_at(content: bytes, decoding: Decoding, view: View | None) -> tuple[Verd
     Returns:
         The verdict, and what is kept of the image, `None` exactly when it is skipped.
     """
-    enough = None if view is None else _enough(view)
-    decoded = decode_image(content, decoding, enough=enough)
-    image = decoded.image
-    if image is None:
+    decoded = decode_image(content, decoding, enough=None if view is None else _enough(view))
+    if decoded.image is None:
         return decoded.verdict, None
-    key = picture_key(decoded.jpeg or content, decoded.loaded)
-    small = _shrunk(image)
-    kept = None if view is None else view(decoded)
-    seen = SeenImage(
-        decoded.size, key, miniature_of(small), _encoded_thumbnail(small), kept, decoded.taken, decoded.depth
+    small = _shrunk(decoded.image)
+    return decoded.verdict, SeenImage(
+        size=decoded.size,
+        key=picture_key(decoded.jpeg or content, decoded.loaded),
+        miniature=miniature_of(small),
+        thumbnail=_encoded_thumbnail(small),
+        view=None if view is None else view(decoded),
+        taken=decoded.taken,
+        depth=decoded.depth,
     )
-    return decoded.verdict, seen
 
 
 def miniature_of(image: Image.Image) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What a file is that shows no picture, by its first bytes, and what to do with it."""
 
 import codecs
+import re
 from functools import cache
 from typing import Any
 
@@ -8,13 +9,6 @@ FIRST_BYTES = 512  # of a file, which tell what it is
 UNKNOWN = "no known format"
 HEIF_SUFFIXES = (".heic", ".heif", ".hif")
 INSTALL_HEIF = "pip install 'promptccd[heic]'"
-_HEIF = (
-    b"hei",
-    b"hev",
-    b"mif1",
-    b"msf1",
-)  # brands of pictures and sequences, coded as HEVC or without a codec
-
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
 _UNPACK = "unpack it first; zip archives alone are read as they are"
 _SAVE_FRAMES = "save some of its frames as JPEG to have them grouped"
@@ -77,49 +71,53 @@ _STARTS = (  # after leading blanks, in lower case
     (b"mz", "a program", ""),
     (b"-----begin", "a key or certificate", ""),
 )
-_BRANDS = (  # of the boxes that MP4 and HEIF share
-    (b"crx", "camera RAW (CR3)", DEVELOP),
-    (b"qt  ", "a video (MOV)", _SAVE_FRAMES),
-    (b"3g", "a video (3GP)", _SAVE_FRAMES),
-    (b"m4a", "sound (M4A)", ""),
-    (b"m4b", "sound (M4B)", ""),
-)
-_RIFF = {b"AVI ": ("a video (AVI)", _SAVE_FRAMES), b"WAVE": ("sound (WAV)", "")}
-_OFFICE = (
-    b"[Content_Types]",
-    b"_rels/",
-    b"word/",
-    b"xl/",
-    b"ppt/",
-    b"docProps/",
-    b"Index/",  # of Apple's
-    b"mimetypeapplication/vnd.oasis",
+_PLACED = (  # the same of files whose name stands behind their beginning
+    (rb".{4}ftyp(?:hei|hev|mif1|msf1)", "HEIC", _HEIC),
+    (rb".{4}ftyp(?i:qt  )", "a video (MOV)", _SAVE_FRAMES),
+    (rb".{4}ftyp(?i:3g)", "a video (3GP)", _SAVE_FRAMES),
+    (rb".{4}ftyp(?i:m4a)", "sound (M4A)", ""),
+    (rb".{4}ftyp(?i:m4b)", "sound (M4B)", ""),
+    (rb".{4}ftyp", "a video (MP4)", _SAVE_FRAMES),
+    (rb".{4}(?:moov|mdat|wide|skip|free)", "a video (MOV)", _SAVE_FRAMES),
+    (rb"RIFF.{4}AVI ", "a video (AVI)", _SAVE_FRAMES),
+    (rb"RIFF.{4}WAVE", "sound (WAV)", ""),
+    (rb"RIFF", "RIFF", ""),
+    (
+        rb"PK\x03\x04.{26}(?:\[Content_Types\]|_rels/|word/|xl/|ppt/|docProps/|Index/|mimetypeapplication/vnd\.oasis)",
+        "an office file",
+        "save its pictures as JPEG or PNG",
+    ),
+    (rb".{257}ustar", "a tar archive", _UNPACK),
+    (rb".{128}DICM", "DICOM", _CONVERT),
 )
 _CAMERA_RAW = (
-    (b"FUJIFILMCCD-RAW", "RAF"),
-    (b"IIRO", "ORF"),
-    (b"IIRS", "ORF"),
-    (b"MMOR", "ORF"),
-    (b"IIU\x00", "RW2"),
-    (b"FOVb", "X3F"),
-    (b"\x00MRM", "MRW"),
+    (rb"(?:II\*\x00|MM\x00\*).{4}CR", "CR2"),
+    (rb".{4}ftypcrx", "CR3"),
+    (rb"FUJIFILMCCD-RAW", "RAF"),
+    (rb"IIRO|IIRS|MMOR", "ORF"),
+    (rb"IIU\x00", "RW2"),
+    (rb"FOVb", "X3F"),
+    (rb"\x00MRM", "MRW"),
 )
 _READ = (
-    (b"\xff\xd8\xff", "JPEG"),
-    (b"\x89PNG", "PNG"),
-    (b"GIF8", "GIF"),
-    (b"II*\x00", "TIFF"),
-    (b"MM\x00*", "TIFF"),
-    (b"II+\x00", "TIFF"),
-    (b"MM\x00+", "TIFF"),
-    (b"BM", "BMP"),
-    *((b"P%d" % number, "PPM") for number in range(1, 8)),
+    (rb"RIFF.{4}WEBP", "WEBP"),
+    (rb".{4}ftyp(?:avi|.{8}(?:.{4}){0,11}avi)", "AVIF"),
+    (rb"\xff\xd8\xff", "JPEG"),
+    (rb"\x89PNG", "PNG"),
+    (rb"GIF8", "GIF"),
+    (rb"II\*\x00|MM\x00\*|II\+\x00|MM\x00\+", "TIFF"),
+    (rb"BM", "BMP"),
+    (rb"P[1-7]", "PPM"),
 )
+
+
+def _begins(head: bytes, pattern: bytes) -> bool:
+    return re.match(pattern, head, re.DOTALL) is not None
 
 
 def is_heif(head: bytes) -> bool:
-    """Whether a file begins like HEIF, other than AVIF, by its first bytes."""
-    return head[4:8] == b"ftyp" and head[8:12].startswith(_HEIF)
+    """Whether a file begins like HEIF, other than AVIF, by its first bytes: pictures coded as HEVC, or of no codec."""
+    return _begins(head, _PLACED[0][0])
 
 
 @cache
@@ -138,22 +136,14 @@ def heif_plugin() -> Any:
 
 def camera_raw_kind(head: bytes) -> str:
     """The name of a camera's RAW format that is told by its first bytes, such as ``"RAF"``; empty for all others."""
-    if head[:4] in (b"II*\x00", b"MM\x00*") and head[8:10] == b"CR":
-        return "CR2"
-    if head[4:8] == b"ftyp" and head[8:11] == b"crx":
-        return "CR3"
-    return next((kind for start, kind in _CAMERA_RAW if head.startswith(start)), "")
+    return next((kind for pattern, kind in _CAMERA_RAW if _begins(head, pattern)), "")
 
 
 def picture_kind(head: bytes) -> str:
     """The format of pictures that a file begins like, such as ``"JPEG"``, if it is one that is read; or else empty."""
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WEBP"
-    if head[4:8] == b"ftyp" and b"avi" in (head[8:11], *(head[at : at + 3] for at in range(16, 64, 4))):
-        return "AVIF"
-    if is_heif(head) and heif_plugin():
-        return "HEIC"
-    return next((kind for start, kind in _READ if head.startswith(start)), "")
+    if found := next((kind for pattern, kind in _READ if _begins(head, pattern)), ""):
+        return found
+    return "HEIC" if is_heif(head) and heif_plugin() else ""
 
 
 def is_picture(head: bytes) -> bool:
@@ -183,35 +173,18 @@ def kind_of(head: bytes) -> tuple[str, str]:
     """What a file is that is no picture, by its first bytes, and what to do with it."""
     if raw := camera_raw_kind(head):
         return f"camera RAW ({raw})", DEVELOP
+    for pattern, kind, advice in _PLACED:
+        if _begins(head, pattern):
+            return kind, advice
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    found = _by_place(head) or next((each[1:] for each in _STARTS if start.startswith(each[0])), None)
-    if found is not None:
-        return found
+    for beginning, kind, advice in _STARTS:
+        if start.startswith(beginning):
+            return kind, advice
     if not head.strip(b"\0"):
         return "nothing: all its first bytes are 0", "copy it again from where it came"
     if is_text(head):
         return "text", "give a table of path,label itself to promptccd train"
     return UNKNOWN, "give JPEG, PNG or WebP"
-
-
-def _by_place(head: bytes) -> tuple[str, str] | None:
-    """The same of files whose name stands behind their beginning."""
-    if is_heif(head):
-        return "HEIC", _HEIC
-    if head[4:8] == b"ftyp":
-        brand = head[8:12].lower()
-        return next(
-            (each[1:] for each in _BRANDS if brand.startswith(each[0])), ("a video (MP4)", _SAVE_FRAMES)
-        )
-    if head[4:8] in (b"moov", b"mdat", b"wide", b"skip", b"free"):
-        return "a video (MOV)", _SAVE_FRAMES
-    if head[:4] == b"RIFF":
-        return _RIFF.get(head[8:12], ("RIFF", ""))
-    if head.startswith(b"PK\x03\x04") and head[30:].startswith(_OFFICE):
-        return "an office file", "save its pictures as JPEG or PNG"
-    if head[257:262] == b"ustar":
-        return "a tar archive", _UNPACK
-    return ("DICOM", _CONVERT) if head[128:132] == b"DICM" else None
 
 
 def is_text(head: bytes) -> bool:

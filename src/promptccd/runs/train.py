@@ -210,7 +210,9 @@ class _Training:
         self.images: list[StageImages] = []  # of the stages so far
         self._counts = COUNTS[self.arguments.counting](self.arguments)
         self.state = RunState(run.path, len(stages), self.is_main)
-        self.callbacks = Callbacks(self.arguments, self.state, stop, [Tracking(accelerator, run), *callbacks])
+        is_tracked = self.arguments.report_to != "none" or accelerator.trackers
+        tracking = [Tracking(accelerator, run)] if is_tracked else []
+        self.callbacks = Callbacks(self.arguments, self.state, stop, [*tracking, *callbacks])
 
     def train(self) -> ContinualScore:
         # The main process checks the files for all.

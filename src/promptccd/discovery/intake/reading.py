@@ -371,7 +371,8 @@ class _Reader:
             list[IntakeFile](),
         )
         self._first, self._decoded = dict[str, int](), dict[str, DecodedFile]()  # by picture; by content
-        self._waiting = deque[tuple[int, Stamp | None, str | Future[tuple[str, DecodedFile]]]]()
+        self._waiting = deque[tuple[int, Stamp | None, str | Future[str]]]()
+        self._running, self._claiming = dict[str, Future[DecodedFile]](), threading.Lock()
         self.num_read = self.num_changed = 0
 
     def listed(self, entry: Entry) -> tuple[Entry, Stamp | None, str]:
@@ -445,23 +446,27 @@ class _Reader:
             return None
         return content if hashlib.sha256(content).hexdigest() == digest else None
 
-    def _decode(self, content: bytes) -> tuple[str, DecodedFile]:
-        """In a thread of the pool: the hash of a file, and the result of decoding it, unless that is known."""
+    def _decode(self, content: bytes) -> str:
+        """In a thread of the pool: the hash of a file; it also decodes each content once."""
         digest = hashlib.sha256(content).hexdigest()
-        return digest, self._known(digest) or look_at(content, self.decoding, self._view)
-
-    def _known(self, digest: str) -> DecodedFile | None:
-        return self._decoded.get(digest) or self._seen.decoded(digest)
+        with self._claiming:
+            if digest in self._running or digest in self._decoded:
+                return digest
+            running = self._running[digest] = Future()
+        try:
+            running.set_result(self._seen.decoded(digest) or look_at(content, self.decoding, self._view))
+        except BaseException as error:
+            running.set_exception(error)
+        return digest
 
     def _finish_first(self) -> None:
         """Complete the first file that waits."""
         index, stamp, hashed = self._waiting.popleft()
-        digest, decoded = (hashed, None) if isinstance(hashed, str) else hashed.result()
-        file, seen, known = self.files[index], self._seen, self._known(digest)
+        digest = hashed if isinstance(hashed, str) else hashed.result()
+        file, seen = self.files[index], self._seen
         self._waiting_bytes -= file.num_bytes
-        result = known or decoded
-        assert result is not None, "a known file has a known content"
-        verdict, image = result
+        known = self._decoded.get(digest) or seen.decoded(digest)
+        verdict, image = known or self._running[digest].result()
         if verdict.status is Status.SKIPPED and (raw := reason_of_raw(file.name)):
             verdict = replace(verdict, note=raw)
         file = replace(file, content_hash=digest, verdict=_joined(verdict, self._entries[index].note))
@@ -480,6 +485,7 @@ class _Reader:
         # A copy of the file needs no pictures.
         light = image and replace(image, thumbnail=b"", miniature=image.miniature[:0], view=None)
         self._decoded[digest] = verdict, light
+        self._running.pop(digest, None)
         if stamp is not None and not verdict.is_passing:
             before = seen.hash_at(stamp.path)
             self.num_changed += before not in ("", digest) and seen.known_key(before) == file.key != ""
