@@ -195,18 +195,6 @@ def test_tensors_and_arrays_give_the_same_and_so_does_the_second_time(labelled, 
     assert (arrays == probabilities(*map(torch.from_numpy, labelled), torch.from_numpy(stream[0]))).all()
 
 
-def test_features_that_equal_their_means_or_each_other_leave_numbers() -> None:
-    labels = np.repeat(np.arange(4), 5)
-    means = np.eye(4, 8)
-    mixture = CalibratedMixture().fit(means[labels[:10]], labels[:10])
-    mixture.partial_fit(means[labels], num_categories=4)
-    assert clustering_accuracy(labels, mixture.predict(means[labels]), range(2)).all == 100
-    equal = (
-        CalibratedMixture().fit(np.ones((10, 8)), labels[:10]).partial_fit(np.ones((20, 8)), num_categories=3)
-    )
-    assert np.isfinite(equal.predict_proba(np.ones((20, 8)))).all()
-
-
 @pytest.mark.parametrize("what", ["one category", "one each", "unlabelled", "too few", "too many", "balance"])
 def test_what_cannot_be_fitted_is_refused(labelled, stream, what: str) -> None:
     points, labels = labelled

@@ -23,12 +23,6 @@ def test_survives_json():
     assert CountEstimate(**json.loads(json.dumps(estimate.to_dict()))) == estimate
 
 
-def test_a_known_count_is_its_own_range():
-    for count in (1, 7):
-        assert CountEstimate.known(count).range == (count, count)
-        assert str(CountEstimate.known(count)) == str(count)
-
-
 def test_another_count_stretches_the_range_and_a_given_one_stays_given():
     estimate = CountEstimate(5, 4, 6, "split_merge", "x")
     for count, low, high in ((5, 4, 6), (2, 2, 6), (9, 4, 9)):
@@ -86,8 +80,3 @@ def test_moves_are_taken_while_their_total_loss_is_affordable():
     assert module._affordable(gains[:0], involved[:0], 100) == 0
     assert module._affordable(-involved, involved, 100) == 4  # exactly what is allowed
     assert module._affordable(torch.tensor([-torch.inf]), torch.tensor([3.0]), 100) == 0
-
-
-def test_bad_features_are_refused():
-    with pytest.raises(DataError, match="row 1 of features"):
-        estimate_by_split_merge(torch.tensor([[1.0], [torch.inf]]), 1, seed=0)

@@ -106,27 +106,6 @@ def test_of_scales_that_find_all_again_the_nearest_to_one_is_taken() -> None:
     assert (alike.scale, len(alike.rates)) == (1.0, 6)
 
 
-def test_a_scale_is_left_as_soon_as_it_cannot_be_the_best() -> None:
-    """A count at the size of CUB takes seconds; the best of all counts and what it is said to be are the same."""
-    labels = torch.arange(6).repeat_interleave(8)
-    scales, features = PRIORS["calibrated"].scales, torch.randn(48, 4)
-    off = {scale: np.random.default_rng(row).integers(0, 9, 6) for row, scale in enumerate(scales)}
-    off[2.5] = np.array([99, 0, 0, 0, 0, 0])  # worse than others from the first trial on
-    off[0.3] = np.array([0, 0, 0, 0, 0, 1])  # and the best, known by its last
-    asked = []
-
-    def found(trial, scale: float) -> int:
-        asked.append(scale)
-        return trial.known + trial.held_out + int(off[scale][asked.count(scale) - 1])
-
-    taught = calibrate(features, labels, 0, found)
-    errors = {scale: np.log((6 + off[scale]) / 6).mean() for scale in scales}
-    assert taught.scale == min(errors, key=lambda scale: errors[scale]) == 0.3
-    assert taught.error == pytest.approx(errors[0.3])
-    assert [rate > 1 for rate in taught.rates] == [False] * 5 + [True]
-    assert (asked.count(1.0), asked.count(0.3), asked.count(2.5)) == (6, 6, 1)
-
-
 def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
     sizes = [4, 9, 60, 3, 12, 7, 30, 2, 1, 20]
     labels = torch.arange(10).repeat_interleave(torch.tensor(sizes)) * 3  # with gaps
@@ -159,27 +138,6 @@ def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
     assert not torch.equal(made[0].labelled, trials(features, labels, 6)[0].labelled)
 
 
-def test_of_three_categories_two_stay_known() -> None:
-    made = trials(torch.randn(30, 4), torch.arange(3).repeat_interleave(10), 0)
-    assert [(trial.known, trial.held_out) for trial in made] == [(2, 1)] * 6
-
-
-def test_two_categories_leave_nothing_to_hold_out() -> None:
-    labels = torch.arange(2).repeat_interleave(10)
-    taught = calibrate(torch.randn(20, 4), labels, 0)
-    assert (taught.scale, taught.rates) == (1, ())
-    told = taught.widened(CountEstimate(4, 3, 5, "m", "a margin"), 2)
-    assert (told.low, told.count, told.high) == (3, 4, 5)
-    assert "unreliable" in told.margin
-
-
-def test_a_range_begins_at_one_category() -> None:
-    """However many too many the trials found, and where one is all there was."""
-    for rate, low in ((3.0, 1), (1.0, 1)):
-        told = CountCalibration(1, (rate,), 0.1).widened(CountEstimate(2, low, 2, "m", "x"), 0)
-        assert (told.low, told.count, told.high) == (1, 2, 2)
-
-
 @pytest.fixture
 def two_scales(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Tensor, torch.Tensor, float]]:
     """A prior ``two`` that joins all categories at scale 1 and not at 0.5, and what it was asked; one trial alone."""
@@ -200,17 +158,6 @@ def corners(each: int) -> tuple[torch.Tensor, torch.Tensor]:
     labels = torch.arange(6).repeat_interleave(each)
     noise = 0.05 * torch.randn(6 * each, 2, generator=torch.Generator().manual_seed(0))
     return torch.stack([around.cos(), around.sin()], dim=1)[labels] + noise, labels
-
-
-def test_each_scale_counts_the_trials_as_features_of_which_some_are_settled(two_scales) -> None:
-    points, labels = corners(12)
-    taught = calibrate(points, labels, 3, prior="two")
-    assert (taught.scale, taught.rates, taught.error) == (0.5, (1.0,), 0)
-    [trial] = trials(points, labels, 3)
-    assert [scale for _, _, scale in two_scales] == [1.0, 0.5]
-    for features, settled, _ in two_scales:
-        assert torch.equal(features, torch.cat([trial.labelled, trial.unlabelled]))
-        assert settled.tolist() == [*trial.labels.tolist(), *[-1] * len(trial.unlabelled)]
 
 
 @pytest.mark.moderate
@@ -236,12 +183,6 @@ def test_an_estimate_has_the_scale_and_the_range_that_the_trials_teach(two_scale
     estimate_categories(points, 4, fixed=settled, seed=7, prior="two")
     assert [scale for _, _, scale in two_scales] == [0.5, 1.0]
     assert (PRIORS["matched"].scales, PRIORS["paper"].scales) == ((1.0,), ())
-
-
-def test_where_none_was_found_one_may_have_been_missed() -> None:
-    estimate = CountEstimate(10, 10, 10, "m", "x")
-    ranges = [CountCalibration(1, rates, 0).widened(estimate, 10) for rates in ((1.0, 1.0), (0.6, 2.0, 1.0))]
-    assert [(told.low, told.high) for told in ranges] == [(10, 11), (10, 13)]
 
 
 @pytest.mark.parametrize(
@@ -287,12 +228,6 @@ def test_the_matched_prior_expects_the_spread_of_settled_categories() -> None:
     assert estimate_categories(points, 3, fixed=settled, seed=0, prior="matched") == direct
 
 
-def test_two_images_of_one_category_are_enough_to_expect_a_spread() -> None:
-    points = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 9.0], [5.0, 5.0]])
-    _, prior = PRIORS["matched"].expectation(points, torch.tensor([0, 0, 1, -1]), 1.0)
-    assert prior.psi / prior.nu == pytest.approx(1)  # variances of 2 and 0, in the mean
-
-
 @pytest.mark.slow
 def test_the_calibrated_space_makes_settled_categories_round() -> None:
     features = simulated(SETTINGS[2])
@@ -331,13 +266,3 @@ def test_without_two_images_of_a_known_category_there_is_nothing_to_learn(
 ) -> None:
     with pytest.raises(DataError, match="two different images"):
         estimate_categories(torch.randn(6, 4), 2, fixed=torch.tensor(settled), seed=0, prior=prior)
-
-
-@pytest.mark.moderate
-def test_the_paper_s_prior_is_the_one_it_was() -> None:
-    points = torch.nn.functional.normalize(
-        torch.randn(60, 8, generator=torch.Generator().manual_seed(3)), dim=-1
-    )
-    settled = torch.full((60,), -1)
-    expected = estimate_by_split_merge(points, 4, fixed=settled, seed=2)
-    assert estimate_categories(points, 4, fixed=settled, seed=2) == expected

@@ -248,15 +248,6 @@ def test_same_seed_same_result_other_seed_another():
     assert (first != other).any()
 
 
-def test_arrays_are_taken_backwards_and_where_nothing_may_be_written():
-    points = np.random.default_rng(0).normal(size=(40, 3))
-    fixed = points.copy()
-    fixed.flags.writeable = False
-    expected = AnchoredKMeans(4, random_state=0).fit_predict(points)
-    assert (AnchoredKMeans(4, random_state=0).fit_predict(fixed) == expected).all()
-    assert (AnchoredKMeans(4, random_state=0).fit_predict(points[::-1].copy()[::-1]) == expected).all()
-
-
 def test_tensors_and_arrays_agree_and_keep_their_kind():
     arrays = mixed()
     tensors = [torch.from_numpy(array) for array in arrays]
@@ -340,89 +331,6 @@ def test_a_restart_tries_as_many_candidates_as_in_scikit_learn_from_its_own_stre
     plain.cluster_centers_, plain.cluster_ids_ = starts_of(unlabelled, means, draws), np.arange(count)
     _, expected = lloyd_step(plain, unlabelled, labelled, labels)
     np.testing.assert_allclose(*(np.sort(each, axis=0) for each in (model.cluster_centers_, expected)))
-
-
-def test_a_point_on_its_centre_is_at_distance_zero_and_none_below():
-    points = torch.randn(300, 24, generator=torch.Generator().manual_seed(0))
-    nearest, distances = module.nearest_centres(points, points)
-    assert torch.equal(nearest, torch.arange(300))
-    torch.testing.assert_close(distances, torch.zeros(300).double(), atol=1e-13, rtol=0)
-    assert (distances >= 0).all()
-
-
-def test_a_centre_is_drawn_as_often_as_its_squared_distance_says():
-    unlabelled, labelled = torch.tensor([[1.0], [-2.0], [3.0]]), torch.zeros(1, 1)
-    problem = module.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
-    draws = torch.from_numpy(np.random.default_rng(0).random((2800, 1, 1)))
-    drawn = module.start(problem, torch.arange(2800), draws).centres[:, 1, 0] + problem.mean_point
-    for place, expected in ((1, 200), (-2, 800), (3, 1800)):
-        times = int((drawn.round() == place).sum())
-        assert abs(times - expected) <= 4 * (expected * (1 - expected / 2800)) ** 0.5
-
-
-def test_a_point_on_a_centre_is_not_drawn_even_by_the_smallest_draw():
-    unlabelled, labelled = torch.tensor([[0.0], [-3.0], [3.0]]), torch.zeros(1, 1)
-    problem = module.prepare(unlabelled, labelled, torch.tensor([0]), 1, 2, use_gram=False)
-    started = module.start(problem, torch.arange(1), torch.zeros(1, 1, 1, dtype=torch.float64))
-    assert started.centres.tolist() == [[[0], [-3]]]
-
-
-def test_what_is_prepared_are_points_around_their_mean_and_sums_of_the_labelled():
-    points, labelled, classes = mixed(dtype=np.float64)
-    points, labelled = points + 7, labelled - 2  # of unlike means, and unlike numbers
-    mean = np.concatenate([points, labelled]).mean(0)
-    tensors = (torch.from_numpy(each) for each in (points, labelled, classes))
-    problem = module.prepare(*tensors, 6, 8, use_gram=True)
-    np.testing.assert_allclose(problem.mean_point, mean)
-    np.testing.assert_allclose(problem.points, points - mean)
-    np.testing.assert_allclose(problem.squares, ((points - mean) ** 2).sum(1))
-    np.testing.assert_allclose(problem.gram, (points - mean) @ (points - mean).T)
-    own = [labelled[classes == each] - mean for each in range(8)]
-    np.testing.assert_allclose(problem.class_sums, [each.sum(0) for each in own])
-    assert problem.class_counts.tolist() == [len(each) for each in own]
-    assert problem.class_squares.item() == pytest.approx(((labelled - mean) ** 2).sum())
-
-
-@pytest.mark.parametrize(("width", "moved", "by_gram"), [(60, 3, True), (79, 4, False)])
-def test_a_row_is_corrected_by_the_gram_matrix_where_a_twentieth_of_the_width_moved(width, moved, by_gram):
-    """A Gram matrix of NaN tells which rows were read from it."""
-    points = torch.randn(moved, width, generator=torch.Generator().manual_seed(0))
-    nothing = torch.empty(0, dtype=torch.int64)
-    problem = module.prepare(points, points[:0], nothing, 0, 1, use_gram=True)
-    draws = torch.zeros(1, 1, 1, dtype=torch.float64)
-    restarts = module.start(problem, torch.arange(1), draws)
-    problem.gram.fill_(torch.nan)
-    module.update(problem, restarts, module.reassign(restarts))
-    assert restarts.affinity.isnan().all() == by_gram
-
-
-def test_sums_of_no_groups_are_no_rows():
-    nothing = torch.empty(0, dtype=torch.int64)
-    sums = module.sum_rows(torch.ones(4, 3), nothing, torch.empty(0), nothing)
-    assert sums.shape == (0, 3)
-
-
-def test_a_restart_goes_on_after_a_movement_of_exactly_the_tolerance():
-    """The centre goes from 0 to the half of the way to 1, and stays: a squared movement of a quarter, then none."""
-    data = np.array([[1.0]]), np.array([[0.0]]), np.array([0])
-    assert AnchoredKMeans(1, tol=0.25).fit(*data).n_iter_ == 2
-    assert AnchoredKMeans(1, tol=0.2501).fit(*data).n_iter_ == 1
-
-
-def test_the_inertia_a_restart_is_chosen_by_is_that_of_the_plain_sum():
-    unlabelled, labelled, labels = mixed(spread=1.5, dtype=np.float64)
-    problem = module.prepare(
-        *(torch.from_numpy(each) for each in (unlabelled, labelled, labels)), 6, 9, use_gram=False
-    )
-    draws = torch.from_numpy(np.random.default_rng(0).random((4, 3, 2)))
-    for restart in range(4):
-        one = torch.tensor([restart])
-        started = module.start(problem, one, draws[one])
-        solution = module.run_lloyd(problem, started, 300, 0.0)
-        centres = (solution.centres + problem.mean_point).numpy()
-        own = ((labelled - centres[labels]) ** 2).sum()
-        expected = squared_distances(unlabelled, centres).min(1).sum() + own
-        assert (solution.inertia, solution.restart) == (pytest.approx(expected, rel=1e-9), restart)
 
 
 @pytest.mark.moderate
@@ -509,9 +417,3 @@ def test_errors_say_what_and_where(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
         AnchoredKMeans(20).fit(*arguments)
     assert "\n" not in str(caught.value)
-
-
-def test_the_same_seed_finds_the_same():
-    model, twin = (AnchoredKMeans(n_clusters=3, n_init=2, random_state=1) for _ in range(2))
-    points = blobs([10, 10, 10])[0]
-    assert (model.fit_predict(points) == twin.fit(points).labels_).all()

@@ -1,6 +1,5 @@
 import dataclasses
 import io
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -184,23 +183,6 @@ def test_background_comes_first_and_the_others_by_size():
     assert (labeller_of(found)(features[:1] * 0 - 50 * found.object_direction) == 0).all()
 
 
-def test_background_comes_first_though_every_part_is_larger():
-    maps = stripes(6, 3)
-    assert maps.flatten().bincount().argmin() == 0
-    features = features_of(maps)
-    found = labeller_of(fit_part_labels(features, tuple(maps.shape[1:]), 4, seed=0))(features)
-    assert ((found == 0) == (maps.flatten(1) == 0)).all()
-
-
-def test_one_patch_is_background_enough():
-    """A single image whose object leaves one corner free."""
-    features = torch.full((1, 9, 4), 0.0)
-    features[0, 1:, 0] = 8.0
-    features[0, 4, 0], features[0, 4:, 1] = 10.0, 1.0
-    found = labeller_of(fit_part_labels(features, (3, 3), 3, seed=0))(features)
-    assert (found == 0).nonzero().tolist() == [[0, 0]]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_same_seed_same_labels_in_any_order_of_the_images(dtype):
     features = features_of(layouts(12, 4), noise=0.5).to(dtype)
@@ -213,13 +195,6 @@ def test_same_seed_same_labels_in_any_order_of_the_images(dtype):
         values = [getattr(found, field.name) for found in (first, again, shuffled)]
         assert values[0].dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
         assert torch.equal(values[0], values[1]) and torch.equal(values[0], values[2]), field.name
-
-
-def test_a_seed_fixes_the_draws_where_parts_can_be_cut_in_many_ways():
-    features = torch.randn(1, 400, 8, generator=torch.Generator().manual_seed(0))
-    one, again, other = (fit_part_labels(features, (20, 20), 20, seed=seed).centres for seed in (0, 0, 1))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
 
 
 def test_direction_points_to_the_middle_whatever_the_sign_of_the_features():
@@ -257,10 +232,6 @@ def test_labeller_is_saved_and_loaded():
         assert torch.equal(other(features), labeller(features))
 
 
-def test_labeller_without_a_fit_calls_everything_background():
-    assert (PartLabeller(4, 6)(torch.randn(2, 9, 6)) == 0).all()
-
-
 def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
     features = torch.tensor([[-9.0], [2.0], [3.0], [6.0], [9.0]])
     found = objectness(features, torch.ones(1), torch.tensor([2.0, 6.0]))
@@ -275,31 +246,6 @@ def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
 def test_refuses_patches_that_are_all_equal(num_parts, message, value):
     with pytest.raises(DataError, match=f"{message}.* use another backbone"):
         fit_part_labels(torch.full((5, 16, 8), value), (4, 4), num_parts, seed=0)
-
-
-@pytest.mark.parametrize(("spread", "is_enough"), [(0.9e-4, False), (1.1e-4, True)])
-def test_patches_differ_from_a_ten_thousandth_of_their_size_on(spread, is_enough):
-    features = torch.full((1, 9, 1), 100 * (1 - spread), dtype=torch.float64)
-    features[0, 4] = 100.0
-    if is_enough:
-        assert fit_part_labels(features, (3, 3), 2, seed=0).num_parts == 2
-    else:
-        with pytest.raises(DataError, match="patch features are all equal"):
-            fit_part_labels(features, (3, 3), 2, seed=0)
-
-
-@pytest.mark.parametrize(("share", "is_enough"), [(0.0049, False), (0.0051, True)])
-def test_auto_wants_half_a_percent_of_the_variance_beside_image_and_position(share, is_enough, monkeypatch):
-    """Two images: one is brighter, and beside a pattern of both each has another with a sign of its own."""
-    monkeypatch.setattr(part_labels, "CANDIDATES", [2])
-    image = torch.tensor([[1.0], [-1.0]])
-    both, own = torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([1.0, 1.0, -1.0, -1.0])
-    features = 3 + ((1 - share) / 2) ** 0.5 * (image + both) + share**0.5 * image * own
-    if is_enough:
-        assert fit_part_labels(features[..., None].double(), (2, 2), "auto", seed=0).num_parts == 2
-    else:
-        with pytest.raises(DataError, match="the number of parts cannot be chosen"):
-            fit_part_labels(features[..., None].double(), (2, 2), "auto", seed=0)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0], ids=["one colour", "several colours"])
@@ -327,18 +273,6 @@ def test_refuses_more_parts_than_distinct_patches(monkeypatch):
         fit_part_labels(features, (GRID, GRID), "auto", seed=0)
 
 
-@pytest.mark.moderate
-def test_auto_tries_three_parts_to_twelve():
-    maps = stripes(3, 3)
-    features = features_of(maps)
-    found = fit_part_labels(features, tuple(maps.shape[1:]), "auto", seed=0)
-    assert [*found.criterion] == [3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
-    sizes = np.bincount(labeller_of(found)(features).flatten())
-    nearest = min(np.linalg.norm(one - other) for one, other in combinations(found.centres.numpy(), 2))
-    assert max(found.criterion.values()) == found.criterion[found.num_parts]
-    assert found.criterion[found.num_parts] == pytest.approx(nearest * sizes.min() / sizes.max(), rel=1e-4)
-
-
 def test_narrow_features_and_single_images_will_do(monkeypatch):
     maps = layouts(1, 3)
     assert fit_part_labels(features_of(maps), (GRID, GRID), 4, seed=0).num_parts == 4
@@ -362,40 +296,6 @@ def test_mean_and_scale_are_of_the_patches_with_the_background_at_zero():
     assert found.centres[:, 0].tolist() == pytest.approx([-1 / 8**0.5, 8**0.5])
 
 
-@pytest.mark.parametrize("row", [1, -2])
-@pytest.mark.parametrize("is_column", [False, True])
-def test_only_the_outermost_patches_are_the_border(row, is_column):
-    """An object beside the border, whichever side: it is as far inside as a patch need be."""
-    bright = torch.zeros(5, 6)
-    (bright.T if is_column else bright)[row, 1:-1] = 1
-    found = fit_part_labels(bright.reshape(1, 30, 1), (5, 6), 2, seed=0)
-    assert labeller_of(found)(bright.reshape(1, 30, 1)).tolist() == [bright.flatten().tolist()]
-
-
-@pytest.mark.parametrize(
-    ("values", "objects"), [([-10.0, -6.0, 0.0, 0.0], [1, 0, 0, 0]), ([10.0, 6.0, 5.0, 0.0], [1, 0, 0, 0])]
-)
-def test_without_inner_patches_one_that_only_reaches_the_threshold_counts_for_neither_side(values, objects):
-    features = torch.tensor(values, dtype=torch.float64).reshape(1, 4, 1)
-    assert labeller_of(fit_part_labels(features, (2, 2), 2, seed=0))(features).tolist() == [objects]
-
-
-@pytest.mark.parametrize(("spread", "axes"), [(0.9e-4, 1), (1.1e-4, 3)])
-def test_a_direction_counts_from_a_ten_thousandth_of_the_spread_of_the_first_on(spread, axes):
-    """Four bright patches in the middle that differ a little in two further dimensions."""
-    middle = torch.tensor([[1.0, 1, 1], [1, 1, -1], [1, -1, 1], [1, -1, -1]], dtype=torch.float64)
-    features = torch.zeros(4, 4, 3, dtype=torch.float64)
-    features[1:3, 1:3] = (100 * middle * torch.tensor([1, *[spread * 0.75**0.5] * 2])).view(2, 2, 3)
-    found = fit_part_labels(features.view(1, 16, 3), (4, 4), 2, seed=0)
-    assert (found.projection.norm(dim=0) > 0.99).tolist() == [index < axes for index in range(3)]
-
-
-def test_rounding_is_not_scaled_up_to_a_direction():
-    features = features_of(layouts(6, 2), noise=0.0)  # two parts: their plane is all there is
-    found = fit_part_labels(features, (GRID, GRID), 3, seed=0)
-    assert (found.projection[:, :2].norm(dim=0) > 0.99).all() and (found.projection[:, 2] == 0).all()
-
-
 def test_one_image_per_category_is_enough_for_large_grids():
     ids = [5, 5, 2, 9, 2, 5, 9, 9] * 3
     chosen = sample_for_part_labels(ids, 1024, seed=0)
@@ -414,10 +314,6 @@ def test_more_images_per_category_where_patches_are_few():
     assert len(sample_for_part_labels(ids[:100], 4, seed=0)) == 100, "two of each are all there are"
     without_last = [each for each in ids if each != 49]
     assert len(sample_for_part_labels(without_last, 4, seed=0)) == 49 * 11
-
-
-def test_two_thousand_patches_per_image_are_enough():
-    assert [len(sample_for_part_labels([7] * 9, patches, seed=0)) for patches in (1999, 2000)] == [2, 1]
 
 
 def test_no_image_to_sample_is_an_error():

@@ -11,8 +11,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from promptccd.clustering import spread as category_spread
-from promptccd.clustering.spread import _border, measure_spread
+from promptccd.clustering.spread import measure_spread
 from promptccd.data.randomness import torch_generator
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
@@ -135,26 +134,6 @@ def test_covariances_are_shrunk_as_ledoit_and_wolf_say(images: int) -> None:
     np.testing.assert_allclose(whitener.T @ shrunk @ whitener, np.eye(40) / 40, atol=2e-5)
 
 
-def test_of_few_images_that_spread_alike_in_all_directions_no_direction_counts_more() -> None:
-    """Noise alone makes one look wider: the covariance is shrunk all the way and no further."""
-    generator = torch.Generator().manual_seed(1)
-    prototypes = 5 * torch.eye(2, 40)
-    rows = torch.arange(2).repeat_interleave(6)
-    residuals = torch.linalg.qr(torch.randn(40, 12, generator=generator)).Q.T
-    assert ledoit_wolf_shrinkage(residuals.double().numpy(), assume_centered=True) == 1
-    whitener = measure_spread(prototypes[rows] + residuals, rows, prototypes, seed=0).whitener
-    metric = whitener @ whitener.T
-    torch.testing.assert_close(metric, metric[0, 0] * torch.eye(40), rtol=1e-4, atol=1e-4)
-
-
-def test_directions_that_are_exactly_alike_stay_alike() -> None:
-    prototypes = 5 * torch.eye(2, 4)
-    rows = torch.arange(2).repeat_interleave(4)
-    whitener = measure_spread(prototypes[rows] + torch.eye(4).repeat(2, 1), rows, prototypes, seed=0).whitener
-    # A variance of 2 / (8 - 2) in each of four directions becomes 1 / 4.
-    torch.testing.assert_close(whitener @ whitener.T, 0.75 * torch.eye(4))
-
-
 @pytest.mark.parametrize("share", [0.9e-10, 1.1e-10])
 def test_images_that_equal_their_prototypes_but_for_rounding_have_no_spread(share: float) -> None:
     prototypes, rows = torch.eye(2, 4).double(), torch.arange(2).repeat_interleave(4)
@@ -264,26 +243,3 @@ def test_features_in_which_new_categories_do_not_stand_out_say_so() -> None:
         assert spread.separation == pytest.approx(roc_auc_score(truth >= 10, distances), abs=0.05)
         assert spread.tells_new == (apart == 1.0)
     assert separations == sorted(separations)
-
-
-def test_new_categories_lie_nearer_from_the_separation_on_at_which_they_are_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(known=6, new=0, width=16, seed=3, apart=0.5)
-    borders = {}
-    for separation in (0.8999, 0.9, 0.95):
-        monkeypatch.setattr(category_spread, "_separation", lambda *_, value=separation: value)
-        spread = measure_spread(*world.draw(range(6), 40), world.prototypes, seed=0)
-        borders[separation], told = spread.border, spread.tells_new
-        assert told == (separation >= 0.9)
-    assert borders[0.9] == borders[0.95] != borders[0.8999]
-
-
-def test_odds_that_no_distance_decides_are_flat_and_those_of_a_clean_cut_are_bounded() -> None:
-    """Where a second category lies just as near, and where all images lie within the distance of new ones."""
-    wide, near = torch.linspace(2, 9, 40).double(), torch.linspace(0.5, 1, 40).double()
-    rows = torch.arange(4).repeat(10)
-    assert _border(wide, 1 + 0.5 * (wide - 1), rows) == (1e-3, 1e-3)
-    border, slope = _border(near, 1 + 0 * near, rows)
-    assert slope == 1e3
-    assert 0.99 < border < 1

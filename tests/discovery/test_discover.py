@@ -301,13 +301,6 @@ def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, 
     assert registry_in(out).stage == 2
 
 
-@pytest.mark.moderate
-def test_seconds_of_every_step_are_told(session, albums, tmp_path):
-    result = discover(session, albums[0], tmp_path / "out")
-    assert list(result.seconds) == ["reading", "features", "grouping", "writing"]
-    assert sum(result.counts.values()) == result.report.found == len(result.rows)
-
-
 @pytest.mark.slow
 def test_workers_and_batches_change_no_byte(stage0, albums, tmp_path):
     options = ("--workers", "1"), ("--workers", "4"), ("--workers", "2", "--batch_size", "32")
@@ -370,14 +363,6 @@ def test_as_few_categories_as_stay_are_taken_and_those_of_this_stage_need_not(
     assert f"as {known} categories are known and stay" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_mistyped_is_said_to_be_missing(stage0, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert run(stage0, "phots/cats", tmp_path / "out") == 2
-    error = capsys.readouterr().err
-    assert "Nothing is at" in error
-    assert "--dataset" not in error
-
-
 @pytest.mark.moderate
 def test_a_backbone_alone_works_too(backbone_folder, albums, tmp_path):
     assert run(backbone_folder, albums[0], tmp_path / "out") == 0
@@ -432,12 +417,3 @@ def test_what_was_there_stays_when_a_discovery_fails(stage0, tmp_path):
 def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):
     assert run(stage0, albums[0], tmp_path / "out", "--num_categories", "999") != 0
     assert (tmp_path / "out" / PROJECT / FEATURES).stat().st_size
-
-
-def test_another_process_at_work_keeps_its_folder(tmp_path):
-    project = tmp_path / "out" / PROJECT
-    with FolderLock(project):
-        discover_module._remove_idle(project, [project, tmp_path / "out"])
-        assert project.is_dir()
-    discover_module._remove_idle(project, [project, tmp_path / "out"])
-    assert not (tmp_path / "out").exists()

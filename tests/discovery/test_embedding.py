@@ -153,16 +153,6 @@ def test_damaged_features_are_computed_again(model, counted, view, intake, tmp_p
     assert counted.images in (15, 20)  # all or half were damaged, and are replaced
 
 
-def test_features_that_cannot_be_are_computed_anew(model, counted, view, intake, tmp_path):
-    """A stranger may have written them; the sum only says that they are as they were written."""
-    cache, hashes = SeenFiles(tmp_path), [file.key for file in intake.used]
-    space = feature_space(model, view, resolve_precision("auto", CPU))
-    cache.store_features(space, hashes[:3], torch.full((3, 32), torch.nan))
-    cache.store_features(space, hashes[3:5], torch.ones(2, 31))
-    assert embed_images(model, view, intake, seen=cache).isfinite().all()
-    assert counted.images == 10
-
-
 @pytest.mark.slow
 def test_reduced_photographs_have_the_features_of_whole_ones(tmp_path):
     """Of a backbone that knows photographs, at the fewest pixels that are enough, and at more."""
@@ -314,11 +304,6 @@ def test_precision_follows_the_device(monkeypatch):
         resolve_precision("half", CPU)
 
 
-def test_no_images_give_no_features(model, view, tmp_path):
-    with read_intake(tmp_path) as empty:
-        assert embed_images(model, view, empty, seen=SeenFiles(tmp_path / "cache")).shape == (0, 32)
-
-
 def test_weights_that_diverged_are_named_with_the_image(model, view, intake, tmp_path):
     model.backbone.layernorm.bias.data[0] = float("nan")
     with pytest.raises(DivergedError, match="are not numbers, such as those for image '0.png'"):
@@ -332,13 +317,6 @@ def test_file_that_changed_is_named(model, view, tmp_path):
         Image.new("RGB", (20, 20), "red").save(tmp_path / "a.png")
         with pytest.raises(DataError, match=r"'a.png' was changed"):
             embed_images(model, view, intake)
-
-
-def test_mode_of_the_model_is_left_alone(model, view, intake):
-    for mode in (True, False):
-        model.train(mode)
-        embed_images(model, view, intake)
-        assert model.training is mode
 
 
 def test_bare_backbone_gives_its_class_token(backbone_folder, intake):

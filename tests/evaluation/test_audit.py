@@ -1,6 +1,7 @@
 """Which rows of the paper can come from the split they are said to come from."""
 
 import csv
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -302,12 +303,7 @@ def test_rows_from_other_splits() -> None:
         "transductive_cacc", benchmark="cifar100", method="happy", backbone="dino"
     ) == {"impossible": 3}  # fmt: skip
     misfits = []
-    for benchmark, method in (
-        ("imagenet100", "simgcd"),
-        ("imagenet100", "simgcd-replay"),
-        ("cub", "simgcd"),
-        ("cub", "simgcd-replay"),
-    ):
+    for benchmark, method in itertools.product(("imagenet100", "cub"), ("simgcd", "simgcd-replay")):
         assert outcomes("transductive_cacc", benchmark=benchmark, method=method) == {"impossible": 3}
         inductive = DECLARED_SPLITS["inductive", benchmark]
         for row in published_rows(benchmark, method, backbone="dino"):
@@ -502,31 +498,15 @@ def test_marks_of_the_papers_runs() -> None:
 
 @pytest.mark.parametrize(
     ("told", "mark"),
-    [
-        ("rrr", ""),
-        ("rur", "?"),
-        ("uui", "!"),
-        ("uir", "!"),
-        ("uii", "i"),
-        ("iii", "i"),
-        ("rir", "?"),
-        ("rii", "i"),
-    ],
+    [("rrr", ""), *zip(["rur", "rir", "uui", "uir", "uii", "iii", "rii"], "??!!iii", strict=True)],
 )
 def test_a_row_is_of_the_inductive_split_where_more_than_half_of_its_wrong_stages_are(
     told: str, mark: str
 ) -> None:
     """Stages of the right split, of the inductive one, or of no split that is known."""
     figures: dict[int | None, AuditedRow] = {}
-    for stage, (kind, right, unseen) in enumerate(
-        zip(
-            told,
-            DECLARED_SPLITS["transductive", "tinyimagenet"],
-            DECLARED_SPLITS["inductive", "tinyimagenet"],
-            strict=True,
-        ),
-        start=1,
-    ):
+    splits = (DECLARED_SPLITS[kind, "tinyimagenet"] for kind in ("transductive", "inductive"))
+    for stage, (kind, right, unseen) in enumerate(zip(told, *splits, strict=True), start=1):
         share = {"r": right.share, "i": unseen.share, "u": 0.7}[kind]
         row = PublishedRow(
             "tinyimagenet", "happy", "transductive_cacc", "dino", "", stage,

@@ -1,7 +1,6 @@
 """Grow & Merge against the obvious loops: what grows, what learns, and what looks known."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,15 +10,13 @@ import torch.nn.functional as F
 from transformers import AutoModel
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import LOSSES, ContrastiveObjective, Rows, StageContext
-from promptccd.methods.grow_merge import METHOD, GrowMergeConfig, GrowMergeModel, GrowMergeObjective
-from promptccd.methods.processes import gather_rows, shard_bounds
-from promptccd.models.backbone import blocks_of, class_attention, class_row, run_prefix
+from promptccd.methods import ContrastiveObjective, Rows, StageContext
+from promptccd.methods.grow_merge import GrowMergeModel, GrowMergeObjective
+from promptccd.models.backbone import blocks_of, class_attention, run_prefix
 from promptccd.runs import count_parameters, load_model, train_run
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh
-from tests.training.test_distributed import on_two_processes
 
 RECIPES = Path(__file__).parents[2] / "hub_configs"
 KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
@@ -99,16 +96,6 @@ def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(
     assert model.config.num_means == 3
 
 
-def test_no_image_must_lie_nearer_to_a_mean_than_can_be(backbone_folder: Path) -> None:
-    """The cosine of a feature with itself may be rounded to a little more than 1."""
-    model = GrowMergeModel.from_pretrained(backbone_folder, **TINY_HEAD)
-    features = F.normalize(drawn(40, 32), dim=1)
-    rounded_up = features[(features * features).sum(1) > 1][:1]
-    assert len(rounded_up)
-    begun(model, 0, torch.zeros(4, dtype=torch.long), 1, rounded_up.repeat(4, 1)).end_stage()
-    assert model.config.known_similarity == 1
-
-
 def test_a_stage_opens_a_branch_where_the_last_one_ended_and_a_head_of_its_own(
     backbone_folder: Path,
 ) -> None:
@@ -154,117 +141,6 @@ def test_what_learns_is_the_newest_branch_with_both_heads(grown) -> None:
     assert all(
         torch.equal(value, before[name]) for name, value in model.state_dict().items() if name.startswith(own)
     )
-
-
-def test_losses_of_a_later_stage_are_sums_over_the_images_they_are_of(grown) -> None:
-    """Five images of the stream, two of which look known, and exemplars of two categories and of none."""
-    model, objective = grown
-    turn(model, 0.02)
-    labels = torch.tensor([-1, -1, 4, -1, -1, 9, 4, -1, -1])
-    rows = rows_of(model, labels, 4)
-    rows = Rows(rows.output, rows.bottleneck, labels, torch.tensor([3, 0, -1, 1, 4, -1, -1, 2, -1]))
-    known, others, exemplars = [1, 7], [0, 3, 4], [2, 5, 6]
-    parts = {name: value.detach() for name, value in objective.losses(rows).items()}
-
-    features = rows.output.features.unflatten(0, (2, 9))
-    static = class_row(model.backbone, rows.output.entering).unflatten(0, (2, 9))
-    apart = F.normalize(features.detach(), dim=-1) - F.normalize(static.detach(), dim=-1)
-    drift = [sum(float(value) ** 2 for value in apart[view, each]) for view in range(2) for each in known]
-    assert float(parts["drift"]) == pytest.approx(sum(drift) / 4, rel=1e-4)
-    assert sum(drift) > 1e-4
-
-    top = [int(features[0, each].argmax()) for each in others]
-    answers = model.clusters(features).softmax(-1).detach()
-    pairs = 0.0
-    for i, one in enumerate(others):
-        for j, other in enumerate(others):
-            together = float(answers[0, one] @ answers[1, other])
-            pairs -= math.log(together if top[i] == top[j] else 1 - together)
-    assert float(parts["pairs"]) == pytest.approx(pairs / 9, rel=1e-4)
-    share = sum(top[i] == top[j] for i in range(3) for j in range(3) if i != j) / 6
-    assert float(parts["positive_pairs"]) == pytest.approx(share)
-
-    cosines = model.head.similarities(rows.bottleneck.flatten(0, 1)).tolist()
-    info_nce = sum(
-        math.log(sum(math.exp(cosines[row][other]) for other in range(18) if other != row))
-        - cosines[row][(row + 9) % 18]
-        for row in range(18)
-    )
-    assert float(parts["info_nce"]) == pytest.approx(info_nce / 18, rel=1e-5)
-    kept = [each + 9 * view for view in range(2) for each in exemplars]
-    supervised = 0.0
-    for row in kept:
-        total = math.log(sum(math.exp(cosines[row][other] / 0.07) for other in kept if other != row))
-        alike = [each for each in kept if each != row and labels[each % 9] == labels[row % 9]]
-        supervised += sum(total - cosines[row][other] / 0.07 for other in alike) / len(alike)
-    assert float(parts["supervised"]) == pytest.approx(supervised / 6, rel=1e-4)
-    assert float(parts["known_images"]) == pytest.approx(2 / 5)
-    assert parts.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
-    terms = sum(parts[name] for name in ("info_nce", "drift", "pairs", "supervised"))
-    torch.testing.assert_close(parts["loss"], terms)
-    model.config.distill_weight = 3.0
-    assert float(objective.losses(rows)["drift"].detach()) == pytest.approx(3 * sum(drift) / 4, rel=1e-4)
-
-
-def test_too_few_pairs_are_said_where_a_head_tells_classes_apart(
-    grown, caplog: pytest.LogCaptureFixture
-) -> None:
-    model, _ = grown
-    for count, said in ((5, 1), (4, 0)):
-        caplog.clear()
-        model.config.top_ranks = 16
-        objective = begun(model, 2, count=count, features=-model.class_means.repeat(2, 1))
-        for epoch in range(2):
-            objective.begin_epoch(epoch)
-            assert len(caplog.records) == said * epoch  # as soon as an epoch is over
-            assert float(objective.losses(rows_of(model))["positive_pairs"]) == 0
-        objective.end_stage()
-        assert [record.getMessage()[:13] for record in caplog.records] == said * ["Only 0.0000 %"]
-        objective = begun(model, 2, count=count, features=-model.class_means.repeat(2, 1))
-        objective.losses(rows_of(model))
-        objective.end_stage()  # of one epoch
-        assert len(caplog.records) == 2 * said
-
-
-def test_without_labelled_exemplars_no_term_is_of_labels(grown) -> None:
-    model, objective = grown
-    turn(model, 0.02)
-    assert "supervised" not in objective.losses(rows_of(model))
-    parts = objective.losses(rows_of(model, torch.full((8,), -1), 3))
-    assert "supervised" not in parts
-    assert float(parts["known_images"]) == pytest.approx(2 / 5)
-    rows = rows_of(model)
-    for image in range(len(POSITIONS)):  # the only one that is not of an earlier stage
-        alone = replace(rows, positions=torch.where(torch.arange(len(POSITIONS)) == image, POSITIONS, -1))
-        known = objective.known[POSITIONS[image]]
-        assert float(objective.losses(alone)["known_images"]) == float(known)
-
-
-def test_two_processes_have_the_losses_and_gradients_of_one(grown, tmp_path: Path) -> None:
-    """Also where one of them has no image of a kind: the first has none that looks known."""
-    model, objective = grown
-    turn(model, 0.02)
-    labels, positions = torch.tensor([-1, 4, -1, 4, -1, -1, -1]), torch.tensor([3, -1, 1, -1, 0, 2, 5])
-    views = torch.randn(2, 7, 3, 16, 16, generator=torch_generator("views"))
-    learning = [each for each in model.parameters() if each.requires_grad]
-
-    def share(low: int, high: int) -> list[list[float]]:
-        output = model(views[:, low:high].flatten(0, 1), prompted=True, project=True)
-        bottleneck = gather_rows(output.bottleneck.unflatten(0, (2, -1)), 7)
-        parts = objective.losses(Rows(output, bottleneck, labels, positions))
-        gradients = torch.autograd.grad(parts["loss"], learning)
-        return [
-            [float(value.detach()) for value in parts.values()],
-            torch.cat([each.flatten() for each in gradients]).tolist(),
-        ]
-
-    alone = share(0, 7)
-    both = on_two_processes(lambda rank: share(*shard_bounds(7, 2)[rank]), tmp_path)
-    for each in both:
-        assert each[0] == pytest.approx(alone[0], rel=1e-4, abs=1e-6)
-    mean = (torch.tensor(both[0][1]) + torch.tensor(both[1][1])) / 2
-    torch.testing.assert_close(mean, torch.tensor(alone[1]), rtol=1e-3, atol=1e-5)
-    assert mean.abs().max() > 0.1
 
 
 @pytest.mark.parametrize("all_known", [True, False])
@@ -325,18 +201,6 @@ def test_images_that_look_known_may_keep_the_features_of_the_static_branch(grown
     assert torch.equal(mixed[[1, 3]], static[[1, 3]])
     assert torch.equal(mixed[[0, 2, 4]], newest[[0, 2, 4]])
     assert torch.equal(model(pixels, prompted=True).features, newest), "training sees the branch"
-
-
-def test_an_image_looks_known_from_the_least_cosine_on(grown) -> None:
-    model, _ = grown
-    model.class_means, model.config.known_similarity = torch.eye(32)[:2], 0.5
-    cosines = torch.tensor([[0.49, 0.1], [0.1, 0.5], [0.6, 0.1], [0.0, -0.9]])
-    assert model.looks_known(cosines @ torch.eye(32)[:2]).tolist() == [False, True, True, False]
-
-
-def test_branches_without_known_classes_are_refused() -> None:
-    with pytest.raises(Exception, match="Expected num_means >= 1 with 2 branches"):
-        GrowMergeConfig(num_branches=2)
 
 
 def test_one_block_and_both_heads_are_counted() -> None:

@@ -1,6 +1,5 @@
 """MetaGCD's soft neighbours against the obvious loops, its pseudo-sessions, and its meta-training."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +15,11 @@ from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
-from promptccd.methods import LOSSES, Rows, StageContext
-from promptccd.methods.contrastive import info_nce_loss
+from promptccd.methods import Rows, StageContext
 from promptccd.methods.metagcd import (
-    METHOD,
     MetaGCDModel,
     MetaGCDObjective,
-    closest_views,
     pseudo_sessions,
-    soft_neighbour_loss,
 )
 from promptccd.training import progress
 from promptccd.training.options import TrainingArguments
@@ -32,87 +27,11 @@ from promptccd.training.stage_trainer import StageTrainer, TrainingState
 from tests.conftest import TINY_HEAD, fresh
 
 
-def rows_in_groups(noise: float = 0.25) -> torch.Tensor:
-    """Unit rows of two views of six images: three of a kind, two of another, one alone."""
-    generator = torch_generator("groups")
-    kinds = torch.randn(3, 8, generator=generator)[[0, 0, 0, 1, 1, 2]]
-    return F.normalize(kinds + noise * torch.randn(2, 6, 8, generator=generator), dim=-1)
-
-
-def soft_neighbours_by_loops(rows: torch.Tensor, threshold: float, temperature: float) -> float:
-    views, images = rows.shape[:2]
-
-    def closeness(i: int, j: int) -> float:
-        return max(float(rows[v, i] @ rows[w, j]) for v in range(views) for w in range(views))
-
-    inside = [i for i in range(images) if any(closeness(i, j) >= threshold for j in range(images) if j != i)]
-    anchors = [(v, i) for v in range(views) for i in inside]
-    losses = []
-    for v, i in anchors:
-        others = [other for other in anchors if other != (v, i)]
-        total = sum(math.exp(float(rows[v, i] @ rows[w, j]) / temperature) for w, j in others)
-        positives = [(w, j) for w, j in others if j == i or closeness(i, j) >= threshold]
-        pulled = 0.0
-        for w, j in positives:
-            weight = math.exp(closeness(i, j) - 1) if j != i else 1.0
-            pulled += weight * (float(rows[v, i] @ rows[w, j]) / temperature - math.log(total))
-        losses.append(-pulled / len(positives))
-    return sum(losses) / len(losses)
-
-
-def test_soft_neighbours_equal_the_loops() -> None:
-    rows = rows_in_groups()
-    similarities = rows.flatten(0, 1) @ rows.flatten(0, 1).T
-    closeness = closest_views(similarities, 2)
-    assert closeness.diagonal().tolist() == pytest.approx([1] * 6)
-    neighbours = (closeness >= 0.85).fill_diagonal_(False)
-    assert neighbours.any(1).tolist() == [True] * 5 + [False]
-    got = soft_neighbour_loss(similarities, closeness, neighbours, 0.07)
-    assert float(got) == pytest.approx(soft_neighbours_by_loops(rows, 0.85, 0.07), rel=1e-5)
-
-
-def test_the_weight_of_a_neighbour_is_a_soft_max_over_its_largest_entry() -> None:
-    rows = rows_in_groups()
-    closeness = closest_views(rows.flatten(0, 1) @ rows.flatten(0, 1).T, 2)
-    soft = closeness.softmax(1)
-    torch.testing.assert_close((closeness - 1).exp(), soft / soft.amax(1, keepdim=True), rtol=0, atol=1.2e-7)
-
-
-def objective_of(model: MetaGCDModel) -> MetaGCDObjective:
-    return MetaGCDObjective(model, StageContext(images=None), TrainingArguments(), None, None)
-
-
 @pytest.fixture
 def meta_model(backbone_folder: Path) -> MetaGCDModel:
     model = fresh(MetaGCDModel, backbone_folder, meta_episodes=2, meta_epochs=1, **TINY_HEAD)
     model.head.reset_parameters(torch_generator("test"), std=0.3)
     return model
-
-
-def test_an_unlabelled_stage_has_half_of_each_term_and_infonce_alone_without_neighbours(
-    meta_model: MetaGCDModel,
-) -> None:
-    apart = F.normalize(torch.randn(2, 5, 16, generator=torch_generator("apart")), dim=-1)
-    close = F.normalize(apart[:, :1] + 0.1 * apart, dim=-1)
-    for rows, weight, share in ((apart, 0.0, 0.0), (close, 0.5, 1.0)):
-        parts = objective_of(meta_model).losses(Rows(None, rows, None, torch.arange(rows.shape[1])))
-        similarities = meta_model.head.similarities(rows.flatten(0, 1))
-        expected = (1 - weight) * info_nce_loss(similarities) + weight * parts["soft_neighbours"]
-        torch.testing.assert_close(parts["loss"], expected)
-        assert parts.keys() <= {**LOSSES, **METHOD.losses}.keys()  # titles of their curves
-        assert float(parts["with_neighbours"]) == share
-        assert float(parts["neighbours"]) == 4 * share
-
-
-def test_weights_of_neighbours_carry_no_gradient(meta_model: MetaGCDModel) -> None:
-    rows = rows_in_groups().requires_grad_()
-    similarities = rows.flatten(0, 1) @ rows.flatten(0, 1).T
-    closeness = closest_views(similarities.detach(), 2)
-    neighbours = (closeness >= 0.85).fill_diagonal_(False)
-    (expected,) = torch.autograd.grad(soft_neighbour_loss(similarities, closeness, neighbours, 0.07), rows)
-    meta_model.head.similarities = lambda bottleneck: bottleneck @ bottleneck.T
-    parts = objective_of(meta_model).losses(Rows(None, rows, None, torch.arange(rows.shape[1])))
-    torch.testing.assert_close(torch.autograd.grad(parts["soft_neighbours"], rows)[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +53,6 @@ def test_pseudo_sessions_are_those_of_the_table(known: int, old: int, novel: int
     last = np.bincount(labels[sessions[-1].images], minlength=known)
     dealt = np.concatenate([each.images[last[labels[each.images]] < 6] for each in sessions])
     assert len(np.unique(dealt)) == len(dealt) == 4 * old, "no image of an old class comes twice"
-
-
-def test_few_classes_have_fewer_sessions_and_one_alone_has_none() -> None:
-    for known, expected in ((1, 0), (2, 1), (3, 2), (7, 3)):
-        labels = np.repeat(np.arange(known), 5)
-        assert len(list(pseudo_sessions(labels, 3, numpy_generator("test")))) == expected
 
 
 class Numbered(MetaGCDObjective):

@@ -16,62 +16,22 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import LOSSES, StageContext, pa_cgcd
+from promptccd.methods import StageContext, pa_cgcd
 from promptccd.methods.pa_cgcd import (
     PACGCDConfig,
     PACGCDModel,
     PACGCDObjective,
     chance_of_low,
-    clear,
     new_classes,
-    proxy_anchor_loss,
     split_old_and_new,
 )
-from promptccd.models.backbone import blocks_of
 from promptccd.runs import train_run
 from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
 from tests.conftest import fresh
-from tests.order_one import fill
 from tests.runs.test_variants import Signals, in_a_fork, in_folder, listen, merged, stage_bytes
-from tests.training import reference_proxies
-from tests.training.test_distributed import on_two_processes
 
 NUM_OLD, WIDTH = 3, 32
-
-
-def written_out(cosines: Tensor, labels: list[int], scale: float, margin: float) -> float:
-    pulls, pushes = [], []
-    for proxy in range(cosines.shape[1]):
-        column = cosines[:, proxy].tolist()
-        own = [s for s, label in zip(column, labels, strict=True) if label == proxy]
-        if own:
-            pulls.append(math.log(1 + sum(math.exp(-scale * (s - margin)) for s in own)))
-        others = [s for s, label in zip(column, labels, strict=True) if label != proxy]
-        pushes.append(math.log(1 + sum(math.exp(scale * (s + margin)) for s in others)))
-    return sum(pulls) / len(pulls) + sum(pushes) / len(pushes)
-
-
-def test_one_image_on_its_proxy_and_another_proxy_at_a_right_angle() -> None:
-    loss = proxy_anchor_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), 32, 0.1)
-    assert float(loss) == pytest.approx(1.619977, abs=1e-6)
-
-
-def test_the_loss_is_that_of_the_loops_over_proxies() -> None:
-    """Also where a batch is of one class alone, whose pull then counts whole."""
-    cosines = 2 * torch.rand(9, 5, generator=torch_generator("cosines")) - 1
-    for labels in ([0, 1, 1, 4, 0, 0, 1, 4, 4], [2] * 9):
-        for scale, margin in ((32.0, 0.1), (3.0, 0.4)):
-            loss = proxy_anchor_loss(cosines, torch.tensor(labels), scale, margin)
-            expected = written_out(cosines.double(), labels, scale, margin)
-            assert float(loss) == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_loss_has_a_gradient_at_its_ends() -> None:
-    cosines = torch.tensor([[1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]], requires_grad=True)
-    loss = proxy_anchor_loss(cosines, torch.tensor([0, 0, 0]), 32, 0.1)
-    (gradient,) = torch.autograd.grad(loss, cosines)
-    assert loss.isfinite() and gradient.isfinite().all()
 
 
 @pytest.fixture
@@ -127,66 +87,10 @@ def test_a_stream_is_split_by_the_threshold_or_by_its_own_two_humps(similarity_o
     assert not old[60:].any() and not new[:60].any()
 
 
-@pytest.mark.parametrize(("below", "found"), [(5, 5), (4, 50)])
-def test_two_humps_decide_where_the_threshold_finds_fewer_than_5_percent(below: int, found: int) -> None:
-    """Of 100 images half lie near old proxies, some below the threshold, and the others between."""
-    similarity = torch.cat(
-        [torch.full((50,), 0.9), torch.full((50 - below,), 0.1), torch.full((below,), -0.1)]
-    )
-    first_sight = PACGCDConfig(split_rounds=0)
-    old, new = split_old_and_new(torch.eye(100), similarity, first_sight, torch_generator("split"))
-    assert torch.equal(new, torch.arange(100) >= 100 - found)
-    assert torch.equal(old, ~new)
-
-
-def test_what_is_clear_begins_at_the_bounds() -> None:
-    """An image on the upper bound is old, one on the lower bound is not new."""
-    config = PACGCDConfig(clear_similarity=0.25, clear_chance=0.75, split_rounds=0)
-    similarity = torch.tensor([0.25, 0.24, -0.25, -0.26])
-    old, new = split_old_and_new(torch.eye(4), similarity, config, torch_generator("split"))
-    assert (old.tolist(), new.tolist()) == ([True, False, False, False], [False, False, False, True])
-    old, new = clear(torch.tensor([0.75, 0.74, 0.25, 0.24]), config)
-    assert (old.tolist(), new.tolist()) == ([True, False, False, False], [False, False, False, True])
-
-
-def test_the_net_learns_what_is_clear_as_that_of_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In both of two rounds of three epochs: 129 clear images make two steps of 64, and one waits.
-
-    Batch norm follows: of biases before it, and what it keeps of them, the gradient is rounding, and steps are not.
-    """
-    config = PACGCDConfig(split_rounds=2, split_epochs=3, split_learning_rate=0.05, clear_chance=0.8)
-    features = torch.cat([stream(0.0), stream(0.2)[:8]])
-    similarity = (torch.arange(148) < 75).float() - 0.5
-    similarity[::8] = 0.0  # neither
-    assert int((similarity != 0).sum()) == 129
-    nets: list[dict[str, Tensor]] = []
-    for module, name in ((pa_cgcd, "split_net"), (reference_proxies, "net_of_three")):
-        made = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *of, made=made: nets.append(made(*of)) or nets[-1])
-    reference = object.__new__(reference_proxies.ProxyReference)
-    reference.nets, reference.t, reference.stage = SimpleNamespace(model=config), SimpleNamespace(seed=1), 1
-    expected = reference.split(features.double(), similarity.double())
-    found = split_old_and_new(features, similarity, config, torch_generator("objective", 1, 1))
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    theirs, ours = (net.state_dict() for net in nets)
-    for name in theirs.keys() - {"0.bias", "1.running_mean", "3.bias", "4.running_mean"}:
-        torch.testing.assert_close(ours[name].double(), theirs[name].double(), rtol=5e-4, atol=1e-5)
-
-
 def test_where_nothing_looks_new_the_net_learns_nothing_and_all_stay_old() -> None:
     features = F.normalize(torch.randn(100, WIDTH, generator=torch_generator("features")), dim=-1)
     old, new = split_old_and_new(features, torch.full((100,), 0.9), PACGCDConfig(), torch_generator("split"))
     assert old.all() and not new.any()
-
-
-def test_images_between_are_judged_by_the_net() -> None:
-    features = stream()
-    similarity = (features @ proxies().T).amax(1)
-    similarity[::4] = 0.0  # neither at first sight
-    old, new = split_old_and_new(features, similarity, PACGCDConfig(), torch_generator("split"))
-    assert old[:60:4].float().mean() > 0.8 and new[60::4].float().mean() > 0.8
-    unjudged = split_old_and_new(features, similarity, PACGCDConfig(split_rounds=0), torch_generator("split"))
-    assert not unjudged[0][::4].any() and not unjudged[1][::4].any()
 
 
 def test_the_chance_of_the_lower_gaussian() -> None:
@@ -228,19 +132,6 @@ def test_the_chance_of_the_lower_gaussian_is_that_of_em_by_hand(power: float, st
     chances, _, taken = em_by_hand(values[:, None], most=10, rest=1e-2, floor=5e-4)
     assert taken == steps
     np.testing.assert_allclose(chance_of_low(torch.from_numpy(values)), chances[:, 0], atol=1e-9)
-
-
-def test_new_proxies_are_means_of_em_by_hand_that_came_to_rest() -> None:
-    noise = np.random.default_rng(0).standard_normal(60)
-    points = np.stack([np.linspace(0, 1, 60) ** 3, noise / 2], axis=1)  # a cloud that is hard to cut in two
-    chances, means, taken = em_by_hand(points, most=1000, rest=1e-4, floor=1e-6)
-    assert taken > 100
-    own, proxies = new_classes(torch.from_numpy(points), 2)
-    assert own.dtype == torch.int64 and proxies.dtype == torch.float64
-    expected = means / np.linalg.norm(means, axis=1, keepdims=True)
-    order = np.argsort(-expected @ proxies.numpy().T, axis=1)[:, 0]
-    np.testing.assert_allclose(proxies[order], expected, atol=1e-3)  # it may start a point from there
-    np.testing.assert_array_equal(own, order[chances.argmax(1)])
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
@@ -313,13 +204,6 @@ def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest
     torch.testing.assert_close(added.norm(dim=1), torch.ones(2))
 
 
-def test_a_stage_without_new_categories_is_all_old(trained: PACGCDModel) -> None:
-    objective = objective_for(trained, stream(), count=NUM_OLD)
-    objective.begin_stage()
-    assert trained.config.num_classes == NUM_OLD
-    assert (objective.old_labels >= 0).all() and (objective.new_labels == -1).all()
-
-
 def test_a_new_class_has_the_two_strangest_images_where_all_are_clearly_old(
     trained: PACGCDModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,94 +216,11 @@ def test_a_new_class_has_the_two_strangest_images_where_all_are_clearly_old(
     assert (objective.new_labels >= 0).nonzero().flatten().tolist() == sorted(strangest.tolist())
 
 
-def test_fewer_new_images_than_new_classes_leave_drawn_proxies(trained: PACGCDModel) -> None:
-    objective = objective_for(trained, stream()[:4], count=NUM_OLD + 7)
-    objective.begin_stage()
-    assert trained.config.num_classes == NUM_OLD + 7
-    assert trained.classifier.weight.norm(dim=1).min() > 0.5
-
-
-def test_proxies_are_drawn_wide(trained: PACGCDModel) -> None:
-    objective = objective_for(trained, count=100, labels=torch.zeros(4))
-    drawn = objective.new_rows(100)
-    assert torch.equal(objective.new_rows(100), drawn), "they do not depend on what was drawn before"
-    assert float(drawn.detach().std()) == pytest.approx((2 / 100) ** 0.5, rel=0.05)
-    with torch.device("meta"):
-        model = PACGCDModel(PACGCDConfig(num_classes=100))
-    assert sum(each.numel() for each in model.learning()["classifier"]) == 76_800
-
-
-def test_stage_0_begins_with_a_proxy_for_every_category(backbone_folder: Path) -> None:
-    model = fresh(PACGCDModel, backbone_folder)
-    objective = objective_for(model, count=4, labels=torch.zeros(4))
-    objective.begin_stage()
-    assert model.config.num_classes == 4
-    assert torch.equal(model.classifier.weight, objective.new_rows(4))
-
-
 def moved(model: PACGCDModel) -> None:
     """Let training have moved all that learns."""
     with torch.no_grad():
         for parameter in (parameter for parameter in model.parameters() if parameter.requires_grad):
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch_generator("moved")))
-
-
-def test_a_step_on_labels_reads_the_first_view(trained: PACGCDModel) -> None:
-    labels = torch.tensor([0, 2, 2, 1, 0])
-    objective = objective_for(trained, count=NUM_OLD, labels=labels)
-    objective.begin_stage()
-    views = torch.randn(5, 2, 3, 16, 16, generator=torch_generator("views"))
-    found = training_loss(trained, objective, Batch(views, labels, torch.arange(5)), epoch=0)
-    unit = F.normalize(trained(views[:, 0]).features, dim=-1)
-    cosines = (unit @ F.normalize(trained.classifier.weight, dim=-1).T).double().detach()
-    loss = float(found["loss"].detach())
-    assert loss == pytest.approx(written_out(cosines, labels.tolist(), 32, 0.1), rel=1e-5)
-    assert torch.equal(found["anchor"], found["loss"])
-
-
-def test_a_step_on_pseudo_labels(trained: PACGCDModel) -> None:
-    """Images in doubt count twice, drawn features as old, and only new ones are held where they were."""
-    fill(blocks_of(trained.backbone)[-1])
-    objective = objective_for(trained, stream())
-    objective.begin_stage()
-    before = trained.classifier.weight.detach().clone()
-    objective.old_labels = torch.tensor([-1, 2, -1, 0, 1, 0])
-    objective.new_labels = torch.tensor([3, -1, 4, 4, -1, -1])
-    positions = torch.tensor([4, 0, 3, 2, 1])
-    views = torch.randn(5, 2, 3, 16, 16, generator=torch_generator("views"))
-    here = F.normalize(trained(views[:, 0]).features, dim=-1).detach()
-    moved(trained)
-    found = training_loss(trained, objective, Batch(views, None, positions), epoch=2, step=7)
-
-    now = F.normalize(trained(views[:, 0]).features, dim=-1).detach()
-    generator = torch_generator("objective", objective.arguments.seed, 1, 2, 7)
-    drawn = torch.randint(NUM_OLD, (3,), generator=generator)  # images 4, 3 and 1 have an old label
-    noise = torch.randn(3, WIDTH, generator=generator)
-    replayed = torch.stack(
-        [before[c] + trained.feature_deviations * e for c, e in zip(drawn, noise, strict=True)]
-    )
-    rows = torch.cat([now[[0, 2, 4]], now[[1, 2, 3]], F.normalize(replayed, dim=-1)])
-    labels = [1, 0, 2, 3, 4, 4, *drawn.tolist()]
-    cosines = (rows @ F.normalize(trained.classifier.weight.detach(), dim=-1).T).double()
-    anchor = written_out(cosines, labels, 32, 0.1)
-    new, was = now[[1, 2, 3]], here[[1, 2, 3]]
-    drift = 10 * float((new - was).square().sum(1).mean().sqrt())
-    flattened = F.normalize(new.flatten(), dim=0) - F.normalize(was.flatten(), dim=0)
-    assert drift == pytest.approx(10 * float(flattened.norm()), rel=1e-4), "the released code's way"
-    assert drift > 0.1
-    assert found.keys() <= {**LOSSES, **pa_cgcd.METHOD.losses}.keys()  # titles of their curves
-    values = {name: float(value.detach()) for name, value in found.items()}
-    expected = {"loss": anchor + drift, "anchor": anchor, "drift": drift}
-    assert values == pytest.approx(expected, rel=1e-4)
-
-
-def test_one_new_image_alone_is_not_held(trained: PACGCDModel) -> None:
-    objective = objective_for(trained, stream())
-    objective.begin_stage()
-    objective.old_labels, objective.new_labels = torch.tensor([0, -1]), torch.tensor([-1, 3])
-    moved(trained)
-    views = torch.randn(2, 2, 3, 16, 16, generator=torch_generator("views"))
-    assert float(training_loss(trained, objective, Batch(views, None, torch.arange(2)), 0)["drift"]) == 0
 
 
 def test_nothing_has_moved_at_the_first_step_and_the_gradient_is_a_number(trained: PACGCDModel) -> None:
@@ -454,41 +255,6 @@ def test_the_spread_of_features_is_that_of_stage_0(trained: PACGCDModel) -> None
     torch.testing.assert_close(trained.feature_deviations, expected)
     objective_for(trained, 2 * features).end_stage()
     torch.testing.assert_close(trained.feature_deviations, expected)
-
-
-def test_the_answer_is_the_nearest_proxy(trained: PACGCDModel) -> None:
-    features = stream()
-    distances = torch.cdist(features, F.normalize(trained.classifier.weight.detach(), dim=-1))
-    assert torch.equal(trained.assign_natively(features), distances.argmin(1))
-
-
-@pytest.mark.moderate
-def test_two_processes_have_the_loss_and_the_gradient_of_one(trained: PACGCDModel, tmp_path: Path) -> None:
-    """Although the second one's features are others, and it would label their images otherwise."""
-    views = torch.randn(5, 2, 3, 16, 16, generator=torch_generator("views"))
-
-    def step(rank: int, share: slice) -> list[Any]:
-        model = copy.deepcopy(trained)
-        objective = objective_for(model, stream().roll(rank, 1))
-        objective.begin_stage()
-        moved(model)
-        found = training_loss(model, objective, Batch(views[share], None, torch.arange(58, 63)), 0)
-        found["loss"].backward()
-        gradients = [model.classifier.weight.grad, blocks_of(model.backbone)[-1].mlp.fc1.weight.grad]
-        return [
-            objective.new_labels.tolist(),
-            float(found["loss"].detach()),
-            *(each.tolist() for each in gradients),
-        ]
-
-    alone = step(0, slice(None))
-    both = on_two_processes(lambda rank: step(rank, (slice(0, 2), slice(2, 5))[rank]), tmp_path)
-    for labels, loss, *_ in both:
-        assert labels == alone[0]
-        assert loss == pytest.approx(alone[1], rel=1e-5)
-    for place in (2, 3):  # DistributedDataParallel takes the mean
-        mean = (torch.tensor(both[0][place]) + torch.tensor(both[1][place])) / 2
-        torch.testing.assert_close(mean, torch.tensor(alone[place]), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.slow

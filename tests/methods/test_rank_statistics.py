@@ -10,20 +10,16 @@ import torch
 import torch.nn.functional as F
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import LOSSES, Rows, StageContext, method_named
+from promptccd.methods import Rows, StageContext
 from promptccd.methods.classifier import LinearClassifier
-from promptccd.methods.frost import FrostModel, FrostObjective, flat_distance
+from promptccd.methods.frost import FrostModel, FrostObjective
 from promptccd.methods.pairs import (
     PairWatch,
     RankStatisticsObjective,
-    disagreement,
     pair_loss,
-    ramp,
-    same_top_ranks,
 )
 from promptccd.methods.rankstats import RankStatsModel
 from promptccd.models import CategoryDiscoveryOutput
-from promptccd.models.backbone import blocks_of
 from promptccd.training.options import TrainingArguments
 
 LABELS = torch.tensor([1, 0, 1, 2, 0])
@@ -31,50 +27,6 @@ LABELS = torch.tensor([1, 0, 1, 2, 0])
 
 def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch_generator("drawn", *shape))
-
-
-def test_the_ramp_is_that_of_the_table() -> None:
-    assert ramp(0, 300) == pytest.approx(0.006738, abs=1e-6)
-    assert ramp(150, 300) == pytest.approx(0.286505, abs=1e-6)
-    assert ramp(300, 300) == ramp(399, 300) == 1
-
-
-def test_pairs_have_the_same_largest_dimensions_in_any_order() -> None:
-    features = torch.tensor([[5.0, 4, 1, 0], [4, 5, 0, 1], [5, 1, 4, 0], [-3, -4, -9, -8]])
-    largest = [set(each.topk(2).indices.tolist()) for each in features]
-    expected = [[one == other for other in largest] for one in largest]
-    assert same_top_ranks(features, 2).tolist() == expected
-    assert expected[0] == [True, True, False, True]
-
-
-def test_the_loss_of_pairs_equals_the_loop() -> None:
-    logits, positive = drawn(2, 5, 3), drawn(5, 5) > 0
-    answers = logits.softmax(-1)
-    expected = 0.0
-    for i in range(5):
-        for j in range(5):
-            together = float(answers[0, i] @ answers[1, j])
-            expected -= math.log(together if positive[i, j] else 1 - together)
-    assert float(pair_loss(logits, positive)) == pytest.approx(expected / 25, rel=1e-5)
-
-
-def test_pairs_that_are_surely_wrong_cost_what_float32_can_tell_from_one() -> None:
-    logits = torch.tensor([[[200.0, 0.0]], [[200.0, 0.0]]])
-    assert float(pair_loss(logits, torch.tensor([[False]]))) == pytest.approx(-math.log(1e-7), rel=0.02)
-    assert float(
-        pair_loss(-logits * torch.tensor([[[1.0]], [[-1.0]]]), torch.tensor([[True]]))
-    ) == pytest.approx(-math.log(1e-7), rel=1e-4)
-
-
-def test_a_batch_of_two_images_counts_among_the_pairs(caplog: pytest.LogCaptureFixture) -> None:
-    watch = PairWatch(16, may_warn=True)
-    with caplog.at_level(logging.WARNING):
-        assert float(watch.share(torch.ones(1, 1))) == 0  # of one image there is no pair
-        watch.check()
-        assert not caplog.records
-        assert float(watch.share(torch.eye(2))) == 0
-        watch.check()
-    assert len(caplog.records) == 1
 
 
 def test_a_pair_in_a_thousand_is_enough_on_average_over_an_epoch(caplog: pytest.LogCaptureFixture) -> None:
@@ -103,29 +55,6 @@ def test_a_novel_head_of_one_class_gives_numbers() -> None:
     loss.backward()
     assert torch.isfinite(loss)
     assert not logits.grad.any()
-
-
-def test_a_head_that_is_told_of_pairs_finds_their_classes() -> None:
-    classes = torch.arange(30) % 3
-    points = F.normalize(3 * torch.eye(8)[classes] + drawn(2, 30, 8), dim=-1)
-    head = LinearClassifier(0, 8)
-    head.grow(drawn(3, 8) / 8**0.5)
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
-    for _ in range(100):
-        optimizer.zero_grad()
-        pair_loss(head(points), classes[:, None] == classes).backward()
-        optimizer.step()
-    answers = head(points[0]).argmax(1)
-    assert torch.equal(answers[:, None] == answers, classes[:, None] == classes)
-
-
-def test_the_distance_of_unit_rows_is_the_root_of_their_mean_square() -> None:
-    before, after = F.normalize(drawn(7, 6), dim=1), F.normalize(drawn(7, 6) + 1, dim=1)
-    expected = (before - after).square().sum(1).mean().sqrt()
-    torch.testing.assert_close(flat_distance(before, after), expected)
-    same = before.clone().requires_grad_()
-    flat_distance(before, same).backward()
-    assert not same.grad.any(), "no distance has no direction"
 
 
 def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:
@@ -162,68 +91,6 @@ def rows_of(model: RankStatsModel, labels: torch.Tensor | None, epoch: int = 8) 
     views = torch.randn(2, 5, 3, 16, 16, generator=torch_generator("views"))
     output = model(views.flatten(0, 1), project=True)
     return Rows(output, output.bottleneck.unflatten(0, (2, 5)), labels, torch.arange(5), epoch)
-
-
-KINDS = [(RankStatisticsObjective, RankStatsModel), (FrostObjective, FrostModel)]
-
-
-@pytest.mark.parametrize(("kind", "model_kind"), KINDS)
-def test_losses_of_both_stages_are_sums_of_the_formulas(
-    kind: type, model_kind: type, backbone_folder: Path
-) -> None:
-    model = model_kind.from_pretrained(backbone_folder, top_ranks=2, ramp_epochs=10)
-    frost = kind is FrostObjective
-    features = F.normalize(drawn(len(LABELS), 32), dim=1)
-    first = begun(kind, model, stage(0, LABELS, 3), features)
-    rows = rows_of(model, LABELS)
-    logits = model.classifier(rows.features)
-    rise = math.exp(-5 * 0.2**2)
-    expected = F.cross_entropy(logits.flatten(0, 1), LABELS.repeat(2))
-    if not frost:
-        expected = expected + 25 * rise * (logits[0].softmax(-1) - logits[1].softmax(-1)).square().mean()
-    torch.testing.assert_close(first.losses(rows)["loss"], expected)
-    first.end_stage()
-    assert model.novel is None
-
-    later = begun(kind, model, stage(1, None, 5), features)
-    assert (model.config.num_classes, model.novel.num_classes) == (5, 2)
-    if frost:
-        rows = rows_of(model, None)
-        assert torch.equal(later.features_before(rows), rows.output.features), (
-            "no drift yet, not even by rounding"
-        )
-    with torch.no_grad():
-        for parameter in blocks_of(model.backbone)[-1].parameters():
-            parameter.add_(0.05)
-    rows = rows_of(model, None)
-    parts = later.losses(rows)
-    assert (
-        parts.keys() <= {**LOSSES, **method_named(model.config.model_type).losses}.keys()
-    )  # titles of their curves
-    joint, novel = model.classifier(rows.features), model.novel(rows.features)
-    pairs = pair_loss(novel, same_top_ranks(rows.features[0], 2))
-    pseudo = F.cross_entropy(joint.flatten(0, 1), 3 + novel.argmax(-1).flatten())
-    steady = disagreement(novel) if frost else disagreement(novel) + disagreement(joint)
-    expected = pairs + (0.01 if frost else 0.05) * rise * pseudo + 25 * rise * steady
-    if frost:
-        generator = later.generator(8, 0)
-        replayed = model.class_means.repeat(2, 1) + model.class_deviation * torch.randn(
-            6, 32, generator=generator
-        )
-        expected = expected + F.cross_entropy(model.classifier(replayed), torch.arange(3).repeat(2))
-        before = later.features_before(rows).unflatten(0, (2, 5))
-        assert flat_distance(before, rows.features) > 1e-3
-        expected = expected + 10 * flat_distance(before, rows.features)
-    torch.testing.assert_close(parts["loss"], expected)
-    assert later.losses(rows_of(model, None))["loss"] == parts["loss"], "the same step draws the same"
-    parts["loss"].backward()
-    for name, parameter in model.named_parameters():
-        assert not parameter.requires_grad or parameter.grad is not None, name
-
-    later.end_stage()
-    assert "novel.weight" not in model.state_dict()
-    answers = model.assign_natively(features)
-    assert torch.equal(answers, model.classifier(features).argmax(-1))
 
 
 def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(backbone_folder: Path) -> None:

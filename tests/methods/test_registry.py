@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from promptccd.errors import ConfigurationError
-from promptccd.methods import METHODS, Method, base, load_plugin, method_named, register
-from promptccd.methods.base import load_installed
+from promptccd.methods import COMMON_PARTS, METHODS, Method, base, load_plugin, method_named, register
+from promptccd.methods.base import Objective, load_installed
 from promptccd.models import VARIANTS
 from promptccd.models.configuration import bounds_of
 from promptccd.training.recipe import sections_of, shipped_methods
+from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 
 def test_every_method_has_a_recipe_and_every_recipe_a_method() -> None:
@@ -117,3 +118,34 @@ def test_options_are_the_fields_that_training_does_not_write(name: str) -> None:
             assert low <= item.default <= high
     stored = {"stage", "category_ids", "spread", "num_classes", "num_components", "id2label", "dtype"}
     assert not stored & method.options.keys()
+
+
+FROZEN = {"pretrained_block", "part_labeller"}  # children that neither learn nor are fitted
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_part_of_a_model_that_learns_or_is_fitted_has_a_title(name: str) -> None:
+    method = METHODS[name]
+    vision = {"model_type": "dinov2", **TINY_BACKBONE}
+    model = method.model(method.model.config_class(vision_config=vision, **TINY_HEAD))
+    children = {child for child, _ in model.named_children()}
+    assert method.parts.keys() == children - COMMON_PARTS.keys() - FROZEN
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_prompts_act_in_training_from_the_first_epoch_but_in_a_warm_up(name: str) -> None:
+    """`None` would be as at test, where Grow & Merge may answer otherwise."""
+    objective = METHODS[name].objective
+    has_warm_up = objective.prompted is not Objective.prompted
+    assert has_warm_up == (name == "promptccd")
+    if not has_warm_up:
+        assert objective.prompted(object.__new__(objective), 0) is True
+
+
+def test_names_in_the_papers_tables() -> None:
+    assert {name: method.published for name, method in METHODS.items() if method.published} == {
+        "promptccd": {"split_merge": "promptccd-u"},
+        "promptccd-b": {"l2p": "promptccd-b-l2p", "dualprompt": "promptccd-b-dp"},
+        "promptccd-gcd": {"exemplars": "gcd-replay"},
+        "simgcd": {"exemplars": "simgcd-replay"},
+    }

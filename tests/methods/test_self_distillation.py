@@ -16,81 +16,14 @@ from promptccd.methods.classifier import (
     CosineClassifier,
     SelfDistillationObjective,
     sampled_rows,
-    self_distillation_loss,
-    unevenness,
 )
-from promptccd.methods.happy import METHOD, HappyModel, HappyObjective, hardness
+from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.assignment import assign
 from promptccd.models.backbone import blocks_of
 from promptccd.training.batches import Batch, BatchPlan, training_loss
 from promptccd.training.options import TrainingArguments
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
-
-
-def test_unevenness_is_0_for_even_answers_and_log_k_for_a_single_one() -> None:
-    for count in (2, 7, 100):
-        even, single = torch.full((count,), 1 / count), F.one_hot(torch.tensor(0), count).float()
-        assert unevenness(even) == pytest.approx(0, abs=1e-6)
-        assert unevenness(single) == pytest.approx(math.log(count), rel=1e-5)
-    assert unevenness(torch.tensor([0.8, 0.2])) == pytest.approx(0.192745, abs=1e-6)
-
-
-def test_a_class_that_nobody_answers_is_still_pulled_up() -> None:
-    shares = torch.tensor([1.0, 0.0], requires_grad=True)
-    unevenness(shares).backward()
-    assert shares.grad is not None
-    assert torch.isfinite(shares.grad).all()
-    assert shares.grad.tolist() == pytest.approx([1, math.log(1e-8)]), "as if it had a share of 1e-8"
-
-
-def test_views_teach_each_other_and_the_teacher_gets_no_gradient() -> None:
-    """Cross-entropy of view 1 under view 2's answer and the other way round, image by image."""
-    logits = torch.tensor([[[0.9, 0.1, -0.3], [0.2, 0.4, 0.1]], [[0.5, 0.6, 0.0], [-0.2, 0.8, 0.3]]])
-    logits.requires_grad_()
-    expected = 0.0
-    for image in range(2):
-        for student, teacher in ((0, 1), (1, 0)):
-            taught = [math.exp(float(each) / 0.05) for each in logits[teacher, image]]
-            answer = [math.exp(float(each) / 0.1) for each in logits[student, image]]
-            for place in range(3):
-                share = taught[place] / sum(taught)
-                expected -= share * math.log(answer[place] / sum(answer)) / 4
-    loss = self_distillation_loss(logits, 0.1, 0.05)
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    # With the teacher fixed, the gradient is (answer - taught) / temperature over the number of rows.
-    difference = (logits / 0.1).softmax(-1) - (logits.flip(0) / 0.05).softmax(-1)
-    torch.testing.assert_close(gradient, difference / 0.1 / 4)
-
-
-def test_the_answer_that_teaches_gets_sharper_by_even_steps_until_its_last_epoch(
-    backbone_folder: Path,
-) -> None:
-    model = SimGCDModel.from_pretrained(
-        backbone_folder,
-        **TINY_HEAD,
-        teacher_epochs=4,
-        first_teacher_temperature=0.07,
-        teacher_temperature=0.04,
-    )
-    stage = StageContext(None, torch.arange(3), num_categories=3)
-    objective = SelfDistillationObjective(model, stage, TrainingArguments(), Accelerator(cpu=True), None)
-    found = [objective.teacher_temperature(epoch) for epoch in range(6)]
-    assert found == pytest.approx([0.07, 0.06, 0.05, 0.04, 0.04, 0.04])
-    for fewest in (1, 2):
-        model.config.teacher_epochs = fewest
-        found = [objective.teacher_temperature(epoch) for epoch in range(3)]
-        assert found == pytest.approx([0.07, 0.04, 0.04])
-
-
-def test_rows_are_drawn_as_torch_draws_those_of_a_linear_layer() -> None:
-    rows = sampled_rows(1000, 16, torch_generator("rows"))
-    bound = float(torch.nn.Linear(16, 1000).weight.detach().abs().max())
-    assert rows.shape == (1000, 16)
-    assert (float(rows.min()), float(rows.max())) == pytest.approx((-bound, bound), rel=0.002)
-    assert float(rows.mean()) == pytest.approx(0, abs=0.01)
-    assert torch.equal(rows, sampled_rows(1000, 16, torch_generator("rows")))
 
 
 def test_a_classifier_grows_by_what_is_new_and_is_left_alone_where_nothing_is(backbone_folder: Path) -> None:
@@ -106,17 +39,6 @@ def test_a_classifier_grows_by_what_is_new_and_is_left_alone_where_nothing_is(ba
         weights.append(model.classifier.weight)
     assert sizes == [3, 3, 4]
     assert weights[1] is weights[2]
-
-
-def test_classes_that_lie_near_others_are_rehearsed_more_often() -> None:
-    means = F.normalize(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), dim=1)
-    shares = hardness(means, 0.1)
-    assert shares.argmax() == 1
-    assert shares.argmin() == 2
-    cosines = [float(means[0] @ means[1]), float(means[0] @ means[2]), float(means[1] @ means[2])]
-    scores = [(cosines[0] + cosines[1]) / 2, (cosines[0] + cosines[2]) / 2, (cosines[1] + cosines[2]) / 2]
-    expected = [math.exp(score / 0.1) for score in scores]
-    torch.testing.assert_close(shares, torch.tensor(expected) / sum(expected))
 
 
 def happy_objective(
@@ -156,18 +78,6 @@ def happy_step(backbone: Path, count: int = 5, **options: Any) -> tuple[HappyObj
     return objective, {name: float(value.detach()) for name, value in found.items()}
 
 
-def test_the_answer_that_teaches_happy_has_one_temperature_at_later_stages(backbone_folder: Path) -> None:
-    temperatures = {
-        "teacher_epochs": 2,
-        "first_teacher_temperature": 0.07,
-        "teacher_temperature": 0.04,
-        "discovery_temperature": 0.03,
-    }
-    for labels, expected in ((torch.arange(3), [0.07, 0.04, 0.04]), (None, [0.03, 0.03, 0.03])):
-        objective = happy_objective(backbone_folder, torch.eye(32), labels, **temperatures)
-        assert [objective.teacher_temperature(epoch) for epoch in range(3)] == pytest.approx(expected)
-
-
 def test_new_classes_of_happy_that_no_image_has_any_share_of_cost_what_they_can_at_most(
     backbone_folder: Path,
 ) -> None:
@@ -179,29 +89,6 @@ def test_new_classes_of_happy_that_no_image_has_any_share_of_cost_what_they_can_
     assert float(entropy.detach()) == pytest.approx(2 * math.log(2) + math.log(3), rel=1e-5)
     (gradient,) = torch.autograd.grad(entropy, logits)
     assert gradient.isfinite().all()
-
-
-def test_the_evenness_of_happy_is_between_old_and_new_classes_and_within_each(backbone_folder: Path) -> None:
-    objective = happy_objective(backbone_folder, torch.eye(32), discovery_entropy_weight=2.0)
-    objective.begin_stage()
-    logits = objective.config.student_temperature * torch.tensor([0.4, 0.2, 0.1, 0.1, 0.2]).log()
-    groups = [[7 / 10, 3 / 10], [4 / 7, 2 / 7, 1 / 7], [1 / 3, 2 / 3]]
-    expected = sum(math.log(len(each)) + sum(share * math.log(share) for share in each) for each in groups)
-    found = objective.evenness_terms(logits.repeat(2, 4, 1))["entropy"]
-    assert float(found) == pytest.approx(2 * expected, rel=1e-5)
-
-
-def test_with_labels_happy_is_simgcd(backbone_folder: Path) -> None:
-    labels = torch.tensor([0, 2, 2, 1])
-    happy = happy_objective(backbone_folder, torch.eye(32), labels, count=3)
-    happy.begin_stage()
-    simgcd = SelfDistillationObjective(
-        happy.model, happy.stage, happy.arguments, happy.accelerator, happy.plain_features
-    )
-    batch = Batch(torch.randn(4, 2, 3, 16, 16, generator=torch_generator("views")), labels, torch.arange(4))
-    found, expected = (training_loss(each.model, each, batch, epoch=1) for each in (happy, simgcd))
-    assert found.keys() == {"loss", "distillation", "entropy", "info_nce", "classification", "supervised"}
-    assert found == expected
 
 
 def test_happy_without_new_categories_keeps_the_answers_even_among_the_old_ones(
@@ -241,51 +128,6 @@ def test_new_classes_of_happy_start_where_images_lie_far_from_all_old_ones(backb
     first, second = lonely.model.classifier.weight[3:].detach()
     assert float(F.cosine_similarity(first, around(new[:1], 1)[0], dim=0)) > 0.999
     assert torch.equal(second, drawn[1])
-
-
-def test_happy_keeps_a_unit_mean_of_every_class_and_how_far_labelled_images_spread(
-    backbone_folder: Path,
-) -> None:
-    """A class that no image was put into is rehearsed around its row; what labels said of the spread stays."""
-    features = around(torch.randn(3, 32, generator=torch_generator("kinds")), 4)
-    labels = torch.arange(3).repeat_interleave(4)
-    objective = happy_objective(backbone_folder, features, labels, count=3)
-    objective.begin_stage()
-    objective.end_stage()
-    model, groups = objective.model, features.unflatten(0, (3, 4))
-    torch.testing.assert_close(model.class_means, F.normalize(groups.mean(1), dim=-1))
-    squares = (groups - groups.mean(1, keepdim=True)).square().mean()
-    assert model.config.class_radius == pytest.approx(float(squares.sqrt()))
-
-    later = happy_objective(backbone_folder, features, clustered_rows=False)
-    later.begin_stage()
-    model = later.model
-    with torch.no_grad():
-        model.classifier.weight[3] = features.mean(0)
-        model.classifier.weight[4] = -features.mean(0)
-        model.classifier.weight[:3] = -features.mean(0)
-    before = model.class_means.clone()
-    later.end_stage()
-    assert torch.equal(model.class_means[:3], before)
-    torch.testing.assert_close(model.class_means[3], F.normalize(features.mean(0), dim=0))
-    torch.testing.assert_close(model.class_means[4], -F.normalize(features.mean(0), dim=0))
-    assert model.config.class_radius == 0.1
-
-
-def test_happy_rehearses_as_many_features_as_the_batch_has_around_the_means_of_old_classes(
-    backbone_folder: Path,
-) -> None:
-    """Of 12 views; a class that lies near others comes more often."""
-    objective, found = happy_step(backbone_folder)
-    config, means = objective.model.config, objective.model.class_means
-    generator = torch_generator("objective", objective.arguments.seed, 1, 2, 1)
-    shares = hardness(means, config.hardness_temperature)
-    classes = torch.multinomial(shares, 12, replacement=True, generator=generator)
-    features = means[classes] + 0.1 * torch.randn(12, 32, generator=generator)
-    rows = F.normalize(objective.model.classifier.weight.detach(), dim=-1)
-    logits = F.normalize(features, dim=-1) @ rows.T / config.student_temperature
-    expected = config.replay_weight * float(F.cross_entropy(logits, classes))
-    assert found["replay"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.moderate
@@ -359,12 +201,6 @@ def test_a_last_batch_below_the_least_is_left_out_but_for_the_only_one() -> None
     assert [len(batch) for batch in shares] == [8] * 6
 
 
-def test_rates_fall_in_steps_where_they_are_told_to() -> None:
-    arguments = TrainingArguments(schedule="steps", falls_at=[2, 4], fall_factor=0.1)
-    shares = [arguments.rate_share(1, epoch) for epoch in range(6)]
-    assert shares == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
-
-
 def test_unlabelled_stages_may_have_rates_of_their_own() -> None:
     arguments = TrainingArguments(
         epochs=4, learning_rate=0.1, discovery_learning_rate=0.02, final_learning_rate_factor=0.2,
@@ -375,9 +211,3 @@ def test_unlabelled_stages_may_have_rates_of_their_own() -> None:
     shares = [[arguments.rate_share(stage, epoch) for epoch in (0, 2, 3)] for stage in range(3)]
     assert shares[0] == pytest.approx([1, 0.6, 0.6 - 0.4 * 0.5**0.5])
     assert shares[1:] == [[1, 0.5, 0.5]] * 2
-
-
-def test_unlabelled_stages_may_be_shorter() -> None:
-    arguments = TrainingArguments(epochs=100, discovery_epochs=30)
-    assert [arguments.epochs_of(stage) for stage in range(3)] == [100, 30, 30]
-    assert [arguments.epochs_before(stage) for stage in range(4)] == [0, 100, 130, 160]

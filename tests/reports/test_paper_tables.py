@@ -152,19 +152,6 @@ def test_marks_are_those_of_the_specification(backbone: str) -> None:
         assert {name: mark for name, mark in marks.items() if mark} == expected, method
 
 
-@pytest.mark.moderate
-def test_every_mark_can_be_told() -> None:
-    """Also where there are more stages than the inductive split has, or another number of categories."""
-    seen = {
-        mark_of(figures(part, backbone, *place))
-        for parts in TABLES.values()
-        for part in parts
-        for backbone in BACKBONES
-        for place in part.places(backbone)
-    }
-    assert seen == {"", "!", "?", "i"}
-
-
 def record(method: str, benchmark: str, own: tuple, paper: tuple, mark: str = "", runs: int = 2) -> dict:
     values: dict[str, Any] = {
         "part": "p",

@@ -222,12 +222,8 @@ def test_a_cell_that_fails_is_told_beside_those_that_are_there(begun: list[Sweep
     assert engine.given == [(fails, "quick-seed2")]
     assert result.failures == {"quick-seed2": "RuntimeError: no room"}
     assert list(result.scores) == ["quick-seed1"]
-    for said in (
-        "1 of 2 cells are finished already.",
-        "[1/1] quick-seed2 starts",
-        "quick-seed2: FAILED, see",
-    ):
-        assert said in caplog.text
+    lines = ["1 of 2 cells are finished already.", "[1/1] quick-seed2 starts", "quick-seed2: FAILED, see"]
+    assert all(line in caplog.text for line in lines)
     caplog.clear()
     run_sweep(begun[1:], out, train=fails, engine=engine)
     assert "finished already" not in caplog.text
@@ -235,16 +231,8 @@ def test_a_cell_that_fails_is_told_beside_those_that_are_there(begun: list[Sweep
 
 @pytest.mark.slow
 def test_a_dry_run_lists_the_cells_and_their_state(recipes: Path, undisturbed: Path, capsys) -> None:
-    command = [
-        "sweep",
-        "--config",
-        str(recipes / "tiny.yaml"),
-        "--out",
-        str(undisturbed),
-        "--dry-run",
-        "--json",
-    ]
-    assert main([*command, "--seeds", "2", "3"]) == 0
+    command = ["sweep", "--config", str(recipes / "tiny.yaml"), "--out", str(undisturbed), "--dry-run"]
+    assert main([*command, "--json", "--seeds", "2", "3"]) == 0
     cells = json.loads(capsys.readouterr().out)
     assert [(cell["cell"], cell["state"]) for cell in cells] == [
         ("tiny-seed2", "finished"),

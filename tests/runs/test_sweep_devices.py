@@ -54,18 +54,8 @@ def test_the_next_cell_gets_the_device_with_the_fewest(devices, at_work, next_on
 def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monkeypatch, capsys):
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(json.dumps(recipe_values | {"training": {"epochs": 1}}))
-    words = [
-        "sweep",
-        "--config",
-        str(recipe),
-        "--seeds",
-        "1",
-        "2",
-        "3",
-        "--dry-run",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    place = ["--config", str(recipe), "--out", str(tmp_path / "out")]
+    words = ["sweep", *place, "--seeds", "1", "2", "3", "--dry-run"]
     monkeypatch.setenv(VISIBLE, "3,5")
     assert main([*words, "--jobs", "2", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)

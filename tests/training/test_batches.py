@@ -1,6 +1,7 @@
 """The loss of every method, term by term, against the formulas written out."""
 
 import copy
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from promptccd.clustering.parts import PartLabelParameters
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS as BY_NAME
 from promptccd.methods import StageContext
+from promptccd.methods.contrastive import info_nce_loss, supervised_contrastive_loss
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
@@ -199,3 +201,25 @@ def test_the_loss_and_its_gradient_are_those_of_the_formulas(
     largest = max(float(each.abs().max()) for each in theirs)
     for name, one, other in zip(learning, ours, theirs, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-5 * largest, msg=name)
+
+
+def similarities(rows: int) -> torch.Tensor:
+    unit = F.normalize(torch.randn(rows, 7, generator=torch.Generator().manual_seed(0)), dim=1)
+    return unit @ unit.T
+
+
+def test_gradients_are_finite_and_pull_views_together() -> None:
+    raw = torch.randn(8, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    unit = F.normalize(raw, dim=1)
+    loss = info_nce_loss(unit @ unit.T) + supervised_contrastive_loss(unit @ unit.T, torch.arange(4))
+    (gradient,) = torch.autograd.grad(loss, raw)
+    assert torch.isfinite(gradient).all()
+    with torch.no_grad():
+        moved = F.normalize(raw - 0.1 * gradient, dim=1)
+    assert float(info_nce_loss(moved @ moved.T)) < float(info_nce_loss((unit @ unit.T).detach()))
+
+
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_loss_of_embeddings_that_are_all_alike(temperature: float) -> None:
+    similarities = torch.full((14, 14), 0.3)
+    assert math.isclose(float(info_nce_loss(similarities, temperature)), math.log(13), rel_tol=1e-6)

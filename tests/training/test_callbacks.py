@@ -49,13 +49,6 @@ def test_every_callback_is_told_and_one_is_enough_to_stop_a_training(tmp_path: P
     assert first.told == second.told == [(arguments, 0), (arguments, {"loss": 0.5}), (arguments, 1)]
 
 
-def test_a_request_stays_though_a_later_event_makes_none(tmp_path: Path) -> None:
-    stop = StopRequest()
-    stop.asked = True
-    Callbacks(TrainingArguments(), RunState(tmp_path, 4, True), stop, []).call("on_step_end")
-    assert stop.asked
-
-
 def test_what_is_no_callback_is_refused_by_its_type() -> None:
     require_callbacks([Noted(1), CategoryDiscoveryCallback()])
     with pytest.raises(ConfigurationError, match="instances of CategoryDiscoveryCallback, got dict: derive"):

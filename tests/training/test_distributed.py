@@ -23,7 +23,7 @@ from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.methods import StageContext
-from promptccd.methods.processes import gather_rows, same_on_all, shard_bounds
+from promptccd.methods.processes import gather_rows, same_on_all
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.processes import is_first_process
 from promptccd.training.batches import BatchPlan
@@ -75,15 +75,6 @@ def test_every_image_is_seen_once_an_epoch_and_a_lone_rest_is_left_out() -> None
 def test_a_resumed_stage_goes_on_where_it_was() -> None:
     plan = BatchPlan(41, 8, seed=1, stage=0)
     assert list(plan.shares(3, (1, 2))) == list(plan.shares(3))[7:]
-
-
-def test_shards_cover_everything() -> None:
-    for rows in (2, 3, 7, 128):
-        for processes in (1, 2):
-            bounds = shard_bounds(rows, processes)
-            assert bounds[0][0] == 0
-            assert bounds[-1][1] == rows
-            assert all(low < high for low, high in bounds)
 
 
 def on_two_processes(work: Callable[[int], Any], folder: Path) -> list[Any]:

@@ -8,27 +8,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 from torch import Tensor
 
-from promptccd import GCDModel
 from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
-from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext
 from promptccd.methods.exemplars import Exemplars, Memory
-from promptccd.methods.gcd import GCDConfig
-from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.configuration import MOST_CATEGORIES
-from promptccd.training.batches import Batch, BatchPlan, training_loader, training_loss
+from promptccd.training.batches import BatchPlan, training_loader
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
-from tests.training.reference_networks import eq5
+from tests.conftest import coloured_images
 
 NOTHING = Exemplars(*4 * [np.zeros(0, dtype=np.int64)])
 
@@ -76,12 +70,6 @@ def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, n
     if batch_size == 8:  # nothing is passed over where both sources have as many
         assert [len(each) for each in rounds] == [7, 7, 7, 2]
         assert rounds[0] != rounds[1]
-
-
-def test_without_a_memory_batches_are_what_they_were() -> None:
-    order = numpy_generator("order", 1, 2, 3).permutation(23)
-    batches = BatchPlan(23, 8, 1, 2).batches(3)
-    assert [list(batch) for batch in batches] == [list(order[first : first + 8]) for first in (0, 8, 16)]
 
 
 def test_steps_are_counted_in_images_of_the_stream() -> None:
@@ -285,74 +273,6 @@ def test_what_cannot_be_read_any_more_shrinks_the_memory(
 
 # What is learnt of it
 
-LABELS = torch.tensor([-1, 4, -1, 0, 4])
-POSITIONS = torch.tensor([3, -1, 0, -1, -1])
-ARGUMENTS = TrainingArguments(
-    temperature_unsupervised=0.7, temperature_supervised=0.3, supervised_weight=0.35
-)
-VISION = {"model_type": "dinov2", **TINY_BACKBONE}
-
-
-def loss_of(variant: str, model: GCDModel | SimGCDModel, pixels: Tensor, labels: Tensor | None) -> dict:
-    context = StageContext(images=None, labels=labels)
-    objective = METHODS[variant].objective(model, context, ARGUMENTS, Accelerator(cpu=True), None)
-    parts = training_loss(model, objective, Batch(pixels, labels, POSITIONS), epoch=0)
-    return {name: value.detach() for name, value in parts.items()}
-
-
-def supervised(embeddings: Tensor, labels: list[int]) -> Tensor:
-    """Among images with a label alone: ``(V, B, d)`` to a scalar."""
-    places = [place for place, label in enumerate(labels) if label >= 0]
-    z = embeddings[:, places].flatten(0, 1)
-    both = torch.tensor([labels[place] for place in places]).repeat(2)
-    return eq5(z, (both[:, None] == both) & ~torch.eye(len(z), dtype=torch.bool), 0.3)
-
-
-def embedded(model: GCDModel | SimGCDModel, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit embeddings ``(2, B, d)`` and unit features ``(2, B, D)`` in float64."""
-    model = model.double()
-    output = model(pixels.double().transpose(0, 1).flatten(0, 1), project=True)
-    z = output.bottleneck
-    if isinstance(model, GCDModel):
-        z = F.normalize(model.head.outputs(z), dim=1)
-    return z.unflatten(0, (2, -1)), F.normalize(output.features, dim=1).unflatten(0, (2, -1))
-
-
-def test_gcd_learns_the_labels_of_the_memory_and_tells_all_images_apart() -> None:
-    model = GCDModel(GCDConfig(vision_config=VISION, **TINY_HEAD)).train()
-    pixels = torch.randn(5, 2, 3, 16, 16)
-    found = loss_of("promptccd-gcd", model, pixels, LABELS)
-    without = loss_of("promptccd-gcd", model, pixels, torch.full((5,), -1))
-    assert set(without) == {"loss", "info_nce"}
-    assert without["loss"] == without["info_nce"] == found["info_nce"]
-    weighted = 0.65 * found["info_nce"] + 0.35 * found["supervised"]
-    assert float(found["loss"]) == pytest.approx(float(weighted), rel=1e-6)
-    z, _ = embedded(model, pixels)
-    rows = z.flatten(0, 1)
-    assert float(found["supervised"]) == pytest.approx(float(supervised(z, LABELS.tolist())), rel=1e-4)
-    partner = torch.arange(10)[:, None] == torch.arange(10).roll(5)
-    assert float(found["info_nce"]) == pytest.approx(float(eq5(rows, partner, 0.7)), rel=1e-4)
-
-
-def test_simgcd_learns_the_labels_of_the_memory() -> None:
-    model = SimGCDModel(SimGCDConfig(vision_config=VISION, **TINY_HEAD)).train()
-    model.grow(torch.randn(6, 32))
-    pixels = torch.randn(5, 2, 3, 16, 16)
-    found = loss_of("simgcd", model, pixels, LABELS)
-    without = loss_of("simgcd", model, pixels, None)
-    taught = float(found["classification"] + found["supervised"])
-    assert float(found["loss"]) == pytest.approx(0.65 * float(without["loss"]) + 0.35 * taught, rel=1e-5)
-    z, features = embedded(model, pixels)
-    assert float(found["supervised"]) == pytest.approx(float(supervised(z, LABELS.tolist())), rel=1e-4)
-    logits = features @ F.normalize(model.classifier.weight, dim=1).T / 0.1
-    expected = [
-        -float(logits[view, image].log_softmax(0)[label])
-        for view in (0, 1)
-        for image, label in enumerate(LABELS.tolist())
-        if label >= 0
-    ]
-    assert float(found["classification"]) == pytest.approx(np.mean(expected), rel=1e-4)
-
 
 # Recipes
 
@@ -377,15 +297,3 @@ def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
 def test_what_the_paper_calls_a_recipe(recipe: str, name: str) -> None:
     path = Path(__file__).parents[2] / "hub_configs" / f"{recipe}.yaml"
     assert Recipe.from_yaml(path).published_name == name
-
-
-@pytest.mark.parametrize(
-    ("data", "weight"), [("cifar100", 4.0), ("cars", 1.0), ("cub", 2.0), ("digits", 2.0)]
-)
-def test_replay_changes_nothing_else_of_a_recipe(data: str, weight: float) -> None:
-    folder = Path(__file__).parents[2] / "hub_configs"
-    replay, plain = (Recipe.from_yaml(folder / f"{name}-{data}.yaml") for name in ("simgcd-replay", "simgcd"))
-    assert METHODS["simgcd"].model.config_class(**plain.model.options).entropy_weight == weight
-    expected = plain.to_dict()
-    expected["training"] |= {"exemplars_per_class": 20, "output_dir": f"runs/simgcd-replay-{data}"}
-    assert replay.to_dict() == expected

@@ -291,19 +291,6 @@ def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -
 
 
 @pytest.mark.moderate
-def test_copies_in_bfloat16_are_part_of_the_graph(model: PromptCCDModel, caplog) -> None:
-    pixels = torch.randn(2, 3, 16, 16)
-    plain = model(pixels).features
-    counters.clear()
-    with fast(model, "bf16"):
-        found = WholeBatches(model, rows=2, backend=Graphs())(pixels).features
-        assert torch.equal(found, model(pixels).features)
-    assert not torch.equal(found, plain)
-    assert not counters["graph_break"]
-    assert "cannot be compiled" not in caplog.text
-
-
-@pytest.mark.moderate
 def test_where_nothing_can_be_compiled_steps_run_as_they_are(model: PromptCCDModel, caplog) -> None:
     def refuses(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         raise RuntimeError("no compiler is here")

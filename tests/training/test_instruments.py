@@ -1,10 +1,8 @@
 """What instruments show, against what they are of."""
 
 import logging
-import math
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from promptccd import GCDModel, PromptCCDBModel, PromptCCDModel, PromptCCDPlusPlusModel
-from promptccd.clustering import kmeans
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
@@ -26,14 +23,12 @@ from promptccd.models.backbone import blocks_of
 from promptccd.reports.report import ReportOptions, write_report
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
-from promptccd.training.features import extract_features, routing_agreement
+from promptccd.training.features import extract_features
 from promptccd.training.instruments import Instruments, measure
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh, quick_recipe
-from tests.tensor_memory import TensorMemory
 
-CPU = torch.device("cpu")
 VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
 SEED = 5
 
@@ -218,15 +213,6 @@ def test_a_method_without_prompts_has_none(backbone_folder: Path, images: StageI
     assert measured(model, images).to_dict() == {}
 
 
-def test_a_method_that_counts_no_prompts_uses_no_share_of_them(
-    backbone_folder: Path, images: StageImages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = with_prompts(PromptCCDBModel, backbone_folder, pool_size=8, prompts_per_image=2)
-    monkeypatch.setattr(PromptCCDBModel, "num_prompts", 0)
-    found = measured(model, images).to_dict()
-    assert "prompts_used" not in found and found["prompt_effect"] > 0
-
-
 @pytest.mark.moderate
 def test_a_large_stage_is_measured_on_512_of_its_images(
     backbone_folder: Path, images: StageImages, monkeypatch: pytest.MonkeyPatch
@@ -305,28 +291,6 @@ def test_a_router_that_knows_one_part(backbone_folder: Path, images: StageImages
     assert guessing.router_accuracy == 1  # a tie goes to the first
 
 
-@torch.no_grad()
-def test_what_is_said_of_the_router_is_a_mean_over_all_patches(
-    backbone_folder: Path, images: StageImages
-) -> None:
-    """Also where the last batch is smaller."""
-    model = with_prompts(PromptCCDPlusPlusModel, backbone_folder, num_parts=3, pool_size=8)
-    model.router.mlp[2].weight.mul_(300)
-    pixels = pixels_of(images)
-    assert len(images) % math.ceil(len(images) / 7)
-    shares = model(pixels, prompted=True).part_logits.double().softmax(-1)
-    entropy = -(shares * shares.log()).sum(-1) / math.log(3)
-    accuracy = (shares.argmax(-1) == 0).double().mean()  # before a fit, all labels are part 0
-    assert float(entropy.std()) > 0.02
-    assert 0 < accuracy < 1
-    found = measured(model, images)
-    assert found.router_entropy == pytest.approx(float(entropy.mean()), rel=1e-5)
-    assert found.router_accuracy == pytest.approx(float(accuracy))
-    assert found.parts_used == len(shares.argmax(-1).unique()) / 3
-    agreement = routing_agreement(model.eval(), images, VIEW, batch_size=7, num_workers=0)
-    assert agreement.tolist() == pytest.approx((shares.argmax(-1) == 0).float().mean(1).tolist())
-
-
 @pytest.mark.moderate
 @torch.no_grad()
 def test_categories_that_share_a_component_are_seen(backbone_folder: Path, images: StageImages) -> None:
@@ -361,11 +325,6 @@ def test_an_effect_is_held_against_the_precision_in_use() -> None:
     assert Instruments(parts_used=1.0, categories_sharing=0.0).warnings("no") == {}
 
 
-@pytest.mark.parametrize(("sharing", "said"), [(2 / 140, 0), (7 / 140, 0), (8 / 140, 1)])
-def test_a_few_alike_of_many_categories_are_no_reason_for_another_run(sharing: float, said: int) -> None:
-    assert len(Instruments(categories_sharing=sharing).warnings("no")) == said
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("reach", "said"), [(0.02, True), (1.0, False)])
 def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(
@@ -396,53 +355,6 @@ def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(
         assert ("this is the method without prompts" in card) == said
         assert (recorded[stage]["prompt_effect"] < 1e-5) == said
     assert ("this is the method without prompts" in caplog.text) == said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("epochs", "told"),
-    [
-        ({"prompt_warmup_epochs": 1}, []),
-        ({"prompt_warmup_epochs": 2}, ["stage 0: prompts act from epoch 3 on, and there are 2"]),
-        ({"discovery_epochs": 1}, ["stage 1: prompts act from epoch 2 on, and there are 1"]),
-    ],
-)
-def test_epochs_that_leave_prompts_none_are_said_once(
-    epochs: dict[str, int],
-    told: list[str],
-    image_folder: Path,
-    backbone_folder: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """``--epochs 2`` over a recipe whose warm-up is longer trained GCD under the name of PromptCCD, unseen."""
-    values = quick_recipe(image_folder, backbone_folder, tmp_path / "run")
-    values["training"] |= epochs
-    with caplog.at_level(logging.WARNING):
-        train_run(Recipe.from_dict(values))
-    said = [each.getMessage() for each in caplog.records if "prompts act from" in each.getMessage()]
-    assert [each.split(":")[0] + ":" + each.split(":")[1] for each in said] == told
-
-
-@pytest.mark.slow
-def test_a_run_says_which_components_it_knows_before_it_names_the_others(
-    image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By replay, and not by whichever prototype happens to lie nearest."""
-    said: list[list[int]] = []
-    name_all = PromptCCDModel.set_categories
-
-    def noted(model: PromptCCDModel, *arguments: Any) -> None:
-        said.append(list(model.config.component_categories))
-        name_all(model, *arguments)
-
-    monkeypatch.setattr(PromptCCDModel, "set_categories", noted)
-    train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
-    assert said[0] == [0, 1]
-    for earlier, later in pairwise(said):
-        assert later[:-1] == sorted({*earlier, *later} - {-1})
-        assert later[-1] == -1
-    assert len(said) == 4
 
 
 @pytest.mark.slow
@@ -497,14 +409,3 @@ def test_the_image_whose_feature_is_no_number_is_named(
     message = rf"values for 2 of \d+ images are not numbers, such as those for image '{images.sample_ids[5]}'"
     with pytest.raises(DivergedError, match=message):
         extract_features(model, images, VIEW, batch_size=4, num_workers=0)
-
-
-def test_features_are_held_once(images: StageImages, model: PromptCCDModel, monkeypatch) -> None:
-    width = 50_000
-    monkeypatch.setattr(model.config.vision_config, "hidden_size", width)
-    monkeypatch.setattr(model, "features_of", lambda pixels, prompted: pixels.new_ones(len(pixels), width))
-    monkeypatch.setattr(kmeans, "POINTS_PER_BLOCK", 1)
-    with TensorMemory() as memory:
-        features = extract_features(model, images, VIEW, batch_size=1, num_workers=0)
-    assert torch.equal(features, torch.ones(len(images), width))
-    assert memory.peak < (len(images) + 4) * width * 4

@@ -59,12 +59,6 @@ def test_off_a_terminal_the_last_epoch_is_always_said(
     assert [record.getMessage()[: len(lines[0])] for record in caplog.records] == lines
 
 
-def test_times_are_said_as_people_say_them() -> None:
-    said = [progress.readable_time(each) for each in (3.4, 119, 600, 7199, 9000, 172_799, 600_000)]
-    assert said == ["3 s", "119 s", "10 min", "120 min", "2.5 h", "48.0 h", "6.9 days"]
-    assert [progress.readable_time(each) for each in (120, 7200, 172_800)] == ["2 min", "2.0 h", "2.0 days"]
-
-
 def test_what_is_left_is_of_the_stage_and_from_the_steps_that_were_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,24 +76,6 @@ def test_what_is_left_is_of_the_stage_and_from_the_steps_that_were_done(
         "100.00 s per epoch, 3 min left of this stage",
         "100.00 s per epoch, 100 s left of this stage",
         "144.44 s per epoch",
-    ]
-
-
-def test_off_a_terminal_a_line_comes_every_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = iter([0.0, 9.9, 10.0, 19.9, 20.0])
-    monkeypatch.setattr(
-        progress, "time", SimpleNamespace(monotonic=lambda: next(clock))
-    )  # others keep theirs
-    caplog.set_level(logging.INFO, progress.__name__)
-    bars = progress.EpochProgress(stage=1, epochs=9, first_epoch=0, steps=1)
-    for epoch in range(4):
-        bars.end_epoch(epoch, 0.5)
-    bars.close()
-    assert [record.getMessage()[:18] for record in caplog.records] == [
-        "stage 1: epoch 2/9",
-        "stage 1: epoch 4/9",
     ]
 
 
@@ -354,18 +330,6 @@ def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
 
 
 @pytest.mark.moderate
-def test_every_step_moves_the_bar_of_its_epoch(
-    model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(progress, "tqdm", partial(progress.tqdm, file=terminal, mininterval=0, miniters=1))
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
-    arguments = TrainingArguments(epochs=1, batch_size=math.ceil(len(images) / 3))
-    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None).train()
-    assert all(f" {step}/3 " in terminal.getvalue() for step in range(4))
-
-
-@pytest.mark.moderate
 def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
     model: PromptCCDModel, stages: StageStream
 ) -> None:
@@ -440,13 +404,6 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
     assert losses[3 : 2 * n] == losses[2 * n :]  # what is left of the run is as it was
     trainer.train(TrainingState(2, 0, states[-1].tensors))  # its epochs are over
     assert ends == [2 * n, 4 * n - 3, 4 * n - 3]
-
-
-def test_one_that_trains_alone_asks_nobody() -> None:
-    stop = progress.StopRequest()
-    assert not stop.agreed(SimpleNamespace(num_processes=1))
-    stop.asked = True
-    assert stop.agreed(SimpleNamespace(num_processes=1))
 
 
 @pytest.mark.parametrize(("usual", "discovery", "prompts"), [(0.1, 0.05, 0.2), (0.0, None, 0.4)])

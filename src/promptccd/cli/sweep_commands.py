@@ -89,7 +89,7 @@ def write_page(result: "SweepResult", settings: Mapping[str, Sequence[Any]], out
 def _write_tables(out: Path, record: Mapping[str, Any], text: str, rows: "Sequence[JsonRecord]") -> None:
     """Write ``table.md``, ``table.csv`` and ``results.json``."""
     write_file(out / "table.md", text + "\n")
-    write_file(out / "table.csv", reports.csv_text(list(rows[0]) if rows else [], rows))
+    write_file(out / "table.csv", reports.csv_text(list(rows[0]) if rows else ["variant", "runs"], rows))
     write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
 
 

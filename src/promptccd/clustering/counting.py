@@ -340,12 +340,8 @@ def calibrate(
 ) -> CountCalibration:
     """Choose the scale with which held-out labelled categories are counted best; of equals the nearest to 1.
 
-    Args:
-        features: ``(N, D)`` of labelled images.
-        labels: ``(N,)`` integers >= 0, gaps allowed.
-        seed: of held-out categories and of every count.
-        count: counts all categories of a trial at a scale; by default `estimate_categories`.
-        prior: a key of `PRIORS`, whose scales are tried.
+    Labels ``(N,)`` of the features ``(N, D)`` are integers >= 0, gaps allowed. `count` counts all categories of a trial
+    at a scale, by default `estimate_categories`; `prior` is a key of `PRIORS`, whose scales are tried.
     """
     # Trials are small, and a GPU is busy with starting their operations: of 14 categories they took 9 s on an H200
     # (under a profiler), and 1 s on one core of a CPU for as many simulated features.

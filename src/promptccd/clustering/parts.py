@@ -44,12 +44,9 @@ class PartLabelParameters:
 
 
 def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tensor:
-    """Score in 0..1 of how much a patch belongs to the object rather than the background.
+    """Score in 0..1 of how much patches ``(..., D)`` belong to the object rather than the background.
 
-    Args:
-        features: ``(..., D)``.
-        direction: ``(D,)``.
-        score_range: ``(2,)``, the products that mean 0 and 1; others are clipped.
+    `score_range` ``(2,)`` are the products with `direction` ``(D,)`` that mean 0 and 1; others are clipped.
     """
     low, high = score_range.unbind()
     tiny = torch.finfo(score_range.dtype).tiny
@@ -139,18 +136,10 @@ def fit_part_labels(
 
 
 def sample_for_part_labels(category_ids: Sequence[int], patches_per_image: int, *, seed: int) -> list[int]:
-    """Which labelled images to fit part labels on: one per category, as in the paper, or a few more.
+    """Ascending positions of labelled images to fit part labels on: one per category, as in the paper, or a few more.
 
-    Where one per category has fewer than `ENOUGH_PATCHES` patches in total, more are taken: with 4 patches per image
-    and 50 categories ten of each. A category with fewer images gives all of them.
-
-    Args:
-        category_ids: category of every labelled image.
-        patches_per_image: L.
-        seed: of the draw; each category has its own, which does not depend on the others.
-
-    Returns:
-        Positions in `category_ids`, ascending.
+    Where one per category has fewer than `ENOUGH_PATCHES` patches in total, more are used: with 4 patches per image and
+    50 categories ten of each. A category with fewer images gives all of them. Each category has its own draw.
 
     Raises:
         DataError: there is no image.

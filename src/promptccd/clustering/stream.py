@@ -45,7 +45,7 @@ class EarlierImages:
     Attributes:
         features: unit features ``(R, D)``.
         rows: ``(R,)`` row of the category of each among the known ones, -1 for those without one.
-        stages: ``(R,)`` the stage that each came with.
+        stages: ``(R,)`` the stage of each.
         newest: the stage of the images that are grouped, above all of these.
     """
 
@@ -70,8 +70,8 @@ class Opened(NamedTuple):
 
     Attributes:
         centres: ``(P, D)``.
-        doubtful: how many of them a hundredth of the errors that are allowed would not have let open.
-        missed: further places that a hundred times as many errors would have let open, at most one for each span.
+        doubtful: how many of them would not open if a hundredth of the errors were allowed.
+        missed: further places that would open if a hundred times as many were, at most one for each span.
     """
 
     centres: Tensor
@@ -110,10 +110,7 @@ class Stream:
 
         The latest images are halved by chance. One half proposes places, and the other one is counted there: a place
         opens if, given how many of them each known category has, so many are there by chance less often than this stage
-        may err. Then it is known, and the search continues.
-
-        Args:
-            allowed: expected number of false openings; `None` takes `false_openings`.
+        may err (`allowed` false openings, by default `false_openings`). Then it is known, and the search continues.
         """
         # Long spans change slowly, and cost most.
         spans = [each for each in SPANS if not self.stage % max(1, each // 2)]

@@ -1,4 +1,4 @@
-"""Save a session as a checkpoint, or beside its results for the next session to go on from."""
+"""Save a session as a checkpoint, or with its results for the next session to resume from."""
 
 import hashlib
 import json
@@ -67,8 +67,9 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
     hash of the registry that the model came with, `source` the place of the newest images.
     """
     project, place = open_project(out), Path(os.path.expanduser(source))
-    named = str(place.absolute() if place.exists() else source)
-    earlier = read_record(out)["sources"] if (project / RECORD).is_file() else []
+    sources = read_record(out)["sources"] if (project / RECORD).is_file() else []
+    sources += [str(place.absolute() if place.exists() else source)]
+    sources += [os.path.abspath(os.path.expanduser(each)) for each in session.image_roots]
     spread, decoding = session.model.spread, session.current.intake.decoding
     record = {
         "format": FORMAT,
@@ -81,15 +82,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
         "decoding": {"max_pixels": decoding.max_pixels, **vars(decoding.depths)},
-        "sources": list(
-            dict.fromkeys(
-                [
-                    *earlier,
-                    named,
-                    *(os.path.abspath(os.path.expanduser(each)) for each in session.image_roots),
-                ]
-            )
-        ),
+        "sources": list(dict.fromkeys(sources)),
     }
     session.current.before.store.write_to(project / BEFORE)
     write_file(project / RECORD, json.dumps(record, indent=1) + "\n")
@@ -100,18 +93,18 @@ def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
     """Name of a model, or its folder (relative if inside `out`), and the title of its method, if any."""
     from promptccd.methods import METHODS  # slow to import, and readers do not need it
 
-    come_along = {folder: name for name, folder in BUNDLED.items()}
     method = METHODS.get(model.config.model_type) if model.config.category_ids else None
     name = str(model.config.name_or_path)
     place, around = Path(name).absolute(), out.absolute()
-    is_inside = place.is_relative_to(around)
-    name = place.relative_to(around).as_posix() if is_inside else come_along.get(name, name)
+    if place.is_relative_to(around):
+        name = place.relative_to(around).as_posix()
+    name = next((each for each, folder in BUNDLED.items() if folder == name), name)
     return {"model": name, "method": method.title if method else ""}
 
 
 @dataclass(frozen=True)
 class EarlierDiscovery:
-    """What an earlier discovery left in a folder.
+    """The state of an earlier discovery in a folder.
 
     Attributes:
         registry: its categories, with later corrections.
@@ -134,7 +127,7 @@ class EarlierDiscovery:
 
 
 def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | None:
-    """What an earlier discovery left in a folder; `None` if there is none.
+    """The state of an earlier discovery in a folder; `None` if there is none.
 
     Raises:
         RunError: it was made with another model, so that its prototypes are of no use here, or by a newer version.
@@ -159,9 +152,8 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
     if record["came_with"] != session.registry.state_hash():
         logger.warning(
             "The categories of the model are not those that %s was begun with; it goes on with its own. Give another "
-            "--out to go on with the model's.",
-            out,
-        )
+            "--out to go on with the model's.", out,
+        )  # fmt: skip
     return EarlierDiscovery(registry, load_before(out), estimate, images)
 
 

@@ -1,8 +1,8 @@
 """``discovery.html``: the groups, the map, the files with their reasons, and what changed, in one file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,16 +21,14 @@ MAX_LISTED = 500  # files in a list; the CSV has all
 MAP_SIDE, MAP_MARGIN = 600.0, 12.0
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A small picture on the page; `uri` is empty once the page is full."""
 
     name: str
     uri: str
 
 
-@dataclass(frozen=True)
-class MapDot:
+class MapDot(NamedTuple):
     """An image on the map."""
 
     x: float
@@ -42,60 +40,43 @@ class MapDot:
 
 
 def write_page(
-    session: DiscoverySession,
-    rows: Sequence[AssignmentRow],
-    path: Path,
-    *,
-    end: str = "",
+    session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path, *, end: str = ""
 ) -> Path:
-    """Write the page of the newest stage; it loads nothing from the network.
+    """Write the page of the newest stage of a grouped session; it loads nothing from the network.
 
-    Args:
-        session: its images are grouped.
-        rows: of `assignment_rows`.
-        path: of the page.
-        end: last text of the file.
+    `rows` are those of `assignment_rows`, `end` is the last text of the file.
     """
     groups = group_views(session)
-    keys = [key for group in groups for key in (*group.typical, *group.borderline)]
-    pictures = _pictures(session, keys)
-    shown = [
-        (group, [pictures[key] for key in group.typical], [pictures[key] for key in group.borderline])
-        for group in groups
-        if group.size
-    ]
-    stage, report = session.current, session.current.intake.report()
-    heading = "Groups" if shown else "No groups"
-    dots = _dots(session, groups)
+    present = [group for group in groups if group.size]
+    pictures = _pictures(session, [key for group in groups for key in (*group.typical, *group.borderline)])
+    stage, report, dots = session.current, session.current.intake.report(), _dots(session, groups)
     used = [row for row in rows if row.status == "used"]
     unsure = [row for row in used if row.confidence is not None and row.confidence < SURE]
-    files, names = stage.intake.files, [file.name for file in stage.intake.files]
+    files = stage.intake.files
+    skipped = [(file.name, file.verdict.note) for file in files if file.verdict.status is Status.SKIPPED]
+    near = list(session.near_duplicates.items())[:MAX_LISTED]
     page = render_page(
         "discovery.html.jinja",
-        title=f"{heading} in {_images(report.used)}",
+        title=f"{'Groups' if present else 'No groups'} in {_images(report.used)}",
         report=report,
         stage=stage.stage,
         estimate=session.estimate,
-        groups=shown,
+        groups=[
+            (group, [pictures[key] for key in group.typical], [pictures[key] for key in group.borderline])
+            for group in present
+        ],
         empty=[group for group in groups if not group.size],
         dots=dots,
-        legend=[(group, *style_of(group.id)) for group in groups if group.size],
+        legend=[(group, *style_of(group.id)) for group in present],
         map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot.y for dot in dots), default=0.0) + MAP_MARGIN),
         change=_change_in_words(session) + _aside_in_words(session, rows),
         num_unsure=len(unsure),
         unsure=unsure[:MAX_LISTED],
-        skipped=[
-            (name, file.verdict.note)
-            for name, file in zip(names, files, strict=True)
-            if file.verdict.status is Status.SKIPPED
-        ][:MAX_LISTED],
+        skipped=skipped[:MAX_LISTED],
         duplicates=[(row.file, row.note) for row in rows if row.status == "duplicate"][:MAX_LISTED],
-        near=[
-            (names[stage.files[key].index], names[first.index])
-            for key, first in list(session.near_duplicates.items())[:MAX_LISTED]
-        ],
+        near=[(stage.files[key].name, first.name) for key, first in near],
         distinct=session.num_distinct,
-    )  # fmt: skip
+    )
     write_file(path, page + end)
     return path
 

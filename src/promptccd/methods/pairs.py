@@ -179,11 +179,7 @@ def same_top_ranks(features: Tensor, count: int) -> Tensor:
 def pair_loss(logits: Tensor, positive: Tensor) -> Tensor:
     """Binary cross-entropy of whether two images are of one class, `positive` ``(B, B)``.
 
-    Its chance is the product of the predictions for the first view of one and the second view of the other.
-
-    Args:
-        logits: ``(V, B, N)``.
-        positive: ``(B, B)``.
+    Its chance is the product of the predictions ``(V, B, N)`` for the first view of one and the second of the other.
     """
     answers = logits.softmax(-1)
     together = (answers[0] @ answers[1].T).clamp(1e-7, 1 - 1e-7)

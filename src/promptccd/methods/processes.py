@@ -68,15 +68,10 @@ class _GatherWithGradient(torch.autograd.Function):
 
 
 def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
-    """Rows of all processes in global order; a single process gets its own back.
+    """Rows of all processes in global order ``(V, B, ...)``, with gradients to each row's owner.
 
-    Args:
-        rows: this process's share ``(V, b, ...)``, b as in `shard_bounds`; a process whose share is empty gives none,
-            or one row that does not count.
-        num_rows: B, rows of the global batch.
-
-    Returns:
-        ``(V, B, ...)``, the same on every process, with gradients flowing back to each row's owner.
+    A process's share ``(V, b, ...)`` has b rows as in `shard_bounds`, of B = `num_rows`; an empty share has none, or
+    one row that does not count.
     """
     _, processes = place_among_processes()
     if processes == 1:

@@ -119,12 +119,10 @@ class PartLabeller(nn.Module):
 
     @torch.no_grad()
     def forward(self, features: Tensor) -> Tensor:
-        """Part ids ``(B, L)`` of patches; 0 is the background, the others are in order of decreasing size.
+        """Part ids ``(B, L)`` of patch features ``(B, L, D)`` of the frozen backbone, after the final norm.
 
-        Always in float32: a label flips where a rounded score crosses a threshold.
-
-        Args:
-            features: ``(B, L, D)`` patch features of the frozen backbone, after the final norm.
+        0 is the background, the others are in order of decreasing size. Always in float32: a label flips where a
+        rounded score crosses a threshold.
         """
         with torch.autocast(features.device.type, enabled=False):
             features = features.float()
@@ -148,15 +146,10 @@ class PartPools(Pool):
         return self.bias(selection.indices), selection
 
     def select(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> Selection:
-        """The k prompts of its own part that each patch is most alike to.
+        """The k prompts of its own part that each patch is most alike to, or arbitrary ones of the part.
 
-        Args:
-            contextual: ``(B, L, D)``; detached here, so that only keys learn from the cosines.
-            parts: part of every patch, ``(B, L)``.
-            arbitrary: take arbitrary prompts of the part instead of the nearest ones.
-
-        Returns:
-            Indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
+        Patches ``(B, L, D)`` are detached, so that only keys learn from the cosines; `parts` ``(B, L)`` is the part of
+        each. Returns indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
         """
         size = self.keys.shape[1]
         unit, cosines = self.cosines(contextual.detach())  # (B, L, P * M)
@@ -257,12 +250,7 @@ class PartRouter(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, config.num_parts))
 
     def forward(self, patches: Tensor, attention: Tensor) -> Routing:
-        """Route patches.
-
-        Args:
-            patches: x_e, patch tokens that enter block 0, with positions, ``(B, L, D)``.
-            attention: alpha, how [CLS] of the plain forward attends to them, ``(B, L, H)``.
-        """
+        """Route patches x_e that enter block 0 ``(B, L, D)``; alpha is the attention of [CLS] to them ``(B, L, H)``."""
         if self.encoder is None:
             contextual = self.norm(patches)
         else:

@@ -68,12 +68,12 @@ class BatchPlan:
         batches = [order[step * self.own :][: self.own] for step in range(self.steps)]
         if not batches or not self.num_exemplars:
             return batches
-        others, rounds = self.batch_size - self.own, []
-        for lap in range(math.ceil(self.steps * others / self.num_exemplars)):
+        others, count = self.batch_size - self.own, self.num_exemplars
+        rounds = []
+        for lap in range(math.ceil(self.steps * others / count)):
             generator = numpy_generator("exemplar order", self.seed, self.stage, epoch, lap)
-            first = self.num_images + lap * self.num_exemplars
-            rounds.append(first + generator.permutation(self.num_exemplars))
-        again = np.concatenate(rounds)
+            rounds.append(lap * count + generator.permutation(count))
+        again = self.num_images + np.concatenate(rounds)
         return [
             np.concatenate([batch, again[step * others :][: min(others, len(batch))]])
             for step, batch in enumerate(batches)
@@ -95,18 +95,13 @@ class _Views(Dataset):
         self.images, self.views, self.seed, self.memory = images, views, seed, memory
 
     def __getitem__(self, key: tuple[int, int]) -> Tensor:
-        epoch, index = key
-        position: tuple[int, ...]
+        (epoch, index), side, stage = key, self.views.shorter_side, self.images.stage.index
         if self.memory is None or index < len(self.images):
-            image = self.images.for_view(index, self.views.shorter_side)
-            position = (int(self.images.sample_ids[index]),)
-        else:
-            lap, place = divmod(index - len(self.images), len(self.memory))
-            image, sample = self.memory.sample(place, self.views.shorter_side)
-            position = sample, lap  # another round, another crop
-        return self.views(
-            image, numpy_generator("view", self.seed, self.images.stage.index, epoch, *position)
-        )
+            generator = numpy_generator("view", self.seed, stage, epoch, int(self.images.sample_ids[index]))
+            return self.views(self.images.for_view(index, side), generator)
+        lap, place = divmod(index - len(self.images), len(self.memory))
+        image, sample = self.memory.sample(place, side)  # another round, another crop
+        return self.views(image, numpy_generator("view", self.seed, stage, epoch, sample, lap))
 
 
 def training_loader(

@@ -82,12 +82,8 @@ def device_problem(error: BaseException) -> str | None:
 def in_smaller_batches(forward: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
     """Rows of a forward without a gradient; where memory runs out, the batch is halved, again and again.
 
-    Args:
-        forward: rows ``(b, ...)`` to rows ``(b, ...)``, each of which depends on its own row alone.
-        batch: ``(B, ...)``.
-
-    Returns:
-        ``(B, ...)``. Halves may differ from the whole in the last bit.
+    `forward` maps rows ``(b, ...)`` to rows, each of which depends on its own row alone. Halves may differ from the
+    whole in the last bit.
     """
     try:
         return forward(batch)

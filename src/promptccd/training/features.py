@@ -108,11 +108,7 @@ def routing_agreement(
 
 
 def require_finite(rows: Tensor, names: Sequence[Any]) -> None:
-    """Refuse values ``(N, ...)`` that a model computed for images unless all are finite.
-
-    Raises:
-        DivergedError: a row holds NaN or infinity; its image is named.
-    """
+    """Refuse values ``(N, ...)`` of images unless all are finite, with a `DivergedError` that names an image."""
     bad = (~finite_rows(rows.flatten(1))).nonzero()
     if len(bad):
         raise DivergedError(

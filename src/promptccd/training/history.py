@@ -52,11 +52,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def memory_used(device: torch.device) -> dict[str, int | None]:
-    """The most bytes in use at once.
-
-    Of the ``process`` since it began, since operating systems do not reset that; of the GPU, ``accelerator``, since
-    `reset_peak_memory`, `None` on a CPU.
-    """
+    """The most bytes in use at once: of the process since it began, of a GPU since `reset_peak_memory`."""
     accelerator = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return {"process": systems.peak_memory(), "accelerator": accelerator}
 
@@ -65,12 +61,7 @@ HISTORY = "history.jsonl"
 
 
 def add_epoch(run: Path, record: EpochRecord) -> None:
-    """Add an epoch to the history of a run.
-
-    Raises:
-        DiskError: the file cannot be written.
-        RunError: its name is a link.
-    """
+    """Add an epoch to the history of a run; a `DiskError` if it cannot be written, a `RunError` if it is a link."""
     line = json.dumps({**asdict(record), "seconds": round(record.seconds, 3)}) + "\n"
     try:
         with open(open_to_change(run / HISTORY, os.O_APPEND), "ab+") as file:

@@ -41,21 +41,12 @@ def pretrain_backbone(
 ) -> Dinov2Model:
     """A backbone pretrained without labels, in eval mode, on the device of the images.
 
-    The same images, seed and number of threads give the same weights.
-
-    Args:
-        images: uint8 ``(N, 3, S, S)``, the deterministic views of the images.
-        config: architecture of the backbone.
-        options: how it is trained.
-        seed: of the weights and of every picture.
-        progress: wraps the epochs, their number and a label in a progress bar.
+    The same images, seed and number of threads give the same weights. The images are uint8 ``(N, 3, S, S)``, N >= 2,
+    the deterministic views; `progress` wraps the epochs, their number and a label in a progress bar.
 
     Raises:
-        ValueError: the images are not uint8 ``(N, 3, S, S)`` with at least two of them.
         ConfigurationError: a cell is larger than an image.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or len(images) < 2:
-        raise ValueError(f"Expected uint8 (N >= 2, 3, S, S), got {images.dtype} {tuple(images.shape)}.")
     *_, side = images.shape
     if options.cell_size > side:
         raise ConfigurationError(f"Expected cell_size <= {side}, got {options.cell_size}.")

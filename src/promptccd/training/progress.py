@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -57,15 +58,9 @@ class EpochProgress:
     def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int, first_step: int = 0):
         self._stage, self._epochs, self._began = stage, epochs, first_epoch + first_step / max(1, steps)
         self._started = self._logged = time.monotonic()
-        self._outer = tqdm(
-            total=epochs,
-            initial=first_epoch,
-            desc=f"stage {stage}",
-            unit="epoch",
-            position=0,
-            disable=NO_BARS,
-        )
-        self._inner = tqdm(total=steps, desc="  epoch", unit="step", position=1, leave=False, disable=NO_BARS)
+        bar = partial(tqdm, disable=NO_BARS)
+        self._outer = bar(total=epochs, initial=first_epoch, desc=f"stage {stage}", unit="epoch", position=0)
+        self._inner = bar(total=steps, desc="  epoch", unit="step", position=1, leave=False)
 
     def begin_epoch(self, step: int) -> None:
         """Set the inner bar to the first step of an epoch, or of its rest."""
@@ -130,13 +125,12 @@ class StopRequest:
         if os.getpid() != self._process:
             return
         now = time.monotonic()
-        if self.received:
-            # A scheduler asks all processes of a job, and those that started others pass it on: one request.
-            if number == processes.TERMINATE and now - self._since < _ECHOES_S:
-                return
-            # The second signal: the last saved state is whole, so leaving at once loses only steps.
+        if not self.received:
+            self.received, self._since = number, now
+        # A scheduler asks all processes of a job, and those that started others pass it on: one request.
+        elif number != processes.TERMINATE or now - self._since >= _ECHOES_S:
+            # The last saved state is whole, so leaving at once loses only steps.
             raise self.error("left at once")
-        self.received, self._since = number, now
 
     def agreed(self, accelerator: Accelerator) -> bool:
         """Whether any process was asked to stop; all processes get the same answer."""
@@ -149,11 +143,7 @@ class StopRequest:
         return bool(self.received) or self.asked
 
     def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-        """A progress bar over work that is not saved halfway.
-
-        Raises:
-            InterruptedRunError: a signal was received.
-        """
+        """A progress bar over work that is not saved halfway; an `InterruptedRunError` if a signal was received."""
         for item in progress_bar(items, total, label):
             if self.received:
                 raise self.error("stopped; the last saved state is whole")

@@ -126,15 +126,6 @@ def test_few_images_give_few_questions():
     assert pair_questions(one) == []
 
 
-def test_where_all_are_neighbours_the_image_in_most_doubt_is_asked_about_first():
-    points = torch.tensor([[0.0, 1], [0.1, 1], [0.45, 1], [1, 0], [1, 0.1], [1, 0.2]])
-    points, keys = torch.nn.functional.normalize(points, dim=1), list("abcdef")
-    grouping, _ = group_images(points, keys, KnownCategories.none(2), num_categories=2, next_id=0)
-    questions = pair_questions(grouping, count=3)
-    assert [question.first for question in questions][:1] == ["c"]
-    assert questions[0].doubt == max(question.doubt for question in questions)
-
-
 def doubtful(*places):
     """Images in doubt at places far from each other, each among two typical ones of its groups and ten settled ones.
 
@@ -167,49 +158,6 @@ def doubtful(*places):
     )
 
 
-def test_two_groups_just_asked_about_wait_for_others():
-    found = doubtful(
-        {"a": (0, 1, 0.5, 0.5)},
-        {"b": (1, 0, 0.49, 0.51)},
-        {"c": (0, 1, 0.48, 0.52)},
-        {"d": (2, 3, 0.47, 0.53)},
-        {"e": (2, 3, 0.46, 0.54)},
-        {"f": (4, 5, 0.44, 0.56)},
-    )
-    # Of what b is worth, c is worth 0.9, d 0.8, e 0.7 and f 0.6; each question about the same groups takes 0.3 off.
-    assert [each.first for each in pair_questions(found, count=6)] == ["a", "d", "b", "f", "e", "c"]
-
-
-@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
-def test_of_two_questions_as_good_the_first_by_key_is_asked_whatever_the_order(order):
-    places = [{"a": (0, 1, 0.5, 0.5)}, {"b": (2, 3, 0.5, 0.5)}]
-    found = doubtful(*(places[each] for each in order))
-    assert [each.first for each in pair_questions(found, count=2)] == ["a", "b"]
-
-
-def test_the_images_of_many_places_are_asked_about_by_doubt():
-    places = [
-        {f"{each:02d}": (10 + 2 * each, 11 + 2 * each, 0.5 - each / 500, 0.5 + each / 500)}
-        for each in range(90)
-    ]
-    found = doubtful(*places)
-    assert len(found.keys) > 1024
-    assert [each.first for each in pair_questions(found, count=4)] == ["00", "01", "02", "03"]
-
-
-@pytest.mark.parametrize(
-    ("said", "order"),
-    [
-        ({}, "acb"),
-        ({"asked": [("a", "elsewhere")]}, "cb"),
-        ({"constraints": GroupingConstraints(pinned={"a": 0})}, "cb"),
-    ],
-)
-def test_neighbours_of_what_was_asked_about_wait_for_others(said, order):
-    found = doubtful({"a": (0, 1, 0.5, 0.5), "b": (2, 3, 0.49, 0.51)}, {"c": (4, 5, 0.45, 0.55)})
-    assert [each.first for each in pair_questions(found, **said, count=len(order))] == list(order)
-
-
 def test_an_image_is_shown_beside_the_most_typical_one_of_the_next_group_that_has_any():
     found = doubtful({"a": (0, 1, 0.5, 0.5)}, {"b": (1, 0, 0.4, 0.6)})
     question = pair_questions(found, count=1)[0]
@@ -234,13 +182,6 @@ def test_doubt_is_one_midway_and_falls_with_the_share_of_the_margin():
     doubts = {each.first: each.doubt for each in questions}
     expected = [1, 1, 1, np.exp(-0.8), np.exp(-0.8), np.exp(-2)]
     assert [doubts[key] for key in images] == pytest.approx(expected)
-
-
-def test_where_every_image_is_midway_all_doubts_are_one():
-    found = doubtful({"a": (0, 1, 0.5, 0.5), "b": (2, 3, 0.5, 0.5)})
-    half = torch.full_like(found.distances, 0.5)
-    questions = pair_questions(replace(found, distances=half, second_distances=half))
-    assert [each.doubt for each in questions] == [1.0] * 10
 
 
 @pytest.mark.parametrize("seed", range(10))

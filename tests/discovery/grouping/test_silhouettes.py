@@ -5,7 +5,6 @@ import torch
 from sklearn.metrics import silhouette_score
 
 from promptccd.discovery.grouping.silhouettes import (
-    _growing_steps,
     estimate_by_silhouette,
     log_likelihood,
     silhouette,
@@ -73,8 +72,3 @@ def test_without_structure_the_smallest_number_counts():
     scores = {1: 0.0, 2: 0.049, 3: 0.01, 4: -0.02}
     found = estimate_by_silhouette(scores, dict.fromkeys(scores, 0.0))
     assert (found.count, found.low, found.high) == (1, 1, 2)
-
-
-def test_numbers_of_groups_are_tried_one_by_one_near_the_least_and_then_in_growing_steps():
-    assert _growing_steps(3, 40) == [*range(3, 14), 15, 17, 19, 21, 24, 27, 31, 35, 40]
-    assert _growing_steps(5, 5) == [5]

@@ -134,13 +134,6 @@ def test_they_take_little_memory_beside_their_features(few, monkeypatch):
     assert 0 < memory.peak < points.nbytes / 4
 
 
-def test_another_seed_draws_other_images(few):
-    points, _ = blobs([100] * 5, width=WIDTH, spread=0.3)
-    drawn = [set(group_tree._sampled(units_of(points), seed).tolist()) for seed in (1, 2, 1)]
-    assert [len(each) for each in drawn] == [250, 250, 250]
-    assert drawn[0] == drawn[2] and 90 < len(drawn[0] & drawn[1]) < 160
-
-
 def test_k_means_of_very_many_does_not_wait_for_the_last_one_in_a_thousand(few):
     points = torch.linspace(0, 1, 4_000)[:, None]
     start = torch.tensor([[0.0], [0.6]])

@@ -20,13 +20,7 @@ BETTER = 0.01  # that much more than the groups of k-means have, on the images i
 
 
 class DensePlaces(NamedTuple):
-    """Groups of images that lie densely.
-
-    Attributes:
-        groups: ``(M,)`` number of each image's group, -1 for an image between groups.
-        low: number of large groups.
-        high: number of groups if all may be small.
-    """
+    """Groups of images that lie densely: group of each image ``(M,)``, -1 between groups; fewest and most groups."""
 
     groups: Tensor
     low: int
@@ -37,10 +31,7 @@ def dense_places(points: Tensor, labels: Tensor) -> DensePlaces | None:
     """Dense groups of images if they stand apart better than given ones; `None` where the given ones are as good.
 
     Large groups come first; images between them that lie together make small ones. (HDBSCAN, Campello et al., 2013.)
-
-    Args:
-        points: ``(M, P)``, of few dimensions.
-        labels: ``(M,)`` groups by k-means.
+    Points ``(M, P)`` have few dimensions; `labels` ``(M,)`` are groups by k-means.
     """
     if not FEWEST <= len(points) <= MOST:
         return None

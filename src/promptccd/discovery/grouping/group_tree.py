@@ -99,19 +99,15 @@ def pinned_means(units: Units, num_fixed: int, num_opened: int) -> tuple[Tensor,
 
 
 class GroupTree:
-    """Groups and fixed prototypes, for every number of them.
+    """Groups and fixed prototypes ``(H, D)``, for every number of them.
 
-    Args:
-        units: M >= 1.
-        fixed: ``(H, D)`` prototypes that stay.
-        num_opened: O; pins open groups H, H + 1, ...
-        num_seeds: small groups to begin with, at most.
-        seed: of the sample and of k-means.
+    Pins open groups H, H + 1, ... (`num_opened`); the tree begins with at most `num_seeds` small groups. The seed is
+    that of the sample and of k-means.
 
     Attributes:
         units: the sampled ones, in principal components.
-        points: theirs.
-        share: of the features' variance that the components hold.
+        points: of these units.
+        share: of the features' variance that the components explain.
         fewest_groups: smallest number that the tree can be cut into.
         most_groups: largest such number.
     """
@@ -235,10 +231,8 @@ def _cheapest_merges(
 ) -> list[tuple[int, int]]:
     """Ward's merges of groups ``(S, P)`` with masses ``(S,)`` and fixed prototypes ``(H, P)``, cheapest first.
 
-    A merge costs the rise in inertia. The first `num_opened` groups take others in and never go.
-
-    Returns:
-        Pairs of the group that stays, or `GIVEN_UP`, and the group that goes.
+    A merge costs the rise in inertia. The first `num_opened` groups absorb others and never go. Returns pairs of the
+    group that stays, or `GIVEN_UP`, and the group that goes.
     """
     if not len(seeds):  # people have put every image into a known category
         return []

@@ -30,7 +30,7 @@ class PairQuestion:
 
     Attributes:
         first: key of the image in doubt.
-        second: key of the most typical image of a group, to compare it with.
+        second: key of the most typical image of a group.
         first_category: group of the first.
         second_category: group of the second; the same if the question is whether the first belongs there at all.
         doubt: in 0..1, about the first image.
@@ -51,18 +51,12 @@ def pair_questions(
     constraints: GroupingConstraints | None = None,
     count: int = 10,
 ) -> list[PairQuestion]:
-    """The most informative pairs, best first.
+    """The most informative pairs, best first, at most `count`.
 
     A question is about an image between two groups, with others as doubtful around it, and the most typical image of
     the other group. Doubt around an image that was asked about counts less, and so do groups that were asked about, so
     that ten questions are not about one border. No answer follows from earlier answers or from the other questions:
-    every question is about an image without constraints.
-
-    Args:
-        found: the grouping in question, with the keys of the images.
-        asked: pairs that were asked before, answered or not.
-        constraints: answers and edits so far.
-        count: at most so many.
+    every question is about an image without constraints. Pairs in `asked` are not asked again.
     """
     # Sorted, so that the order they came in cannot matter.
     order = sorted(range(len(found.keys)), key=lambda row: found.keys[row])
@@ -141,15 +135,9 @@ SPLIT_RESTARTS = 10
 def suggest_split(
     features: Array, members: Tensor | Sequence[int], *, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Two parts of a group by 2-means, the larger first.
+    """Two parts of a group by 2-means, the larger first, as ascending positions among the features ``(N, D)``.
 
-    Args:
-        features: ``(N, D)``, as a model returns them.
-        members: ``(n,)`` integers, positions of the group's images.
-        seed: of k-means.
-
-    Returns:
-        Positions of the images of each part, ascending.
+    `members` ``(n,)`` are the positions of the group's images.
 
     Raises:
         DataError: fewer than two members, or all of them alike.

@@ -34,14 +34,9 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, known_spreads: T
     """Mean over the images of (b - a) / max(a, b) in squared distances; 0 for an image alone and for one group.
 
     a is the mean squared distance to the other members of an image's group, b that to the members of the nearest
-    other group. The mean squared distance to the members of a group is that to their mean plus their variance, so the
-    images behind a known prototype count although they are not here, even where no image here is of their category.
-
-    Args:
-        points: ``(N, D)``.
-        labels: ``(N,)`` group of each; every new group has members.
-        centres: ``(K, D)`` means.
-        known_spreads: ``(H,)`` variances of the first groups, the known categories.
+    other group. Both are distances to the mean plus the variance of the group, so the images behind a known prototype
+    count although they are not here. Points ``(N, D)`` have labels ``(N,)``; every new group has members. The first of
+    the centres ``(K, D)`` are known categories of variances ``known_spreads`` ``(H,)``.
     """
     if len(centres) < 2:
         return 0.0
@@ -60,13 +55,9 @@ def silhouette(points: Tensor, labels: Tensor, centres: Tensor, known_spreads: T
 
 
 def log_likelihood(costs: Tensor, labels: Tensor, num_new: int, width: int) -> float:
-    """Log-likelihood of the images under round groups of one variance, less the BIC penalty for the new means.
+    """Log-likelihood of the images under round groups of one variance, less the BIC penalty for `num_new` fitted means.
 
-    Args:
-        costs: ``(N,)`` squared distance of each image to its centre.
-        labels: ``(N,)`` group of each.
-        num_new: groups whose centres were fitted.
-        width: of the features.
+    `costs` ``(N,)`` are squared distances to the centres, `labels` ``(N,)`` the groups, `width` that of the features.
     """
     images, sizes = len(labels), labels.bincount().double()
     variance = float(costs.sum(dtype=torch.float64)) / (width * max(1, images - num_new))
@@ -80,12 +71,8 @@ def estimate_by_silhouette(scores: Mapping[int, float], likelihoods: Mapping[int
 
     Larger counts must be a little better, because the curve rises slowly beyond the truth where categories have parts.
     If even the best is below 0.3, groups overlap, the curve is flat and its highest point is chance: then the likeliest
-    count of the range wins. (Where groups do not overlap, round ones fit badly, and the likelihood asks for far too
-    many.) If even the best is below 0.05, groups are not separated, and the smallest count wins.
-
-    Args:
-        scores: silhouette of every count that was tried, at least one.
-        likelihoods: `log_likelihood` of the same counts.
+    count of the range wins (`log_likelihood`; where groups do not overlap, it asks for far too many). If even the best
+    is below 0.05, groups are not separated, and the smallest count wins.
     """
     best = max(scores.values())
     if best < NO_STRUCTURE:
@@ -105,11 +92,8 @@ def estimate_in_trees(
 ) -> tuple[CountEstimate, GroupTree]:
     """The estimated count, and the tree whose cuts it was chosen from.
 
-    Args:
-        num_images: to be grouped.
-        grown: makes a tree of so many seeds from a random seed.
-        known_spreads: ``(H,)`` variances of the known categories.
-        seed: of all random draws.
+    `grown` makes a tree of so many seeds from a random seed; `known_spreads` ``(H,)`` are variances of known
+    categories.
     """
     images = min(num_images, MOST_SAMPLED)
     num_seeds, room = FIRST_SEEDS, max(2, images // UNITS_PER_SEED)

@@ -61,15 +61,12 @@ class OpenSet:
 
         A new group needs four images that no known category explains, and the squared distance of its centre from every
         other must be at least `closer` times the usual one, not counting the error of the mean of so few images; from
-        another new group more, if one of them is smaller than the group of most new images. In doubt an image is known.
-
-        Args:
-            closer: see above.
-            proposed: ``(P, D)`` centres of possible groups; `None` looks for them among the unexplained images.
-            uneven: how much farther a smaller group must lie from another new one, per e-fold.
+        another new group more, if one of them is smaller than the group of most new images (`uneven`, per e-fold). In
+        doubt an image is known. Centres of possible groups are `proposed` ``(P, D)``, or else searched among
+        unexplained images.
 
         Raises:
-            DataError: constraints cannot hold; the message names the images.
+            DataError: constraints cannot be satisfied; the message names the images.
         """
         between = squared_distances(self.fixed, self.fixed).fill_diagonal_(torch.inf)
         apart = closer * float(between.amin(1).median())
@@ -101,10 +98,10 @@ class OpenSet:
         return free
 
     def hidden(self, found: UnitGroups) -> float:
-        """How many categories may hide among the images that were called known.
+        """How many categories may be hidden among the images that were called known.
 
-        As many as those images would make, in groups of the usual size, that are of no known category if as many images
-        are new as known: nobody knows how many are, and this bounds a range.
+        Images that are of no known category, if as many images are new as known, would make so many groups of the usual
+        size. The true share of new images is not known: this bounds a range.
         """
         units, sizes = self.units, self.units.sizes
         explained = torch.cat(

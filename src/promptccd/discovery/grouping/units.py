@@ -98,13 +98,9 @@ class Units:
     def place(self, labels: Tensor, costs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Move units to the nearest groups that people allow.
 
-        Args:
-            labels: ``(M,)`` the group each unit prefers; changed in place.
-            costs: ``(Q, K)`` of the `limited` units in every group.
-
-        Returns:
-            The labels, and the units that found no group and stay where they prefer: one that is banned from all, or
-            two of which one has no group left without a rival.
+        `labels` ``(M,)`` are the groups that units prefer, changed in place; `costs` ``(Q, K)`` those of the `limited`
+        units in every group. Returns the labels, and the units that found no group and stay where they prefer: one that
+        is banned from all, or two of which one has no group left without a rival.
         """
         units, groups = self.pins
         labels[units] = groups.to(labels.device)
@@ -140,15 +136,11 @@ def make_units(
     group_of_category: Callable[[int], int | None],
     duplicates: Sequence[int] | np.ndarray | None = None,
 ) -> Units:
-    """Units of the images under the constraints; constraints on absent images alone are left out.
+    """Units of the images ``(N, D)`` under the constraints; constraints on absent images alone are left out.
 
-    Args:
-        points: ``(N, D)``, the first image of a near-duplicate group before the others.
-        keys: of the images, distinct.
-        constraints: what must hold.
-        group_of_category: gives the group of a category id, `None` if this grouping can have none for it.
-        duplicates: ``(N,)`` equal numbers for near-duplicates, which stay together unless their constraints differ;
-            `None` if there are none.
+    The first image of a near-duplicate group comes before the others. `group_of_category` gives the group of a category
+    id, `None` if this grouping can have none for it. Equal `duplicates` ``(N,)`` are near-duplicates, which stay
+    together unless their constraints differ.
     """
     constrained_keys = constraints.keys
     is_named = np.fromiter((key in constrained_keys for key in keys), bool, len(keys))
@@ -195,15 +187,18 @@ def make_units(
             if component in place and other in place:
                 rivals.setdefault(place[component], set()).add(place[other])
 
-    def groups(categories: Iterable[int]) -> frozenset[int]:
+    def groups_of(categories: Iterable[int]) -> frozenset[int]:
         return frozenset(
             group for category in categories if (group := group_of_category(category)) is not None
         )
 
     pinned = {
-        place[each]: group for each, category in pins.items() if each in place for group in groups([category])
+        place[each]: group
+        for each, category in pins.items()
+        if each in place
+        for group in groups_of([category])
     }
-    banned = {place[each]: groups(categories) for each, categories in bans.items() if each in place}
+    banned = {place[each]: groups_of(categories) for each, categories in bans.items() if each in place}
     return Units(
         means,
         weights,

@@ -61,9 +61,8 @@ def find_near_duplicates(
     Args:
         miniatures: ``(N, 32, 32)``, see `SeenImage`, in the order of the source.
         features: ``(N, D)`` unit features.
-        thumbnails: gives the thumbnails of these rows, as files.
-        taken: ``(N,)`` seconds at which they were taken, NaN if nothing says so. What was taken at once may differ
-            more: frames in which something moves, before a camera that stays.
+        thumbnails: gives the thumbnails of rows, as files.
+        taken: ``(N,)`` times in seconds, or NaN. Images of one moment may differ more: something moves before a camera.
         workers: thumbnails that are decoded at once.
 
     Returns:

@@ -141,13 +141,10 @@ class Scale:
 
 
 def are_near_duplicates(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
-    """Which of the pairs of pictures are near-duplicates: they fit at some shift, and agree there nearly everywhere.
+    """Near-duplicates ``(P,)`` among pairs of pictures: they fit at some shift, and agree there nearly everywhere.
 
-    Args:
-        one: ``(P, 64, 64, 3)``, 0 to 255.
-        two: the other one of each pair.
-        apart: ``(P,)`` share of the neighbourhoods that may look different.
-        must_equal: ``(P,)`` pairs that must be equal, as those without detail must.
+    Pictures are ``(P, 64, 64, 3)``, 0 to 255. `apart` ``(P,)`` is the share of the neighbourhoods that may look
+    different; `must_equal` ``(P,)`` are pairs that must be equal, as those without detail must.
     """
     greys = one @ _GREY, two @ _GREY
     details = [_FINE.detail(each) for each in greys]
