@@ -12,12 +12,12 @@ EVERY_COMMAND = {"help", "json", "debug"}  # said once, in the text of the page
 
 
 def commands_page() -> str:
-    """Every command: what it does, how it is called, its own options."""
+    """Every command: its purpose, its form, its own options."""
     return "\n\n".join(_command(name, parser) for name, parser in commands().items())
 
 
 def fields_page() -> str:
-    """Every field of a recipe: its type, its default and what it means, section by section."""
+    """Every field of a recipe: type, default and meaning, section by section."""
     train = commands()["train"]
     defaults = Recipe()
     parts = []

@@ -109,7 +109,7 @@ class Drawing:
 
 
 def stages() -> Drawing:
-    """Four stages: what comes, what is known, and what is handed on."""
+    """Four stages: images, known categories, and replay for the next stage."""
     page = Drawing(960, 400, "One labelled stage, then three streams without labels")
     for stage in range(4):
         left = 24 + stage * 234
@@ -174,7 +174,7 @@ def mixture() -> Drawing:
 
 
 def _prompted_block(page: Drawing, chosen: list[int]) -> None:
-    """How the chosen means act, and what is remembered of the mixture."""
+    """How the chosen means act, and how the mixture is stored."""
     page.text((690, 38), "2 · the nearest means enter as prompts", 17, weight=700)
     names = ["[CLS]", "μ2", "μ3", "patch", "patch", "…", "patch"]
     fills = ["#e2e8f0", COLOURS[1], COLOURS[2], "#fff", "#fff", "#fff", "#fff"]
@@ -256,7 +256,7 @@ def parts() -> Drawing:
 
 
 def _pools(page: Drawing) -> None:
-    """The pools of all parts, and what the chosen prompts do to a patch."""
+    """The pools of all parts, and the effect of the chosen prompts on a patch."""
     page.text((690, 38), "3 · a pool of prompts for each part", 17, weight=700)
     for row, name in enumerate(PART_NAMES):
         top = 58 + row * 40

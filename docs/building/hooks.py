@@ -47,7 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Fill in what is generated, and point links to files of the repository at pages of the site."""
+    """Fill in generated parts, and point links to files of the repository at pages of the site."""
     for name, filling in FILLED.items():
         before, marker, rest = markdown.partition(f"<!-- generated: {name} -->")
         if marker:

@@ -4,7 +4,7 @@ import importlib
 import inspect
 from types import ModuleType
 
-# In the order of the arrows of CONTRIBUTING.md, but for what a newcomer asks for first.
+# In the order of the arrows of CONTRIBUTING.md, except that newcomers' packages are first.
 PACKAGES = (
     "promptccd",
     "promptccd.models",
@@ -29,7 +29,7 @@ def api_table() -> str:
         f"| [`{name}`]({page_of(name).removeprefix('api/')}) | {_first_sentence(importlib.import_module(name))} |"
         for name in PACKAGES
     ]
-    return "\n".join(["| package | what it is for |", "|---|---|", *rows])
+    return "\n".join(["| package | purpose |", "|---|---|", *rows])
 
 
 def api_pages() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Execute the notebooks of ``docs/notebooks`` in a folder of their own, and keep what they answered.
+"""Execute the notebooks of ``docs/notebooks`` in a folder of their own, and keep the outputs.
 
 Run it with ``python -m docs.building.run_notebooks`` after a notebook was changed.
 """

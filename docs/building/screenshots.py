@@ -32,7 +32,7 @@ def enlarge(page: "Page") -> None:
     page.keyboard.press("Enter")
 
 
-# Screens by file name: the address after ``#``, and what is done there. GROUP is the group of the sailing boats.
+# Screens by file name: the address after ``#``, and an action. GROUP is the group of the sailing boats.
 SCREENS: dict[str, tuple[str, Callable[["Page"], None]]] = {
     "groups": ("view=groups", nothing),
     "group": ("view=group&of=GROUP", nothing),

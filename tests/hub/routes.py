@@ -79,14 +79,6 @@ def create_repo(hub: Hub, request: Request) -> Reply:
     return Reply.json({"url": url, "name": repo_id})
 
 
-@route("DELETE", "/api/repos/delete")
-def delete_repo(hub: Hub, request: Request) -> Reply:
-    wanted = request.json()
-    repo = hub.open(request, wanted.get("type"), f"{wanted['organization']}/{wanted['name']}", write=True)
-    del hub.repos[repo.kind, repo.repo_id]
-    return Reply.json({})
-
-
 @route("GET", REPO + r"(?:/revision/(?P<revision>[^/]+))?")
 def repo_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: str | None) -> Reply:
     repo = hub.open(request, kind, repo_id)
@@ -117,13 +109,6 @@ def repo_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: str
             "siblings": siblings,
         }
     )
-
-
-@route("PUT", REPO + "/settings")
-def change_settings(hub: Hub, request: Request, kind: str, repo_id: str) -> Reply:
-    repo = hub.open(request, kind, repo_id, write=True)
-    repo.private = request.json().get("visibility", "private" if repo.private else "public") == "private"
-    return Reply.json({"private": repo.private})
 
 
 @route("GET", "/api/spaces")
@@ -204,19 +189,6 @@ def paths_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: st
     wanted = [path.rstrip("/") for path in form.get("paths", [])]
     known = [path for path in wanted if any(f"{name}/".startswith(f"{path}/") for name in commit.files)]
     return Reply.json([repo.entry(commit, path, expand) for path in known])
-
-
-@route("GET", REPO + r"/commits/(?P<revision>[^/]+)")
-def commits(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -> Reply:
-    history = hub.open(request, kind, repo_id).history(revision)
-    keys = {"id": "sha", "title": "title", "message": "message", "date": "date"}
-    return Reply.json(
-        [
-            {key: getattr(commit, name) for key, name in keys.items()}
-            | {"authors": [{"user": commit.author}]}
-            for commit in history
-        ]
-    )
 
 
 @route("GET", REPO + "/refs")
@@ -364,19 +336,6 @@ def open_collection(hub: Hub, request: Request, slug: str, write: bool = False) 
     return collection
 
 
-@route("GET", "/api/collections")
-def list_collections(hub: Hub, request: Request) -> Reply:
-    account, owner = hub.account(request), request.query.get("owner")
-    return Reply.json(
-        [
-            {key: value for key, value in collection.items() if key != "position"}
-            for slug, collection in hub.collections.items()
-            if owner in (None, slug.split("/")[0])
-            and (not collection["private"] or (account and account.owns(slug)))
-        ]
-    )
-
-
 @route("POST", "/api/collections")
 def create_collection(hub: Hub, request: Request) -> Reply:
     wanted = request.json()
@@ -419,20 +378,3 @@ def add_item(hub: Hub, request: Request, slug: str) -> Reply:
     position = len(collection["items"])
     collection["items"].append(item | {"_id": secrets.token_hex(12), "position": position, "note": note})
     return Reply.json(collection)
-
-
-@route("PATCH", COLLECTION + "/items/(?P<item_id>[^/]+)")
-def update_item(hub: Hub, request: Request, slug: str, item_id: str) -> Reply:
-    collection = open_collection(hub, request, slug, write=True)
-    wanted = request.json()
-    item = next((item for item in collection["items"] if item["_id"] == item_id), None)
-    if item is None:
-        raise Refusal(404, "No such item")
-    if "note" in wanted:
-        item["note"] = {"text": wanted["note"]}
-    if "position" in wanted:
-        collection["items"].remove(item)
-        collection["items"].insert(wanted["position"], item)
-    for position, known in enumerate(collection["items"]):
-        known["position"] = position
-    return Reply.json({})
