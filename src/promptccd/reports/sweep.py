@@ -505,7 +505,8 @@ def run_sweep(
         for scoring in scorings:
             unscored = [cell for cell in result.finished if scoring.stored(cell) is None]
             sweep.work_through(unscored, scoring, f"{scoring.protocol} of ")
-    return SweepResult(cells, sweep.failures, sweep.elsewhere, baselines)
+    failures = dict(sorted(sweep.failures.items()))  # not in the order in which they happened
+    return SweepResult(cells, failures, sweep.elsewhere, baselines)
 
 
 @dataclass
