@@ -87,9 +87,9 @@ def attempt(words: Sequence[str]) -> dict[str, Any]:
     try:
         with redirect_stdout(out):
             options = parse(words)
-            for module in getattr(options, "needs", ()):
+            for module in options.command.needs:
                 import_module(module)
-            options.run(options)
+            options.command.run(options)
     except (Exception, SystemExit) as raised:
         error = {"type": type(raised).__name__, "message": str(raised)[:500], "words": list(words)}
         error["traceback"] = traceback.format_exc()[-TAIL:]

@@ -43,6 +43,7 @@ MORE = {  # tests of an area beside those that are called after it
     "__main__.py": "cli/test_first_hour.py",
     "errors.py": "cli/test_mistakes.py cli/test_values.py test_any_system.py",
     "disk.py": "test_planted_links.py",
+    "database.py": "registry/test_store.py discovery/test_cache.py",
     "processes.py": "test_pretended_windows.py cli/test_exit_codes.py test_disks.py",
     "systems.py": "test_pretended_windows.py test_any_system.py test_disks.py test_locks.py",
     "version.py": "cli/test_quick.py runs/test_run_directory.py",

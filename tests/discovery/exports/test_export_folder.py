@@ -148,6 +148,19 @@ def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> N
     assert (folder / "crane (yours)").readlink() == tmp_path and not (tmp_path / "a.txt").exists()
 
 
+@pytest.mark.parametrize("name", ["old", "new", "unfinished", "scratch"])
+def test_a_link_next_to_the_folder_is_not_followed(tmp_path: Path, name: str) -> None:
+    folder, outside = tmp_path / "out", tmp_path / "outside"
+    export(folder, FIRST)
+    export(outside, {"mine.txt": "mine"})
+    (tmp_path / f"{WORK}out").mkdir(exist_ok=True)
+    (tmp_path / f"{WORK}out" / name).symlink_to(outside, target_is_directory=True)
+    before = tree(outside)
+    with pytest.raises(RunError, match=name):
+        export(folder, {"owl/b.txt": "owl two"})
+    assert (tree(outside), tree(folder)) == (before, FIRST)
+
+
 def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     """What was deleted, and is only in the export now, stays there."""
     folder, photographs = tmp_path / "out", tmp_path / "photographs"

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -386,6 +387,9 @@ def test_a_new_format_is_one_entry(
     monkeypatch.setitem(
         FORMATS, "listed", Format("a text with the names of the groups", f"{__name__}:listed")
     )
+    monkeypatch.delitem(
+        sys.modules, "promptccd.cli.discovery_commands", raising=False
+    )  # reads the list when imported
     for command in ("export", "discover"):
         with pytest.raises(SystemExit):
             main([command, "--help"])

@@ -188,9 +188,9 @@ class ExportFolder:
     def __init__(self, path: Path, originals: Mapping[str, str] | None, project: str):
         self._originals, self._project = originals, project
         self.path, self.export = path, Export(path)
-        self._replaced, self._new, self._unfinished, self.scratch = (
-            _work_of(path) / name for name in ("old", "new", "unfinished", "scratch")
-        )
+        work, names = _work_of(path), ("old", "new", "unfinished", "scratch")
+        refuse_links(work, names)  # what is in the old folder is moved and deleted
+        self._replaced, self._new, self._unfinished, self.scratch = (work / name for name in names)
         self._recover()
         self._old = _Made(path, originals)
         if self._old.project != project and (path / EXPORTED).exists():
