@@ -529,7 +529,12 @@ def test_a_page_is_served_found_and_closed(windows):
     write_pictures(windows.disk / "photos", [0, 1, 2])
     said = windows.disk / "said.txt"
     words = ["open", "photos", "--out", "groups", "--model", "photographs", "--no-browser"]
-    with said.open("w") as out, windows.start(*words, stdout=out) as process:
+    with (
+        said.open("w") as out,
+        windows.start(*words, stdout=out) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
         until, found = time.monotonic() + 250, None
         while found is None and process.poll() is None and time.monotonic() < until:
             time.sleep(0.1)
@@ -560,7 +565,9 @@ def test_visitors_are_served(where, windows):
         subprocess.Popen(
             command, env={**windows.environment, **here}, cwd=windows.disk, stdout=out, stderr=out
         ) as page,
+        contextlib.ExitStack() as stack,
     ):
+        stack.callback(page.kill)  # a failure must not wait for a page that nobody ends
         until, answers = time.monotonic() + 250, False
         while not answers and page.poll() is None and time.monotonic() < until:
             time.sleep(0.1)
@@ -575,7 +582,7 @@ def test_visitors_are_served(where, windows):
             assert (found["photos"], found["stage"]) == (18, 1)
             asked = {"do": "rename", "category": found["groups"][0]["id"], "name": "heron"}
             assert visitor.post(f"{visitor.base}api/edit", json=asked).status_code == 200
-            assert "heron" in visitor.get(f"{visitor.base}take/groups.csv").text
+            assert "heron" in visitor.get(f"{visitor.base}api/groups.csv").text
             assert visitor.call("forget", []).went_well
         page.send_signal(signal.SIGINT)
         page.wait(60)

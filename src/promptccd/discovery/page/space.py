@@ -308,8 +308,8 @@ class Space:
             if not visit.is_own:
                 raise DataError("No photographs yet: choose some first.")
             stop = _Progress(progress, self.visits.limits.work_s)
-            with visit.working(stop):
-                done = _discover(visit, self._session(), stop, int(count or 0) or None)
+            with visit.working(stop), self._session() as session:
+                done = _discover(visit, session, stop, int(count or 0) or None)
                 visit.renew()
             skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
             return _part("found", done.report, done.estimate, skipped), *_shown(visit)
@@ -328,8 +328,7 @@ class Space:
             if not visit.is_grouped:
                 raise DataError("Find groups in photographs of your own first: the example needs no model.")
             stop = _Progress(lambda *done, **what: None, self.visits.limits.work_s)
-            with visit.working(stop):
-                session = self._session()
+            with visit.working(stop), self._session() as session:
                 _discover(visit, session, stop, None)  # resumes from what is there, corrections included
                 return _zipped(visit, save_checkpoint(session, _emptied(visit.taken) / "model"), "model")
 
@@ -343,15 +342,20 @@ class Space:
 
     # The model
 
-    def _session(self) -> DiscoverySession:
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[DiscoverySession]:
         """A session whose model has its own categories and configuration, over the weights that all share."""
         shared = self._shared = self._shared or self._load()
         tensors = [*shared.model.parameters(), *shared.model.buffers()]
         model = copy.deepcopy(shared.model, {id(tensor): tensor for tensor in tensors})
         # Two workers, because visitors wait for the same cores; small batches, so that Cancel takes effect soon.
-        return DiscoverySession(
+        session = DiscoverySession(
             model, shared.view, shared.registry.copy(), limits=self.limits, workers=2, batch_size=8
         )
+        try:
+            yield session
+        finally:
+            session.seen.close()  # Windows deletes no open file, and visitors may leave at any time
 
     def _load(self) -> DiscoverySession:
         try:

@@ -86,6 +86,7 @@ class Visit:
         before, self._project = self._project, None
         if before is not None:
             before.closing = True
+            before.photos.close()  # Windows deletes no open file
 
     @contextmanager
     def working(self, stop: StopRequest | None = None) -> Iterator[None]:
