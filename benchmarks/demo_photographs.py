@@ -6,10 +6,9 @@ Only every fifth row of the parquet file is used: the bundled backbone ``photogr
 
 import sys
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pandas as pd
 from PIL import Image
 
 from benchmarks.photograph_backbone import HELD_OUT
@@ -26,18 +25,14 @@ CATEGORIES = {
 
 def make(parquet: Path, folder: Path) -> None:
     """Write up to `MOST` photographs of each category into folders of their names."""
-    table = pq.read_table(parquet)
-    table = table.take(list(range(0, len(table), HELD_OUT)))
-    labels, images = table["label"].to_pylist(), table["image"]
+    table = pd.read_parquet(parquet).iloc[::HELD_OUT]
     for name, label in CATEGORIES.items():
-        rows = islice((row for row, each in enumerate(labels) if each == label), MOST)
         (folder / name).mkdir(parents=True, exist_ok=True)
-        for row in rows:
-            picture = Image.open(BytesIO(images[row]["bytes"].as_py())).convert("RGB")
-            scale = SHORT_SIDE / min(picture.size)
-            size = tuple(round(scale * side) for side in picture.size)
-            path = folder / name / f"{row * HELD_OUT:04d}.jpg"  # the row in the file
-            picture.resize(size, Image.Resampling.LANCZOS).save(path, quality=85, optimize=True)
+        for row, image in table.loc[table["label"] == label, "image"][:MOST].items():
+            picture = Image.open(BytesIO(image["bytes"])).convert("RGB")
+            scale, (width, height) = SHORT_SIDE / min(picture.size), picture.size
+            small = picture.resize((round(scale * width), round(scale * height)), Image.Resampling.LANCZOS)
+            small.save(folder / name / f"{row:04d}.jpg", quality=85, optimize=True)
 
 
 if __name__ == "__main__":

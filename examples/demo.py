@@ -50,7 +50,9 @@ class DemoBar(CategoryDiscoveryCallback):
         self.bar.set_description_str(f"{work}{left}")
 
     def on_stage_begin(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
-        """Show a stage that begins."""
+        """Show a stage that begins; a line of its own if there is no terminal for the bar."""
+        if self.bar.disable:
+            print(f"stage {state.stage + 1} of {len(self.sizes)}", flush=True)
         self._show_stage(state, 0)
         if not self.first:  # finished stages of an earlier call took no time
             self.first, self.started = self.bar.n, time.monotonic()

@@ -222,7 +222,9 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
         **({"images shown again": f"up to {shown} per category"} if shown else {}),
         "data": _data(run),
         "categories per stage": _blocks(run),
-        "backbone": (place if place in BUNDLED else hub_id_of(place) or "a local folder") if place else made_here,
+        "backbone": (place if place in BUNDLED else hub_id_of(place) or "a local folder")
+        if place
+        else made_here,
         "number of categories": counting,
         "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
         "split": ", ".join(dict.fromkeys(_split(each)[:12] for each in runs)),
