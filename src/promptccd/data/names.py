@@ -130,6 +130,34 @@ def unsafe_reason(name: str) -> str:
     return "" if name.strip() else "empty name"
 
 
+# Code pages of packers, the likelier ones first, and the letters that names in them have.
+_CODE_PAGES = {
+    "cp437": "[À-ÖØ-öø-ɏ]", "cp850": "[À-ÖØ-öø-ɏ]", "cp1252": "[À-ÖØ-öø-ɏ]",
+    "cp932": "[ぁ-ヿ一-龯々]", "gb2312": "[一-龯]", "cp866": "[А-яЁё]", "cp1251": "[А-яЁё]",
+}  # fmt: skip
+_TWO_SCRIPTS = re.compile(
+    r"[A-Za-z][А-яЁё]|[А-яЁё][A-Za-z]|[а-яё][А-ЯЁ]|\b[À-ÖØ-öø-ɏ]{2}"
+)  # hardly in one word
+
+
+def code_page_of(names: Sequence[bytes]) -> str:
+    """The encoding of the names in an archive that does not say it: UTF-8, or the code page that gives most letters."""
+    best, most = "cp437", 0.0
+    for encoding in ("utf-8", *_CODE_PAGES):
+        try:
+            text = " ".join(name.decode(encoding) for name in names)
+        except UnicodeDecodeError:
+            continue
+        if encoding == "utf-8":
+            return encoding
+        foreign = sum(not each.isascii() for each in text)
+        letters = len(re.findall(_CODE_PAGES[encoding], text)) - len(_TWO_SCRIPTS.findall(text))
+        # One byte of a wide letter is no letter of another page, but may be two of them.
+        if letters / max(1, foreign) > most:
+            best, most = encoding, letters / max(1, foreign)
+    return best
+
+
 def _visible(character: str) -> str:
     if character in _JOINERS or unicodedata.category(character) not in _UNSEEN:
         return character
