@@ -501,20 +501,14 @@ def _named(sheet: pd.DataFrame, chosen: _Chosen, file: Path) -> list[str]:
 
 def _rows(sheet: pd.DataFrame, chosen: _Chosen, paths: Sequence[str | Path]) -> Dataset:
     """The rows of a sheet with columns ``image`` and ``label``, and with those of streams and splits."""
-    columns, features = {"image": [*map(str, paths)]}, {"image": Image()}
-    kept = {
-        each: each
-        for each in called([*sheet.columns], SPLIT_COLUMNS)
-        if each not in (chosen.image, chosen.label)
-    }
+    also = [*SPLIT_COLUMNS, *([] if chosen.label is None else [STREAM])]
+    others = [each for each in called([*sheet.columns], also) if each not in (chosen.image, chosen.label)]
+    kept = {STREAM if each.casefold() == STREAM else each: each for each in others}
     if chosen.label is not None:
-        kept |= {LABEL: chosen.label}
-        kept |= dict(zip([STREAM], called([*sheet.columns], [STREAM]), strict=False))
-    for name, column in kept.items():
-        columns[name], features[name] = (
-            [normalize("NFC", each) or None for each in sheet[column]],
-            Value("string"),
-        )
+        kept = {LABEL: chosen.label, **kept}
+    columns: dict[str, list[str | None]] = {"image": [*map(str, paths)]}
+    columns |= {name: [normalize("NFC", each) or None for each in sheet[kept[name]]] for name in kept}
+    features = {"image": Image(), **dict.fromkeys(kept, Value("string"))}
     return Dataset.from_dict(columns, features=Features(features))
 
 
