@@ -206,10 +206,9 @@ def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
         rows.append(StageScore.of(stage, ids, said, num_known=2))
         assert (rows[-1].all, rows[-1].old, rows[-1].new) == clustering_accuracy(ids, said, range(2))
     np.testing.assert_equal(score.stages, rows)
-    with pytest.raises(
-        ConfigurationError, match="native prediction, and rankstats has none at stage 1: choose cacc"
-    ):
-        SCORERS["native"](SILENT)
+    for name, stage in (("native", 1), ("c-gcd", 0)):
+        with pytest.raises(ConfigurationError, match=f"rankstats has none at stage {stage}: choose cacc"):
+            SCORERS[name](SILENT)
 
 
 def test_a_calibrated_mixture_predicts_whatever_the_method_does() -> None:
@@ -232,17 +231,45 @@ def test_what_protocols_say_of_themselves() -> None:
     terms = PROTOCOLS.items()
     on_test = {name for name, each in terms if "test images" in each.images}
     assert on_test == {name for name, each in terms if "test_split" in each.options}
-    assert on_test == {"inductive", "pa-cgcd-test", "metagcd"}
+    assert on_test == {"inductive", "pa-cgcd-test", "metagcd", "c-gcd"}
     assert {name for name, each in terms if "estimator" in each.options} == {"unknown"}
     assert {name: each.reference for name, each in terms if "earlier" not in each.reference} == {
         "gcd": "labelled images",
         "metagcd": "none",
+        "c-gcd": "none",
         "part-routing": "part labels from features of the frozen backbone",
     }
     assert {name for name, each in terms if "test stages" in each.reference} == {"inductive"}
     as_trained = {name for name, each in terms if each.count.startswith("as the run was trained")}
-    assert PROTOCOLS.keys() - as_trained == {"unknown", "metagcd", "part-routing"}
+    assert PROTOCOLS.keys() - as_trained == {"unknown", "metagcd", "c-gcd", "part-routing"}
     assert {name: each.counted for name, each in terms if each.counted != "categories"} == {
-        "part-routing": "parts"
+        "c-gcd": "classes",
+        "part-routing": "parts",
     }
     assert {name for name, each in terms if not each.has_baselines} == {"part-routing"}
+
+
+@pytest.mark.parametrize("has_native", [True, False])
+def test_cgcd_scores_test_images_of_all_categories_so_far_and_calls_all_earlier_ones_old(
+    has_native: bool,
+) -> None:
+    task, predicted = (TASK, answers) if has_native else (replace(TASK, native=None), mixture_of)
+    score, ids, (test,) = SCORERS["c-gcd"](task), TEST.labels[0], TEST.images
+    initial = []
+    for stage, count in enumerate((2, 3, 4, 6)):
+        seen = ids < count
+        said = predicted(stage, test)[seen]
+        initial.append(clustering_accuracy(ids[seen], said, range(2)).old)
+        if stage:
+            row = score.stages[stage - 1]
+            assert (row.all, row.old, row.new) == clustering_accuracy(
+                ids[seen], said, range((2, 2, 3, 4)[stage])
+            )
+            assert (row.figures["initial"], row.figures["lost"]) == (initial[-1], initial[0] - initial[-1])
+    rows, summary = score.stages, score.summary
+    assert ContinualScore.from_dict(score.to_dict()).summary.keys() == summary.keys()
+    assert summary["CAA"] == pytest.approx(np.mean([row.all for row in rows]))
+    assert summary["M_d"] == pytest.approx(np.mean([row.new for row in rows]))
+    assert summary["M_f"] == initial[0] - min(initial[1:])
+    assert summary["M_f_last"] == initial[0] - initial[-1]
+    assert summary["M_f_goal"] == pytest.approx(initial[0] - rows[-1].old)

@@ -110,6 +110,14 @@ PROTOCOLS = {
         "the method's native prediction: of its classifier or mixture, else of a calibrated mixture over its features",
         reference="none, or labels and earlier stages as far as the model keeps them",
     ),
+    "c-gcd": ProtocolTerms(
+        f"C-GCD, the setting of Happy: native predictions on {_SEEN}; Old are all categories of earlier stages",
+        images=_SEEN,
+        reference="none",
+        count="given: the categories seen so far",
+        counted="classes",
+        options=("test_split",),
+    ),
     "calibrated": ProtocolTerms(
         "a calibrated mixture over the same features: known categories from labels, new ones from streams",
         reference="labelled images, and the new categories of earlier stages",

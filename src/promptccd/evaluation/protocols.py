@@ -17,6 +17,7 @@ from promptccd.data.randomness import seed_of
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.accuracy import clustering_accuracy, separate_clustering_accuracy
+from promptccd.evaluation.cgcd import cgcd_score
 from promptccd.evaluation.continual import (
     ContinualAccuracy,
     ContinualScore,
@@ -275,13 +276,27 @@ def _native(task: Task) -> ContinualScore:
     """A method's native predictions."""
     rows = []
     for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
-        predicted = task.predicted(stage, task.trained.images[stage])
-        if predicted is None:
-            raise ConfigurationError(
-                f"Protocol native needs a native prediction, and {task.method} has none at stage {stage}: choose cacc."
-            )
+        predicted = _required(task, stage, task.trained.images[stage])
         rows.append(StageScore.of(stage, true_ids, predicted, task.num_known))
     return ContinualScore("native", rows)
+
+
+def _required(task: Task, stage: int, images: StageImages) -> np.ndarray:
+    """Native predictions ``(N,)``; a `ConfigurationError` without any."""
+    if (predicted := task.predicted(stage, images)) is None:
+        raise ConfigurationError(
+            f"This protocol needs a native prediction, and {task.method} has none at stage {stage}: choose cacc."
+        )
+    return predicted
+
+
+def _cgcd(task: Task) -> ContinualScore:
+    """Native predictions on test images of all categories so far, from stage 0 on."""
+    (test,), (labels,) = task.test_images().images, task.test_images().labels
+    counts = [task.num_known, *task.categories_so_far]
+    seen = [labels < count for count in counts]
+    predicted = [_required(task, stage, test)[mask] for stage, mask in enumerate(seen)]
+    return cgcd_score([labels[mask] for mask in seen], predicted, counts)
 
 
 def _calibrated(task: Task) -> ContinualScore:
@@ -315,6 +330,7 @@ SCORERS: Mapping[str, Callable[[Task], ContinualScore]] = {
     "pa-cgcd-test": _steps_on_test,
     "metagcd": _sessions,
     "native": _native,
+    "c-gcd": _cgcd,
     "calibrated": _calibrated,
     "part-routing": _part_routing,
 }
