@@ -120,7 +120,9 @@ def test_protocols_of_algorithm_1_differ_in_images_reference_and_counts() -> Non
     assert SCORERS.keys() == PROTOCOLS.keys()
 
 
-@pytest.mark.parametrize("name", sorted(SCORERS.keys() - {"metagcd", "native", "calibrated", "part-routing"}))
+@pytest.mark.parametrize(
+    "name", sorted(SCORERS.keys() - {"metagcd", "native", "c-gcd", "calibrated", "part-routing"})
+)
 def test_native_predictions_are_scored_on_the_images_of_a_protocol(name: str) -> None:
     """Those of a model, and for features of a baseline those of a calibrated mixture."""
     for task, predicted in ((TASK, answers), (replace(TASK, native=None), mixture_of)):
