@@ -340,7 +340,7 @@ class MixtureObjective(ContrastiveObjective):
             prior=self.arguments.count_prior,
             scale=self.model.config.count_scale,
         )
-        logger.info("stage %d, epoch %d: %s components", index, epoch, estimate)
+        logger.debug("stage %d, epoch %d: %s components", index, epoch, estimate)
         return int(same_on_all(estimate.count))
 
 
