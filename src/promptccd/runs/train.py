@@ -40,6 +40,7 @@ from promptccd.runs.stage import (
     count_range,
     earlier_images,
     exemplars_after,
+    learn_prediction,
     load_stage,
     memory_before,
     observe_stage,
@@ -409,6 +410,12 @@ class _Training:
         registry, found = observe_stage(self.earlier, found, images.sample_ids, names)
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
+        count, seed = (
+            len(found.prototype_ids) if self.count is None else self.count.count,
+            self.arguments.seed,
+        )
+        labels = found.category_ids if isinstance(stage, LabelledStage) else None
+        learn_prediction(model, features[-1], labels, count, seed)
         if stage.index:
             own = features[-1]
             if model.native_prompted is not None:
@@ -419,7 +426,7 @@ class _Training:
         places = {category: row for row, category in enumerate(model.config.category_ids)}
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
         labelled = torch.arange(len(rows)) < len(assigned[0])
-        everything, seed = torch.cat(features), self.arguments.seed
+        everything = torch.cat(features)
         model.set_spread(measure_spread(everything, rows, model.prototypes, seed=seed, labelled=labelled))
         self.state.draw_groups = group_picture(
             images, features[-1], found, model.config.names_by_id, num_known
@@ -461,7 +468,9 @@ class _Training:
         run, images, model, exemplars = self.run, self.images[-1], self.model, None
         examples, index = example_pictures(self.recipe, model, images, features), images.stage.index
         if self.arguments.exemplars_per_class:
-            exemplars = exemplars_after(run, self.earlier, images, features, assignments, self.arguments)
+            exemplars = exemplars_after(
+                run, self.earlier, images, features, assignments, self.arguments, with_classes=model.predicts
+            )
         card = stage_card(
             run,
             model.config,
