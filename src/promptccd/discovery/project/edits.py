@@ -1,0 +1,383 @@
+"""What people correct about categories: each edit is a function of statements with its checks, and is written once."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, ParamSpec
+from unicodedata import normalize
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from promptccd.discovery.project.categories import CategoryState, check_name, free_name
+from promptccd.discovery.project.observe import unit, weighted_mean
+from promptccd.discovery.project.rows import Rows
+from promptccd.discovery.project.store import stored_key
+from promptccd.disk import plain_json
+from promptccd.errors import RegistryError
+
+ASIDE = "set aside"  # name of the category of single images
+_NOBODY: Mapping[str, int] = {}
+Arguments = ParamSpec("Arguments")
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """An edit that can be made.
+
+    Attributes:
+        kind: its name in the log.
+        values: its arguments by name.
+        function: makes it in a transaction, or raises a `RegistryError` that says why it is not possible.
+    """
+
+    kind: str
+    values: Mapping[str, Any]
+    function: Callable[..., None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without vectors: the registry's prototypes are those."""
+        values = {name: _plain(value) for name, value in self.values.items() if "prototype" not in name}
+        return {"kind": self.kind, **values}
+
+
+class EditKind(Generic[Arguments]):
+    """A kind of edits; called with the arguments of its function, it gives an `Edit`.
+
+    Attributes:
+        kind: its name in the log.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Rows, Arguments], None]):
+        self.kind = re.sub(r"(?<=[a-zA-Z])(?=[A-Z])", "_", function.__name__).lower()
+        self._function, self._signature = function, inspect.signature(function)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Edit:
+        """An edit of this kind."""
+        bound = self._signature.bind(None, *arguments, **named)
+        bound.apply_defaults()
+        _, *names = self._signature.parameters
+        return Edit(self.kind, {name: bound.arguments[name] for name in names}, self._function)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | np.ndarray):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@EditKind
+def Rename(rows: Rows, category: int, name: str) -> None:
+    """Give a category a name, see `check_name`.
+
+    No two categories share one, nor differ only in whether an accent is a character of its own.
+    """
+    _rename(rows, category, name)
+
+
+def _rename(rows: Rows, category: int, name: str | None) -> None:
+    if name is None:
+        return
+    name, renamed = check_name(name), rows.category(category)
+    for other, called in rows.names().items():
+        if other != renamed.id and normalize("NFC", called) == normalize("NFC", name):
+            raise RegistryError(
+                f"Category {other} is called {name!r} already: choose another name, or merge the two."
+            )
+    rows.change(renamed.id, name=name)
+
+
+@EditKind
+def Merge(rows: Rows, categories: Sequence[int], name: str | None = None) -> None:
+    """Join two categories or more.
+
+    The one with the least id survives, so a known one does. The others are retired and remember the survivor, whose
+    prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, a name that a person
+    gave wins over a default one. An image that was taken out of one of them stays out of the survivor, except images
+    that are in a merged category now: the merge overrides the earlier ban.
+    """
+    merged = [rows.category(each) for each in sorted(set(categories))]
+    if len(merged) < 2:
+        raise RegistryError(f"Expected at least two categories to merge, got {list(categories)}.")
+    if len({each.aside for each in merged}) > 1:
+        raise RegistryError(
+            f"Of the categories {[each.id for each in merged]} only some are set aside: set the others aside too, "
+            "or take those back."
+        )
+    (survivor, *others), run = merged, rows.store.run
+    ids, gone = (", ".join(str(each.id) for each in some) for some in (merged, others))
+    run(  # answers "different" between the categories; those inside one of them stay
+        "delete from link where not same and (select count(distinct category) from image where id in (a, b) and "
+        f"category in ({ids})) = 2"
+    )
+    rows.choose_members([each.id for each in others])
+    rows.place(survivor.id, pin=None)
+    run(
+        f"insert or ignore into forbidden select image, ? from forbidden where category in ({gone})",
+        survivor.id,
+    )
+    run(f"delete from forbidden where category in ({gone})")
+    run(
+        "delete from forbidden where category = ?1 and image in (select id from image where category = ?1)",
+        survivor.id,
+    )
+    matrix, sizes = rows.prototypes_of(merged).matrix, np.array([each.size for each in merged])
+    for each in others:
+        rows.change(each.id, state=CategoryState.RETIRED, merged_into=survivor.id, dormant=False)
+    has_name = survivor.known or survivor.named
+    rows.change(
+        survivor.id,
+        name=survivor.name if has_name else next((each.name for each in others if each.named), survivor.name),
+        vector=rows.append_prototype(weighted_mean(matrix, sizes)),
+        earlier=plain_json([*survivor.earlier_rows, survivor.prototype_row]).decode(),
+    )
+    _rename(rows, survivor.id, name)
+    run("insert or ignore into chosen select image from forbidden where category = ?", survivor.id)
+    rows.drop_contradicted_answers()
+
+
+@EditKind
+def Split(
+    rows: Rows,
+    category: int,
+    images: Sequence[str],
+    part_prototype: ArrayLike,
+    rest_prototype: ArrayLike,
+    name: str | None = None,
+) -> None:
+    """Make some of a category's images a category of their own, with a new id; they are pinned to it.
+
+    At least one image stays. The prototypes are the means ``(D,)`` of the unit features of both parts; without a name,
+    the part gets the default one.
+    """
+    whole, keys = rows.category(category), rows.choose(images)
+    homes = rows.members.read(keys)
+    if strangers := [key for key in keys if homes.get(key) != whole.id]:
+        raise RegistryError(
+            f"{len(strangers)} of the {len(keys)} images are not in category {whole.id}, the first is "
+            f"{strangers[0]!r}: select images of that category only."
+        )
+    if len(keys) == whole.size:
+        raise RegistryError(
+            f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
+        )
+    _gather(rows, part_prototype, {whole.id: rest_prototype}, name)
+
+
+@EditKind
+def Gather(
+    rows: Rows,
+    images: Sequence[str],
+    prototype: ArrayLike,
+    prototypes: Mapping[int, ArrayLike] | None = None,
+    name: str | None = None,
+) -> None:
+    """Make images of any categories a category of their own, with a new id; they are pinned to it.
+
+    `prototype` is the mean ``(D,)`` of their unit features, and `prototypes` are new means of categories that lost
+    some of them, by id; the others keep theirs.
+    """
+    rows.choose(images)
+    _gather(rows, prototype, prototypes, name, rows.next_review())
+
+
+def _gather(
+    rows: Rows,
+    prototype: ArrayLike,
+    prototypes: Mapping[int, ArrayLike] | None,
+    name: str | None,
+    review: int | None = None,
+) -> None:
+    """Make the chosen images a category."""
+    identity = rows.new_category(born=rows.chosen_born())
+    rows.set_prototypes({identity: prototype})
+    rows.set_prototypes(prototypes)
+    _rename(rows, identity, name)
+    rows.place(identity, pin=True, review=review)
+    rows.drop_contradicted_answers()
+
+
+@EditKind
+def NotACategory(
+    rows: Rows, category: int, assignment: Mapping[str, int] = _NOBODY, rest_to_nearest: bool = False
+) -> None:
+    """Retire a discovered category that is none; later groupings do not bring it back.
+
+    Its images go to the categories of `assignment`, by key, and are not pinned, because nobody reviewed each. With
+    `rest_to_nearest` the others go to the category with the nearest prototype, as do those that a person took out of
+    the category they are given; otherwise they become unassigned.
+    """
+    found = rows.category(category)
+    if found.known:
+        raise RegistryError(
+            f"Category {found.id} was labelled at stage 0, it is one: rename it, merge it or move its images."
+        )
+    members = rows.members_of(found.id)
+    if assignment:
+        rows.choose(assignment)
+    if strangers := sorted(assignment.keys() - set(members)):
+        raise RegistryError(f"Image {strangers[0]!r} is not in category {found.id}: leave it out.")
+    given = {each: rows.category(each).id for each in set(assignment.values())}
+    if found.id in given.values():
+        raise RegistryError(f"Category {found.id} is being retired: give its images another one.")
+    nearest, banned = _nearest_first(rows, found.id) if rest_to_nearest else [], rows.forbidden
+    rows.choose_members([found.id])
+    rows.drop_looks()  # nobody has reviewed them where they will be
+    rows.store.run("insert or ignore into forbidden select image, ? from chosen", found.id)
+    targets = dict[int | None, list[str]]()
+    for key in members:
+        wanted = [*([given[assignment[key]]] if key in assignment else []), *nearest]
+        target = next((each for each in wanted if each not in banned.get(key, ())), None)
+        targets.setdefault(target, []).append(key)
+    for target, images in targets.items():
+        rows.choose(images)
+        rows.place(target)
+    rows.change(found.id, state=CategoryState.RETIRED, dormant=False)
+
+
+def _nearest_first(rows: Rows, category: int) -> list[int]:
+    """Ids of the other active categories, by the cosine of their prototype and this one's."""
+    others = [each for each in rows.active if each.id != category]
+    own, *rest = unit(rows.prototypes_of([rows.category(category), *others]).matrix)
+    cosines = {each.id: float(vector @ own) for each, vector in zip(others, rest, strict=True)}
+    return sorted(cosines, key=lambda each: -cosines[each])
+
+
+@EditKind
+def Move(
+    rows: Rows,
+    images: Sequence[str],
+    to: int | None,
+    prototypes: Mapping[int, ArrayLike] | None = None,
+) -> None:
+    """Put images into a category, to which they are pinned, or with `None` out of theirs, which they are kept out of.
+
+    `prototypes` are new means ``(D,)`` of categories whose images changed, by id; the others keep theirs.
+    """
+    _move(rows, images, to)
+    rows.set_prototypes(prototypes)
+    rows.drop_contradicted_answers()
+
+
+def _move(rows: Rows, keys: Sequence[str], to: int | None) -> None:
+    rows.choose(keys)
+    target = None if to is None else rows.category(to).id
+    if target is None:
+        rows.store.run(
+            "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
+        )
+    rows.place(target, pin=target is not None, review=rows.next_review())
+
+
+@EditKind
+def Sort(
+    rows: Rows,
+    images: Sequence[str],
+    to: Sequence[int | None],
+    prototypes: Mapping[int, ArrayLike] | None = None,
+) -> None:
+    """Put each image into the category at its place in `to`, as `Move` does, all in one step."""
+    if not len(rows.choose(images)) == len(images) == len(to):
+        raise RegistryError(f"Expected a category for each of {len(images)} images, each once.")
+    for target in dict.fromkeys(to):
+        _move(rows, [key for key, each in zip(images, to, strict=True) if each == target], target)
+        rows.drop_contradicted_answers()
+    rows.set_prototypes(prototypes)
+
+
+@EditKind
+def SetAside(rows: Rows, category: int) -> None:
+    """Take a discovered category out of the result, since it is nothing to find; its images are pinned to it.
+
+    Later images that are like it come to it by themselves.
+    """
+    found = rows.category(category)
+    if found.known or found.aside:
+        why = "was labelled at stage 0: set its images aside" if found.known else "is set aside already"
+        raise RegistryError(f"Category {found.id} {why}.")
+    rows.change(found.id, state=CategoryState.ASIDE, dormant=False)
+    rows.choose_members([found.id])
+    rows.place(found.id, pin=True)
+    rows.drop_contradicted_answers()
+
+
+@EditKind
+def SetImagesAside(
+    rows: Rows,
+    images: Sequence[str],
+    prototype: ArrayLike | None = None,
+    prototypes: Mapping[int, ArrayLike] | None = None,
+) -> None:
+    """Take images out of the result, whatever category they are in.
+
+    They go to one category, called "set aside", that contains all such images. These need not be alike, so its
+    prototype is that of the first one alone, `prototype` ``(D,)``, and hardly anything else comes to it by itself.
+    `prototypes` are new means of categories that lost some of the images, by id.
+    """
+    keys, aside = rows.choose(images), {each.id: each.name for each in rows.aside}
+    place = next((each for each, name in aside.items() if name == ASIDE), None)
+    if place is None:
+        if prototype is None:
+            raise RegistryError("None of these images has features here: discover them again first.")
+        place = rows.new_category(born=rows.chosen_born())
+        rows.set_prototypes({place: prototype})
+        name = free_name(ASIDE, rows.names().values())
+        rows.change(place, name=name, state=CategoryState.ASIDE)
+    rows.set_prototypes(prototypes)
+    homes = rows.members.read(keys)
+    _pin_each(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
+
+
+@EditKind
+def TakeBack(rows: Rows, category: int) -> None:
+    """Let a category that was set aside be one again; what is pinned to it stays so."""
+    found = rows.category(category)
+    if not found.aside:
+        raise RegistryError(f"Category {found.id} is not set aside, so there is nothing to take back.")
+    rows.change(found.id, state=CategoryState.DISCOVERED, dormant=found.size == 0)
+
+
+@EditKind
+def Answer(rows: Rows, first: str, second: str, same: bool | None) -> None:
+    """Answer whether two images are of one category, for the next grouping; `None` removes an earlier answer."""
+    if len(rows.choose([first, second])) != 2:
+        raise RegistryError(f"Expected two images, got {first!r} twice.")
+    (smaller, greater) = (
+        rows.store.one("select id from image where key = ?", stored_key(key))
+        for key in sorted((first, second))
+    )
+    rows.store.run("delete from link where a = ? and b = ?", smaller, greater)
+    if same is not None:
+        rows.store.run("insert into link values(?, ?, ?)", smaller, greater, bool(same))
+    rows.constraints(only_linked=True)
+
+
+@EditKind
+def Confirm(rows: Rows, images: Sequence[str]) -> None:
+    """Pin images where they are: a person reviewed each."""
+    keys = rows.choose(images)
+    homes = rows.members.read(keys)
+    if homeless := [key for key in keys if key not in homes]:
+        raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
+    _pin_each(rows, homes)
+
+
+def _pin_each(rows: Rows, homes: Mapping[str, int]) -> None:
+    """Put each image into its category, all of which a person reviewed at once."""
+    review = rows.next_review()
+    for home in dict.fromkeys(homes.values()):
+        rows.choose([key for key, each in homes.items() if each == home])
+        rows.place(home, pin=True, review=review)
+    rows.choose(homes)
+    rows.drop_contradicted_answers()
+
+
+@EditKind
+def Forget(rows: Rows, images: Sequence[str]) -> None:
+    """Delete images that are there no more, with all that was said of them; prototypes stay."""
+    rows.choose(images)
+    rows.delete_images()

@@ -1,0 +1,416 @@
+"""Bring a grouping of a stage into a registry: ids, names and edits stay, and new categories get ids.
+
+First every cluster is matched to the registered category that it is, if any. Three kinds of evidence count, in this
+order: the grouping says it (clusters grown around a category's images or prototype), the cluster holds images of the
+category (a stage that is grouped again), or both have much the same prototype (new images of a category discovered
+before). Images that a person has pinned say little about a cluster: they stay in their category whatever was found.
+"""
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from promptccd.discovery.project.categories import LONGEST_KEY
+from promptccd.discovery.project.rows import Rows, Snapshot
+from promptccd.discovery.project.store import stored_key
+from promptccd.errors import RegistryError
+
+NO_CATEGORY = -1  # in place of a cluster or a category, of an image that is in none
+NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
+MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
+_SAME_PROTOTYPE = 1e-6  # rounding of a mean, not another mean
+
+
+@dataclass(frozen=True, eq=False)
+class StageGroups:
+    """What a grouping of a stage's images found.
+
+    Attributes:
+        keys: the images, each once, ``N`` of them. They may include images of earlier stages.
+        clusters: row of every image's cluster, ``(N,)`` integers in ``0..K-1``, -1 for an image that waits without one.
+        prototypes: mean of every cluster's unit features, ``(K, D)``. A cluster may be without images.
+        ids: category of every cluster, ``K`` long, `None` where it is not settled; by default it never is.
+        confidences: how sure each assignment is, ``(N,)`` in 0..1; without them nothing is reported as unsure.
+        features: unit features ``(N, D)``. With them, a category that edits made different from its cluster gets
+            the mean of its own images as a prototype; without them it keeps its prototype.
+    """
+
+    keys: Sequence[str]
+    clusters: np.ndarray
+    prototypes: np.ndarray
+    ids: Sequence[int | None] | None = None
+    confidences: np.ndarray | None = None
+    features: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        keys: Sequence[str],
+        category_ids: np.ndarray,
+        ids: Sequence[int],
+        prototypes: np.ndarray,
+        *,
+        settled: Container[int],
+        confidences: np.ndarray | None = None,
+        features: np.ndarray | None = None,
+    ) -> "StageGroups":
+        """Groups that bear ids, of which only those in `settled` are categories of the registry already.
+
+        Args:
+            keys: the images.
+            category_ids: id of every image's group, ``(N,)``, -1 for an image that waits.
+            ids: of all groups, ``K`` long.
+            prototypes: of these, ``(K, D)``.
+            settled: ids that stay; groups with another id are matched, or get an id of the registry.
+            confidences: see the class.
+            features: see the class.
+        """
+        row_of = {NO_CATEGORY: NO_CATEGORY} | {identity: row for row, identity in enumerate(ids)}
+        clusters = np.array([row_of[each] for each in category_ids.tolist()], dtype=np.int64)
+        kept = [identity if identity in settled else None for identity in ids]
+        return cls(keys, clusters, prototypes, kept, confidences, features)
+
+    @property
+    def settled(self) -> Sequence[int | None]:
+        """`ids`, as long as there are clusters."""
+        return [None] * len(self.prototypes) if self.ids is None else self.ids
+
+    def placed(self) -> tuple["StageGroups", list[str]]:
+        """The images in clusters, and the keys of those that wait."""
+        inside = self.clusters != NO_CATEGORY
+        if inside.all():  # of millions of images the copies below take gigabytes
+            return self, []
+        rows = np.flatnonzero(inside).tolist()
+        placed = replace(
+            self,
+            keys=[self.keys[row] for row in rows],
+            clusters=self.clusters[inside],
+            confidences=None if self.confidences is None else self.confidences[inside],
+            features=None if self.features is None else self.features[inside],
+        )
+        return placed, [self.keys[row] for row in np.flatnonzero(~inside).tolist()]
+
+    def checked(self) -> "StageGroups":
+        """The grouping with clusters as 64-bit integers.
+
+        Raises:
+            RegistryError: lengths differ, a key or a settled id occurs twice, or a value is out of range.
+        """
+        for name in ("clusters", "confidences", "features"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.keys):
+                raise RegistryError(f"Expected {len(self.keys)} {name}, one per image, got {len(values)}.")
+        for key in self.keys:
+            if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
+                raise RegistryError(f"Expected keys of 1 to {LONGEST_KEY} characters, got {str(key)[:60]!r}.")
+        if (repeated := _repeated(self.keys)) is not None:
+            raise RegistryError(f"Image {repeated!r} was grouped twice: leave duplicates out.")
+        if (repeated := _repeated(each for each in self.settled if each is not None)) is not None:
+            raise RegistryError(f"Two clusters are said to be category {repeated}: join them first.")
+        self._check_values()
+        return replace(self, clusters=np.asarray(self.clusters).astype(np.int64))
+
+    def _check_values(self) -> None:
+        count, clusters = len(self.prototypes), np.asarray(self.clusters)
+        if len(self.settled) != count:
+            raise RegistryError(f"Expected {count} ids, one per cluster, got {len(self.settled)}.")
+        if len(clusters) and clusters.dtype.kind not in "iu":
+            raise RegistryError(f"Expected clusters to be integers, got {clusters.dtype}.")
+        if len(clusters) and not NO_CATEGORY <= clusters.min() <= clusters.max() < count:
+            raise RegistryError(
+                f"Expected clusters of 0 to {count - 1}, or -1, got {clusters.min()} to {clusters.max()}."
+            )
+        if self.prototypes.ndim != 2 or not np.isfinite(self.prototypes).all():
+            raise RegistryError(f"Expected finite prototypes (K, D), got shape {self.prototypes.shape}.")
+        if self.confidences is not None and not ((self.confidences >= 0) & (self.confidences <= 1)).all():
+            raise RegistryError("Expected confidences of 0 to 1, got one outside or NaN.")
+
+
+def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot) -> tuple[int | None, ...]:
+    """Bring a grouping into the rows of a registry; returns `StageChange.cluster_ids`.
+
+    Args:
+        rows: of the registry, within a transaction.
+        stage: stage of the images that were never seen before.
+        groups: the grouping.
+        before: what the registry knows.
+
+    Raises:
+        RegistryError: the grouping is malformed, or does not fit the registry.
+    """
+    groups, waiting = groups.checked().placed()
+    homes = {key: before.pinned.get(key) for key in waiting}
+    gone = {key for key, home in homes.items() if home is None}
+    members = (
+        {key: home for key, home in before.members.items() if key not in gone} if gone else before.members
+    )
+    grouping = _Grouping(rows, groups, replace(before, members=members))
+    matched, targets = grouping.match(), grouping.targets()
+    sizes = Counter(target for target in targets.values() if target >= grouping.first_new)
+    numbers = {  # ids of clusters that have none and got images, largest first
+        target: rows.new_category(stage) for target in sorted(sizes, key=lambda each: (-sizes[each], each))
+    }
+    placed = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys])
+    homes |= {
+        key: None if home == NO_CATEGORY else home
+        for key, home in zip(groups.keys, placed.tolist(), strict=True)
+    }
+    sure = [] if groups.confidences is None else groups.confidences.tolist()
+    _write_images(
+        rows,
+        stage,
+        before,
+        homes,
+        {key: round(each, 6) for key, each in zip(groups.keys, sure, strict=False)},
+    )
+    ids = [
+        numbers.get(grouping.first_new + cluster) if each == NEW else None if each == REJECTED else each
+        for cluster, each in enumerate(matched.tolist())
+    ]
+    grouping.update_prototypes(ids, placed)
+    return tuple(ids)
+
+
+def _write_images(
+    rows: Rows, stage: int, before: Snapshot, homes: Mapping[str, int | None], sure: Mapping[str, float]
+) -> None:
+    """Put images into categories, or into none, with a confidence where there is one; new ones come with a stage.
+
+    Random draws, and reviews of images that moved, say nothing of places that no person changed.
+    """
+    moved = {key for key, home in homes.items() if before.members.get(key) != home}
+    reviewed = rows.looks.read().keys() & homes.keys() if moved else set()
+    rows.store.run_each(
+        "insert into image(key, stage, category, confidence, pinned, unseen, quarter) values(?, ?, ?, ?, 0, 0, 0)",
+        [
+            (stored_key(key), stage, homes[key], sure.get(key))
+            for key in sorted(homes.keys() - before.images.keys())
+        ],
+    )
+    rows.store.run_each(
+        "update image set category = ?, confidence = coalesce(?, confidence) where key = ?",
+        [
+            (home, sure.get(key), stored_key(key))
+            for key, home in homes.items()
+            if key in before.images
+            and (key in moved or sure.get(key) not in (None, before.confidences.get(key)))
+        ],
+    )
+    rows.count_images()
+    if reviewed & moved:
+        rows.choose(reviewed & moved)
+        rows.drop_looks()
+    rows.store.run_each(
+        "update image set unseen = 0 where key = ?", [(stored_key(key),) for key in sorted(reviewed - moved)]
+    )
+
+
+class _Grouping:
+    """A grouping next to what a registry knows.
+
+    Evidence is how many images of each cluster speak for each category. Its columns are the categories that are not
+    retired, and those that a person rejected: images that were taken out of these speak for them.
+
+    Attributes:
+        first_new: the target of cluster k that is no category yet is `first_new` + k. Other targets are ids.
+        matched: category of every cluster ``(K,)``, or `NEW`, or `REJECTED`.
+
+    Raises:
+        RegistryError: it is of other features, or names a category that there never was.
+    """
+
+    def __init__(self, rows: Rows, groups: StageGroups, before: Snapshot):
+        self._rows, self._groups, self._before = rows, groups, before
+        self._constraints, self._prototypes = rows.constraints(), rows.prototypes
+        width = groups.prototypes.shape[1]
+        if len(self._prototypes) and self._prototypes.shape[1] != width:
+            raise RegistryError(
+                f"Expected prototypes of {self._prototypes.shape[1]} values as the registry has, got {width}: these "
+                "are features of another backbone."
+            )
+        self.first_new = rows.next_id
+        self.matched = np.array([self._settled(*each) for each in enumerate(groups.settled)], dtype=np.int64)
+        self._count_evidence()
+
+    def _settled(self, cluster: int, identity: int | None) -> int:
+        if identity is None:
+            return NEW
+        if identity not in self._before.categories:
+            raise RegistryError(
+                f"Cluster {cluster} is said to be category {identity}, which was never registered. Leave it open "
+                "and it gets an id."
+            )
+        return self._now(identity)
+
+    def _now(self, identity: int) -> int:
+        """The category that holds what this one held, or `REJECTED`."""
+        found = self._before.resolve(identity)
+        return REJECTED if found is None else found
+
+    def _count_evidence(self) -> None:
+        before, forbidden = self._before, self._constraints.forbidden
+        rejected = {each.id for each in before.categories.values() if each.rejected}
+        self._columns = [*(each.id for each in before.not_retired()), *sorted(rejected)]
+        position = {identity: column for column, identity in enumerate(self._columns)}
+        self._free = np.zeros((len(self.matched), len(self._columns)))  # (K, C) images that nobody pinned
+        self._pinned = np.zeros_like(self._free)
+        self._unpinned = np.zeros(len(self.matched))
+        for key, cluster in zip(self._groups.keys, self._groups.clusters.tolist(), strict=True):
+            if key in before.pinned:
+                self._pinned[cluster, position[before.pinned[key]]] += 1
+                continue
+            self._unpinned[cluster] += 1
+            if key in before.members:
+                self._free[cluster, position[before.members[key]]] += 1
+            for identity in rejected.intersection(forbidden.get(key, ())):
+                self._free[cluster, position[identity]] += 1
+        self._totals = np.array(
+            [before.categories[each].size for each in self._columns]
+        )  # images that could speak
+        for identities in forbidden.values():
+            for identity in rejected.intersection(identities):
+                self._totals[position[identity]] += 1
+
+    def match(self) -> np.ndarray:
+        """Match the clusters that the grouping does not name; returns `matched`."""
+        self._match_shared_images()
+        self._join_merged()
+        self._match_prototypes()
+        return self.matched
+
+    def _match_shared_images(self) -> None:
+        """One category per cluster, so that as many images as possible stay where they are.
+
+        A pair must share half of the cluster's images or half of the category's. Pinned images break ties only.
+        """
+        from scipy.optimize import linear_sum_assignment  # here, because names are read and given without it
+
+        clusters, taken = np.flatnonzero(self.matched == NEW), set(self.matched.tolist())
+        columns = np.flatnonzero([identity not in taken for identity in self._columns])
+        part, sizes = (
+            np.ix_(clusters, columns),
+            np.bincount(self._groups.clusters, minlength=len(self.matched)),
+        )
+        shared = 2 * (self._free[part] + self._pinned[part])
+        enough = (shared >= sizes[clusters, None]) | (shared >= self._totals[None, columns])
+        weight = np.where(enough, self._free[part] + self._pinned[part] / (1 + self._pinned.sum()), 0)
+        for row, column in zip(*linear_sum_assignment(weight, maximize=True), strict=True):
+            if weight[row, column] > 0:
+                self.matched[clusters[row]] = self._now(self._columns[columns[column]])
+
+    def _join_merged(self) -> None:
+        """A cluster most of whose images are in a merged category is a part of it that must not come apart."""
+        categories = self._before.categories.values()
+        survivors = {self._now(each.id) for each in categories if each.merged_into is not None}
+        for cluster in np.flatnonzero(self.matched == NEW):
+            if self._free[cluster].any():
+                column = int(self._free[cluster].argmax())
+                is_most = 2 * self._free[cluster, column] >= self._unpinned[cluster]
+                if is_most and self._columns[column] in survivors:
+                    self.matched[cluster] = self._columns[column]
+
+    def _match_prototypes(self) -> None:
+        """Clusters and categories that are each other's nearest, among all of them, and near enough.
+
+        Retired categories take part: what is nearest to one that was merged belongs to the survivor, and what is
+        nearest to one that was rejected is rejected again.
+        """
+        categories, taken = self._before.categories, set(self.matched.tolist())
+        candidates = [(identity, row) for identity in sorted(categories) for row in categories[identity].rows]
+        if not candidates:
+            return
+        similarity = unit(self._groups.prototypes) @ unit(self._prototypes[[row for _, row in candidates]]).T
+        for cluster in np.flatnonzero((self.matched == NEW) & (self._unpinned > 0)):
+            nearest = int(similarity[cluster].argmax())
+            identity, row = candidates[nearest]
+            is_mutual = int(similarity[:, nearest].argmax()) == cluster
+            is_taken = identity in taken and row == categories[identity].prototype_row
+            if is_mutual and similarity[cluster, nearest] >= MIN_SIMILARITY and not is_taken:
+                self.matched[cluster] = self._now(identity)
+
+    def targets(self) -> dict[str, int]:
+        """The target of every image that is grouped, once clusters are matched."""
+        before, forbidden, targets = self._before, self._constraints.forbidden, dict[str, int]()
+        for key, cluster in zip(self._groups.keys, self._groups.clusters.tolist(), strict=True):
+            stays, found = before.members.get(key, NO_CATEGORY), int(self.matched[cluster])
+            target = self.first_new + cluster if found == NEW else stays if found == REJECTED else found
+            targets[key] = before.pinned.get(key, stays if target in forbidden.get(key, ()) else target)
+        self._keep_together(targets)
+        self._keep_apart(targets)
+        return targets
+
+    def _keep_together(self, targets: dict[str, int]) -> None:
+        """Linked images follow those that are pinned or not being grouped, else the majority."""
+        before, constraints = self._before, self._constraints
+        components: dict[str, list[str]] = {}
+        for key in sorted({key for pair in constraints.must_link for key in pair}):
+            components.setdefault(constraints.component_of(key), []).append(key)
+        for keys in components.values():
+            free = [key for key in keys if key in targets and key not in before.pinned]
+            fixed = [before.members[key] for key in keys if key in before.members and key not in free]
+            votes = fixed or [targets[key] for key in keys if targets.get(key, NO_CATEGORY) != NO_CATEGORY]
+            if not votes:
+                continue
+            winner = min(set(votes), key=lambda each: (-votes.count(each), each))
+            for key in free:
+                if winner not in constraints.forbidden.get(key, ()):
+                    targets[key] = winner
+
+    def _keep_apart(self, targets: dict[str, int]) -> None:
+        """Of two images that came together and must not, one that was elsewhere before goes back there."""
+        before, linked = self._before, {key for pair in self._constraints.must_link for key in pair}
+        for pair in self._constraints.cannot_link:
+            home, other = (targets.get(key, before.members.get(key, NO_CATEGORY)) for key in pair)
+            for key in reversed(pair) if home == other else ():
+                earlier = before.members.get(key, home)
+                if key in targets and key not in before.pinned and key not in linked and earlier != home:
+                    targets[key] = earlier
+                    break
+
+    def update_prototypes(self, ids: Sequence[int | None], homes: np.ndarray) -> None:
+        """A category takes its clusters' mean if its images are theirs, else the mean of its own images if known.
+
+        Args:
+            ids: category of every cluster.
+            homes: category of every image that was grouped.
+        """
+        groups, prototypes = self._groups, self._prototypes
+        by_cluster = np.array([NO_CATEGORY if each is None else each for each in ids])[groups.clusters]
+        sizes = np.bincount(groups.clusters, minlength=len(ids))
+        for identity in sorted({*homes.tolist(), *ids} - {NO_CATEGORY, None}):
+            category, own = self._before.categories.get(identity), homes == identity
+            clusters = [cluster for cluster, each in enumerate(ids) if each == identity]
+            if (
+                category is not None and category.aside
+            ):  # later images like it must not change what it looks like
+                continue
+            is_whole = clusters and (own == (by_cluster == identity)).all()
+            if not is_whole and groups.features is not None and own.any():
+                vector = groups.features[own].mean(axis=0, dtype=np.float64)
+            elif is_whole or category is None:
+                vector = weighted_mean(groups.prototypes[clusters], sizes[clusters])
+            else:
+                continue
+            if (
+                category is None
+                or np.abs(prototypes[category.prototype_row] - vector).max() > _SAME_PROTOTYPE
+            ):
+                self._rows.set_prototypes({identity: vector})
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows of length 1 in float64; a row of zeros stays one."""
+    vectors = vectors.astype(np.float64)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+
+
+def weighted_mean(means: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Mean in float64 of the images of which these are means, from their numbers; of the means where all are 0."""
+    return np.average(means.astype(np.float64), axis=0, weights=sizes if sizes.any() else None)
+
+
+def _repeated(values: Iterable[Any]) -> Any:
+    return next((value for value, count in Counter(values).items() if count > 1), None)

@@ -1,0 +1,331 @@
+"""The registry of categories: every id, name and correction over all stages, with undo and redo."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from promptccd.discovery.project.categories import CategoryState, check_name, mended_name
+from promptccd.discovery.project.changes import GROUPING, LogEntry, StageChange, compare
+from promptccd.discovery.project.edits import Edit
+from promptccd.discovery.project.observe import StageGroups, apply_grouping
+from promptccd.discovery.project.rows import Rows
+from promptccd.discovery.project.store import Store, stored_key
+from promptccd.disk import plain_json
+from promptccd.errors import RegistryError
+
+
+class CategoryRegistry(Rows):
+    """Categories with ids that are never reused, the images in them, and what people said about both.
+
+    Start with nothing and `observe` a stage, or with `from_categories`. Every edit is one log entry and can be
+    undone until the next stage arrives: its features are others, which the state before does not fit. Another
+    grouping of a stage that was observed before is an entry as well, and is undone like an edit.
+
+    Ids only count up: the id of a split that was undone is not given again, except to the same split when it is
+    redone. Within a stage rows of prototypes are only appended; a new stage drops those that no category refers to.
+    """
+
+    @classmethod
+    def open(cls, path: Path) -> "CategoryRegistry":
+        """The registry in a file of a project: what is done to it is on the disk when a method returns.
+
+        Raises:
+            RegistryError: there is none, it is damaged, or a newer version wrote it.
+        """
+        registry = cls(Store.open(path))
+        registry.require_whole(counted=False)  # counting takes long where there are millions of images
+        return registry
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next log entry gets."""
+        return int(self.store.one("select next_number from state"))
+
+    @property
+    def log(self) -> tuple[LogEntry, ...]:
+        """What happened, oldest first, without what was undone."""
+        return self._entries("where not undone order by number")
+
+    @property
+    def redo_stack(self) -> tuple[LogEntry, ...]:
+        """What was undone and can be redone, the next one last."""
+        return self._entries("where undone order by number desc")
+
+    def _entries(self, condition: str) -> tuple[LogEntry, ...]:
+        rows = self.store.all(f"select number, kind, what, stage, time, final from log {condition}")
+        return tuple(
+            LogEntry(number, kind, json.loads(what), stage, time, bool(final))
+            for number, kind, what, stage, time, final in rows
+        )
+
+    @property
+    def newest(self) -> LogEntry | None:
+        """The entry that `undo` takes back; `None` if it can take back none."""
+        found = self._entries("where not undone order by number desc limit 1")
+        return found[0] if found and not found[0].final else None
+
+    @property
+    def next_redo(self) -> LogEntry | None:
+        """The entry that `redo` makes again; `None` if there is none."""
+        return next(iter(self._entries("where undone order by number limit 1")), None)
+
+    @classmethod
+    def from_categories(
+        cls,
+        ids: Sequence[int],
+        names: Sequence[str],
+        num_known: int,
+        prototypes: np.ndarray,
+        *,
+        stage: int = 0,
+        members: Mapping[str, int] | None = None,
+    ) -> "CategoryRegistry":
+        """A registry for a model that has none, or for the labelled stage.
+
+        Args:
+            ids: category ids, each once.
+            names: their names. One that is not allowed or occurs twice is mended, since it must be loadable.
+            num_known: ids below it were labelled at stage 0.
+            prototypes: one row per id, ``(C, D)``.
+            stage: newest stage of the checkpoint.
+            members: category by image key, where it is known; all of them came with `stage`.
+
+        Raises:
+            RegistryError: lengths differ, an id occurs twice, or an image's category is not among the ids.
+        """
+        if not len(ids) == len(names) == len(prototypes) or len(set(ids)) != len(ids):
+            raise RegistryError(
+                f"Expected one name and one prototype for each of {len(ids)} different ids, got {len(names)} names "
+                f"and {len(prototypes)} prototypes for {len(set(ids))} ids."
+            )
+        placed = {key: int(identity) for key, identity in (members or {}).items()}
+        if strangers := [key for key, identity in placed.items() if identity not in set(map(int, ids))]:
+            raise RegistryError(
+                f"Image {strangers[0]!r} is in category {placed[strangers[0]]}, which has no prototype."
+            )
+        registry, taken = cls(), set[str]()
+        run, run_each = registry.store.run, registry.store.run_each
+        with registry.store.transaction():
+            for identity, name, prototype in zip(map(int, ids), names, prototypes, strict=True):
+                taken.add(kept := mended_name(name, identity, taken))
+                state, born = (
+                    (CategoryState.KNOWN, 0) if identity < num_known else (CategoryState.DISCOVERED, stage)
+                )
+                row = registry.append_prototype(prototype)
+                run(
+                    "insert into category values(?, ?, ?, ?, 0, ?, 0, null, '[]')",
+                    identity, kept, state, born, row,
+                )  # fmt: skip
+            run_each(
+                "insert into image(key, stage, category, pinned, unseen, quarter) values(?, ?, ?, 0, 0, 0)",
+                [(stored_key(key), stage, placed[key]) for key in sorted(placed)],
+            )
+            registry.count_images()
+            next_id = max([num_known, *(int(each) + 1 for each in ids)])
+            run("update state set num_known = ?, stage = ?, next_id = ?", num_known, stage, next_id)
+        return registry
+
+    def copy(self) -> "CategoryRegistry":
+        """Another registry in the same state, with the same log, in memory."""
+        return CategoryRegistry(self.store.copy())
+
+    def edit(
+        self, edit: Edit, time: str | None = None, drawn: Mapping[str, tuple[int, int]] | None = None
+    ) -> LogEntry:
+        """Make an edit; what was undone before can no longer be redone.
+
+        Args:
+            edit: one of those in `promptccd.discovery.project.edits`.
+            time: when, in ISO 8601, for the log.
+            drawn: ``left`` and ``quarter``, see `Look`, of an image that nobody chose.
+
+        Raises:
+            RegistryError: it is not possible; nothing changed.
+        """
+        unseen = {key: draw for key, draw in (drawn or {}).items() if key not in self.looks}
+        with self._entry(edit.kind, edit.to_dict(), time):
+            edit.function(self, **edit.values)
+            self.store.run_each(
+                "update image set unseen = ?, quarter = ? where key = ? and reviewed is not null",
+                [(*draw, stored_key(key)) for key, draw in unseen.items()],
+            )
+        found = self.newest
+        assert found is not None
+        return found
+
+    def observe(self, stage: int, groups: StageGroups) -> StageChange:
+        """Take in how a stage's images were grouped: known ids stay, new clusters get new ids, edits hold.
+
+        For a stage that was observed before, images, ids and names stay as they are where the clusters are the same,
+        and the entry can be undone. A new stage cannot be undone.
+
+        Args:
+            stage: the stage, counted from 0; one above the registry's `stage` is new.
+            groups: the grouping.
+
+        Returns:
+            What changed; `StageChange.cluster_ids` names the category of every cluster.
+
+        Raises:
+            RegistryError: the grouping is malformed or does not fit; nothing changed.
+        """
+        if stage < 0:
+            raise RegistryError(f"Expected a stage >= 0, got {stage}.")
+        is_new, before = stage > self.stage, self.snapshot()
+        what = {"stage": int(stage), "images": len(groups.keys), "clusters": len(groups.prototypes)}
+        with self.store.transaction():
+            self.store.run("update state set stage = max(stage, ?)", int(stage))
+            with self._entry(GROUPING, what, final=is_new):
+                ids = apply_grouping(self, int(stage), groups, before)
+        return replace(compare(before, self.snapshot(), int(stage)), cluster_ids=ids)
+
+    def replace_prototypes(self, vectors: Mapping[int, np.ndarray]) -> None:
+        """Give categories new prototypes because the model was trained and its features changed.
+
+        As with a new stage, earlier entries can no longer be undone: their prototypes were of the old features.
+
+        Args:
+            vectors: ``(D,)`` by category id; retired categories keep what they had.
+
+        Raises:
+            RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
+        """
+        with self._entry(GROUPING, {"stage": self.stage, "prototypes": len(vectors)}, final=True):
+            self.set_prototypes(vectors)
+
+    def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
+        """What changed since an earlier state, such as that of the last stage's checkpoint; edits count."""
+        return compare(earlier.snapshot(), self.snapshot(), self.stage)
+
+    def undo(self) -> LogEntry:
+        """Take the newest entry back, and return it. The state is the one before it, hash for hash.
+
+        Raises:
+            RegistryError: no entry of this stage is left.
+        """
+        if (entry := self.newest) is None:
+            if not self.log:
+                raise RegistryError("There is nothing to undo: nothing was edited yet.")
+            raise RegistryError(
+                f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are settled: "
+                "rename, merge, split or move what should be different now."
+            )
+        return self._replayed(entry, undo=True)
+
+    def redo(self) -> LogEntry:
+        """Redo the entry that was undone last, with the same ids, and return it.
+
+        Raises:
+            RegistryError: nothing was undone since the last edit.
+        """
+        if (entry := self.next_redo) is None:
+            raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
+        return self._replayed(entry, undo=False)
+
+    def _replayed(self, entry: LogEntry, *, undo: bool) -> LogEntry:
+        with self.store.transaction():
+            self.require_whole(self.store.replay(entry.number, undo=undo), counted=False)
+            self.store.run("update log set undone = ? where number = ?", undo, entry.number)
+            self.store.count_revision(entry.number)
+        return entry
+
+    def state_hash(self) -> str:
+        """SHA-256 of the state, the same wherever and however it was reached.
+
+        It covers categories with the bytes of their prototypes, images, constraints and the stage, but not the log,
+        the redo stack and the counters of ids and entries, which remember what was undone.
+        """
+        found, categories = self.snapshot(), self.categories
+        rows = [row for each in sorted(categories) for row in categories[each].rows]
+        vectors = np.ascontiguousarray(self.prototypes[rows], dtype="<f4")
+        state = {
+            **{name: value for name, value in vars(found).items() if name != "categories"},
+            "num_known": self.num_known,
+            "stage": self.stage,
+            "categories": {str(key): asdict(each) for key, each in categories.items()},
+            "forbidden": self.forbidden,
+            "looks": self.looks.read(),
+            "links": sorted([*pair, answer] for pair, answer in self.links.items()),
+            "prototypes": hashlib.sha256(vectors.tobytes()).hexdigest(),
+        }
+        return hashlib.sha256(plain_json(state)).hexdigest()
+
+    def require_whole(self, ids: Collection[int] | None = None, *, counted: bool = True) -> None:
+        """Refuse categories that contradict themselves, beyond what the tables check.
+
+        Args:
+            ids: of the categories; by default all.
+            counted: whether their images are counted.
+
+        Raises:
+            RegistryError: the message names the category and the contradiction.
+        """
+        store, num_known, next_id = self.store, self.num_known, self.next_id
+        rows = store.one("select count(*) from vector")
+        found = [each for each in self.categories.values() if ids is None or each.id in ids]
+        sizes = Counter[int]()
+        if counted:
+            count = "select category, count(*) from image where category >= 0 group by category"
+            sizes.update(dict(store.all(count)))
+        for each in found:
+            if each.id >= next_id:
+                problem = f"is there, and the next free id is {next_id}"
+            elif not each.retired and each.known != (each.id < num_known):
+                problem = f"is {each.state}, but ids below {num_known} are known and the others are not"
+            elif each.retired and each.size:
+                problem = f"is retired, but has {each.size} images"
+            elif each.merged_into is not None and not (each.retired and each.merged_into < each.id):
+                problem = f"was merged into {each.merged_into}, which leads nowhere"
+            elif outside := [row for row in each.rows if type(row) is not int or not 0 <= row < rows]:
+                problem = f"has prototype row {outside[0]} of {rows}"
+            elif each.name != (each.name.strip() if each.name.isprintable() else check_name(each.name)):
+                problem = "has blanks around its name"
+            elif counted and sizes[each.id] != each.size:
+                problem = f"says that it has {each.size} images, but {sizes[each.id]} are in it"
+            else:
+                continue
+            raise RegistryError(f"Category {each.id} {problem}.")
+
+    @contextmanager
+    def _entry(
+        self, kind: str, what: Mapping[str, Any], time: str | None = None, *, final: bool = False
+    ) -> Iterator[None]:
+        """A change that the log names, whole or not at all.
+
+        Args:
+            kind: of the entry.
+            what: its values.
+            time: see `edit`.
+            final: whether neither the change nor earlier ones can be undone.
+        """
+        store = self.store
+        with store.transaction():
+            number = self.next_number
+            store.record(None if final else number)
+            yield
+            store.record(None)
+            has_changed = store.one("select 1 from change where entry = ? limit 1", number)
+            if kind == GROUPING and not final and not has_changed:
+                return  # the same groups again are nothing to undo
+            store.run(
+                "update state set next_number = next_number + 1, "
+                "forgotten = max(forgotten, (select coalesce(max(revision), 0) from log where undone))"
+            )
+            store.run("delete from change where entry in (select number from log where undone)")
+            store.run("delete from log where undone")
+            store.run(
+                "insert into log values(?, ?, ?, ?, ?, 0, 0, 0)",
+                number, kind, plain_json(what).decode(), self.stage, time,
+            )  # fmt: skip
+            store.count_revision(number, final=final)
+            if final:
+                store.run("update log set final = 1")
+                store.run("delete from change")
+                self.drop_unused_prototypes()

@@ -1,0 +1,518 @@
+"""Categories and images of a store: queries, and the statements that corrections and groupings consist of."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.discovery.project.categories import Category, CategoryState, Look, default_name, free_name
+from promptccd.discovery.project.store import Store, stored_key, text_key
+from promptccd.disk import plain_json
+from promptccd.errors import DataError, RegistryError
+
+# A correction of many, such as a split, pins images that nobody has looked at.
+STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
+_LINKS = "select one.key, two.key, same from link join image one on one.id = a join image two on two.id = b"
+_CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
+
+Value = TypeVar("Value")
+
+
+class ActivePrototypes(NamedTuple):
+    """What a model needs to assign images: ids ``C`` long, their names, and prototypes ``(C, D)`` float32."""
+
+    ids: list[int]
+    names: list[str]
+    matrix: np.ndarray
+
+
+class ByImage(Mapping[str, Value], Generic[Value]):
+    """A value of each image that has one, by key. Reading one is a query; reading all is one query too.
+
+    Args:
+        store: the images.
+        columns: SQL of the values.
+        condition: SQL of whether an image has one.
+        read: makes the value of the columns.
+    """
+
+    def __init__(self, store: Store, columns: str, condition: str, read: Any = lambda value: value):
+        self._store, self._condition, self._read = store, condition, read
+        self._query = f"select key, {columns} from image where {condition}"
+
+    def __getitem__(self, key: str) -> Value:
+        return self.read([key])[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.read())
+
+    def __len__(self) -> int:
+        return int(self._store.one(f"select count(*) from image where {self._condition}"))
+
+    def read(self, keys: Iterable[str] | None = None) -> dict[str, Value]:
+        """The values of some images, or of all, for many uses."""
+        store, query = self._store, self._query
+        rows = store.all(f"{query} order by id") if keys is None else store.of_keys(query, keys)
+        return {text_key(key): self._read(*values) for key, *values in rows}
+
+    def keys(self) -> Any:
+        """See `Mapping.keys`."""
+        return self.read().keys()
+
+    def values(self) -> Any:
+        """See `Mapping.values`."""
+        return self.read().values()
+
+    def items(self) -> Any:
+        """See `Mapping.items`."""
+        return self.read().items()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One reading of categories and images.
+
+    Attributes:
+        categories: by id.
+        images: the stage that every image came with.
+        members: category of every image that has one.
+        confidences: how sure the last grouping was of each image, where it said so.
+        pinned: category of every image that a person has put there.
+    """
+
+    categories: Mapping[int, Category]
+    images: Mapping[str, int]
+    members: Mapping[str, int]
+    confidences: Mapping[str, float]
+    pinned: Mapping[str, int]
+
+    def not_retired(self) -> list[Category]:
+        """Categories that are not retired, by id."""
+        return [each for each in self.categories.values() if not each.retired]
+
+    def resolve(self, identity: int) -> int | None:
+        """The category that holds what this one held: itself, what it was merged into, or none."""
+        return _resolved(self.categories, identity)
+
+
+class Rows:
+    """Categories and images.
+
+    Args:
+        store: their rows; by default none, in memory.
+
+    Attributes:
+        store: the rows.
+        images: the stage that every image came with.
+        members: category of every image that has one.
+        confidences: how sure the last grouping was of each image, in 0..1, where it said so.
+        pinned: category of every image that a person has put there.
+        looks: the review of every image that a person has reviewed.
+        states: stage, category, confidence, and whether it is ``found``, ``pinned`` or ``reviewed``, of every image.
+    """
+
+    def __init__(self, store: Store | None = None):
+        self.store = store = Store.in_memory() if store is None else store
+        self.images: ByImage[int] = ByImage(store, "stage", "true")
+        self.members: ByImage[int] = ByImage(store, "category", "category is not null")
+        self.confidences: ByImage[float] = ByImage(store, "confidence", "confidence is not null")
+        self.pinned: ByImage[int] = ByImage(store, "category", "pinned")
+        self.looks: ByImage[Look] = ByImage(
+            store, "reviewed, was, unseen, quarter", "reviewed is not null", Look
+        )
+        self.states: ByImage[tuple[int, int | None, float | None, str]] = ByImage(
+            store, f"stage, category, confidence, {STATE}", "true", lambda *values: values
+        )
+        self._categories: tuple[Any, dict[int, Category]] = (None, {})
+
+    # Categories
+
+    @property
+    def categories(self) -> Mapping[int, Category]:
+        """Every category there ever was, by id.
+
+        Raises:
+            RegistryError: one is damaged.
+        """
+        token = self.store.token
+        if self._categories[0] != token:
+            self._categories = token, {each.id: each for each in self._categories_where("true")}
+        return MappingProxyType(self._categories[1])
+
+    def _categories_where(self, condition: str, *values: Any) -> list[Category]:
+        rows = self.store.all(f"select {_CATEGORY} from category where {condition} order by id", *values)
+        return [_category(*row) for row in rows]
+
+    @property
+    def num_known(self) -> int:
+        """Ids below it were labelled at stage 0."""
+        return int(self.store.one("select num_known from state"))
+
+    @property
+    def stage(self) -> int:
+        """Newest stage that was observed, -1 before the first."""
+        return int(self.store.one("select stage from state"))
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next new category gets."""
+        return int(self.store.one("select next_id from state"))
+
+    @property
+    def active(self) -> list[Category]:
+        """Categories that are neither retired, set aside nor dormant, by id: known ones first."""
+        return [each for each in self.categories.values() if each.active]
+
+    @property
+    def aside(self) -> list[Category]:
+        """Categories that were set aside, by id."""
+        return [each for each in self.categories.values() if each.aside]
+
+    def category(self, identity: int) -> Category:
+        """A category that is not retired.
+
+        Raises:
+            RegistryError: there is none of that id; for a merged one the message names its survivor.
+        """
+        is_number = isinstance(identity, int | np.integer) and not isinstance(identity, bool)
+        found = self._categories_where("id = ?", int(identity)) if is_number else []
+        if not found:
+            ids = [str(each) for each in self.names()]
+            listed = ", ".join(ids[:20] + ["..."] * (len(ids) > 20)) or "none yet"
+            raise RegistryError(f"There is no category {identity!r}. There are: {listed}.")
+        if found[0].merged_into is not None:
+            raise RegistryError(
+                f"Category {identity} was merged into category {self.resolve(identity)}: use that, or undo the merge."
+            )
+        if found[0].retired:
+            raise RegistryError(f"Category {identity} was said to be no category: undo that, or use another.")
+        return found[0]
+
+    def names(self) -> dict[int, str]:
+        """Names of the categories that are not retired, by id."""
+        return dict(self.store.all("select id, name from category where state <> 'retired' order by id"))
+
+    def resolve(self, identity: int) -> int | None:
+        """The category that holds what `identity` held: itself, what it was merged into, or none.
+
+        Raises:
+            RegistryError: the id was never given.
+        """
+        if identity not in self.categories:
+            raise RegistryError(f"There never was a category {identity!r}: ids go up to {self.next_id - 1}.")
+        return _resolved(self.categories, identity)
+
+    @property
+    def prototypes(self) -> np.ndarray:
+        """All rows of prototypes ``(R, D)`` float32; `Category.prototype_row` points into them."""
+        rows = self.store.all("select value from vector order by id")
+        return (
+            np.stack([np.frombuffer(row, "<f4") for (row,) in rows]) if rows else np.zeros((0, 0), np.float32)
+        )
+
+    def active_prototypes(self) -> ActivePrototypes:
+        """Ids, names and prototypes of the active categories, as ``model.set_categories`` takes them."""
+        return self.prototypes_of(self.active)
+
+    def prototypes_of(self, categories: Sequence[Category]) -> ActivePrototypes:
+        """The same of any categories, in their order."""
+        matrix = self.prototypes[[each.prototype_row for each in categories]]
+        return ActivePrototypes([each.id for each in categories], [each.name for each in categories], matrix)
+
+    # Images
+
+    @property
+    def put_aside(self) -> set[str]:
+        """Keys of images that a person set aside; others are in such a category because they are like its images."""
+        return self._keys("where pinned and category in (select id from category where state = 'aside')")
+
+    def is_aside(self, key: str) -> bool:
+        """Whether an image is in a category that was set aside."""
+        home = self.members.get(key)
+        return home is not None and self.categories[home].aside
+
+    @property
+    def unassigned(self) -> list[str]:
+        """Keys of images without a category, sorted."""
+        return sorted(self._keys("where category is null"))
+
+    def members_of(self, identity: int) -> list[str]:
+        """Keys of a category's images, sorted."""
+        return sorted(self._keys("where category = ?", identity))
+
+    def _keys(self, condition: str, *values: Any) -> set[str]:
+        return {text_key(key) for (key,) in self.store.all(f"select key from image {condition}", *values)}
+
+    def columns(self, keys: Iterable[str] | None = None) -> tuple[list[str], *tuple[np.ndarray, ...]]:
+        """Images, of all or of some, as columns: keys, stages, categories or -1, confidences or 1, pinned or not."""
+        query = (
+            "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned from image where true"
+        )
+        rows = self.store.all(f"{query} order by id") if keys is None else self.store.of_keys(query, keys)
+        kinds = np.int32, np.int32, np.float64, np.uint8
+        return [text_key(row[0]) for row in rows], *(
+            np.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds, start=1)
+        )
+
+    def snapshot(self) -> Snapshot:
+        """All categories and images, in one reading."""
+        found = self.store.all("select key, stage, category, confidence, pinned from image order by id")
+        rows = [(text_key(key), *values) for key, *values in found]
+        return Snapshot(
+            self.categories,
+            {key: stage for key, stage, *_ in rows},
+            {key: home for key, _, home, *_ in rows if home is not None},
+            {key: sure for key, *_, sure, _ in rows if sure is not None},
+            {key: home for key, _, home, _, is_pinned in rows if is_pinned},
+        )
+
+    @property
+    def forbidden(self) -> dict[str, tuple[int, ...]]:
+        """The categories that a person has taken an image out of, by key."""
+        found = dict[str, tuple[int, ...]]()
+        for key, category in self.store.all(
+            "select key, forbidden.category from forbidden join image on image.id = image order by image, 2"
+        ):
+            found[text_key(key)] = (*found.get(text_key(key), ()), category)
+        return found
+
+    @property
+    def links(self) -> dict[tuple[str, str], str]:
+        """Answers about two images, the smaller key first: ``"same"`` or ``"different"``."""
+        return {
+            (text_key(a), text_key(b)): "same" if same else "different"
+            for a, b, same in self.store.all(_LINKS)
+        }
+
+    def constraints(self, *, only_linked: bool = False) -> GroupingConstraints:
+        """What people said about images, for the next grouping.
+
+        Args:
+            only_linked: leave out images without a link, which is enough to find a contradiction.
+
+        Raises:
+            RegistryError: they contradict each other.
+        """
+        among = "and image.id in (select a from link union select b from link)" if only_linked else ""
+        links = sorted((*sorted(map(text_key, pair)), same) for *pair, same in self.store.all(_LINKS))
+        bans = dict[str, set[int]]()
+        for key, category in self.store.all(
+            f"select key, forbidden.category from forbidden join image on image.id = forbidden.image {among}"
+        ):
+            bans.setdefault(text_key(key), set()).add(category)
+        pinned = self.store.all(f"select key, category from image where pinned {among}")
+        try:
+            return GroupingConstraints(
+                tuple((first, second) for first, second, same in links if same),
+                tuple((first, second) for first, second, same in links if not same),
+                {text_key(key): category for key, category in pinned},
+                {key: frozenset(each) for key, each in bans.items()},
+            )
+        except DataError as error:
+            raise RegistryError(str(error)) from error
+
+    # Statements of categories, within a transaction
+
+    def change(self, identity: int, **values: Any) -> None:
+        """Change columns of a category."""
+        sets = ", ".join(f"{name} = ?" for name in values)
+        self.store.run(f"update category set {sets} where id = ?", *values.values(), identity)
+
+    def new_category(self, born: int) -> int:
+        """Add a discovered category without images or a prototype, and return its id."""
+        identity = self.next_id
+        self.store.run("update state set next_id = next_id + 1")
+        self.store.run(
+            "insert into category values(?, ?, 'discovered', ?, 0, 0, 0, null, '[]')",
+            identity, free_name(default_name(identity), self.names().values()), born,
+        )  # fmt: skip
+        return identity
+
+    def set_prototypes(self, vectors: Mapping[int, ArrayLike] | None) -> None:
+        """Give categories other prototypes, by id.
+
+        Raises:
+            RegistryError: there is no such category, it was retired, or a vector does not fit.
+        """
+        for identity, vector in sorted((vectors or {}).items()):
+            self.change(self.category(identity).id, vector=self.append_prototype(vector))
+
+    def append_prototype(self, vector: ArrayLike) -> int:
+        """Append a prototype, and return its row.
+
+        Raises:
+            RegistryError: it is not a vector of finite numbers as long as the others.
+        """
+        row = np.asarray(vector, dtype=np.float32)
+        place, width = self.store.all(
+            "select ifnull(max(id) + 1, 0), ifnull(length(value) / 4, ?) from vector", row.size
+        )[0]
+        if row.shape != (width,) or not width or not np.isfinite(row).all():
+            raise RegistryError(
+                f"Expected a prototype of {width or 'some'} finite numbers, got shape {row.shape}"
+                f"{'' if np.isfinite(row).all() else ' with NaN or infinity'}."
+            )
+        self.store.run("insert into vector values(?, ?)", place, row.astype("<f4").tobytes())
+        return int(place)
+
+    def drop_unused_prototypes(self) -> None:
+        """Delete the prototypes that no category refers to, and number the others from 0 on."""
+        used = sorted({row for each in self.categories.values() for row in each.rows})
+        position = {row: place for place, row in enumerate(used)}
+        changed = [
+            (
+                position[each.prototype_row],
+                plain_json([position[row] for row in each.earlier_rows]).decode(),
+                each.id,
+            )
+            for each in self.categories.values()
+        ]
+        vectors = dict(self.store.all("select * from vector"))
+        self.store.run("delete from vector")
+        self.store.run_each(
+            "insert into vector values(?, ?)", [(position[row], vectors[row]) for row in used]
+        )
+        self.store.run_each("update category set vector = ?, earlier = ? where id = ?", changed)
+
+    def count_images(self) -> None:
+        """Update the sizes of all categories."""
+        sizes = dict(
+            self.store.all("select category, count(*) from image where category >= 0 group by category")
+        )
+        for each in self.categories.values():
+            if each.size != (size := sizes.get(each.id, 0)):
+                self._resize([(each.id, size - each.size)])
+
+    def _resize(self, steps: Sequence[tuple[Any, ...]]) -> None:
+        """Add to the sizes of categories: ids, each with a number."""
+        self.store.run_each(
+            "update category set size = size + ?2, dormant = size + ?2 = 0 and state = 'discovered' where id = ?1",
+            steps,
+        )
+
+    # Statements of the chosen images, within a transaction
+
+    def choose(self, keys: Iterable[str]) -> list[str]:
+        """Choose the images of the next statements; returns their keys, each once.
+
+        Raises:
+            RegistryError: there are none, or one was never seen.
+        """
+        listed = [keys] if isinstance(keys, str) else list(keys)
+        if odd := [key for key in listed if not isinstance(key, str)]:
+            raise RegistryError(f"Expected keys of images to be text, got {odd[0]!r}.")
+        unique = list(dict.fromkeys(listed))
+        if not unique:
+            raise RegistryError("Expected at least one image, got none: select images first.")
+        self.store.run("delete from chosen")
+        stored = [(stored_key(key),) for key in unique]
+        if self.store.run_each("insert into chosen select id from image where key = ?", stored) < len(unique):
+            known = self.images.read(unique)
+            unknown = [key for key in unique if key not in known]
+            raise RegistryError(
+                f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
+                "name an image by its picture, as assignments.csv has it, or row:NUMBER of a training run."
+            )
+        return unique
+
+    def choose_members(self, categories: Collection[int]) -> None:
+        """Choose all images of some categories."""
+        self.store.run("delete from chosen")
+        self.store.run_each(
+            "insert into chosen select id from image where category = ?", [(each,) for each in categories]
+        )
+
+    def chosen_born(self) -> int:
+        """The first stage that one of the chosen images came with."""
+        return int(self.store.one("select min(stage) from image where id in chosen"))
+
+    def next_review(self) -> int:
+        """The order of the next review. Reviews may have been dropped, so their number alone is no order."""
+        return int(
+            self.store.one(
+                "select max(count(*), coalesce(max(reviewed), -1) + 1) from image indexed by reviews "
+                "where reviewed is not null"
+            )
+        )
+
+    def place(self, category: int | None, *, pin: bool | None = False, review: int | None = None) -> None:
+        """Put the chosen images into a category, or into none.
+
+        Args:
+            category: its id.
+            pin: whether a person put them there, which lifts a ban; `None` keeps the pins that there are.
+            review: the order of the review, if a person reviewed each image. The first review of an image counts;
+                without one, the reviews of images follow them.
+        """
+        left = self._homes(category)
+        if review is None:
+            reviews = "was = iif(reviewed is not null and was is category, ?1, was)"
+        else:
+            reviews = f"was = iif(reviewed is null, category, was), reviewed = ifnull(reviewed, {review})"
+        self.store.run(
+            f"update image set category = ?1, pinned = ifnull(?2, pinned), {reviews} where id in chosen",
+            category,
+            pin,
+        )
+        if pin:
+            self.store.run("delete from forbidden where category = ? and image in chosen", category)
+        if category is not None and left:
+            left.append((category, -sum(count for _, count in left)))
+        self._resize([(identity, -count) for identity, count in left])
+
+    def delete_images(self) -> None:
+        """Delete the chosen images with all that was said of them."""
+        left = self._homes(None)
+        self.drop_answers()
+        self.store.run("delete from forbidden where image in chosen")
+        self.store.run("delete from image where id in chosen")
+        self._resize([(identity, -count) for identity, count in left])
+
+    def _homes(self, without: int | None) -> list[tuple[Any, ...]]:
+        """The other categories of the chosen images, with their numbers there."""
+        return self.store.all(
+            "select category, count(*) from image where id in chosen and category is not ? group by category",
+            without,
+        )
+
+    def drop_looks(self) -> None:
+        """Forget that a person has reviewed the chosen images."""
+        self.store.run(
+            "update image set reviewed = null, was = null, unseen = 0, quarter = 0 where id in chosen"
+        )
+
+    def drop_answers(self) -> None:
+        """Remove all answers about the chosen images."""
+        self.store.run("delete from link where a in chosen or b in chosen")
+
+    def drop_contradicted_answers(self) -> None:
+        """Remove answers about the chosen images, which a person has just placed, if they contradict the places."""
+        if self.store.one("select 1 from link limit 1"):
+            try:
+                self.constraints(only_linked=True)
+            except RegistryError:
+                self.drop_answers()
+
+
+def _resolved(categories: Mapping[int, Category], identity: int) -> int | None:
+    while (into := categories[identity].merged_into) is not None:
+        identity = into
+    return None if categories[identity].retired else identity
+
+
+def _category(
+    identity: int, name: str, state: str, born: int, size: int, vector: int, *others: Any
+) -> Category:
+    dormant, merged_into, earlier = others
+    try:
+        rows = tuple(json.loads(earlier))
+        return Category(
+            identity, name, CategoryState(state), born, size, vector, bool(dormant), merged_into, rows
+        )
+    except (ValueError, TypeError) as error:
+        raise RegistryError(f"Category {identity!r} is damaged ({str(error)[:100]}).") from error

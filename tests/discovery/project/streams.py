@@ -1,0 +1,126 @@
+"""Streams of images that stand as unit vectors around their true category, and how they are grouped."""
+
+import numpy as np
+
+from promptccd.discovery.project import (
+    Answer,
+    CategoryRegistry,
+    Confirm,
+    Edit,
+    Gather,
+    Merge,
+    Move,
+    NotACategory,
+    Rename,
+    SetAside,
+    SetImagesAside,
+    Split,
+    StageGroups,
+    TakeBack,
+)
+
+WIDTH = 24
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+CENTRES = unit(np.random.default_rng(7).normal(size=(40, WIDTH)))
+
+
+class Images:
+    """Images of some true categories: their keys, features and true categories.
+
+    Args:
+        prefix: how their keys begin.
+        truths: number of images by true category.
+        seed: of the noise.
+    """
+
+    def __init__(self, prefix: str, truths: dict[int, int], seed: int = 0):
+        generator = np.random.default_rng(seed)
+        self.truths = np.repeat(list(truths), list(truths.values()))
+        self.keys = [f"{prefix}:{number}" for number in range(len(self.truths))]
+        noise = generator.normal(size=(len(self.truths), WIDTH)) * 0.05
+        self.features = unit(CENTRES[self.truths] + noise).astype(np.float32)
+
+    def of(self, *truths: int) -> list[str]:
+        return [key for key, truth in zip(self.keys, self.truths, strict=True) if truth in truths]
+
+    def groups(
+        self,
+        settled: dict[int, int] | None = None,
+        seed: int = 0,
+        together: tuple[int, ...] = (),
+        **more: object,
+    ) -> StageGroups:
+        """One cluster per true category, in an order of its own.
+
+        Args:
+            settled: category id by true category, where the grouping knows it.
+            seed: of the order of clusters.
+            together: true categories that the grouping takes for one, the first of them.
+            **more: further fields of `StageGroups`.
+        """
+        truths = np.where(np.isin(self.truths, together), together[0] if together else 0, self.truths)
+        order = np.random.default_rng(seed).permutation(np.unique([*truths.tolist(), *(settled or {})]))
+        clusters = np.array([order.tolist().index(truth) for truth in truths])
+        means = np.stack(
+            [
+                self.features[truths == each].mean(0) if (truths == each).any() else CENTRES[each]
+                for each in order
+            ]
+        )
+        ids = [(settled or {}).get(int(each)) for each in order]
+        return StageGroups(self.keys, clusters, means, ids, **more)
+
+
+def can_undo(registry: CategoryRegistry) -> bool:
+    """Whether the newest entry is one of this stage, which `undo` takes back."""
+    return registry.newest is not None
+
+
+def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegistry:
+    """A labelled stage: true category k is the known category k."""
+    images = Images("s0", dict.fromkeys(range(num_known), per_category))
+    means = np.stack([images.features[images.truths == each].mean(0) for each in range(num_known)])
+    return CategoryRegistry.from_categories(
+        list(range(num_known)),
+        ["ant", "bee", "cat", "dog", "elk"][:num_known],
+        num_known,
+        means,
+        members=dict(zip(images.keys, images.truths.tolist(), strict=True)),
+    )
+
+
+def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> Edit:
+    """Some edit of any kind, with plausible values; the registry may refuse it."""
+    living = [each.id for each in registry.active]
+    keys = sorted(registry.images)
+    some = [keys[index] for index in generator.permutation(len(keys))[: generator.integers(1, 6)]]
+    one, two = (int(each) for each in generator.choice(living, 2))
+    members = registry.members_of(one)
+    vector = unit(generator.normal(size=(3, WIDTH)))
+    choices: list[Edit] = [
+        Rename(one, f"name {generator.integers(10_000)}"),
+        Merge([one, two]),
+        Merge([one, two], f"both {generator.integers(10_000)}"),
+        Gather(some, vector[0], {one: vector[1]}),
+        Split(one, members[: max(1, len(members) // 3)], vector[0], vector[1]),
+        Move(some, one, {one: vector[2]}),
+        Move(some, None),
+        NotACategory(one, dict.fromkeys(members[::2], two)),
+        Answer(some[0], keys[-1], [True, False, None][generator.integers(3)]),
+        Confirm(some),
+        SetAside(one),
+        SetImagesAside(some, vector[0], {one: vector[1]}),
+        TakeBack(registry.aside[0].id if registry.aside else one),
+    ]
+    return choices[generator.integers(len(choices))]
+
+
+def sizes_add_up(registry: CategoryRegistry) -> bool:
+    """Whether categories and unassigned images are all images, each once."""
+    counted = sum(each.size for each in registry.categories.values())
+    return counted == len(registry.members) == len(registry.images) - len(registry.unassigned)

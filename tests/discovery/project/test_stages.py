@@ -1,0 +1,801 @@
+"""Stages come and are grouped again: ids, names and edits stay, and nobody's id goes to another."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from promptccd.discovery.project import (
+    GROUPING,
+    Answer,
+    CategoryRegistry,
+    CategoryState,
+    Confirm,
+    Merge,
+    Move,
+    NotACategory,
+    Rename,
+    SetAside,
+    Split,
+    StageChange,
+    StageGroups,
+)
+from promptccd.errors import RegistryError
+from tests.discovery.project.streams import (
+    CENTRES,
+    WIDTH,
+    Images,
+    can_undo,
+    known_registry,
+    random_edit,
+    sizes_add_up,
+)
+
+S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
+S2 = Images("s2", {1: 5, 3: 6, 5: 6, 6: 9, 7: 10}, seed=1)
+S3 = Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 4}, seed=2)
+KNOWN = {0: 0, 1: 1, 2: 2}
+
+
+def mean_of(images: Images, keys: list[str]) -> np.ndarray:
+    return images.features[[images.keys.index(key) for key in keys]].mean(0)
+
+
+def snapshot(registry: CategoryRegistry) -> dict:
+    return {
+        "names": {
+            each.id: (each.name, each.state, each.merged_into) for each in registry.categories.values()
+        },
+        "members": dict(registry.members),
+        "constraints": registry.constraints(),
+    }
+
+
+def in_none(groups: StageGroups, change: StageChange) -> list[str]:
+    """Images of clusters that became no category."""
+    clusters = zip(groups.keys, groups.clusters.tolist(), strict=True)
+    return [key for key, cluster in clusters if change.cluster_ids[cluster] is None]
+
+
+@pytest.fixture
+def lived() -> CategoryRegistry:
+    """Three stages with renames, merges, splits, a move and a rejection in between."""
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, seed=1))  # 3: truth 3, 4: truth 4, 5: truth 5
+    registry.edit(Rename(3, "heron"))
+    part = S1.of(3)[:5]
+    registry.edit(Split(3, part, mean_of(S1, part), mean_of(S1, S1.of(3)[5:]), "young heron"))  # 6
+    registry.edit(Move(S1.of(0)[:2], 4))
+    registry.observe(2, S2.groups(KNOWN, seed=2))  # 7: truth 7, 8: truth 6
+    registry.edit(Rename(8, "newt"))
+    registry.edit(Merge([7, 5]))
+    registry.observe(3, S3.groups(KNOWN, seed=3))  # 9: truth 8, 10: truth 9
+    registry.edit(Rename(9, "owl"))
+    registry.edit(NotACategory(10))
+    registry.edit(Merge([8, 4]))
+    registry.edit(Split(9, S3.of(8)[:4], mean_of(S3, S3.of(8)[:4]), mean_of(S3, S3.of(8)[4:])))  # 11
+    registry.edit(Rename(11, "owlet"))
+    return registry
+
+
+def test_three_stages_with_edits(lived: CategoryRegistry) -> None:
+    assert {each.id: each.name for each in lived.active} == {
+        0: "ant", 1: "bee", 2: "cat", 3: "heron", 4: "newt", 5: "discovered 5", 6: "young heron", 9: "owl",
+        11: "owlet",
+    }  # fmt: skip
+    assert lived.members_of(6) == sorted(S1.of(3)[:5])
+    assert set(S2.of(3)) <= set(lived.members_of(3))
+    assert set(S2.of(5)) | set(S2.of(7)) <= set(lived.members_of(5))
+    assert lived.unassigned == S3.of(9)
+    assert sizes_add_up(lived)
+    assert [entry.number for entry in lived.log] == list(range(lived.next_number))
+
+
+@pytest.mark.parametrize("again", [(3,), (1, 2, 3), (2, 2), (3, 1, 2)])
+def test_a_repeated_stage_keeps_everything(lived: CategoryRegistry, again: tuple[int, ...]) -> None:
+    before, free, stage = snapshot(lived), lived.next_id, lived.stage
+    for number, stage_again in enumerate(again):
+        images = {1: S1, 2: S2, 3: S3}[stage_again]
+        change = lived.observe(stage_again, images.groups(KNOWN, seed=10 + number))
+        assert (change.new, change.moved, change.retired) == ((), {}, ())
+        assert snapshot(lived) == before
+    assert (lived.next_id, lived.stage) == (free, stage)
+    assert sizes_add_up(lived)
+
+
+def test_a_repeated_stage_is_undone_like_an_edit(lived: CategoryRegistry) -> None:
+    entry, before = lived.log[-1], lived.state_hash()
+    lived.observe(3, S3.groups(KNOWN, together=(2, 4)))  # another grouping: two categories as one
+    assert lived.log[-1].kind == GROUPING
+    assert lived.state_hash() != before
+    lived.undo()
+    assert lived.state_hash() == before
+    assert lived.undo() == entry
+
+
+def test_the_same_groups_again_are_no_entry(lived: CategoryRegistry) -> None:
+    lived.observe(3, S3.groups(KNOWN, seed=5))
+    length, before = len(lived.log), lived.state_hash()
+    lived.undo()
+    lived.redo()
+    lived.observe(3, S3.groups(KNOWN, seed=6))
+    assert (len(lived.log), lived.state_hash()) == (length, before)
+
+
+def test_every_edit_of_a_stage_is_undone_to_its_state_and_no_further(lived: CategoryRegistry) -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, seed=1))
+    registry.edit(Rename(3, "heron"))
+    registry.observe(2, S2.groups(KNOWN))
+    hashes = [registry.state_hash()]
+    for edit in (Rename(3, "stork"), Merge([4, 5]), Move(S2.of(6), 3), Confirm(S1.of(3))):
+        registry.edit(edit)
+        hashes.append(registry.state_hash())
+    for expected in hashes[-2::-1]:
+        registry.undo()
+        assert registry.state_hash() == expected
+    with pytest.raises(RegistryError, match="since stage 2 was grouped"):
+        registry.undo()
+    assert [entry.kind for entry in registry.log] == [GROUPING, "rename", GROUPING]
+    assert registry.log[1].final
+
+
+def test_new_images_of_a_discovered_category_join_it(lived: CategoryRegistry) -> None:
+    images = Images("s4", {3: 5, 8: 6, 20: 7}, seed=4)
+    change = lived.observe(4, images.groups())
+    assert change.new == (12,)
+    assert set(images.of(3)) <= set(lived.members_of(3)) | set(lived.members_of(6))
+    assert set(images.of(8)) <= set(lived.members_of(9)) | set(lived.members_of(11))
+    assert change.cluster_ids.count(12) == 1
+
+
+def test_what_was_merged_stays_merged_for_new_images(lived: CategoryRegistry) -> None:
+    images = Images("s4", {5: 6, 7: 6}, seed=4)  # 7 was merged into 5
+    change = lived.observe(4, images.groups())
+    assert change.cluster_ids == (5, 5)
+    assert change.new == ()
+
+
+def test_what_was_rejected_stays_rejected_for_new_images(lived: CategoryRegistry) -> None:
+    images = Images("s4", {9: 6, 20: 3}, seed=4)
+    groups = images.groups()
+    change = lived.observe(4, groups)
+    assert in_none(groups, change) == images.of(9)
+    assert set(images.of(9)) <= set(lived.unassigned)
+    assert lived.categories[10].state is CategoryState.RETIRED
+    assert len(change.new) == 1
+    assert sizes_add_up(lived)
+
+
+def test_what_was_rejected_stays_rejected_by_its_images_whatever_they_look_like_now(
+    lived: CategoryRegistry,
+) -> None:
+    """A new model puts them elsewhere, with one more image: most of the cluster was said to be no category."""
+    before, images = snapshot(lived), Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 5}, seed=2)
+    assert images.of(9)[:4] == S3.of(9)
+    groups = images.groups(KNOWN)
+    elsewhere = np.random.default_rng(0).normal(size=groups.prototypes.shape)
+    change = lived.observe(3, replace(groups, prototypes=elsewhere))
+    assert in_none(groups, change) == images.of(9)
+    assert (change.new, lived.unassigned) == ((), images.of(9))
+    assert lived.categories[10].state is CategoryState.RETIRED
+    assert snapshot(lived)["names"] == before["names"]
+    assert sizes_add_up(lived)
+
+
+def test_one_image_of_what_was_rejected_does_not_reject_its_new_cluster(lived: CategoryRegistry) -> None:
+    images = Images("s4", {20: 12}, seed=4)
+    images.keys[0] = S3.of(9)[0]
+    change = lived.observe(4, images.groups())
+    assert (change.new, change.cluster_ids) == ((12,), (12,))
+    assert lived.members_of(12) == sorted(images.keys)
+
+
+def test_a_finer_grouping_gives_new_ids_to_the_smaller_halves_only() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
+    assert registry.category(3).size == 20
+    change = registry.observe(1, S1.groups(KNOWN))
+    assert change.new == (5,)
+    assert registry.members_of(3) == sorted(S1.of(3))
+    assert registry.members_of(5) == S1.of(4)
+
+
+def test_a_category_that_a_coarser_grouping_lost_comes_back_with_its_id_and_name() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Rename(4, "stork"))
+    change = registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
+    assert change.emptied == (4,)
+    assert 4 not in registry.active_prototypes().ids
+    registry.observe(1, S1.groups(KNOWN))
+    assert registry.category(4).name == "stork"
+    assert registry.members_of(4) == S1.of(4)
+
+
+def test_pinned_images_stay_where_they_were_put() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Move(S1.of(3), 5))  # all of them: the cluster itself must not take 5 with it
+    change = registry.observe(1, S1.groups(KNOWN))
+    assert (change.new, change.moved) == ((), {})
+    assert registry.members_of(5) == sorted([*S1.of(3), *S1.of(5)])
+
+
+def test_an_image_taken_out_does_not_come_back() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Move(S1.of(3)[:1], None))
+    registry.observe(1, S1.groups(KNOWN))
+    assert registry.unassigned == S1.of(3)[:1]
+
+
+def test_an_image_taken_out_stays_out_of_what_its_category_was_merged_into() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    out = S1.of(4)[:1]  # of category 4
+    registry.edit(Move(out, None))
+    for merged, together in (([3, 4], (3, 4)), ([0, 3], (0, 3, 4))):
+        registry.edit(Merge(merged))
+        registry.observe(1, S1.groups(KNOWN, together=together))
+        assert registry.unassigned == out
+
+
+def test_answers_hold_in_the_next_grouping() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    a, b, c, d = S1.of(3)[0], S1.of(5)[0], S1.of(4)[0], S1.of(4)[1]
+    registry.edit(Confirm([b]))
+    registry.edit(Answer(a, b, True))
+    registry.edit(Answer(c, d, False))
+    change = registry.observe(1, S1.groups(KNOWN))
+    assert registry.members[a] == registry.members[b] == 5
+    assert change.moved == {a: (3, 5)}
+    assert (
+        registry.members[c] == registry.members[d]
+    )  # the grouping has them together, nothing says which one leaves
+
+
+@pytest.mark.parametrize(("truths", "home"), [((3, 5, 5), 5), ((3, 5), 3)])
+def test_linked_images_go_where_most_of_them_are_and_of_equals_to_the_first(
+    truths: tuple[int, ...], home: int
+) -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    keys = [S1.of(truth)[index] for index, truth in enumerate(truths)]
+    for other in keys[1:]:
+        registry.edit(Answer(keys[0], other, True))
+    registry.observe(1, S1.groups(KNOWN))
+    assert {registry.members[key] for key in keys} == {home}
+
+
+def test_a_category_of_several_clusters_has_the_mean_of_all_their_images() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Merge([3, 4]))  # 12 images and 8
+    registry.observe(1, S1.groups(KNOWN))
+    survivor = registry.category(registry.members[S1.of(3)[0]])
+    assert registry.members[S1.of(4)[0]] == survivor.id
+    expected = mean_of(S1, S1.of(3, 4))
+    np.testing.assert_allclose(registry.prototypes[survivor.prototype_row], expected, atol=1e-6)
+
+
+def test_the_last_clusters_may_be_without_images() -> None:
+    registry = known_registry()
+    for keys in (["a", "b"], ["c", "d"]):
+        groups = StageGroups(keys, np.array([0, 1]), np.concatenate([CENTRES[:2], CENTRES[5:7]]))
+        registry.observe(0, groups)
+        assert registry.members.keys() >= {*keys}
+
+
+def test_a_category_of_whole_clusters_has_their_means_as_they_were_given() -> None:
+    """And not what its images' features give, which a caller may have rounded otherwise."""
+    given, features = np.eye(2), np.array([[0.8, 0.6], [0.8, 0.6], [0.6, 0.8]])
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a", "b", "c"], np.array([0, 0, 1]), given, features=features))
+    assert registry.prototypes.tolist() == given.tolist()
+
+
+def test_images_that_must_be_apart_go_back_to_where_they_were() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    a, b = S1.of(3)[0], S1.of(4)[0]
+    registry.edit(Answer(a, b, False))
+    registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
+    assert (registry.members[a], registry.members[b]) == (3, 4)
+
+
+def test_of_two_images_that_both_were_elsewhere_the_second_goes_back_unless_it_is_linked() -> None:
+    for linked, homes in ((False, (3, 5)), (True, (4, 3))):
+        registry = known_registry()
+        registry.observe(1, S1.groups(KNOWN))
+        first, second, another = S1.of(4)[0], *S1.of(5)[:2]
+        registry.edit(Answer(first, second, False))
+        if linked:
+            registry.edit(Answer(second, another, True))
+        registry.observe(1, S1.groups(KNOWN, together=(3, 4, 5)))
+        assert (registry.members[first], registry.members[second]) == homes
+
+
+@pytest.mark.parametrize(
+    ("seen", "new", "home"),
+    [(2, 2, 3), (2, 3, 6), (6, 10, 3), (5, 10, 6)],
+    ids=["half of the cluster", "less", "half of the category", "less than either"],
+)
+def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(seen: int, new: int, home: int) -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))  # 12 images in category 3
+    keys = [*S1.of(3)[:seen], *(f"s2:{number}" for number in range(new))]
+    groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
+    assert registry.observe(2, groups).cluster_ids == (home,)
+
+
+@pytest.mark.parametrize(("new", "home"), [(8, 3), (9, 6)])
+def test_a_cluster_half_of_which_was_merged_does_not_come_apart(new: int, home: int) -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Merge([3, 4]))
+    keys = [*S1.of(3), *S1.of(4), *(f"s2:{number}" for number in range(new))]
+    clusters = np.repeat([0, 1], [12, 8 + new])
+    assert registry.observe(2, StageGroups(keys, clusters, CENTRES[30:32])).cluster_ids == (3, home)
+
+
+def test_clusters_of_one_size_get_ids_in_their_order() -> None:
+    registry = CategoryRegistry()
+    change = registry.observe(0, StageGroups(["a", "b"], np.array([1, 0]), CENTRES[:2]))
+    assert change.cluster_ids == (0, 1)
+
+
+def small_registry() -> CategoryRegistry:
+    """Category 0 with the images a, b, c and d, and category 1 with e, f, g and h."""
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(list("abcdefgh"), np.repeat([0, 1], 4), CENTRES[:2]))
+    return registry
+
+
+def one_group(keys: str) -> StageGroups:
+    """Images in one cluster that looks like nothing before."""
+    return StageGroups(list(keys), np.zeros(len(keys)).astype(int), CENTRES[30:31])
+
+
+@pytest.mark.parametrize(
+    ("pinned", "keys", "home"),
+    [
+        ("ab", "abcxyz", 0),  # half of the cluster: two that are pinned and one that is not
+        ("ab", "abcwxyz", 0),  # less, but more than half of the category
+        ("a", "abxy", 0),
+        ("a", "abvwxyz", 0),
+        ("a", "awxyz", 2),
+        ("e", "abefg", 1),  # two free images of each: the pinned one decides
+        ("eg", "abcefg", 0),  # three free images of one are more than one of the other, whatever is pinned
+    ],
+)
+def test_pinned_images_count_towards_a_half_and_break_ties(pinned: str, keys: str, home: int) -> None:
+    registry = small_registry()
+    registry.edit(Confirm(list(pinned)))
+    assert registry.observe(1, one_group(keys)).cluster_ids == (home,)
+
+
+@pytest.mark.parametrize(("new", "home"), [(6, 3), (7, 4)])
+def test_pinned_images_count_once(new: int, home: int) -> None:
+    """Of a category so large that only half of the cluster says what it is."""
+    registry = known_registry()
+    registry.observe(1, Images("s1", {3: 20}).groups())
+    registry.edit(Confirm(registry.members_of(3)[:3]))
+    keys = [*registry.members_of(3)[:6], *(f"new {number}" for number in range(new))]
+    groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
+    assert registry.observe(2, groups).cluster_ids == (home,)
+
+
+def test_a_category_of_one_image_is_found_by_it() -> None:
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a", "b"], np.array([0, 1]), CENTRES[:2]))
+    assert registry.observe(0, StageGroups(["b", "a"], np.array([0, 1]), CENTRES[30:32])).cluster_ids == (
+        1,
+        0,
+    )
+
+
+@pytest.mark.parametrize(("seen", "homes"), [(2, (None,)), (1, (11,))])
+def test_half_of_what_was_rejected_is_rejected_again(seen: int, homes: tuple[int | None]) -> None:
+    registry = known_registry()
+    registry.observe(1, Images("s1", {3: 4, **dict.fromkeys(range(4, 11), 3)}).groups())
+    rejected = registry.members_of(3)
+    registry.edit(NotACategory(3))
+    keys = [*rejected[:seen], *(f"new {number}" for number in range(9))]
+    groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
+    assert registry.observe(2, groups).cluster_ids == homes
+
+
+def test_a_cluster_without_images_is_no_part_of_a_merged_category() -> None:
+    registry = small_registry()
+    registry.edit(Merge([0, 1]))
+    groups = StageGroups(list("abcdefgh"), np.zeros(8, np.int64), CENTRES[30:32])
+    assert registry.observe(0, groups).cluster_ids == (0, None)
+
+
+@pytest.mark.parametrize(("last", "home"), [(1.0, 0), (1.01, 1)])
+def test_a_cosine_of_nine_tenths_is_near_enough(last: float, home: int) -> None:
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a"], np.array([0]), np.array([[2.0, 0, 0, 0]])))
+    looks = np.array([[9.0, 3, 3, last]])  # the cosine of 9, 3, 3, 1 is 9 / 10
+    assert registry.observe(1, StageGroups(["b"], np.array([0]), looks)).cluster_ids == (home,)
+
+
+def test_a_prototype_of_zeros_is_like_no_other() -> None:
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a"], np.array([0]), np.zeros((1, 4))))
+    change = registry.observe(1, StageGroups(["b", "c"], np.array([0, 1]), np.eye(2, 4) * [[1], [0]]))
+    assert change.cluster_ids == (1, 2)
+
+
+@pytest.mark.parametrize(("moved_by", "kept"), [(1e-6, True), (1.5e-6, False)])
+def test_a_prototype_that_differs_by_rounding_is_kept(moved_by: float, kept: bool) -> None:
+    registry = CategoryRegistry()
+    for shift in (0, moved_by):
+        registry.observe(0, StageGroups(["a"], np.array([0]), np.array([[1, shift, 0]])))
+    found = registry.prototypes[registry.category(0).prototype_row]
+    np.testing.assert_array_equal(found, np.float32([1, 0 if kept else moved_by, 0]))
+    assert len(registry.log) == (1 if kept else 2)
+
+
+def test_a_new_category_without_all_images_of_its_cluster_has_the_mean_of_the_cluster() -> None:
+    """Where no features say what the mean of its own images is."""
+    registry = small_registry()
+    registry.edit(Confirm(["a"]))
+    change = registry.observe(1, one_group("awxyz"))
+    assert (change.cluster_ids, registry.members_of(2)) == ((2,), list("wxyz"))
+    row = registry.category(2).prototype_row
+    np.testing.assert_array_equal(registry.prototypes[row], CENTRES[30].astype(np.float32))
+
+
+def test_the_mean_of_many_images_is_as_exact_as_of_few() -> None:
+    count = 300
+    keys, features = [f"{number}" for number in range(count)], np.full((count, 2), 0.1, np.float32)
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(keys, np.zeros(count, np.int64), CENTRES[:1, :2]))
+    registry.edit(Move(["0"], None))
+    registry.observe(0, StageGroups(keys, np.zeros(count, np.int64), CENTRES[:1, :2], features=features))
+    assert registry.prototypes[registry.category(0).prototype_row].tolist() == features[0].tolist()
+
+
+def test_an_image_follows_one_it_is_linked_to_that_is_not_grouped_now() -> None:
+    registry = small_registry()
+    for key in "fg":
+        registry.edit(Answer("a", key, True))
+    registry.observe(1, one_group("efgh"))
+    assert [registry.members[key] for key in "aefgh"] == [0, 1, 0, 0, 1]
+
+
+def test_a_linked_image_stays_where_it_is_pinned_and_out_of_where_it_was_taken_out() -> None:
+    registry = small_registry()
+    registry.edit(Confirm(["a"]))
+    registry.edit(Move(["h"], None))
+    for key in "aegh":
+        registry.edit(Answer(key, "f", True))
+    registry.observe(1, one_group("ah"))  # of the others three are in 1
+    assert (registry.members["a"], registry.members["h"]) == (0, 0)  # h is in a cluster with a
+
+
+def test_an_image_in_no_category_follows_the_one_it_is_linked_to() -> None:
+    registry = small_registry()
+    registry.edit(Move(["a"], None))
+    registry.edit(Answer("a", "e", True))
+    registry.observe(1, StageGroups(list("abcdefgh"), np.repeat([0, 1], 4), CENTRES[:2]))
+    assert (registry.members["a"], registry.members["e"]) == (1, 1)
+
+
+def test_an_image_goes_back_if_one_that_is_not_grouped_now_must_be_apart_from_it() -> None:
+    registry = small_registry()
+    registry.edit(Answer("a", "h", False))
+    change = registry.observe(1, one_group("bcdh"))
+    assert change.cluster_ids == (0,)
+    assert (registry.members["a"], registry.members["h"]) == (0, 1)
+
+
+def test_half_sure_is_sure() -> None:
+    registry = CategoryRegistry()
+    for sure, unsure in (([0.5, 0.5], ()), ([0.5, 0.49], ("b",)), ([0.49, 0.2], ("a",)), ([0.1, 0.1], ())):
+        groups = StageGroups(["a", "b"], np.array([0, 1]), CENTRES[:2], confidences=np.array(sure))
+        assert registry.observe(0, groups).unsure == unsure
+
+
+def test_groups_with_ids_are_settled_where_the_registry_has_them() -> None:
+    groups = StageGroups.of(
+        ["a", "b", "c"],
+        np.array([7, 2, 7]),
+        [2, 7],
+        CENTRES[:2],
+        settled={2},
+        confidences=np.array([0.1, 0.2, 0.3]),
+        features=CENTRES[3:6],
+    )
+    assert (groups.clusters.tolist(), groups.ids) == ([1, 0, 1], [2, None])
+    assert groups.confidences.tolist() == [0.1, 0.2, 0.3]
+    assert groups.features is not None and len(groups.features) == 3
+    empty = StageGroups.of([], np.zeros(0, np.int64), [2], CENTRES[:1], settled=())
+    assert empty.clusters.dtype.kind == "i"
+
+
+def test_a_stage_is_counted_from_0() -> None:
+    with pytest.raises(RegistryError, match="Expected a stage >= 0, got -1"):
+        known_registry().observe(-1, S1.groups(KNOWN))
+
+
+def test_edited_categories_take_the_mean_of_their_own_images() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    part = S1.of(3)[:4]
+    registry.edit(Split(3, part, np.eye(WIDTH)[0], np.eye(WIDTH)[1]))
+    kept = registry.copy()
+    kept.observe(1, S1.groups(KNOWN))
+    registry.observe(1, S1.groups(KNOWN, features=S1.features))
+    for identity, keys in ((3, S1.of(3)[4:]), (6, part)):
+        row = registry.category(identity).prototype_row
+        np.testing.assert_allclose(registry.prototypes[row], mean_of(S1, keys), atol=1e-6)
+    fixed = kept.prototypes[[kept.category(each).prototype_row for each in (6, 3)]]
+    np.testing.assert_array_equal(fixed, np.eye(WIDTH)[:2])
+
+
+def test_what_is_like_a_category_that_is_set_aside_comes_to_it_and_changes_nothing_of_it() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, seed=1))
+    before = registry.copy()
+    registry.edit(SetAside(5))
+    row = registry.category(5).prototype_row
+    prototype = registry.prototypes[row].copy()
+    change = registry.observe(2, S2.groups({**KNOWN, 5: 5}, seed=2, features=S2.features))
+    assert registry.members_of(5) == sorted([*S1.of(5), *S2.of(5)])
+    assert registry.put_aside == set(S1.of(5))
+    assert (registry.prototypes[registry.category(5).prototype_row] == prototype).all()
+    apart = registry.copy()
+    apart.observe(2, replace(S2.groups({**KNOWN, 5: 5}, seed=2), features=S2.features[::-1].copy()))
+    assert (apart.prototypes[apart.category(5).prototype_row] == prototype).all()
+    assert 5 not in change.grown
+    since = registry.changes_since(before)
+    assert 5 not in {*since.grown, *since.new, *since.retired, *since.emptied}
+    assert 3 in since.grown
+
+
+def test_what_came_and_was_set_aside_is_no_new_category() -> None:
+    registry = known_registry()
+    before = registry.copy()
+    registry.observe(1, S1.groups(KNOWN, seed=1))
+    assert 5 in registry.changes_since(before).new
+    registry.edit(SetAside(5))
+    assert registry.changes_since(before).new == (3, 4)
+
+
+def test_what_changed_since_the_last_stage() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN, confidences=np.full(len(S1.keys), 0.9)))
+    earlier = registry.copy()
+    registry.edit(Rename(3, "heron"))
+    registry.edit(Merge([4, 5]))
+    both = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
+    both.keys = [*S1.keys[:-1], "s2:0"]
+    confidences = np.full(len(both.keys), 0.9)
+    confidences[0] = 0.2
+    registry.observe(2, both.groups(KNOWN, confidences=confidences))
+    change = registry.changes_since(earlier)
+    assert change.stage == 2
+    assert change.renamed == {3: ("discovered 3", "heron")}
+    assert change.retired == (5,)
+    assert change.grown == {4: (8, 16)}
+    assert change.unsure == (both.keys[0],)
+    assert set(change.moved.values()) == {(5, 4)}
+    assert (change.shrunk, change.unassigned) == ({}, 0)
+    registry.edit(Move(both.of(3)[:5], None))
+    change = registry.changes_since(earlier)
+    assert (change.shrunk, change.unassigned) == ({3: (12, 7)}, 5)
+
+
+def test_a_category_that_came_and_went_is_no_change() -> None:
+    registry = known_registry()
+    earlier = registry.copy()
+    registry.observe(1, S1.groups(KNOWN))
+    settled = registry.copy()
+    registry.edit(Rename(4, "stork"))
+    registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
+    assert registry.category(4).dormant
+    change = registry.changes_since(earlier)
+    assert change.new == (3, 5)
+    named = (change.grown, change.shrunk, change.renamed, change.retired, change.emptied)
+    assert not any(4 in each for each in named)
+    change = registry.changes_since(settled)
+    assert (change.emptied, change.grown, change.shrunk) == ((4,), {3: (12, 20)}, {4: (8, 0)})
+    asleep = registry.copy()
+    registry.observe(1, S1.groups(KNOWN))
+    assert registry.changes_since(earlier).new == (3, 4, 5)
+    change = registry.changes_since(asleep)
+    assert (change.new, change.grown, change.emptied) == ((), {4: (0, 8)}, ())
+
+
+def test_everything_is_new_without_known_categories() -> None:
+    registry = CategoryRegistry()
+    change = registry.observe(0, S1.groups())
+    assert change.new == (0, 1, 2, 3)
+    ids, names, matrix = registry.active_prototypes()
+    assert (ids, names[0], matrix.shape) == ([0, 1, 2, 3], "discovered 0", (4, WIDTH))
+    np.testing.assert_allclose(matrix[0], S1.features[S1.truths == 3].mean(0), atol=1e-6)
+
+
+def test_a_default_name_that_somebody_took_gets_a_number() -> None:
+    registry = known_registry()
+    registry.edit(Rename(0, "discovered 3"))
+    registry.observe(1, S1.groups(KNOWN))
+    assert registry.category(3).name == "discovered 3 (2)"
+
+
+def test_settled_ids_of_retired_categories_lead_to_their_survivor(lived: CategoryRegistry) -> None:
+    images = Images("s4", {7: 4, 9: 4}, seed=4)
+    groups = images.groups({7: 7, 9: 10})
+    change = lived.observe(4, groups)
+    assert set(change.cluster_ids) == {5, None}
+    assert set(images.of(7)) <= set(lived.members_of(5))
+    assert in_none(groups, change) == images.of(9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stages_and_any_edits_then_the_stages_again(seed: int) -> None:
+    generator, registry = np.random.default_rng(seed), known_registry()
+    given: dict[int, int] = {}
+    for stage, images in ((1, S1), (2, S2), (3, S3)):
+        registry.observe(stage, images.groups(KNOWN, seed=seed))
+        for _ in range(8):
+            try:
+                registry.edit(random_edit(registry, generator))
+            except RegistryError:
+                continue
+        for each in registry.categories.values():
+            assert given.setdefault(each.id, each.born) == each.born
+    before = snapshot(registry)
+    for stage, images in ((1, S1), (2, S2), (3, S3)):
+        registry.observe(stage, images.groups(KNOWN, seed=seed + 1))
+    after = snapshot(registry)
+    assert {key: after["names"][key] for key in before["names"]} == before["names"]
+    assert after["constraints"] == before["constraints"]
+    assert {after["members"][key] for key in before["constraints"].pinned} <= set(registry.categories)
+    for key, identity in before["constraints"].pinned.items():
+        assert after["members"][key] == identity
+    assert sizes_add_up(registry)
+
+
+GROUPS = S1.groups()
+WRONG: dict[str, tuple[dict, str]] = {
+    "too few clusters": ({"clusters": GROUPS.clusters[:-1]}, "Expected 33 clusters, one per image, got 32"),
+    "too few confidences": ({"confidences": np.ones(2)}, "Expected 33 confidences"),
+    "too few ids": ({"ids": [None]}, "Expected 4 ids, one per cluster, got 1"),
+    "twice the same image": ({"keys": ["a"] * 33}, "Image 'a' was grouped twice"),
+    "twice the same id": ({"ids": [0, 0, None, None]}, "Two clusters are said to be category 0"),
+    "an unknown id": ({"ids": [0, 77, None, None]}, "category 77, which was never registered"),
+    "a cluster out of range": ({"clusters": GROUPS.clusters + 1}, "clusters of 0 to 3, or -1, got 1 to 4"),
+    "clusters that are no integers": ({"clusters": GROUPS.clusters * 0.5}, "to be integers, got float64"),
+    "NaN in a prototype": ({"prototypes": GROUPS.prototypes * np.nan}, "Expected finite prototypes"),
+    "another width": ({"prototypes": GROUPS.prototypes[:, :5]}, "another backbone"),
+    "a confidence above 1": ({"confidences": np.full(33, 1.5)}, "confidences of 0 to 1"),
+    "a confidence below 0": ({"confidences": np.full(33, -0.5)}, "confidences of 0 to 1"),
+    "an empty key": ({"keys": ["", *S1.keys[1:]]}, "keys of 1 to 1000 characters, got ''"),
+    "a key that is no text": ({"keys": [7, *S1.keys[1:]]}, "keys of 1 to 1000 characters, got '7'"),
+    "a key without end": ({"keys": ["k" * 1001, *S1.keys[1:]]}, "keys of 1 to 1000 characters, got 'kkk"),
+}
+
+
+@pytest.mark.parametrize("values", WRONG.values(), ids=WRONG.keys())
+def test_a_malformed_grouping_changes_nothing(values: tuple[dict, str]) -> None:
+    registry = known_registry()
+    before = registry.state_hash()
+    with pytest.raises(RegistryError, match=values[1]):
+        registry.observe(1, replace(GROUPS, **values[0]))
+    assert (registry.state_hash(), registry.stage, len(registry.log)) == (before, 0, 0)
+
+
+def test_a_key_may_have_a_thousand_characters() -> None:
+    registry = known_registry()
+    registry.observe(1, replace(GROUPS, keys=["k" * 1000, *S1.keys[1:]]))
+    assert registry.members["k" * 1000] in registry.categories
+
+
+def test_confidences_from_0_to_1_are_kept_to_six_places() -> None:
+    registry = known_registry()
+    registry.observe(1, replace(GROUPS, confidences=np.array([0, 1, *[2 / 3] * 31])))
+    assert [registry.confidences[key] for key in GROUPS.keys] == [0, 1, *[0.666667] * 31]
+
+
+def test_an_empty_stage_changes_nothing() -> None:
+    registry = known_registry()
+    registry.edit(Rename(0, "emmet"))
+    change = registry.observe(1, StageGroups([], np.zeros(0), CENTRES[:3], [0, 1, 2]))
+    assert (change.new, change.cluster_ids) == ((), (0, 1, 2))
+    assert registry.stage == 1
+    assert [entry.kind for entry in registry.log] == ["rename", GROUPING]
+    assert not can_undo(registry)
+    assert sizes_add_up(registry)
+    nothing = CategoryRegistry()
+    assert nothing.observe(0, StageGroups([], np.zeros(0), np.zeros((0, WIDTH)))).cluster_ids == ()
+    assert (nothing.stage, nothing.active) == (0, [])
+
+
+def turned(groups: StageGroups) -> StageGroups:
+    """The same groups in features that have nothing to do with the earlier ones."""
+    rotation = np.linalg.qr(np.random.default_rng(3).normal(size=(WIDTH, WIDTH)))[0]
+    return replace(groups, prototypes=groups.prototypes @ rotation)
+
+
+def test_a_repeated_stage_keeps_everything_whatever_the_features(lived: CategoryRegistry) -> None:
+    before = snapshot(lived)
+    for stage, images in ((3, S3), (1, S1), (2, S2)):
+        change = lived.observe(stage, turned(images.groups(KNOWN, seed=stage)))
+        assert (change.new, change.moved) == ((), {})
+        assert snapshot(lived) == before
+
+
+def test_images_of_a_rejected_category_stay_where_they_were_given() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(NotACategory(3, dict.fromkeys(S1.of(3)[:9], 4)))  # more than there are in 4
+    for groups in (S1.groups(KNOWN), turned(S1.groups(KNOWN))):
+        change = registry.observe(1, groups)
+        assert (change.new, change.moved) == ((), {})
+        assert registry.members_of(4) == sorted([*S1.of(3)[:9], *S1.of(4)])
+
+
+def test_a_cluster_of_pinned_images_alone_is_no_category() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    registry.edit(Move(S1.of(3), 5))
+    change = registry.observe(1, S1.groups(KNOWN))
+    assert sorted(change.cluster_ids, key=str) == [0, 1, 2, 4, 5, None]
+
+
+def test_of_two_look_alikes_only_the_nearest_is_the_category() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    row = registry.prototypes[registry.category(3).prototype_row]
+    near, nearer = row + 0.1 * CENTRES[30], row + 0.05 * CENTRES[30]
+    groups = StageGroups(["a", "b"], np.array([0, 1]), np.stack([near, nearer]))
+    assert registry.observe(2, groups).cluster_ids == (6, 3)
+
+
+def test_a_category_that_is_settled_is_not_given_to_a_look_alike() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    row = registry.prototypes[registry.category(3).prototype_row]
+    groups = StageGroups(["a", "b"], np.array([0, 1]), np.stack([CENTRES[30], row]), [3, None])
+    assert registry.observe(2, groups).cluster_ids == (3, 6)
+
+
+def test_one_image_seen_before_does_not_name_a_cluster() -> None:
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    images = Images("s2", {20: 12})
+    images.keys[0] = S1.of(3)[0]
+    change = registry.observe(2, images.groups())
+    assert change.cluster_ids == (6,)
+    assert change.moved == {S1.of(3)[0]: (3, 6)}
+
+
+def test_a_new_stage_drops_the_prototypes_that_nobody_refers_to(lived: CategoryRegistry) -> None:
+    kept = {each.id: lived.prototypes[list(each.rows)] for each in lived.categories.values()}
+    for _ in range(3):
+        lived.edit(Move(S1.of(3)[:1], 3, {3: kept[3][0] * 2}))
+        lived.undo()
+    lived.observe(4, StageGroups([], np.zeros(0, np.int64), np.zeros((0, WIDTH))))
+    rows = [row for each in lived.categories.values() for row in each.rows]
+    assert sorted(set(rows)) == list(range(len(lived.prototypes)))
+    for each in lived.categories.values():
+        np.testing.assert_array_equal(lived.prototypes[list(each.rows)], kept[each.id])
+
+
+def test_prototypes_are_replaced_after_training(lived: CategoryRegistry) -> None:
+    before = snapshot(lived)
+    lived.replace_prototypes({3: np.eye(WIDTH)[3], 0: np.eye(WIDTH)[0]})
+    ids, _, matrix = lived.active_prototypes()
+    np.testing.assert_array_equal(matrix[ids.index(3)], np.eye(WIDTH)[3])
+    np.testing.assert_array_equal(matrix[ids.index(0)], np.eye(WIDTH)[0])
+    assert snapshot(lived) == before
+    assert not can_undo(lived)
+    state = lived.state_hash()
+    with pytest.raises(RegistryError, match="Category 10 was said to be no category"):
+        lived.replace_prototypes({3: np.eye(WIDTH)[5], 10: np.eye(WIDTH)[3]})
+    assert lived.state_hash() == state
