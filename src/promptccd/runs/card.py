@@ -316,7 +316,7 @@ def licence_on(card: str, name: str, repo_id: str | None) -> Licence:
     page = f"{HUB}/{repo_id}" if repo_id else None
     if not isinstance(link, str) or not re.fullmatch(r"https?://[^\s()<>\[\]]+", link):
         is_file = page and isinstance(link, str) and re.fullmatch(r"[\w./-]+", link)
-        link = f"{page}/blob/main/{link.lstrip('./')}" if is_file else page
+        link = f"{page}/blob/main/{str(link).lstrip('./')}" if is_file else page
     default = f"licence-of-{(repo_id or 'the-backbone').replace('/', '-')}"
     word = re.sub(r"[^a-z0-9.-]+", "-", str(own_name or default).lower()).strip("-.")[:96]
     return Licence("other", word or default, link, reason)
