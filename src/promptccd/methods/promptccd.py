@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.distributed as dist
@@ -90,6 +90,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
     config: PromptCCDConfig
     mixture: GaussianMixture
+    predicts: ClassVar = True
 
     def __init__(self, config: PromptCCDConfig):
         super().__init__(config)

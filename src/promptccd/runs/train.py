@@ -25,7 +25,7 @@ from promptccd.data.views import TrainingViews
 from promptccd.discovery.project.changes import GROUPING
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import trusted
-from promptccd.errors import DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
+from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
 from promptccd.evaluation.counting import COUNTS
 from promptccd.locks import FolderLock
@@ -40,13 +40,13 @@ from promptccd.runs.stage import (
     count_range,
     earlier_images,
     exemplars_after,
+    learn_prediction,
     load_stage,
     memory_before,
     observe_stage,
     save_stage,
 )
 from promptccd.runs.start import (
-    OUT_OF_MEMORY,
     begin,
     ensure_backbone,
     evaluation_view,
@@ -152,12 +152,9 @@ def _log_streams(counting: str, stages: StageStream) -> None:
 
 @contextmanager
 def _named_failures(run: RunDirectory) -> Iterator[None]:
-    """Record a batch that needed too much memory, and give failures of a device a message."""
+    """Give failures of a device a message."""
     try:
         yield
-    except OutOfMemoryError as error:
-        run.write(OUT_OF_MEMORY, {"batch_size": error.batch_size})
-        raise
     except (RuntimeError, MemoryError, TypeError) as error:
         if (problem := device_problem(error)) is None:
             raise
@@ -261,10 +258,8 @@ class _Training:
         """Delete states of finished stages and pass these to `after_stages`, also those of an earlier process."""
         for stage in finished:
             self.run.forget_states(stage)
-        if finished:
-            (self.run.path / OUT_OF_MEMORY).unlink(missing_ok=True)
-            if self.after_stages is not None:
-                self.after_stages(self.run, finished)
+        if finished and self.after_stages is not None:
+            self.after_stages(self.run, finished)
 
     def _report_stage(self, stage: int) -> None:
         """Call the callbacks for a finished stage; every process reads its records."""
@@ -409,6 +404,12 @@ class _Training:
         registry, found = observe_stage(self.earlier, found, images.sample_ids, names)
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
+        count, seed = (
+            len(found.prototype_ids) if self.count is None else self.count.count,
+            self.arguments.seed,
+        )
+        labels = found.category_ids if isinstance(stage, LabelledStage) else None
+        learn_prediction(model, features[-1], labels, count, seed)
         if stage.index:
             own = features[-1]
             if model.native_prompted is not None:
@@ -419,7 +420,7 @@ class _Training:
         places = {category: row for row, category in enumerate(model.config.category_ids)}
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
         labelled = torch.arange(len(rows)) < len(assigned[0])
-        everything, seed = torch.cat(features), self.arguments.seed
+        everything = torch.cat(features)
         model.set_spread(measure_spread(everything, rows, model.prototypes, seed=seed, labelled=labelled))
         self.state.draw_groups = group_picture(
             images, features[-1], found, model.config.names_by_id, num_known
@@ -461,7 +462,9 @@ class _Training:
         run, images, model, exemplars = self.run, self.images[-1], self.model, None
         examples, index = example_pictures(self.recipe, model, images, features), images.stage.index
         if self.arguments.exemplars_per_class:
-            exemplars = exemplars_after(run, self.earlier, images, features, assignments, self.arguments)
+            exemplars = exemplars_after(
+                run, self.earlier, images, features, assignments, self.arguments, with_classes=model.predicts
+            )
         card = stage_card(
             run,
             model.config,
