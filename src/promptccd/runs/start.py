@@ -264,7 +264,7 @@ def stage_stream(
     if (published := published_split(facts.dataset)) is not None:
         _require_published(data, published, split_rule, held_out_only)
         return StageStream.from_hub(facts.dataset)
-    opened = open_images(facts.dataset, facts.split, roots)
+    opened = open_images(facts.dataset, facts.split, roots, columns=data.columns)
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
@@ -279,6 +279,9 @@ def stage_stream(
         seed=seed,
         image_column=column(data.image_column, facts.image_column),
         label_column=column(data.label_column, facts.label_column),
+        label_na=data.label_na,
+        label_separator=data.label_separator,
+        accept_new_labels=data.accept_new_labels,
         class_order=facts.class_order,
         num_classes=facts.num_classes,
         images_per_class=facts.images_per_class,
