@@ -241,7 +241,9 @@ def test_stages_are_those_on_paper(backbone_folder: Path) -> None:
     assert 0 < np.mean(best < 3) < 0.5
     found = [fitted(y[(clusters == each) & (best >= 3)]) for each in (0, 1)]
     expected = np.stack([each.logpdf(y) for each in known + found], axis=1)
-    np.testing.assert_allclose(log_densities(model.project(second), model.gaussians), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        log_densities(model.project(second), model.class_gaussians), expected, rtol=1e-9
+    )
     assert model.assign_natively(second).tolist() == expected.argmax(1).tolist()
 
 
@@ -249,20 +251,20 @@ def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(
     backbone_folder: Path, tmp_path: Path
 ) -> None:
     model, (_, second) = ended_stages(backbone_folder)
-    before = model.gaussians.clone()
+    before = model.class_gaussians.clone()
     stage(2, second, model, None, 6).end_stage()
-    assert torch.equal(model.gaussians[:5], before)
+    assert torch.equal(model.class_gaussians[:5], before)
     model.float().save_pretrained(tmp_path)
     again = VBCGCDModel.from_pretrained(tmp_path)
-    assert torch.equal(again.gaussians, model.gaussians)
+    assert torch.equal(again.class_gaussians, model.class_gaussians)
     assert again.assign_natively(second.float()).tolist() == model.assign_natively(second.float()).tolist()
 
 
 @pytest.mark.parametrize("early_stop", [True, False])
 def test_the_estimate_of_the_paper_ends_a_stage(backbone_folder: Path, early_stop: bool) -> None:
     model, (first, _) = ended_stages(backbone_folder, estimate="svi", svi_steps=60, early_stop=early_stop)
-    assert model.gaussians.shape == (5, 6, 7)
-    assert float((model.gaussians - torch.eye(7)[1:]).abs().max()) < 0.01
+    assert model.class_gaussians.shape == (5, 6, 7)
+    assert float((model.class_gaussians - torch.eye(7)[1:]).abs().max()) < 0.01
     assert np.mean(model.assign_natively(first).numpy() == np.arange(60) % 3) > 0.9
 
 
@@ -271,7 +273,7 @@ def test_more_new_classes_than_images_and_images_that_all_leave(backbone_folder:
         model, (first, second) = ended_stages(backbone_folder, **options)
         stage(2, second[:2], model, None, 9).end_stage()
         stage(3, first[:4], model, None, 10).end_stage()
-        assert bool(model.gaussians.isfinite().all())
+        assert bool(model.class_gaussians.isfinite().all())
         assert int(model.assign_natively(second).max()) < 9
 
 

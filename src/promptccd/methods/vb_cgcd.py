@@ -67,7 +67,7 @@ class VBCGCDConfig(ClassifierConfig):
 
 
 class GaussianClasses(CategoryDiscoveryModel):
-    """Mixin: `gaussians`, ``(K, d, 1 + d)``, are a mean and a covariance of each class along d principal directions.
+    """Mixin: `class_gaussians`, ``(K, d, 1 + d)``, are a mean and a covariance of each class along d principal directions.
 
     The directions are columns of `axes`, ``(1 + D, d)``, scaled to a mean variance of 1, after a row that centres.
     `shared`, ``(d, d)``, is the covariance within labelled classes.
@@ -75,14 +75,14 @@ class GaussianClasses(CategoryDiscoveryModel):
 
     axes: Tensor
     shared: Tensor
-    gaussians: Tensor
+    class_gaussians: Tensor
 
     def __init__(self, config: Any):
         super().__init__(config)
         size = config.num_directions
         self.add_buffer("axes", 1 + config.vision_config.hidden_size, size)
         self.add_buffer("shared", size, size)
-        self.add_buffer("gaussians", config.num_gaussians, size, 1 + size)
+        self.add_buffer("class_gaussians", config.num_gaussians, size, 1 + size)
 
     def project(self, features: Tensor) -> Tensor:
         """Unit features ``(N, D)`` along the principal directions: ``(N, d)`` in float64."""
@@ -99,7 +99,7 @@ class VBCGCDModel(ClassifierModel, GaussianClasses):
     def assign_natively(self, features: Tensor) -> Tensor:
         """Class ``(N,)`` of the largest density for features ``(N, D)``."""
         points = self.project(features)
-        return log_densities(points, self.gaussians.to(points)).argmax(1).to(features.device)
+        return log_densities(points, self.class_gaussians.to(points)).argmax(1).to(features.device)
 
 
 class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
@@ -129,13 +129,15 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
         features, model, labels = self.plain_features("features of Gaussians"), self.model, self.stage.labels
         if labels is not None:
             self._fit_directions(features, labels)
-        points, count = model.project(features), self.stage.count - len(model.gaussians)
+        points, count = model.project(features), self.stage.count - len(model.class_gaussians)
         if count > 0:
             found = (
                 self._discovered(points, count) if labels is None else self._estimated(points, labels, count)
             )
-            model.gaussians = torch.cat([model.gaussians, same_on_all(found).to(model.gaussians)])
-            model.config.num_gaussians = len(model.gaussians)
+            model.class_gaussians = torch.cat(
+                [model.class_gaussians, same_on_all(found).to(model.class_gaussians)]
+            )
+            model.config.num_gaussians = len(model.class_gaussians)
 
     def _fit_directions(self, features: Tensor, labels: Tensor) -> None:
         """Principal directions of the labelled features, and the covariance within their classes."""
@@ -150,14 +152,14 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
         spherical = (within.trace() / size).clamp(min=LEAST_VARIANCE) * torch.eye(size).to(within)
         shared = torch.lerp(within, spherical, SHARED_SHRINKAGE)
         model.shared, model.config.num_directions = same_on_all(shared).to(model.prototypes), size
-        model.gaussians = model.shared.new_zeros(0, size, 1 + size)
+        model.class_gaussians = model.shared.new_zeros(0, size, 1 + size)
 
     def _discovered(self, points: Tensor, count: int) -> Tensor:
         """Gaussians of the new classes of a stream."""
         seed = seed_of("vb-cgcd", self.arguments.seed, self.stage.images.stage.index) % 2**32
         kmeans = AnchoredKMeans(min(count, len(points)), self.arguments.kmeans_restarts, random_state=seed)
         clusters = torch.as_tensor(kmeans.fit_predict(points)).to(points.device)
-        found, old = self._estimated(points, clusters, count), self.model.gaussians.to(points)
+        found, old = self._estimated(points, clusters, count), self.model.class_gaussians.to(points)
         if self.model.config.relabel:
             stays = log_densities(points, torch.cat([old, found])).argmax(1) >= len(old)
             logger.info("%d of %d images look like earlier classes.", int((~stays).sum()), len(stays))
@@ -168,7 +170,11 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
 
     def _estimated(self, points: Tensor, groups: Tensor, count: int, second: bool = False) -> Tensor:
         """A Gaussian for each group ``(N,)`` of points ``(N, d)``."""
-        config, old, groups = self.model.config, self.model.gaussians.to(points), groups.to(points.device)
+        config, old, groups = (
+            self.model.config,
+            self.model.class_gaussians.to(points),
+            groups.to(points.device),
+        )
         if config.estimate == "shrunk":
             weight = config.prior_weight * points.shape[1]
             return shrunk_estimate(points, groups, count, self.model.shared.to(points), weight)
