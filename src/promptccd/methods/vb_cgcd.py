@@ -67,7 +67,7 @@ class VBCGCDConfig(ClassifierConfig):
 
 
 class GaussianClasses(CategoryDiscoveryModel):
-    """Mixin: `class_gaussians`, ``(K, d, 1 + d)``, are a mean and a covariance of each class along d principal directions.
+    """Mixin: `class_gaussians`, ``(K, d, 1 + d)``, are mean and covariance of each class along d principal directions.
 
     The directions are columns of `axes`, ``(1 + D, d)``, scaled to a mean variance of 1, after a row that centres.
     `shared`, ``(d, d)``, is the covariance within labelled classes.
