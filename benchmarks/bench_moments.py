@@ -152,9 +152,10 @@ class Photographs:
     def moments(self) -> np.ndarray:
         """As `DiscoverySession` finds them."""
         nothing_said = np.full(len(self.kinds), np.nan)
+        names = [f"IMG_{row:06d}.jpg" for row in range(len(self.kinds))]
         return find_near_duplicates(
-            self.miniatures, self.features, lambda rows: [self.thumbnails[row] for row in rows], nothing_said
-        )
+            self.miniatures, self.features, lambda rows: [self.thumbnails[row] for row in rows], nothing_said, names
+        ).first_of
 
     def repeated(self, count: int) -> "Photographs":
         """So many, the same again and again, turned a little in feature space."""
