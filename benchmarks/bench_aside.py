@@ -30,9 +30,9 @@ from promptccd.data.labels import image_column_of, label_column_of
 from promptccd.data.tables import load_images
 from promptccd.discovery import DiscoveryResult, DiscoverySession, Project, discover
 from promptccd.discovery.grouping import KnownCategories, group_images
+from promptccd.discovery.project import CategoryRegistry, StageGroups
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.rare import rare_first
-from promptccd.registry import CategoryRegistry, StageGroups
 
 KINDS, EACH = 12, 30
 SHARES = (0.3, 0.6, 0.8)

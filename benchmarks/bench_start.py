@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.measuring import options_of
 from promptccd.cli.main import COMMANDS
-from promptccd.registry import CategoryRegistry, save_registry
+from promptccd.discovery.project import CategoryRegistry, save_registry
 
 COMMAND = ("-m", "promptccd_command")
 # The most that each may cost, as a share of importing torch.

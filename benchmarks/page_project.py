@@ -17,12 +17,12 @@ from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.project import CategoryRegistry
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.discovery.project.record import read_record
+from promptccd.discovery.project.store import stored_key
 from promptccd.images.limits import IntakeLimits
-from promptccd.registry import CategoryRegistry
-from promptccd.registry.store import stored_key
 
 BACKBONE, EMBEDDED = "photographs", 10_000
 NOISE = 0.05  # of a feature that is repeated, in its length

@@ -44,10 +44,10 @@ from safetensors.numpy import load_file
 from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
+from promptccd.discovery.project import CategoryRegistry
+from promptccd.discovery.project.store import Store
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
-from promptccd.registry import CategoryRegistry
-from promptccd.registry.store import Store
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 GOLDEN = Path(__file__).with_name("golden") / "written"

@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from promptccd.cli.main import main
-from promptccd.registry import load_registry
+from promptccd.discovery.project import load_registry
 
 GOLDEN = Path(__file__).with_name("golden") / "digits.json"
 STAGES = 4

@@ -10,10 +10,12 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``reports`` and ``hub`` do not know each other.
+# Of a project, runs use what knows no photographs: the registry of categories.
+REGISTRY = "alike categories changes checkpoint_form edits labelling observe registry rows store"
 ORDER = [
     ["on_demand", "version"], ["errors"], ["systems", "processes"], ["disk"], ["database"], ["locks"], ["images"],
     ["data"], ["models"], ["clustering"],
-    ["methods"], ["pipeline"], ["training"], ["evaluation"], ["registry"], ["runs"], ["reports", "hub"], ["trainer"],
+    ["methods"], ["pipeline"], ["training"], ["evaluation"], ["a registry"], ["runs"], ["reports", "hub"], ["trainer"],
     ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: float(rank) for rank, names in enumerate(ORDER) for name in names}
@@ -74,6 +76,9 @@ def depends() -> dict[str, set[str]]:
 
 def part_of(module: str) -> str:
     """The part of `ORDER` that a module belongs to: its own, or that of its folder."""
+    *folders, name = module.split(".")[1:]
+    if folders == ["discovery", "project"] and name in REGISTRY.split():
+        return "a registry"
     own = ".".join(module.split(".")[1:3])
     return own if own in RANK else module.split(".")[1]
 

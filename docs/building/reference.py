@@ -14,7 +14,7 @@ PACKAGES = (
     "promptccd.training",
     "promptccd.methods",
     "promptccd.evaluation",
-    "promptccd.registry",
+    "promptccd.discovery.project",
     "promptccd.runs",
     "promptccd.reports",
     "promptccd.hub",

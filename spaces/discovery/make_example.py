@@ -11,8 +11,8 @@ from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import save_progress
 from promptccd.discovery.intake.seen import SEEN, SeenFiles
 from promptccd.discovery.page.visits import PHOTOS_HERE
+from promptccd.discovery.project import Rename
 from promptccd.discovery.project.folder import PROJECT, RECORD
-from promptccd.registry import Rename
 
 EXAMPLE = Path(__file__).parents[2] / "src/promptccd/discovery/page/example"
 NAMED = {1: "sailing boat", 3: "aeroplane", 9: "bonsai", 11: "flamingo"}  # by the number of a photograph

@@ -84,7 +84,7 @@ def test_no_help_waits_for_what_its_command_needs() -> None:
 
 @pytest.mark.moderate
 def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, trained_run: Path) -> None:
-    from promptccd.registry import load_registry
+    from promptccd.discovery.project import load_registry
 
     registry = load_registry(trained_run / "stage3")
     registry.store.write_to(tmp_path / "categories.sqlite")

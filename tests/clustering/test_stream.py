@@ -7,7 +7,7 @@ import torch
 from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.stream import Stream, false_openings
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
-from promptccd.registry.observe import NO_CATEGORY
+from promptccd.discovery.project.observe import NO_CATEGORY
 
 WIDTH, KINDS = 16, 6
 

@@ -1,4 +1,4 @@
-"""MetaGCD's sessions, and the other class splits, held to the declared counts."""
+"""MetaGCD's sessions, the redrawn streams of C-GCD, and the other class splits, with the declared counts."""
 
 import itertools
 import json
@@ -110,7 +110,10 @@ def test_recipes_name_the_rule(image_folder) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"class_blocks": [2, 3], "split_rule": "session"}, "mixed | sessions | whole, got 'session'"),
+        (
+            {"class_blocks": [2, 3], "split_rule": "session"},
+            "mixed | sessions | redrawn | whole, got 'session'",
+        ),
         ({"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]}, "leave cuts none"),
         ({"class_blocks": [2, 2], "split_rule": "sessions"}, "sum to 4, but the data set has 5"),
     ],
@@ -158,3 +161,31 @@ def test_counts_of_the_one_step_setting() -> None:
     cut = cut_by_rule("mixed", labels, names, [160, 40], [[0.8, 1.0], [1.0]], 1, lambda *_: "data")[1]
     assert [len(ids) for ids in cut.sample_ids] == [160 * 24, 160 * 6 + 40 * 30]
     assert cut.counts[1].old_share == pytest.approx(0.4447, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "images", "cuts", "stages", "seen"),
+    [
+        ([50, *[10] * 5], 500, None, [20_000, 5_250, 5_500, 5_750, 6_000, 6_250], 25),
+        ([50, *[5] * 10], 500, None, [20_000, *(2_000 + 25 * (50 + 5 * t) for t in range(10))], 25),
+        ([100, *[20] * 5], 29, [[0.8, 0.8, 0.175]], [2_300, 960, 1_060, 1_160, 1_260, 1_360], 5),
+    ],
+)
+def test_streams_of_cgcd_draw_earlier_categories_again(
+    blocks: list[int], images: int, cuts: list[list[float]] | None, stages: list[int], seen: int
+) -> None:
+    source = np.repeat(np.arange(sum(blocks)), images)
+    names = [f"c{number}" for number in range(sum(blocks))]
+    labels, cut = cut_by_rule("redrawn", source, names, blocks, cuts, 1, lambda *_: "data")
+    assert [len(ids) for ids in cut.sample_ids] == stages
+    assert CategorySplit.from_dict(json.loads(json.dumps(cut.to_dict()))) is not None
+    first = set(cut.sample_ids[0].tolist())
+    for stage, ids in enumerate(cut.sample_ids[1:], start=1):
+        assert first.isdisjoint(ids.tolist())  # of known categories, images without a label
+        sizes, earlier = np.bincount(labels[ids], minlength=sum(blocks)), sum(blocks[:stage])
+        assert set(sizes[:earlier]) == {seen}
+        assert set(sizes[earlier : earlier + blocks[stage]]) == {int(0.8 * images)}
+    one, two = (set(ids[labels[ids] < blocks[0]].tolist()) for ids in cut.sample_ids[1:3])
+    assert one & two and one != two
+    with pytest.raises(DataError, match="three shares"):
+        cut_by_rule("redrawn", source, names, blocks, [[0.8, 0.8]], 1, lambda *_: "data")

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from promptccd.discovery import DiscoverySession, Project
-from promptccd.discovery.project import Command
+from promptccd.discovery.project import CategoryRegistry, Command, Move
 from promptccd.discovery.project.features import Features, means_after
 from promptccd.discovery.project.folder import CATEGORIES, PROJECT
-from promptccd.registry import CategoryRegistry, Move
-from promptccd.registry.store import Store
+from promptccd.discovery.project.store import Store
 
 
 def correct(

@@ -22,12 +22,12 @@ from promptccd.discovery import (
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.embedding import Embedder
 from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.project import CategoryRegistry, Move, Rename, SetAside
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import CategoryRegistry, Move, Rename, SetAside
 from promptccd.runs import load_model, train_run
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Recipe

@@ -15,8 +15,8 @@ from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
 from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover
 from promptccd.discovery.options import PAGE, TABLE
+from promptccd.discovery.project import CategoryRegistry, Confirm, Gather, Move, Rename, SetAside, StageGroups
 from promptccd.errors import DataError
-from promptccd.registry import CategoryRegistry, Confirm, Gather, Move, Rename, SetAside, StageGroups
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 

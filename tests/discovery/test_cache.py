@@ -20,10 +20,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.discovery import session
 from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.project import checkpoint_form
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.images import identity
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.registry import checkpoint_form
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.stored import rows_in, stored_in

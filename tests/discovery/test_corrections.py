@@ -15,17 +15,12 @@ from torch.nn.functional import cosine_similarity
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.intake.seen import FEATURES
+from promptccd.discovery.project import CategoryRegistry, Merge, Rename, has_registry
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.disk import REPLACED, problems_of
 from promptccd.errors import DataError, PromptCCDError, RegistryError, RunError
 from promptccd.locks import FolderLock
-from promptccd.registry import (
-    CategoryRegistry,
-    Merge,
-    Rename,
-    has_registry,
-)
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.corrected import correct, registry_in

@@ -11,10 +11,9 @@ from torch.nn.functional import normalize
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
-from promptccd.discovery.project import rare
+from promptccd.discovery.project import CategoryRegistry, Confirm, Move, SetAside, StageGroups, rare
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.rare import _farthest_first, rare_first
-from promptccd.registry import CategoryRegistry, Confirm, Move, SetAside, StageGroups
 from tests.discovery.conftest import write_pictures
 
 WIDTH = 12

@@ -9,11 +9,11 @@ import torch
 
 from promptccd.discovery import SeenFiles, stage_grouping
 from promptccd.discovery.grouping import EarlierImages, KnownCategories
+from promptccd.discovery.project import CategoryRegistry, Confirm, Move, StageGroups
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.stage_grouping import Remembered
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.registry import CategoryRegistry, Confirm, Move, StageGroups
-from promptccd.registry.observe import NO_CATEGORY
 
 SPACE, WIDTH = "space", 4
 AXES = np.eye(WIDTH)

@@ -9,8 +9,8 @@ from PIL import Image
 
 from promptccd.discovery import assignment_rows
 from promptccd.discovery import report as page_module
+from promptccd.discovery.project import Merge, Rename
 from promptccd.discovery.report import write_page
-from promptccd.registry import Merge, Rename
 from tests.browsing import Visit
 from tests.discovery.conftest import grouped, write_pictures
 

@@ -15,11 +15,18 @@ from promptccd.discovery import (
 from promptccd.discovery.exports.rows import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project import corrections
+from promptccd.discovery.project import (
+    Answer,
+    Merge,
+    NotACategory,
+    Rename,
+    corrections,
+    load_registry,
+    save_registry,
+)
 from promptccd.discovery.report import write_page
 from promptccd.discovery.stage_grouping import Remembered
 from promptccd.errors import DataError, DivergedError, RegistryError
-from promptccd.registry import Answer, Merge, NotACategory, Rename, load_registry, save_registry
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped, write_pictures

@@ -9,9 +9,9 @@ import torch
 from promptccd import GCDConfig, GCDModel
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery import SeenFiles
+from promptccd.discovery.project import CategoryRegistry, SetAside, StageGroups
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
 from promptccd.errors import DataError
-from promptccd.registry import CategoryRegistry, SetAside, StageGroups
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 WIDTH, EACH = 8, 6

@@ -210,19 +210,57 @@ def test_what_protocols_say_of_themselves() -> None:
     terms = PROTOCOLS.items()
     on_test = {name for name, each in terms if "test images" in each.images}
     assert on_test == {name for name, each in terms if "test_split" in each.options}
-    assert on_test == {"inductive", "pa-cgcd-test", "metagcd"}
+    assert on_test == {"inductive", "pa-cgcd-test", "metagcd", "c-gcd"}
     assert {name for name, each in terms if "estimator" in each.options} == {"unknown"}
     assert {name: each.reference for name, each in terms if "earlier" not in each.reference} == {
         "gcd": "labelled images",
         "metagcd": "none",
         "native": "none",
+        "c-gcd": "none; labelled images where k-means stands in for a native prediction",
         "part-routing": "part labels from features of the frozen backbone",
     }
     assert {name for name, each in terms if "test stages" in each.reference} == {"inductive"}
     as_trained = {name for name, each in terms if each.count.startswith("as the run was trained")}
-    assert PROTOCOLS.keys() - as_trained == {"unknown", "metagcd", "part-routing"}
+    assert PROTOCOLS.keys() - as_trained == {"unknown", "metagcd", "c-gcd", "part-routing"}
     assert {name: each.counted for name, each in terms if each.counted != "categories"} == {
         "native": "classes",
+        "c-gcd": "classes",
         "part-routing": "parts",
     }
     assert {name for name, each in terms if not each.has_baselines} == {"native", "part-routing"}
+
+
+@pytest.mark.parametrize("has_native", [True, False])
+def test_cgcd_scores_test_images_of_all_categories_so_far_and_calls_all_earlier_ones_old(
+    has_native: bool,
+) -> None:
+    task = TASK if has_native else replace(TASK, native=lambda stage, asked: None)
+    score, ids, (test,) = SCORERS["c-gcd"](task), TEST.labels[0], TEST.images
+    initial = []
+    for stage, count in enumerate((2, 3, 4, 6)):
+        seen = ids < count
+        said = answers(stage, test)[seen]
+        if not has_native:
+            reference, points = features(stage, [TRAINED.images[0], test])
+            said = discover_categories(
+                points[torch.from_numpy(seen)],
+                reference,
+                TRAINED.labels[0],
+                count,
+                restarts=2,
+                seed=seed_of("c-gcd", 5, stage),
+            ).category_ids
+        initial.append(clustering_accuracy(ids[seen], said, range(2)).old)
+        if stage:
+            row = score.stages[stage - 1]
+            assert (row.all, row.old, row.new) == clustering_accuracy(
+                ids[seen], said, range((2, 2, 3, 4)[stage])
+            )
+            assert (row.figures["initial"], row.figures["lost"]) == (initial[-1], initial[0] - initial[-1])
+    rows, summary = score.stages, score.summary
+    assert ContinualScore.from_dict(score.to_dict()).summary.keys() == summary.keys()
+    assert summary["CAA"] == pytest.approx(np.mean([row.all for row in rows]))
+    assert summary["M_d"] == pytest.approx(np.mean([row.new for row in rows]))
+    assert summary["M_f"] == initial[0] - min(initial[1:])
+    assert summary["M_f_last"] == initial[0] - initial[-1]
+    assert summary["M_f_goal"] == pytest.approx(initial[0] - rows[-1].old)

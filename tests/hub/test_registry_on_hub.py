@@ -8,8 +8,8 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession
+from promptccd.discovery.project import Merge, Rename
 from promptccd.hub import push_run, verify
-from promptccd.registry import Merge, Rename
 from promptccd.runs import RunDirectory, load_model
 from tests.conftest import coloured_images
 from tests.discovery.corrected import content_of, correct, registry_in

@@ -11,11 +11,11 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.clustering.spread import measure_spread
+from promptccd.discovery.project import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.disk import problems_of
 from promptccd.evaluation import Discovery
 from promptccd.hub import verify
-from promptccd.registry import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
-from promptccd.registry.observe import NO_CATEGORY
 from promptccd.reports import ReportOptions, write_report
 from promptccd.reports.tables import read_run
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run

@@ -14,9 +14,9 @@ from promptccd import CategoryDiscoveryTrainer, PromptCCDModel, TrainingArgument
 from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
+from promptccd.discovery.project import load_registry
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError
 from promptccd.hub.verify import verify
-from promptccd.registry import load_registry
 from promptccd.runs import RunDirectory, RunEvaluation, continued, stream_records, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe

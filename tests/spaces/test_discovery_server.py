@@ -16,8 +16,8 @@ import httpx
 import pytest
 from PIL import Image
 
+from promptccd.discovery.project import load_registry
 from promptccd.images.limits import MIB
-from promptccd.registry import load_registry
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING, packed
 from tests.images.test_decode import BOMB_WEBP
 from tests.photographs import MARKER, jpeg, pixels

@@ -25,7 +25,7 @@ class Benchmark:
         num_classes: how many categories are used, from the first; `None` for all.
         images_per_class: how many images of every category are used, from the first; `None` for all.
         held_out: share of every category that is left out, by a draw that is the same in every run.
-        split_rule: how the stages are cut: ``mixed`` (the paper's) or ``sessions`` (MetaGCD's setting).
+        split_rule: how the stages are cut: ``mixed`` (the paper's), ``sessions`` (MetaGCD's) or ``redrawn`` (C-GCD).
         test_split: split of the data set with its official test images; `None` where it has none.
     """
 

@@ -92,8 +92,8 @@ class CategorySplit:
         sample_ids: per stage the row numbers in the data set, ascending, int64.
         counts: images, categories and Old share per stage.
         data_fingerprint: sha256 of the labels and of a sample of the pixels.
-        rule: ``mixed`` (the paper's, with cuts), ``sessions`` (MetaGCD's), ``whole`` (one stage) or ``streams`` (images
-            whose labels nobody has; more may follow).
+        rule: ``mixed`` (the paper's, with cuts), ``sessions`` (MetaGCD's), ``redrawn`` (Happy's), ``whole`` (one stage)
+            or ``streams`` (images whose labels nobody has; more may follow).
         contents: sha256 of the labels and a sample of the pixels by stage, for streams.
     """
 
@@ -204,8 +204,10 @@ def cut_by_rule(
     known, the next ``class_blocks[1]`` arrive with stage 1, and so on. ``sessions`` is MetaGCD's setting (paper,
     supplement): of every known category 0.8 are labelled, and the sessions share the rest equally, each image once. A
     novel category gives every session from its first on 0.6 of its images, drawn independently: an image may be in
-    several sessions or in none. Novel categories come in a seeded order, which their ids follow. ``whole`` is one
-    labelled stage with every used image: a test set.
+    several sessions or in none. Novel categories come in a seeded order, which their ids follow. ``redrawn`` is
+    C-GCD, the setting of Happy, VB-CGCD and others: `REDRAWN_SHARES` of a category are labelled, or new in the stage
+    that it appears in. Every later stage draws some of its images again: unlabelled ones of a known category, any of
+    another. Novel categories come in a seeded order. ``whole`` is one labelled stage with every used image: a test set.
 
     The images of every category are shuffled separately, keyed by (seed, category), so that adding a category moves no
     image of another.
@@ -215,7 +217,8 @@ def cut_by_rule(
         labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``; -1 for an image no stage gets.
         categories: the C category names.
         class_blocks: block sizes; they must sum to C.
-        cuts: of ``mixed``, see `PAPER_CUTS`; `None` stands for `usual_cuts`.
+        cuts: of ``mixed``, see `PAPER_CUTS`; `None` stands for `usual_cuts`. Of ``redrawn`` one row, see
+            `REDRAWN_SHARES`.
         seed: seed of the shuffles.
         fingerprint: of the content.
 
@@ -280,9 +283,6 @@ def _sessions(
             f"split_rule sessions has shares of its own, got cuts {[list(row) for row in cuts]}: "
             "leave cuts none, or give split_rule mixed."
         )
-    novel = numpy_generator("order of novel categories", seed).permutation(
-        np.arange(blocks[0], len(categories))
-    )
 
     def draw(category: int, first: int, rows: np.ndarray) -> Sequence[np.ndarray]:
         if first == 0:
@@ -295,7 +295,41 @@ def _sessions(
             numpy_generator("session", seed, category, each).permutation(rows)[:size] for each in sessions
         ]
 
-    return _Plan([*range(blocks[0]), *novel.tolist()], blocks, (), draw)
+    return _Plan(_in_seeded_order(blocks, seed), blocks, (), draw)
+
+
+def _in_seeded_order(blocks: tuple[int, ...], seed: int) -> list[int]:
+    """Known categories in their order, and novel ones in one that the seed draws."""
+    novel = numpy_generator("order of novel categories", seed).permutation(np.arange(blocks[0], sum(blocks)))
+    return [*range(blocks[0]), *novel.tolist()]
+
+
+# Shares of a category's images: labelled, new in its first stage, and seen again in every later one (400, 400 and 25 of
+# CIFAR-100's 500).
+REDRAWN_SHARES = (0.8, 0.8, 0.05)
+
+
+def _redrawn(
+    categories: Sequence[str], class_blocks: Sequence[int], cuts: Sequence[Sequence[float]] | None, seed: int
+) -> _Plan:
+    blocks = _checked_blocks(class_blocks, categories)
+    shares = REDRAWN_SHARES if cuts is None else tuple(float(share) for row in cuts for share in row)
+    if len(shares) != 3 or not all(0 < share <= 1 for share in shares):
+        raise DataError(
+            "Expected cuts of split_rule redrawn as one row of three shares in 0..1 (labelled, new, seen again), such "
+            f"as {[list(REDRAWN_SHARES)]}, got {[list(row) for row in cuts or ()]}."
+        )
+    labelled, new, again = shares
+
+    def draw(category: int, first: int, rows: np.ndarray) -> Sequence[np.ndarray]:
+        size = int(len(rows) * (new if first else labelled))
+        shuffled = numpy_generator("split", seed, category).permutation(rows)
+        pool, seen = rows if first else shuffled[size:], max(1, int(len(rows) * again))
+        later = range(first + 1, len(blocks))
+        draws = [numpy_generator("session", seed, category, each).permutation(pool)[:seen] for each in later]
+        return [shuffled[:size], *draws]
+
+    return _Plan(_in_seeded_order(blocks, seed), blocks, (shares,), draw)
 
 
 def _whole(
@@ -304,7 +338,7 @@ def _whole(
     return _Plan(range(len(categories)), (len(categories),), ((1.0,),), lambda category, first, rows: [rows])
 
 
-SPLIT_RULES = {"mixed": _mixed, "sessions": _sessions, "whole": _whole}
+SPLIT_RULES = {"mixed": _mixed, "sessions": _sessions, "redrawn": _redrawn, "whole": _whole}
 
 
 def split_in_streams(

@@ -203,7 +203,7 @@ class StageStream(Sequence[Stage]):
     ) -> "StageStream":
         """Cut any data set with an image and a label column into stages.
 
-        With ``split_rule="sessions"`` the novel categories, and so `categories`, are in a seeded order.
+        With the rules ``sessions`` and ``redrawn`` the novel categories, and so `categories`, are in a seeded order.
 
         Args:
             dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.tables.open_images` takes: a Hub id,
@@ -224,8 +224,8 @@ class StageStream(Sequence[Stage]):
             images_per_class: number of images to use of every category, from the first; `None` for all.
             held_out: share of every category's images that no stage gets; the same images for every seed.
             held_out_only: use only those images: a test set for data that has none.
-            split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting, see `promptccd.data.splits`) or
-                ``whole`` (one labelled stage with all images; `class_blocks` is ignored).
+            split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting), ``redrawn`` (C-GCD) or ``whole`` (one
+                labelled stage with all images; `class_blocks` is ignored); see `promptccd.data.splits.cut_by_rule`.
             image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
                 folder of a data set that was given by name. `None` is the download folders for one that was loaded.
             bit_depth: as `ImageRows.with_bit_depth` takes it.

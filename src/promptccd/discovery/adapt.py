@@ -29,13 +29,14 @@ from promptccd.discovery.checkpoint import (
 from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.intake.reading import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
+from promptccd.discovery.project.checkpoint_form import load_registry
 from promptccd.discovery.project.record import categories_in, load_before
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import parsed_json, write_json
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
 from promptccd.methods import StageContext, method_named
 from promptccd.models import Assignment, CategoryDiscoveryModel
-from promptccd.registry import CategoryRegistry, load_registry
 from promptccd.runs.predict import load_model
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from promptccd.discovery.project.checkpoint_form import PROTOTYPES, REGISTRY, has_registry, load_registry
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.registry import PROTOTYPES, REGISTRY, CategoryRegistry, has_registry, load_registry
 
 if TYPE_CHECKING:
     from promptccd.models import CategoryDiscoveryModel

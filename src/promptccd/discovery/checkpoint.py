@@ -12,14 +12,15 @@ import torch
 
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.embedding import feature_space
+from promptccd.discovery.project.checkpoint_form import has_registry, load_registry, save_registry
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES, RECORD, open_project
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import make_folder, write_directory, write_file
 from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED
-from promptccd.registry import CategoryRegistry, has_registry, load_registry, save_registry
 
 logger = logging.getLogger(__name__)
 

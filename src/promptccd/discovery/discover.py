@@ -30,6 +30,9 @@ from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, ass
 from promptccd.discovery.intake.reading import IntakeReport
 from promptccd.discovery.intake.seen import FEATURES, SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
+from promptccd.discovery.project.alike import alike_pairs
+from promptccd.discovery.project.changes import StageChange
+from promptccd.discovery.project.checkpoint_form import load_registry, require_room
 from promptccd.discovery.project.folder import PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
@@ -45,8 +48,6 @@ from promptccd.disk import (
 )  # fmt: skip
 from promptccd.errors import DataError, RunError
 from promptccd.locks import LOCK, FolderLock
-from promptccd.registry import StageChange, alike_pairs, load_registry
-from promptccd.registry.checkpoint_form import require_room
 from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.training.progress import StopRequest, progress_bar, readable_time
 from promptccd.version import __version__

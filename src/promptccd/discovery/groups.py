@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from promptccd.discovery.project.changes import SURE
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.models import Assignment
-from promptccd.registry import CategoryRegistry
-from promptccd.registry.changes import SURE
 
 VERY_SURE = 0.8
 MAX_TYPICAL, MAX_BORDERLINE = 8, 4

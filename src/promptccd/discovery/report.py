@@ -8,10 +8,10 @@ import numpy as np
 
 from promptccd.discovery.exports.rows import AssignmentRow
 from promptccd.discovery.groups import GroupView, group_views
+from promptccd.discovery.project.changes import SURE
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import write_file
 from promptccd.images.decode import Status
-from promptccd.registry.changes import SURE
 from promptccd.reports import render_page, stage_maps
 from promptccd.reports.cards import picture_uri
 from promptccd.reports.charts import FEWEST_ON_MAP, style_of

@@ -22,11 +22,12 @@ from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_duplicates
 from promptccd.discovery.options import NearDuplicateMode, Precision
+from promptccd.discovery.project.changes import StageChange
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from promptccd.models import Assignment, CategoryDiscoveryModel
-from promptccd.registry import CategoryRegistry, StageChange
 from promptccd.training.devices import device_named, placed
 from promptccd.version import __version__
 

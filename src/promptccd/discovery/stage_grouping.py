@@ -12,11 +12,13 @@ from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
 from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.discovery.project.changes import GROUPING, StageChange
+from promptccd.discovery.project.edits import SetAside
+from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
-from promptccd.registry import GROUPING, CategoryRegistry, SetAside, StageChange, StageGroups
-from promptccd.registry.observe import NO_CATEGORY
 
 MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
 

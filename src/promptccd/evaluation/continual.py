@@ -181,21 +181,38 @@ class ContinualScore:
 
     @property
     def summary(self) -> Mapping[str, float]:
-        """PA-CGCD's figures of the whole run in percent, by name; empty for other protocols.
+        """Figures of the whole run in percent, by name; empty for protocols without such figures.
 
-        M_all, M_o and M_d are those after the last step, and M_d_mean is the mean of all steps, as in Happy. M_f is the
-        greatest loss of all steps in points, below 0 where accuracy never fell. Steps without such images do not count.
+        PA-CGCD's M_all, M_o and M_d are those after the last step, and M_d_mean is the mean of all steps, as in Happy.
+        M_f is the greatest loss of all steps in points, below 0 where accuracy never fell. Steps without such images do
+        not count.
+
+        C-GCD's CAA and M_d are the means of All and of New. M_f is the greatest loss on the categories of stage 0
+        (Happy), M_f_last that of the last stage (VB-CGCD). M_f_goal is All of stage 0 less Old of the last stage
+        (GOAL): another figure under the name of M_f.
         """
-        if not self.stages or "forgotten" not in self.stages[0].figures:
+        if not self.stages:
             return {}
-        last = self.stages[-1]
+        last, average = self.stages[-1], self.average
+        if "lost" in last.figures:
+            lost = [row.figures["lost"] for row in self.stages]
+            first = last.figures["initial"] + lost[-1]
+            return {
+                "CAA": average["all"],
+                "M_f": max(lost),
+                "M_f_last": lost[-1],
+                "M_f_goal": first - last.old,
+                "M_d": average["new"],
+            }
+        if "forgotten" not in last.figures:
+            return {}
         lost = pd.Series([row.figures["forgotten"] for row in self.stages], dtype=float).max()
         return {
             "M_all": last.all,
             "M_o": last.old,
             "M_f": float(lost),
             "M_d": last.new,
-            "M_d_mean": self.average["new"],
+            "M_d_mean": average["new"],
         }
 
     def metrics(self, first: int = 0) -> dict[str, float]:

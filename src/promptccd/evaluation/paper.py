@@ -1,7 +1,8 @@
 """The paper's accuracies, and whether they can come from the split that the paper declares.
 
 ``published.csv`` has every accuracy of the paper's result tables as printed, under our names of data sets and methods:
-without corrections, averages over data sets and figures that are no accuracies.
+without corrections, averages over data sets and figures that are no accuracies. Rows of protocol ``c-gcd`` are of other
+papers: Happy, VB-CGCD, DYDM and GOAL.
 
     for row in published_rows("cub", "promptccd-pp"):
         print(row.stage or "average", row.all, row.old, row.new)
@@ -67,15 +68,18 @@ class PublishedRow:
         method: ``promptccd``, ``promptccd-gcd``, ``promptccd-b-l2p``, ``promptccd-b-dp``, ``promptccd-pp``,
             ``promptccd-u``, or a baseline by the paper's name in lower case.
         protocol: ``transductive_cacc``, ``inductive_cacc``, ``gcd_acc``, ``unknown_c_gpc``, ``unknown_c_kmeans``,
-            ``pa_cgcd``, ``metagcd``, ``class_split``, ``frozen``, ``gm_variants``, ``ablation`` or ``part_routing``.
+            ``pa_cgcd``, ``metagcd``, ``class_split``, ``frozen``, ``gm_variants``, ``ablation``, ``part_routing`` or
+            ``c-gcd``. There, a setting begins with the stages: ``b50t5`` labels 50 % and has 5 streams. ``by=`` names
+            the paper that re-ran a method, and ``M_f=`` its definition of M_f.
         backbone: ``dino``, ``dinov2`` or ``other``.
         setting: ``key=value`` joined by ``;``, empty for the paper's default, which is one run with seed 1.
         stage: index of the stage; `None` for the average over stages.
-        all: over all images; M_all in PA-CGCD's setting.
-        old: over those of initially labelled categories; M_o in PA-CGCD's setting.
-        new: over the others; M_d in PA-CGCD's setting.
+        all: over all images; M_all in PA-CGCD's setting; NaN where only M_f and M_d are printed.
+        old: over those of initially labelled categories, in C-GCD of all earlier ones; M_o in PA-CGCD's setting; NaN
+            where it is not printed.
+        new: over the others; M_d in PA-CGCD's setting and in rows of C-GCD with ``M_f=``; NaN where it is not printed.
         table: label of the paper's table.
-        forgetting: M_f of PA-CGCD's setting, lower is better, else `None`.
+        forgetting: M_f of PA-CGCD's setting or of C-GCD, lower is better, else `None`.
         std: standard deviations of All, Old and New over five seeds where the paper prints them, else `None`.
     """
 
@@ -132,7 +136,7 @@ def _all_rows() -> tuple[PublishedRow, ...]:
     rows = []
     for cells in csv.DictReader(text.splitlines()):
         deviations = [float(std) for std in (cells.pop(f"std_{part}") for part in PARTS) if std]
-        values: dict[str, Any] = {**cells, **{part: float(cells[part]) for part in PARTS}}
+        values: dict[str, Any] = {**cells, **{part: float(cells[part] or "nan") for part in PARTS}}
         values["stage"] = int(cells["stage"]) if cells["stage"] else None
         values["forgetting"] = float(cells["forgetting"]) if cells["forgetting"] else None
         rows.append(PublishedRow(**values, std=tuple(deviations) or None))  # type: ignore[arg-type]  # three or none
@@ -167,6 +171,8 @@ def declared_split(row: PublishedRow) -> SplitCounts | None:
         kind = "inductive"
     elif row.protocol == "class_split":
         kind = row.setting
+    elif row.protocol == "c-gcd":
+        kind = row.setting.partition(";")[0]
     counts = DECLARED_SPLITS.get((kind, row.benchmark))
     return counts[row.stage - 1] if counts and row.stage and row.protocol != "part_routing" else None
 
@@ -184,6 +190,17 @@ def _cut_counts(class_blocks: Sequence[int], images_per_class: int) -> tuple[Spl
 
 
 _OWN_SPLIT = ("metagcd", "pa_cgcd")
+# Shares of categories in percent that C-GCD's settings label, and numbers of streams that bring the others.
+_CGCD = {"b50t5": (50, 5), "b50t10": (50, 10), "b10t9": (10, 9)}
+
+
+def _cgcd_blocks(setting: str, num_categories: int) -> tuple[int, ...]:
+    """Class blocks of a setting of C-GCD."""
+    share, streams = _CGCD[setting]
+    known = num_categories * share // 100
+    return (known, *[(num_categories - known) // streams] * streams)
+
+
 _CLASS_SPLITS = {"4:2:2:2": (40, 20, 20, 20), "4:3:2:1": (40, 30, 20, 10), "1:2:3:4": (10, 20, 30, 40)}
 # Images of a category of the data sets with equally many; of imagenet100 the paper's statistics count all images.
 _IMAGES_PER_CLASS = {
@@ -212,6 +229,16 @@ DECLARED_SPLITS: Mapping[tuple[str, str], tuple[SplitCounts, ...]] = {
     **{
         (f"class_split={name}", "cifar100"): _cut_counts(blocks, 500)
         for name, blocks in _CLASS_SPLITS.items()
+    },
+    # Test images of all categories so far, where Old are all of earlier stages.
+    **{
+        (setting, name): tuple(
+            SplitCounts(images * sum(blocks[:stage]), images * blocks[stage], inferred=True)
+            for blocks in [_cgcd_blocks(setting, sum(BENCHMARKS[name].class_blocks))]
+            for stage in range(1, len(blocks))
+        )
+        for setting in _CGCD
+        for name, images in _IMAGES_PER_CLASS["inductive"].items()
     },
     # 80 known categories and 5 more a session, all of their 100 test images.
     ("metagcd", "cifar100"): tuple(SplitCounts(8000, 500 * session) for session in (1, 2, 3, 4)),
@@ -418,7 +445,8 @@ _SETTINGS: Mapping[tuple[Any, ...], tuple[str, str]] = {
     ("cub", (160, 40), "mixed", ((0.8, 1.0), (1.0,))): ("pa_cgcd", ""),
 }
 _OTHER_SCORES = {
-    "metagcd": "the paper's are v1 on test images, as promptccd evaluate --protocol metagcd scores them"
+    "metagcd": "the paper's are v1 on test images, as promptccd evaluate --protocol metagcd scores them",
+    "c-gcd": "the papers' are native predictions on test images, as promptccd evaluate --protocol c-gcd scores them",
 }
 
 
@@ -460,7 +488,8 @@ def published_table(recipe: "Recipe", num_scored: int) -> PublishedTable | None:
     protocol, setting = place
     for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *BACKBONES.values()]):
         if rows := published_rows(benchmark, method, protocol, backbone, setting):
-            source = f"{method} on {benchmark} with {backbone}, seed 1, table {rows[0].table}"
+            table = rows[0].table if protocol == "c-gcd" else f"seed 1, table {rows[0].table}"
+            source = f"{method} on {benchmark} with {backbone}, {table}"
             notes = [_OTHER_SCORES[protocol]] if protocol in _OTHER_SCORES else []
             notes += differences(recipe, num_scored, backbone)
             return PublishedTable(audited_by_stage(rows), source, notes)
@@ -471,6 +500,9 @@ def _setting_of(recipe: "Recipe") -> tuple[str, str] | None:
     """Protocol and setting of printed figures of the recipe's split; `None` without such figures."""
     data, counting = recipe.data, recipe.training.counting
     facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
+    if own.split_rule == "redrawn" and counting == "known":
+        fitting = [name for name in _CGCD if _cgcd_blocks(name, sum(own.class_blocks)) == own.class_blocks]
+        return ("c-gcd", fitting[0]) if fitting else None
     cuts = PAPER_CUTS if data.resolved_cuts is None else tuple(map(tuple, data.resolved_cuts))
     split = (own.class_blocks, own.split_rule, cuts)
     if facts and split == (facts.class_blocks, facts.split_rule, PAPER_CUTS):

@@ -110,6 +110,14 @@ PROTOCOLS = {
         counted="classes",
         has_baselines=False,
     ),
+    "c-gcd": ProtocolTerms(
+        f"C-GCD, the setting of Happy: native predictions on {_SEEN}; Old are all categories of earlier stages",
+        images=_SEEN,
+        reference="none; labelled images where k-means stands in for a native prediction",
+        count="given: the categories seen so far",
+        counted="classes",
+        options=("test_split",),
+    ),
     "calibrated": ProtocolTerms(
         "a calibrated mixture over the same features: known categories from labels, new ones from streams",
         reference="labelled images, and the new categories of earlier stages",

@@ -3,6 +3,7 @@
 A protocol takes features, labels and numbers of categories from a `Task`, which `promptccd.runs.evaluate` fills.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from promptccd.data.randomness import seed_of
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.accuracy import clustering_accuracy, separate_clustering_accuracy
+from promptccd.evaluation.cgcd import cgcd_score
 from promptccd.evaluation.continual import (
     ContinualAccuracy,
     ContinualScore,
@@ -26,6 +28,8 @@ from promptccd.evaluation.continual import (
     discover_categories,
     labelled_categories,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def session_accuracy(
@@ -234,6 +238,29 @@ def _native(task: Task) -> ContinualScore:
     return ContinualScore("native", rows)
 
 
+def _cgcd(task: Task) -> ContinualScore:
+    """Native predictions on test images; without one, semi-supervised k-means of them with labelled images."""
+    (test,), (labels,) = task.test_images().images, task.test_images().labels
+    counts, ids, predictions = [task.num_known, *task.categories_so_far], [], []
+    for stage, count in enumerate(counts):
+        seen, predicted = labels < count, task.native(stage, test)
+        if predicted is None:
+            reference, features = task.features(stage, [task.trained.images[0], test])
+            found = discover_categories(
+                chosen_rows(features, seen),
+                reference,
+                task.trained.labels[0],
+                count,
+                restarts=task.restarts,
+                seed=seed_of("c-gcd", task.seed, stage),
+            ).category_ids
+            if stage == 0:
+                logger.warning("%s has no native prediction: c-gcd scores k-means instead.", task.method)
+        ids.append(labels[seen])
+        predictions.append(found if predicted is None else predicted[seen])
+    return cgcd_score(ids, predictions, counts)
+
+
 def _calibrated(task: Task) -> ContinualScore:
     """Predictions of a calibrated mixture that saw the labelled images, then one stage after the other."""
     trained, rows = task.trained, []
@@ -278,6 +305,7 @@ SCORERS: Mapping[str, Callable[[Task], ContinualScore]] = {
     "pa-cgcd-test": _steps_on_test,
     "metagcd": _sessions,
     "native": _native,
+    "c-gcd": _cgcd,
     "calibrated": _calibrated,
     "part-routing": _part_routing,
 }

@@ -165,7 +165,7 @@ def _fields(run: RunDirectory, recipe: Recipe) -> dict[str, Any]:
         if name not in FREE_FIELDS.get(section, ())
         and (section, name) not in (("training", "seed"), ("model", "backbone"))
     }
-    if recipe.data.resolved.split_rule != "sessions":  # sessions number the categories anew for every seed
+    if recipe.data.resolved.split_rule not in ("sessions", "redrawn"):  # these order categories by the seed
         fields["data.fingerprint"] = run.manifest["data_fingerprint"]
     return fields
 

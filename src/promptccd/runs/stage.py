@@ -20,6 +20,10 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from promptccd import systems
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
+from promptccd.discovery.project.checkpoint_form import REGISTRY, has_registry, load_registry, save_registry
+from promptccd.discovery.project.labelling import Labelled, take_labels
+from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import (
     CHECKSUMS,
     parsed_json,
@@ -36,17 +40,6 @@ from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
 from promptccd.models.checkpoint import PREPROCESSOR, aligned, load_processor, split_revision
-from promptccd.registry import (
-    REGISTRY,
-    CategoryRegistry,
-    StageGroups,
-    has_registry,
-    load_registry,
-    save_registry,
-    take_labels,
-)
-from promptccd.registry.labelling import Labelled
-from promptccd.registry.observe import NO_CATEGORY
 from promptccd.runs import endpoint
 from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory

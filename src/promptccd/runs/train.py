@@ -21,6 +21,8 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import TrainingViews
+from promptccd.discovery.project.changes import GROUPING
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import trusted
 from promptccd.errors import DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
@@ -29,7 +31,6 @@ from promptccd.locks import FolderLock
 from promptccd.methods import StageContext, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
-from promptccd.registry import GROUPING, CategoryRegistry
 from promptccd.runs.card import example_pictures, stage_card
 from promptccd.runs.folder import NORMALISATION, STREAMS, RunDirectory, StreamRecord
 from promptccd.runs.stage import (

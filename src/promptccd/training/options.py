@@ -78,8 +78,9 @@ class DataArguments:
     cuts: list[list[float]] | None = option(
         None, "per class block, the share of the remaining images for each stage (none: the paper's)"
     )
-    split_rule: Literal["mixed", "sessions"] | None = option(
-        None, "mixed: by cuts; sessions: novel images sampled again in each stage, MetaGCD's (none: mixed)"
+    split_rule: Literal["mixed", "sessions", "redrawn"] | None = option(
+        None,
+        "mixed: by cuts; sessions or redrawn: images sampled again in each stage, MetaGCD's or C-GCD's (none: mixed)",
     )
     num_classes: int | None = option(None, "number of categories used, from the first", 2)
     images_per_class: int | None = option(None, "images used of every category, from the first", 1)

@@ -1,5 +1,6 @@
 """A folder that is exported into again and again, with things of a person in it."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from promptccd.discovery.exports.export_folder import WORK, Export, ExportFolder, Item, link_or_copy
+from promptccd.discovery.exports.export_folder import DIGITS, WORK, Export, ExportFolder, Item, link_or_copy
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, DiskError, RunError
 from promptccd.locks import LOCK, OWNER
@@ -148,7 +149,7 @@ def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> N
     assert (folder / "crane (yours)").readlink() == tmp_path and not (tmp_path / "a.txt").exists()
 
 
-@pytest.mark.parametrize("name", ["old", "new", "unfinished", "scratch"])
+@pytest.mark.parametrize("name", ["new", "ready", "gone", "scratch", "plan"])
 def test_a_link_next_to_the_folder_is_not_followed(tmp_path: Path, name: str) -> None:
     folder, outside = tmp_path / "out", tmp_path / "outside"
     export(folder, FIRST)
@@ -167,9 +168,10 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     photographs.mkdir()
 
     def put(names: dict[str, str]) -> Export:
-        with ExportFolder.opened(folder, {name: str(photographs / name) for name in "abc"}) as kept:
+        made_of = {name: hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in "abc"}
+        with ExportFolder.opened(folder, {made_of[name]: str(photographs / name) for name in "abc"}) as kept:
             kept.put(
-                Item(place, name, partial(link_or_copy, photographs / name), name)
+                Item(place, made_of[name], partial(link_or_copy, photographs / name), name)
                 for place, name in names.items()
             )
             return kept.finish()

@@ -14,9 +14,9 @@ from promptccd.discovery.grouping import (
     suggest_split,
 )
 from promptccd.discovery.groups import views_of
+from promptccd.discovery.project import CategoryRegistry
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
-from promptccd.registry import CategoryRegistry
 from tests.clustering.test_split_merge import blobs
 
 

@@ -23,10 +23,10 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates import find
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
+from promptccd.discovery.project import Move
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
-from promptccd.registry import Move
 from tests.clustering.test_split_merge import blobs
 
 MIRRORED, UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180

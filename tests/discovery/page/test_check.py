@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from promptccd.discovery.project import CategoryRegistry, Confirm, NotACategory, Rename, Sort, StageGroups
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.proposals import SCREEN, SEEDS, screen
 from promptccd.errors import RegistryError
-from promptccd.registry import CategoryRegistry, Confirm, NotACategory, Rename, Sort, StageGroups
 from tests.browsing import watch
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window

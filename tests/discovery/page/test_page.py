@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from promptccd.discovery.page import OpenPage
-from promptccd.discovery.project import ProjectView
-from promptccd.registry import Merge, Move, Rename
+from promptccd.discovery.project import Merge, Move, ProjectView, Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.page.conftest import EACH, KINDS

@@ -13,10 +13,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.discovery import Project
-from promptccd.discovery.project import view
-from promptccd.discovery.project.project import GoneError
-from promptccd.discovery.project.right import _DRAWS, draw, how_right, wrong_left
-from promptccd.registry import (
+from promptccd.discovery.project import (
     CategoryRegistry,
     Confirm,
     Edit,
@@ -29,7 +26,10 @@ from promptccd.registry import (
     StageGroups,
     load_registry,
     save_registry,
+    view,
 )
+from promptccd.discovery.project.project import GoneError
+from promptccd.discovery.project.right import _DRAWS, draw, how_right, wrong_left
 from tests.discovery.page.conftest import EACH, KINDS, Window
 
 COUNT = 40

@@ -21,11 +21,10 @@ from promptccd.discovery.exports.formats import FORMATS, Format
 from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
-from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project import CategoryRegistry, Move, ProjectView, StageGroups
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.view import ASIDE, Columns
-from promptccd.registry import CategoryRegistry, Move, StageGroups
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import drawn_together, registry_in

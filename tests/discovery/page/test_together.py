@@ -25,10 +25,9 @@ from promptccd.discovery import Project
 from promptccd.discovery.page import OpenPage, address_of
 from promptccd.discovery.page.routes import WAITS_S
 from promptccd.discovery.page.server import ADDRESS, listen
-from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project import Merge, Move, ProjectView, Rename
 from promptccd.errors import RegistryError, RunError
 from promptccd.locks import FolderLock
-from promptccd.registry import Merge, Move, Rename
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
 

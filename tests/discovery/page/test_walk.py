@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from promptccd.registry import Confirm, Edit, Move, Rename
+from promptccd.discovery.project import Confirm, Edit, Move, Rename
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.test_page import CHOSEN, KEYS_FOR_PHOTOGRAPHS, Person, edits_of
 from tests.discovery.page.test_page import person as person

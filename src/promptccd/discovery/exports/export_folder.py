@@ -1,9 +1,8 @@
-"""An exported folder: built next to the old one and put in its place. Files that a person added or changed stay.
+"""An exported folder: new files are made next to it and moved in. Files that a person added or changed stay.
 
-The record ``.promptccd-export`` lists the files that an export made, with their size and checksum. The new folder is
-filled with what the old one lacks; then the two are swapped by renames, and whatever else is in the old one is moved
-into the new one. Renames never follow links, and work on every disk. A process may be killed at any moment: the next
-export completes the swap or starts again.
+The record ``.promptccd-export`` lists the files that an export made, with their size and checksum. A process may be
+killed at any moment: up to the commit, the next export moves back what was moved; after it, the rest is moved in.
+Renames never follow links, and work on every disk.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from promptccd import systems
@@ -39,6 +38,7 @@ from promptccd.locks import FolderLock
 FORMAT = 2  # of the record
 DIGITS = 32  # of a SHA-256 in the record
 WORK = ".exporting-"  # and the name of the folder: what an export needs while it runs, next to the folder
+NEW, READY, GONE, SCRATCH, PLAN = "new", "ready", "gone", "scratch", "plan"  # in there
 _LARGEST_RECORD = 2**30  # bytes, for some million files
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _SHOWN = 10  # names in a message
@@ -97,9 +97,15 @@ class Export:
 
     def lines(self) -> list[str]:
         """The result for people, a sentence each."""
+        counts = {
+            "written": self.written,
+            "moved": self.moved,
+            "removed": self.removed,
+            "unchanged": self.kept,
+        }
+        files = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
         lines = [
-            f"{self.place}: {self.photographs} photograph{'s' * (self.photographs != 1)}; files: {self.written} "
-            f"written, {self.moved} moved, {self.removed} removed, {self.kept} as they were."
+            f"{self.place}: {self.photographs} photograph{'s' * (self.photographs != 1)}; files: {files}."
         ]
         reasons = dict[str, list[str]]()
         for label, why in self.missing:
@@ -122,60 +128,6 @@ class _Line(NamedTuple):
     made_of: str
 
 
-class _Made:
-    """What the record of a folder lists, and which of it is there.
-
-    Args:
-        root: the folder, which need not exist.
-        originals: of `ExportFolder.opened`.
-
-    Attributes:
-        project: whose exports the folder contains.
-        lines: the record, by place.
-        files: status of each regular file, by place; folders behind links are not searched.
-        there: places in the record that have a file.
-    """
-
-    def __init__(self, root: Path, originals: Mapping[str, str] | None):
-        self.root, self._originals = root, originals
-        self.project, self.lines = _read(root / EXPORTED)
-        self.files = dict(_files(root, "")) if root.is_dir() else {}
-        self.there = self.lines.keys() & self.files.keys()
-        self._checked = dict[str, bool]()
-
-    @cached_property
-    def _photographs(self) -> set[tuple[int, int]]:
-        """Where the originals are on their disks."""
-        found = set()
-        for path in (self._originals or {}).values():
-            with contextlib.suppress(OSError):
-                found.add(_node(os.stat(path)))
-        return found
-
-    def contains(self, place: str, made_of: str) -> bool:
-        """Whether a place has a file that was made of this, and that has the size it had."""
-        if place not in self.there or self.lines[place].made_of != made_of:
-            return False
-        return self.lines[place].size == self.files[place].st_size or self.is_unchanged(place)
-
-    def is_unchanged(self, place: str) -> bool:
-        """Whether a file has the bytes that an export gave it, or is a photograph itself (a hard link to it)."""
-        if place not in self._checked:
-            line, found = self.lines[place], self.files[place]
-            is_same = line.size == found.st_size and sha256_of(self.root / place).startswith(line.digest)
-            self._checked[place] = is_same or _node(found) in self._photographs
-        return self._checked[place]
-
-    def may_go(self, place: str) -> bool:
-        """Whether a file can be removed: its picture has another name as well, or can be made again."""
-        if self._originals is None or self.files[place].st_nlink > 1:
-            return True
-        path = self._originals.get(self.lines[place].made_of)
-        if not path:  # `None` was forgotten; a row of a data set has no path
-            return path is not None
-        return any(each.is_file() for each in (Path(path), *Path(path).parents))  # the file, or its archive
-
-
 class ExportFolder:
     """A folder while an export writes it; made by `opened`.
 
@@ -186,23 +138,22 @@ class ExportFolder:
     """
 
     def __init__(self, path: Path, originals: Mapping[str, str] | None, project: str):
-        self._originals, self._project = originals, project
-        self.path, self.export = path, Export(path)
-        work, names = _work_of(path), ("old", "new", "unfinished", "scratch")
-        refuse_links(work, names)  # what is in the old folder is moved and deleted
-        self._replaced, self._new, self._unfinished, self.scratch = (work / name for name in names)
+        self.path, self.export, self._originals, self._project = path, Export(path), originals, project
+        self._work = path.with_name(f"{WORK}{path.name}")
+        refuse_links(self._work, (NEW, READY, GONE, SCRATCH, PLAN))
         self._recover()
-        self._old = _Made(path, originals)
-        if self._old.project != project and (path / EXPORTED).exists():
+        owner, self._old = _read(path / EXPORTED)
+        if owner != project and (path / EXPORTED).exists():
             raise RunError(
                 f"{path} was exported from another project, or before the project was moved: give another folder, or "
                 "move it away."
             )
-        self._made_before = _Made(self._unfinished, originals)
-        self.path.mkdir(exist_ok=True)
-        self._lines, self._used = dict[str, _Line](), set[str]()  # the new record; old places that go into it
+        self._files = dict(_files(path, ""))
+        self._there = self._old.keys() & self._files.keys()  # places in the record that have a file
+        self._lines = dict[str, _Line]()  # the new record
+        self._used = dict[str, str]()  # new places of old files
+        self.scratch, self._new = self._work / SCRATCH, self._work / NEW
         self._new.mkdir()
-        self._folders = {""}  # those in the new folder
 
     @classmethod
     @contextmanager
@@ -213,17 +164,18 @@ class ExportFolder:
 
         Args:
             path: of the folder.
-            originals: if it contains photographs themselves, the paths of all of them, by what is made of them. A file
-                whose original is gone is not removed from the folder.
+            originals: if it contains photographs themselves, the paths of all of them, by the first `DIGITS` of their
+                checksum, which is what their items are made of. A file whose original is gone is not removed.
             project: a name that distinguishes the exports of projects in a folder outside of them.
 
         Raises:
             DiskError: something else made the folder, or it cannot be written.
             RunError: it is a link or of another project, or another export is writing it.
         """
-        work = _work_of(path)
+        work = path.with_name(f"{WORK}{path.name}")
         refuse_links(path.parent, [path.name, work.name])
-        if os.path.lexists(path) and not (path / EXPORTED).exists() and _is_used(path):
+        is_export = (path / EXPORTED).exists() or (work / READY).exists()
+        if os.path.lexists(path) and not is_export and _is_used(path):
             raise DiskError(
                 f"{path} is there and was made by something else, so nothing is exported into it: give another folder, "
                 "or move it away."
@@ -231,29 +183,23 @@ class ExportFolder:
         with FolderLock(work):
             try:
                 remove_leftovers(work)
-                folder = cls(path, originals, project)
-                try:
-                    yield folder
-                except BaseException:  # the next export uses what is made
-                    with contextlib.suppress(OSError, DiskError):
-                        folder._write_record()
-                    raise
+                yield cls(path, originals, project)
             except OSError as error:
                 raise DiskError(
                     f"Could not write {error.filename or path}: {error.strerror}. What was exported before is as it "
                     "was: free some space or make it writable, and run the same command again."
                 ) from error
+            finally:
+                for name in (SCRATCH, *([] if (work / PLAN).exists() else [NEW])):
+                    shutil.rmtree(work / name, ignore_errors=True)
 
     def made_of(self) -> dict[str, str]:
-        """What the files that are there were made of, by place; with those of an export that was not finished."""
-        found = dict[str, str]()
-        for made in (self._made_before, self._old):
-            lines = {place: made.lines[place].made_of for place in made.there}
-            found |= {place: made_of for place, made_of in lines.items() if made.contains(place, made_of)}
-        return found
+        """What the files that are there were made of, by place."""
+        found = {place: self._old[place].made_of for place in self._there}
+        return {place: made_of for place, made_of in found.items() if self._contains(place, made_of)}
 
     def put(self, items: Iterable[Item], on_progress: OnProgress = lambda: None) -> dict[str, str]:
-        """Make these files part of the new folder, with those that were put before.
+        """Make these files part of the folder, with those that were put before.
 
         Args:
             items: each with a place of its own.
@@ -265,25 +211,23 @@ class ExportFolder:
         Raises:
             OSError: the disk is full or cannot be written.
         """
-        placed, absent = dict[str, str](), list[Item]()
+        placed, absent, spare = dict[str, str](), list[Item](), dict[str, list[str]]()
         for item in items:
             if wrong := systems.too_long(self._new / item.place):  # a little longer than where it will be
-                self.export.missing.append(
-                    (item.label, f"it would have {wrong}: give a shorter path with --to")
-                )
-            elif self._old.contains(item.place, item.made_of):
+                why = f"it would have {wrong}: give a shorter path with --to"
+                self.export.missing.append((item.label, why))
+            elif self._contains(item.place, item.made_of):
                 on_progress()
                 placed[item.place] = self._reuse(item.place, item.place)
                 self.export.kept += 1
             else:
                 absent.append(item)
-        spare = dict[str, list[str]]()
-        for place in sorted(self._old.there - self._used, reverse=True):
-            spare.setdefault(self._old.lines[place].made_of, []).append(place)
+        for place in sorted(self._there - self._used.keys(), reverse=True):
+            spare.setdefault(self._old[place].made_of, []).append(place)
         for item in absent:
             on_progress()
             places = spare.get(item.made_of, [])
-            while places and not self._old.is_unchanged(places[-1]):
+            while places and not self._is_unchanged(places[-1]):
                 places.pop()
             if places:
                 placed[item.place] = self._reuse(places.pop(), item.place)
@@ -294,60 +238,88 @@ class ExportFolder:
         return placed
 
     def finish(self) -> Export:
-        """Put the new folder in the place of the old one, and move what a person added or changed into it."""
-        last = list[str]()
-        for place in sorted(self._old.there - self._used):
-            if not self._old.is_unchanged(place):
-                if place not in self._lines:  # else it gets a mark, in `_move_others`
-                    self.export.left.append(place)
-            elif self._old.may_go(place):
-                self.export.removed += place not in self._lines
+        """Bring the folder up to date: what was put is in it, with what a person added or changed."""
+        moves = [(old, f"{NEW}/{place}") for old, place in self._used.items() if old != place]
+        last, export = list[str](), self.export
+        for place in sorted(self._there - self._used.keys()):
+            if not self._is_unchanged(place):
+                if place not in self._lines:  # else it gets a mark, in `_place`
+                    export.left.append(place)
+            elif self._may_go(place):
+                moves.append((place, f"{GONE}/{len(moves)}"))
+                export.removed += place not in self._lines
             else:
-                taken = self._lines.keys() | self._old.files.keys()
-                target = place if place not in self._lines else _free(place, "last copy", taken.__contains__)
+                used = self._lines.keys() | self._files.keys()
+                target = place if place not in self._lines else _free(place, "last copy", used.__contains__)
                 last.append(repr(display_name(self._reuse(place, target))))
+                moves += [(place, f"{NEW}/{target}")] * (place != target)
         if last:
-            self.export.notes.append(
+            export.notes.append(
                 f"In no group now, and left because their originals are gone, {len(last)}: {_some(last)}."
             )
-        export, is_new = self.export, not (self.path / EXPORTED).exists()
-        if export.written or export.moved or export.removed or export.left or is_new:
+        if self._lines != self._old or not (self.path / EXPORTED).exists():
             self._write_record()
             if export.written:
                 _flush(self._new)
-            systems.make_private(self._new, stat.S_IMODE(self.path.stat().st_mode))
-            systems.rename(self.path, self._replaced)
-            systems.rename(self._new, self.path)
-            self._old.root = self._replaced
-            self._complete(self._old)
-            systems.flush(self.path.parent)
-        for each in (self._new, self._unfinished, self.scratch):
-            shutil.rmtree(each, ignore_errors=True)
+            write_file(self._work / PLAN, plain_json(moves))
+            for place, target in moves:
+                (self._work / target).parent.mkdir(parents=True, exist_ok=True)
+                systems.rename(self.path / place, self._work / target)
+            systems.rename(self._new, self._work / READY)
+            self._complete()
         return export
 
+    def _contains(self, place: str, made_of: str) -> bool:
+        """Whether a place has a file that was made of this, and that has the size it had."""
+        if place not in self._there or self._old[place].made_of != made_of:
+            return False
+        return self._old[place].size == self._files[place].st_size or self._is_unchanged(place)
+
+    def _is_unchanged(self, place: str) -> bool:
+        """Whether a file has the bytes that an export gave it, or is a photograph itself (a hard link to it)."""
+        line, found = self._old[place], self._files[place]
+        is_same = line.size == found.st_size and sha256_of(self.path / place).startswith(line.digest)
+        return is_same or _node(found) in self._photographs
+
+    @cached_property
+    def _photographs(self) -> set[tuple[int, int]]:
+        """Where the originals are on their disks."""
+        found = set()
+        for path in (self._originals or {}).values():
+            with contextlib.suppress(OSError):
+                found.add(_node(os.stat(path)))
+        return found
+
+    def _may_go(self, place: str) -> bool:
+        """Whether a file can be removed: its picture has another name as well, or can be made again."""
+        if self._originals is None or self._files[place].st_nlink > 1:
+            return True
+        path = self._originals.get(self._old[place].made_of)
+        if not path:  # `None` was forgotten; a row of a data set has no path
+            return path is not None
+        return any(each.is_file() for each in (Path(path), *Path(path).parents))  # the file, or its archive
+
     def _reuse(self, old: str, place: str) -> str:
-        """Give a file of the old folder a place in the new one, which is returned."""
-        self._lines[place] = self._old.lines[old]._replace(size=self._old.files[old].st_size)
-        self._used.add(old)
+        """Give a file of the folder a place in the new record, which is returned."""
+        self._lines[place] = self._old[old]._replace(size=self._files[old].st_size)
+        self._used[old] = place
         return place
 
     def _make(self, item: Item) -> str:
         """The place of a file that is made now; empty if it is missing."""
         target, place = self._new / item.place, item.place
         try:
-            if (parent := os.path.dirname(place)) not in self._folders:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                self._folders.add(parent)
-            if self._made_before.contains(place, item.made_of) and self._made_before.is_unchanged(place):
-                systems.rename(self._unfinished / place, target)
-            elif suffix := item.make(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if suffix := item.make(target):
                 place += suffix
                 systems.rename(target, self._new / place)
         except DataError as error:
             self.export.missing.append((item.label, str(error)))
             return ""
-        size, digest = os.lstat(self._new / place).st_size, sha256_of(self._new / place)[:DIGITS]
-        self._lines[place] = _Line(size, digest, item.made_of)
+        found = os.lstat(self._new / place)
+        is_photograph = _node(found) in self._photographs  # then it need not be read
+        digest = item.made_of if is_photograph else sha256_of(self._new / place)[:DIGITS]
+        self._lines[place] = _Line(found.st_size, digest, item.made_of)
         return place
 
     def _write_record(self) -> None:
@@ -357,78 +329,65 @@ class ExportFolder:
             lines.append([place, size, digest, *([made_of] if made_of != digest else [])])
         write_file(self._new / EXPORTED, b"".join(plain_json(each) + b"\n" for each in lines))
 
-    # The swap
-
     def _recover(self) -> None:
-        """Complete the swap of a process that was killed, or undo it; keep what an unfinished export made."""
-        if self._replaced.exists():
-            if (self.path / EXPORTED).exists():
-                self._complete(_Made(self._replaced, self._originals))
-            else:
-                with contextlib.suppress(FileNotFoundError):
-                    self.path.rmdir()
-                systems.rename(self._replaced, self.path)
-        if (self._new / EXPORTED).exists():
-            shutil.rmtree(self._unfinished, ignore_errors=True)
-            systems.rename(self._new, self._unfinished)
-        for each in (self._new, self.scratch):
-            shutil.rmtree(each, ignore_errors=True)
+        """Complete the export of a process that was killed, or move back what it moved."""
+        self.path.mkdir(exist_ok=True)
+        if (self._work / READY).exists():
+            return self._complete()
+        there = dict(_files(self._work, ""))
+        for place, target in self._plan():
+            if target in there:
+                self._place(self._work / target, place)
+        self._clear()
 
-    def _complete(self, old: _Made) -> None:
-        """Move from the old folder what the new one lacks of its record, then what no export made; delete the rest."""
-        lines = _read(self.path / EXPORTED)[1]
-        lacking = {
-            place: line.made_of for place, line in lines.items() if not os.path.lexists(self.path / place)
-        }
-        targets = {place: place for place, made_of in lacking.items() if old.contains(place, made_of)}
-        wanted = dict[str, list[str]]()
-        for place in lacking.keys() - targets.keys():
-            wanted.setdefault(lacking[place], []).append(place)
-        for place in old.there - targets.keys():
-            if old.is_unchanged(place):
-                places = wanted.get(old.lines[place].made_of)
-                targets[place] = places.pop() if places else ""
-        same = {place for place, target in targets.items() if place == target}
-        # Other folders are moved whole: nothing in them changes.
-        mixed = {
-            parent.as_posix() for place in (old.lines | lines).keys() - same for parent in Path(place).parents
-        }
-        for place, target in targets.items():
-            if not target:
-                (old.root / place).unlink()
-            elif place not in same or os.path.dirname(place) in mixed:
-                self._move(place, target)
-        self._move_others("", mixed)
+    def _plan(self) -> list[tuple[str, str]]:
+        """Old places, and where in the folder of work their files go; none of them is outside."""
+        try:
+            found = [
+                (Path(old), old, new)
+                for old, new in parsed_json(read_file(self._work / PLAN, _LARGEST_RECORD))
+            ]
+        except (FileNotFoundError, ValueError, TypeError):
+            return []
+        return [(old, new) for path, old, new in found if not path.anchor and ".." not in path.parts]
+
+    def _complete(self) -> None:
+        """Move the files that are ready into the folder, and the record last."""
+        ready, root = self._work / READY, self.path.resolve()
+        for place, _ in self._plan():
+            for parent in (self.path / each for each in _parents(place)):
+                with contextlib.suppress(OSError):  # something is in it
+                    if parent.resolve().is_relative_to(root):
+                        parent.rmdir()
+        for place, _ in sorted(_files(ready, "")):
+            if place != EXPORTED:
+                self._place(ready / place, place)
+        if (ready / EXPORTED).exists():
+            systems.rename(ready / EXPORTED, self.path / EXPORTED)
         systems.flush(self.path)
-        shutil.rmtree(self._replaced)
+        self._clear()
 
-    def _move(self, place: str, target: str) -> None:
-        (self.path / target).parent.mkdir(parents=True, exist_ok=True)
-        systems.rename(self._replaced / place, self.path / target)
-
-    def _move_others(self, folder: str, mixed: set[str]) -> None:
-        """Move what is left in a folder of the old one, with a mark where its name is taken.
-
-        Args:
-            folder: its place.
-            mixed: places of folders that are not moved whole.
-        """
-        for entry in list(os.scandir(self._replaced / folder)):
-            place = f"{folder}/{entry.name}".lstrip("/")
-            if _is_folder(entry) and place in mixed:
-                self._move_others(place, mixed)
-            elif place != EXPORTED and not os.path.lexists(self.path / place):
-                self._move(place, place)
-            elif place != EXPORTED:
-                free = _free(place, "yours", self._is_taken)
-                self._move(place, free)
+    def _place(self, source: Path, place: str) -> None:
+        """Move a file to its place; what has its name, or that of a folder above it, gets a mark."""
+        for each in reversed([place, *_parents(place)]):
+            path = self.path / each
+            if each != place and path.is_dir() and not systems.is_link(path):
+                continue
+            if os.path.lexists(path):
+                free = _free(each, "yours", lambda name: os.path.lexists(self.path / name))
+                systems.rename(path, self.path / free)
                 self.export.left.append(free)
+            if each != place:
+                path.mkdir()
+        systems.rename(source, self.path / place)
 
-    def _is_taken(self, place: str) -> bool:
-        return any(os.path.lexists(each / place) for each in (self.path, self._replaced))
+    def _clear(self) -> None:
+        (self._work / PLAN).unlink(missing_ok=True)  # first: nothing is moved back now
+        for name in (NEW, READY, GONE, SCRATCH):
+            shutil.rmtree(self._work / name, ignore_errors=True)
 
 
-def link_or_copy(source: Path, target: Path, no_clones: set[int] | None = None) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
     """Give a file a second place that takes no room, where the disk can, with its bytes, its date and its mode.
 
     A clone shares the blocks of the file until one of the two is changed. A hard link is the file itself under a
@@ -438,19 +397,14 @@ def link_or_copy(source: Path, target: Path, no_clones: set[int] | None = None) 
     Args:
         source: an existing file.
         target: a place without a file.
-        no_clones: disks from which clones into this folder failed, where none is tried again; a new one is added.
 
     Raises:
         OSError: there is neither a link nor room for a copy.
     """
-    no_clones, disk, cloned = set() if no_clones is None else no_clones, source.stat().st_dev, False
-    if disk not in no_clones:
-        with source.open("rb") as opened, target.open("xb") as made:
-            cloned = systems.has_cloned(opened.fileno(), made.fileno())
-    if not cloned:
-        if disk not in no_clones:
-            no_clones.add(disk)
-            target.unlink()
+    with source.open("rb") as opened, target.open("xb") as made:
+        is_cloned = systems.has_cloned(opened.fileno(), made.fileno())
+    if not is_cloned:
+        target.unlink()
         try:
             systems.link(source, target)
             return
@@ -487,14 +441,15 @@ def _read(record: Path) -> tuple[str, dict[str, _Line]]:
 def _files(root: Path, folder: str) -> Iterator[tuple[str, os.stat_result]]:
     for entry in os.scandir(root / folder):
         place = f"{folder}/{entry.name}".lstrip("/")
-        if _is_folder(entry):
+        if entry.is_dir(follow_symlinks=False) and not systems.is_link(entry):
             yield from _files(root, place)
         elif stat.S_ISREG((found := os.lstat(entry.path)).st_mode):  # `entry.stat` has no node on Windows
             yield place, found
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    return entry.is_dir(follow_symlinks=False) and not systems.is_link(entry)
+def _parents(place: str) -> list[str]:
+    """The folders above a place, the inner ones first."""
+    return [str(each) for each in PurePosixPath(place).parents][:-1]
 
 
 def _free(place: str, mark: str, is_taken: Callable[[str], bool]) -> str:
@@ -507,12 +462,10 @@ def _free(place: str, mark: str, is_taken: Callable[[str], bool]) -> str:
 
 def _flush(folder: Path) -> None:
     """Bring a folder with everything in it to the disk, at once where the system can."""
-    if (sync := getattr(os, "sync", None)) is not None:
-        sync()
-        return
-    for path in folder.rglob("*"):
-        if path.is_file():
-            systems.flush(path)
+    if hasattr(os, "sync"):
+        return os.sync()
+    for place, _ in _files(folder, ""):
+        systems.flush(folder / place)
 
 
 def _is_used(path: Path) -> bool:
@@ -521,10 +474,6 @@ def _is_used(path: Path) -> bool:
         return any(not systems.left_by_system(f"{each.name}{'/' * each.is_dir()}") for each in path.iterdir())
     except OSError:
         return True
-
-
-def _work_of(path: Path) -> Path:
-    return path.with_name(f"{WORK}{path.name}")
 
 
 def _node(status: os.stat_result) -> tuple[int, int]:

@@ -50,7 +50,7 @@ def export_folders(
 
 def _items(photos: Photos, rows: Sequence[AssignmentRow], suffixes: Mapping[str, str]) -> Iterator[Item]:
     folders = folder_names({row.category: row.name for row in rows if row.category is not None})
-    names, no_clones = {identity: Names() for identity in folders}, set[int]()
+    names = {identity: Names() for identity in folders}
     for row in rows:
         assert row.category is not None
         path, made_of = photos.path(row.picture), row.sha256[:DIGITS]
@@ -58,14 +58,14 @@ def _items(photos: Photos, rows: Sequence[AssignmentRow], suffixes: Mapping[str,
         marks = [os.path.basename(above)] if os.path.basename(above) else []
         unique = names[row.category].add(name, [*marks, row.sha256[:6]])
         suffix = "" if path else suffixes.get(made_of, "")  # a row of a data set has a name without one
-        make = partial(_make, photos, row.picture, no_clones, needs_suffix=not path and not suffix)
+        make = partial(_make, photos, row.picture, needs_suffix=not path and not suffix)
         yield Item(f"{folders[row.category]}/{unique}{suffix}", made_of, make, row.file)
 
 
-def _make(photos: Photos, key: str, no_clones: set[int], target: Path, *, needs_suffix: bool) -> str:
+def _make(photos: Photos, key: str, target: Path, *, needs_suffix: bool) -> str:
     file = photos.file_of(key)
     if file is not None:
-        link_or_copy(file, target, no_clones)
+        link_or_copy(file, target)
         return ""
     content = photos.original(key)
     target.write_bytes(content)

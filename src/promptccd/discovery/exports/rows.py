@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from promptccd.data.names import display_name, is_of_windows
 from promptccd.discovery.project.photos import Photos
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.images.decode import Status
-from promptccd.registry import CategoryRegistry
 from promptccd.reports.page import csv_text
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ from promptccd.discovery.grouping.group_tree import (
 from promptccd.discovery.grouping.silhouettes import METHOD, estimate_in_trees
 from promptccd.discovery.grouping.unexplained import TIGHTER, WIDER, OpenSet
 from promptccd.discovery.grouping.units import Units, make_units, refusal
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
-from promptccd.registry.observe import NO_CATEGORY
 
 logger = logging.getLogger(__name__)
 

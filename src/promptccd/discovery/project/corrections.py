@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from promptccd.discovery.project.edits import Edit, NotACategory, Split
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.errors import DataError, RegistryError
 from promptccd.models.assignment import squared_distances
-from promptccd.registry import CategoryRegistry, Edit, NotACategory, Split
 
 if TYPE_CHECKING:
     from promptccd.discovery.stage_grouping import FoundGroups

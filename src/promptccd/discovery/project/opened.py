@@ -4,10 +4,12 @@ import logging
 import shutil
 from pathlib import Path
 
+from promptccd.discovery.project.checkpoint_form import has_registry, load_registry, save_registry
 from promptccd.discovery.project.folder import CATEGORIES, PROJECT
+from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.store import Changes
 from promptccd.disk import CHECKSUMS, REPLACED, remove_leftovers, require_no_links, write_directory
 from promptccd.errors import RegistryError, nothing_at
-from promptccd.registry import CategoryRegistry, Changes, has_registry, load_registry, save_registry
 
 logger = logging.getLogger(__name__)
 

@@ -17,30 +17,29 @@ from typing import TYPE_CHECKING, Any
 
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
+from promptccd.discovery.project.changes import LogEntry, StageChange
 from promptccd.discovery.project.corrections_list import Kind, correction
-from promptccd.discovery.project.opened import opened
-from promptccd.discovery.project.right import Right, draw, how_right, in_groups
-from promptccd.disk import parsed_json, remove_leftovers, write_file
-from promptccd.errors import RegistryError
-from promptccd.locks import FolderLock
-from promptccd.registry import (
+from promptccd.discovery.project.edits import (
     Answer,
-    CategoryRegistry,
-    Changes,
     Confirm,
     Edit,
     Forget,
     Gather,
-    LogEntry,
     Merge,
     Move,
     Rename,
     SetAside,
     SetImagesAside,
     Sort,
-    StageChange,
     TakeBack,
 )
+from promptccd.discovery.project.opened import opened
+from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.right import Right, draw, how_right, in_groups
+from promptccd.discovery.project.store import Changes
+from promptccd.disk import parsed_json, remove_leftovers, write_file
+from promptccd.errors import RegistryError
+from promptccd.locks import FolderLock
 
 if TYPE_CHECKING:
     import numpy as np

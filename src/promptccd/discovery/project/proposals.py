@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from promptccd.discovery.project.features import Features
-from promptccd.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry
 
 SCREEN = 24
 OFFERED = 9  # groups that a digit chooses

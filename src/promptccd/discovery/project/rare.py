@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.models.assignment import squared_distances
-from promptccd.registry import CategoryRegistry
 
 _AT_ONCE = 512
 MOST_LOOKED_AT = (

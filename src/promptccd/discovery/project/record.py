@@ -7,11 +7,11 @@ from typing import Any
 
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT, RECORD
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import newer_format, parsed_json, read_file
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.images.decode import Decoding
 from promptccd.images.depth import Depths
-from promptccd.registry import CategoryRegistry
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from math import ceil, floor
 
 import numpy as np
 
-from promptccd.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry
 
 COVERS = (
     0.95  # of ranges, where people err in none to MOST_ERRORS of their answers; see benchmarks/bench_right.py

@@ -14,17 +14,19 @@ import torch
 
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import assigned
+from promptccd.discovery.project.alike import alike_pairs
+from promptccd.discovery.project.changes import SURE, LogEntry
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.folder import open_project
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
 from promptccd.discovery.project.rare import rare_first
 from promptccd.discovery.project.record import has_categories, load_before, read_record
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
+from promptccd.discovery.project.store import Changes
 from promptccd.errors import DiskError, RegistryError
-from promptccd.registry import CategoryRegistry, Changes, LogEntry, alike_pairs
-from promptccd.registry.changes import SURE
-from promptccd.registry.observe import NO_CATEGORY
 from promptccd.reports.charts import FEWEST_ON_MAP
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from promptccd.registry.rows import Snapshot
+from promptccd.discovery.project.rows import Snapshot
 
 GROUPING = "grouping"  # kind of the entries that no person made
 SURE = 0.5  # least confidence of an image that the model is sure of

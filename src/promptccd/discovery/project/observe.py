@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from promptccd.discovery.project.categories import LONGEST_KEY
+from promptccd.discovery.project.rows import Rows, Snapshot
+from promptccd.discovery.project.store import stored_key
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import LONGEST_KEY
-from promptccd.registry.rows import Rows, Snapshot
-from promptccd.registry.store import stored_key
 
 NO_CATEGORY = -1  # in place of a cluster or a category, of an image that is in none
 NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none

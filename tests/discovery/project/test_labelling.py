@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from promptccd.registry import CategoryRegistry, take_labels
+from promptccd.discovery.project import CategoryRegistry, take_labels
 
 FOUND = {"a": 0, "b": 0, "c": 1, "d": 2, "e": 2, "f": 2, "g": 3, "h": 3, "i": 3}
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from promptccd.registry.edits import Gather, Move, Rename
-from promptccd.registry.registry import CategoryRegistry
+from promptccd.discovery.project.edits import Gather, Move, Rename
+from promptccd.discovery.project.registry import CategoryRegistry
 
 
 class Labelled(NamedTuple):

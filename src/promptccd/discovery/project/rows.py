@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.clustering.constraints import GroupingConstraints
+from promptccd.discovery.project.categories import Category, CategoryState, Look, default_name, free_name
+from promptccd.discovery.project.store import Store, stored_key, text_key
 from promptccd.disk import plain_json
 from promptccd.errors import DataError, RegistryError
-from promptccd.registry.categories import Category, CategoryState, Look, default_name, free_name
-from promptccd.registry.store import Store, stored_key, text_key
 
 # A correction of many, such as a split, pins images that nobody has looked at.
 STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from promptccd.discovery.project.categories import CategoryState, check_name, mended_name
+from promptccd.discovery.project.changes import GROUPING, LogEntry, StageChange, compare
+from promptccd.discovery.project.edits import Edit
+from promptccd.discovery.project.observe import StageGroups, apply_grouping
+from promptccd.discovery.project.rows import Rows
+from promptccd.discovery.project.store import Store, stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import CategoryState, check_name, mended_name
-from promptccd.registry.changes import GROUPING, LogEntry, StageChange, compare
-from promptccd.registry.edits import Edit
-from promptccd.registry.observe import StageGroups, apply_grouping
-from promptccd.registry.rows import Rows
-from promptccd.registry.store import Store, stored_key
 
 
 class CategoryRegistry(Rows):
@@ -142,7 +142,7 @@ class CategoryRegistry(Rows):
         """Make an edit; what was undone before can no longer be redone.
 
         Args:
-            edit: one of those in `promptccd.registry.edits`.
+            edit: one of those in `promptccd.discovery.project.edits`.
             time: when, in ISO 8601, for the log.
             drawn: ``left`` and ``quarter``, see `Look`, of an image that nobody chose.
 

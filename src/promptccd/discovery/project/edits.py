@@ -10,12 +10,12 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import ArrayLike
 
+from promptccd.discovery.project.categories import CategoryState, check_name, free_name
+from promptccd.discovery.project.observe import unit, weighted_mean
+from promptccd.discovery.project.rows import Rows
+from promptccd.discovery.project.store import stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import CategoryState, check_name, free_name
-from promptccd.registry.observe import unit, weighted_mean
-from promptccd.registry.rows import Rows
-from promptccd.registry.store import stored_key
 
 ASIDE = "set aside"  # name of the category of single images
 _NOBODY: Mapping[str, int] = {}

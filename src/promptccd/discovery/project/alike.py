@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from promptccd.registry.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry
 
 ALIKE = 0.6  # of the squared distance that a category usually has to the one nearest to it
 MOST_ALIKE = 6  # pairs: a few that somebody looks at

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from promptccd.errors import RegistryError
-from promptccd.registry import (
+from promptccd.discovery.project import (
     GROUPING,
     Answer,
     CategoryRegistry,
@@ -21,7 +20,16 @@ from promptccd.registry import (
     StageChange,
     StageGroups,
 )
-from tests.registry.streams import CENTRES, WIDTH, Images, can_undo, known_registry, random_edit, sizes_add_up
+from promptccd.errors import RegistryError
+from tests.discovery.project.streams import (
+    CENTRES,
+    WIDTH,
+    Images,
+    can_undo,
+    known_registry,
+    random_edit,
+    sizes_add_up,
+)
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 S2 = Images("s2", {1: 5, 3: 6, 5: 6, 6: 9, 7: 10}, seed=1)

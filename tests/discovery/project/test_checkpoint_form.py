@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from promptccd.errors import DiskError, RegistryError
-from promptccd.registry import (
+from promptccd.discovery.project import (
     PROTOTYPES,
     REGISTRY,
     Answer,
@@ -35,7 +34,8 @@ from promptccd.registry import (
     load_registry,
     save_registry,
 )
-from tests.registry.streams import WIDTH, Images, can_undo, known_registry, sizes_add_up
+from promptccd.errors import DiskError, RegistryError
+from tests.discovery.project.streams import WIDTH, Images, can_undo, known_registry, sizes_add_up
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 S2 = Images("s2", {1: 5, 3: 6, 6: 9}, seed=1)
@@ -97,7 +97,7 @@ def test_undo_and_redo_travel_with_the_checkpoint(registry: CategoryRegistry, fo
 @pytest.mark.slow
 def test_another_process_reads_the_same(registry: CategoryRegistry, folder: Path) -> None:
     code = (
-        "import sys; from promptccd.registry import load_registry; r = load_registry(sys.argv[1]); "
+        "import sys; from promptccd.discovery.project import load_registry; r = load_registry(sys.argv[1]); "
         "print(r.state_hash()); r.undo(); print(r.state_hash())"
     )
     result = subprocess.run(
@@ -366,14 +366,14 @@ def test_what_could_not_be_read_again_is_not_written(
     fits = most.get(limit, len(registry.images))
     with (
         mock.patch(
-            f"promptccd.registry.checkpoint_form.{limit}",
+            f"promptccd.discovery.project.checkpoint_form.{limit}",
             fits - 3000 if limit == "LARGEST_JSON" else fits - 1,
         ),
         pytest.raises(RegistryError, match=name),
     ):
         save_registry(later, folder)
     assert {item.name: item.read_bytes() for item in folder.iterdir()} == before
-    with mock.patch(f"promptccd.registry.checkpoint_form.{limit}", fits):
+    with mock.patch(f"promptccd.discovery.project.checkpoint_form.{limit}", fits):
         save_registry(registry, folder)
         assert load_registry(folder).state_hash() == registry.state_hash()
 
@@ -408,7 +408,7 @@ def test_what_is_no_registry_at_all(folder: Path, content: bytes, reason: str) -
 
 def test_a_file_beyond_the_limit_is_not_read(folder: Path) -> None:
     size = (folder / REGISTRY).stat().st_size
-    with mock.patch("promptccd.registry.checkpoint_form.LARGEST_JSON", size):
+    with mock.patch("promptccd.discovery.project.checkpoint_form.LARGEST_JSON", size):
         load_registry(folder)
     with (folder / REGISTRY).open("ab") as stream:
         stream.truncate(2**29 + 1)  # takes no room on the disk

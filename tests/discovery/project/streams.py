@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from promptccd.registry import (
+from promptccd.discovery.project import (
     Answer,
     CategoryRegistry,
     Confirm,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from promptccd.registry import CategoryRegistry, Merge, Move, Rename, Split, alike_pairs
-from promptccd.registry.alike import MOST_ALIKE
-from promptccd.registry.categories import default_name
+from promptccd.discovery.project import CategoryRegistry, Merge, Move, Rename, Split, alike_pairs
+from promptccd.discovery.project.alike import MOST_ALIKE
+from promptccd.discovery.project.categories import default_name
 
 
 def _registry(angles: list[float], labelled: int = 0) -> CategoryRegistry:

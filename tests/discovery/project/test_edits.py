@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from promptccd.errors import RegistryError
-from promptccd.registry import (
+from promptccd.discovery.project import (
     Answer,
     CategoryRegistry,
     CategoryState,
@@ -20,8 +19,9 @@ from promptccd.registry import (
     Split,
     TakeBack,
 )
-from promptccd.registry.rows import Rows
-from tests.registry.streams import WIDTH, Images, can_undo, known_registry, random_edit, sizes_add_up
+from promptccd.discovery.project.rows import Rows
+from promptccd.errors import RegistryError
+from tests.discovery.project.streams import WIDTH, Images, can_undo, known_registry, random_edit, sizes_add_up
 
 ONE, TWO = np.eye(WIDTH)[:2]
 

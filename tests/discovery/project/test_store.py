@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from promptccd import systems
-from promptccd.errors import DiskError, RegistryError
-from promptccd.registry import (
+from promptccd.discovery.project import (
     Answer,
     CategoryRegistry,
     Confirm,
@@ -33,8 +32,9 @@ from promptccd.registry import (
     SetAside,
     Sort,
 )
-from promptccd.registry.store import Store
-from tests.registry.streams import WIDTH, Images, can_undo, known_registry, random_edit
+from promptccd.discovery.project.store import Store
+from promptccd.errors import DiskError, RegistryError
+from tests.discovery.project.streams import WIDTH, Images, can_undo, known_registry, random_edit
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 
@@ -220,7 +220,7 @@ def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -
 def test_killed_at_any_time_every_edit_is_there_whole_or_not_at_all(path: Path) -> None:
     """The names count up, so that what is there tells which edits were made."""
     code = (
-        "import sys; from pathlib import Path; from promptccd.registry import CategoryRegistry, Rename, Move\n"
+        "import sys; from pathlib import Path; from promptccd.discovery.project import CategoryRegistry, Rename, Move\n"
         "registry = CategoryRegistry.open(Path(sys.argv[1])); keys = sorted(registry.images)\n"
         "print('open', flush=True)\n"
         "for number in range(10**6):\n"

@@ -14,11 +14,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from promptccd.discovery.project.categories import LONGEST_KEY
+from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.store import HASH, text_key
 from promptccd.disk import newer_format, parsed_json, plain_json, refuse_links, sha256_of, write_file
 from promptccd.errors import RegistryError
-from promptccd.registry.categories import LONGEST_KEY
-from promptccd.registry.registry import CategoryRegistry
-from promptccd.registry.store import HASH, text_key
 
 FORMAT = 1
 REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
