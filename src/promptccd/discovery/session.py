@@ -330,7 +330,9 @@ class DiscoverySession:
         keys = [stage.keys[row] for row in rows]
         whole = len(rows) == len(stage.keys)  # of millions of images a copy takes gigabytes
         features = self.features if whole else self.features[rows]
-        images = NewImages(keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage)
+        images = NewImages(
+            keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
+        )
         change, estimate = self._grouping(self.remembered).group(images, num_categories)
         if num_categories is None or self._estimate is None:
             self._estimate = estimate

@@ -3,8 +3,8 @@
 Four steps: choose pairs to compare (`_candidates`), compare their miniatures (`_fitting`), compare their thumbnails
 (`_verified`), and doubt groups that are too large to be one photograph (`_without_doubtful`).
 
-A likeness alone joins nothing. Two pictures are one if they are also copies to the last part (`are_copies`), or were
-taken within seconds, or if the numbers in their file names follow each other.
+A likeness alone joins nothing. Alike pictures are one if they were taken within seconds, or if one laid over the other
+shows the same in every part (`are_copies`), where names whose numbers follow each other leave a little more room.
 
 Letters: N images, D width, P pairs, S side of a picture in pixels.
 """
@@ -26,7 +26,13 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.near_duplicates.same import FINE_SIDE, NO_STEP, Scale, are_copies, are_near_duplicates
+from promptccd.discovery.near_duplicates.same import (
+    FINE_SIDE,
+    NO_STEP,
+    Scale,
+    are_copies,
+    are_near_duplicates,
+)
 from promptccd.discovery.options import NearDuplicateMode
 from promptccd.images.identity import MINIATURE_SIDE
 
@@ -41,9 +47,9 @@ _LARGEST_CELL = 2_048  # images whose features are compared with each other at a
 _ORIENTATIONS = 8  # four rotations, and their mirror images
 AT_ONCE = 2.0  # seconds between frames of a burst
 # Least correlation of miniatures for thumbnails to be compared, and share of their neighbourhoods that may differ: for
-# any two pictures, for successive ones in the source, and for those of one burst.
+# any two pictures, for those whose names follow each other, and for those of one burst.
 FITS, FITS_NEXT, FITS_AT_ONCE = 0.45, 0.3, 0.3
-APART, APART_NEXT, APART_AT_ONCE = 0.05, 0.08, 0.4
+APART, APART_NEXT, APART_AT_ONCE = 0.03, 0.05, 0.4
 # Share of their neighbourhoods in which miniatures may differ: nine of ten pairs that only fit differ in more, and one
 # frame of a hundred in a burst does.
 DIFFER = 0.6
@@ -134,7 +140,7 @@ def find_near_duplicates(
         pairs = pairs.select(~best)
     if mode == "exact" or not accepted:
         return NearDuplicates(looks, looks)
-    return NearDuplicates(_without_doubtful(looks, by_clock, _Pairs.joined(accepted), taken), looks)
+    return NearDuplicates(_without_doubtful(looks, by_clock, _Pairs.joined(accepted), signs.taken), looks)
 
 
 def _without_doubtful(looks: Rows, by_clock: Rows, pairs: "_Pairs", taken: npt.NDArray[np.float64]) -> Rows:
@@ -181,9 +187,7 @@ class _Pairs:
     @classmethod
     def joined(cls, parts: Sequence["_Pairs"]) -> "_Pairs":
         """All of them, each once, the first row before the second."""
-        one, two, turned = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in _PARTS
-        )
+        one, two, turned = (np.concatenate([getattr(part, name) for part in parts]) for name in _PARTS)
         # A picture that must be turned to the left to look like a second has the second turned to the right.
         swap = one > two
         turned = np.where(swap, _INVERSE[turned], turned)
@@ -270,7 +274,7 @@ def _upright(one: Rows, two: Rows) -> _Pairs:
 
 
 def _neighbours(features: Tensor) -> tuple[Rows, Rows, Rows]:
-    """Images, their nearest in feature space, and how many are nearer, among those that share one of their two nearest pivots.
+    """Images, their nearest in feature space, and how many are nearer, among those that share a nearest pivot.
 
     Pivots are images; with as many as the root of the number of images no table is quadratic. Frames of a burst are
     nearer to each other than to any pivot, so they nearly always share one.
@@ -383,11 +387,14 @@ def _may_be_laid(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> Rows:
     """Which pairs look roughly alike in the middle, and alike once one is laid over the other."""
     one, two = (torch.from_numpy(miniatures[each]).float() for each in (pairs.one, pairs.two))
     coarse = [
-        F.avg_pool2d(F.adaptive_avg_pool2d(each[:, None], 16), 3, 1)[:, 0, 2:-2, 2:-2].flatten(1) for each in (one, two)
+        F.avg_pool2d(F.adaptive_avg_pool2d(each[:, None], 16), 3, 1)[:, 0, 2:-2, 2:-2].flatten(1)
+        for each in (one, two)
     ]
     coarse = [F.normalize(each - each.mean(1, keepdim=True), dim=1) for each in coarse]
     rows = ((coarse[0] * coarse[1]).sum(1) >= ROUGHLY).nonzero()[:, 0]
-    alike, _ = _SMALL.are_laid_alike(one[rows], two[rows], LAID_APART, LAID_DISAGREES)
+    alike, _ = _SMALL.are_laid_alike(
+        one[rows], two[rows], torch.full((len(rows),), LAID_APART), LAID_DISAGREES
+    )
     return rows[alike].numpy()
 
 
@@ -401,7 +408,7 @@ def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
 
 
 def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int) -> _Pairs:
-    """The pairs whose thumbnails are copies, or near-duplicates by the evidence of time or names too."""
+    """The pairs whose thumbnails are copies, or alike and taken within seconds."""
     alike = [np.empty(0, dtype=bool)]
     for loaded in pairs.blocks(_LOADED):
         rows, places = np.unique(np.stack([loaded.one, loaded.two]), return_inverse=True)
@@ -409,18 +416,18 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int
             pictures, tiny = zip(*pool.map(_picture, thumbnails(rows.tolist())), strict=True)
         colours, is_tiny = torch.from_numpy(np.stack(pictures)), torch.tensor(tiny)
         one, two = places.reshape(2, -1)
-        apart = signs.values(loaded, APART_AT_ONCE, APART_NEXT, -1.0)
-        for block, may_differ in zip(_Pairs(one, two, loaded.turned).blocks(_PAIRS), apart.split(_PAIRS), strict=True):
+        at_once, apart = (
+            torch.from_numpy(signs.at_once(loaded)),
+            signs.values(loaded, APART_NEXT, APART_NEXT, APART),
+        )
+        blocks = _Pairs(one, two, loaded.turned).blocks(_PAIRS)
+        for block, burst, may_differ in zip(blocks, at_once.split(_PAIRS), apart.split(_PAIRS), strict=True):
             first, second = colours[block.one].float(), _each_turned(colours[block.two], block.turned).float()
             must_equal = is_tiny[block.one] | is_tiny[block.two]
-            found = torch.zeros(len(first), dtype=torch.bool)
-            hinted = (may_differ >= 0).nonzero()[:, 0]
-            if len(hinted):
-                found[hinted] = are_near_duplicates(
-                    first[hinted], second[hinted], may_differ[hinted], must_equal[hinted]
-                )
-            others = (~found).nonzero()[:, 0]
-            found[others] = are_copies(first[others], second[others], must_equal[others])
+            found = are_copies(first, second, may_differ, must_equal)
+            if len(rest := (burst & ~found).nonzero()[:, 0]):
+                may_move = torch.full((len(rest),), APART_AT_ONCE)
+                found[rest] = are_near_duplicates(first[rest], second[rest], may_move, must_equal[rest])
             alike.append(found.numpy())
     return pairs.select(np.concatenate(alike))
 

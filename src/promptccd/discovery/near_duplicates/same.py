@@ -31,10 +31,9 @@ RIM = 0.045  # of the side, that is not compared
 MAX_DIFFERENCE = 4.0  # mean absolute difference of pictures that must be equal, in grey levels of 255
 FINE_SIDE = 64
 NO_STEP = ((0, 0),)
-# Copies: which share of the neighbourhoods may agree less than `AGREES`, and less than `DISAGREES`; what must overlap,
-# and how far a copy may be stretched. Of copies that were cropped, framed or turned by 3 degrees, nine of ten pass.
-DISAGREES = 0.7
-COPY_APART, COPY_DISAGREES = 0.03, 0.01
+# Copies: which share of the neighbourhoods may agree less than `DISAGREES`, what must overlap, and how far a copy may
+# be stretched. Of copies that were cropped or turned by 3 degrees, nine of ten pass.
+DISAGREES, COPY_DISAGREES = 0.7, 0.01
 COPY_OVERLAP, COPY_STRETCH = 0.5, 1.5
 FRAMED = 0.6  # correlation below which the best shift means nothing, as that of a picture in a frame
 BLOCKS = 5  # a side, of the grid of blocks that are found again one by one
@@ -187,10 +186,13 @@ class Scale:
         agreement, telling, _ = self.agreement(one, two, self.moved(shift), steps)
         return _share(agreement < AGREES, telling)
 
-    def are_laid_alike(self, one: Tensor, two: Tensor, apart: float, disagrees: float) -> tuple[Tensor, Tensor]:
+    def are_laid_alike(
+        self, one: Tensor, two: Tensor, apart: Tensor, disagrees: float
+    ) -> tuple[Tensor, Tensor]:
         """Whether grey pairs are one picture, cropped, framed or turned a little; and the maps ``(P, 3, 2)``.
 
-        The shares are those of `COPY_APART` and `COPY_DISAGREES`.
+        At most the shares `apart` ``(P,)`` and `disagrees` of their neighbourhoods agree less than `AGREES` and
+        `DISAGREES`.
         """
         if not len(one):
             return torch.zeros(0, dtype=torch.bool), torch.zeros(0, 3, 2)
@@ -203,7 +205,9 @@ class Scale:
             found, sound = self.laid(evened[0][rows], evened[1][rows], start[rows])
             rows, found = rows[sound], found[sound]
             agreement, telling, overlap = self.agreement(one[rows], two[rows], found)
-            same = (_share(agreement < AGREES, telling) <= apart) & (overlap.mean((1, 2)) >= COPY_OVERLAP)
+            same = (_share(agreement < AGREES, telling) <= apart[rows]) & (
+                overlap.mean((1, 2)) >= COPY_OVERLAP
+            )
             same &= _share(agreement < DISAGREES, telling) <= disagrees
             alike[rows[same]], maps[rows[same]] = True, found[same]
         return alike, maps
@@ -256,17 +260,18 @@ def are_near_duplicates(one: Tensor, two: Tensor, apart: Tensor, must_equal: Ten
     return same
 
 
-def are_copies(one: Tensor, two: Tensor, must_equal: Tensor) -> Tensor:
+def are_copies(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
     """Copies ``(P,)`` among pairs of pictures ``(P, 64, 64, 3)``: one picture, re-saved, cropped, framed or turned.
 
-    No part of it may show anything else, so that frames of a burst in which something moves are no copies.
+    No part of it may show anything else, so that frames of a burst in which something moves are no copies. `apart`
+    ``(P,)`` is the share of the neighbourhoods that may be less alike than the others.
     """
     greys = one @ _GREY, two @ _GREY
     contrast = [_FINE.detail(each).abs().amax((1, 2)) for each in greys]
     plain = must_equal | (torch.minimum(*contrast) < DETAIL)
     same = plain & ((one - two).abs().mean((1, 2, 3)) <= MAX_DIFFERENCE)
     rows = (~plain).nonzero()[:, 0]
-    alike, places = _FINE.are_laid_alike(greys[0][rows], greys[1][rows], COPY_APART, COPY_DISAGREES)
+    alike, places = _FINE.are_laid_alike(greys[0][rows], greys[1][rows], apart[rows], COPY_DISAGREES)
     rows = rows[alike]
     same[rows] = _recoloured(one[rows], two[rows], places[alike]) <= RECOLOURED
     return same
@@ -292,7 +297,7 @@ def _recoloured(one: Tensor, two: Tensor, places: Tensor) -> Tensor:
 
 
 def _laid_over(pictures: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Pictures ``(P, channels, S, S)`` laid over others by `places` ``(P, 3, 2)``, and ``(P, S, S)``, 1 where they overlap.
+    """Pictures ``(P, channels, S, S)`` laid over others by `places` ``(P, 3, 2)``; and ``(P, S, S)``, 1 where both are.
 
     A place ``(y, x, 1)`` in the frame, from -1 to 1, times the map is one in the picture. Rims are left out: where a
     frame was moved by a program, there is nothing behind it.
