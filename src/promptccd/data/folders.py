@@ -12,6 +12,7 @@ from pathlib import Path
 from unicodedata import normalize
 
 from promptccd import systems
+from promptccd.data.labels import SPLITS
 from promptccd.data.names import display_name, folder_reason, leftovers, library_reason, system_reason
 from promptccd.data.sources import (
     FOLLOWED,
@@ -35,10 +36,6 @@ _OUR_FOLDERS = {  # by the names that are all in such a folder
     ("manifest.json", "split.json", "images.json"): "a run of promptccd train",  # data sets have two of them
     ("config.json", CHECKSUMS): "a model",
 }
-SPLITS = {
-    "train": "train", "training": "train", "test": "test", "val": "validation", "valid": "validation",
-    "validation": "validation",
-}  # fmt: skip
 
 
 class FolderSource(ImageSource):
