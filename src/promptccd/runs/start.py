@@ -264,7 +264,7 @@ def stage_stream(
     if (published := published_split(facts.dataset)) is not None:
         _require_published(data, published, split_rule, held_out_only)
         return StageStream.from_hub(facts.dataset)
-    opened = open_images(facts.dataset, facts.split, roots, columns=data.columns)
+    opened = open_images(facts.dataset, facts.split, roots, layout=data.layout)
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
@@ -279,6 +279,7 @@ def stage_stream(
         seed=seed,
         image_column=column(data.image_column, facts.image_column),
         label_column=column(data.label_column, facts.label_column),
+        top_folders=data.top_folders,
         label_na=data.label_na,
         label_separator=data.label_separator,
         accept_new_labels=data.accept_new_labels,
