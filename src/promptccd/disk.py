@@ -351,8 +351,10 @@ def parsed_json(content: str | bytes) -> Any:
 
 
 def plain_json(value: Any) -> bytes:
-    """Plain values as JSON on one line; equal ones give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    """Plain values, and those of NumPy, as JSON on one line; equal ones give equal bytes."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=lambda each: each.tolist()
+    ).encode()
 
 
 def write_json(path: Path, value: Any) -> None:

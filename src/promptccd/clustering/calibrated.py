@@ -20,7 +20,7 @@ from promptccd.clustering.sklearn import points_of, read_labels, seed_from
 from promptccd.clustering.spread import shrinkage_of
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.errors import DataError
-from promptccd.models.assignment import squared_distances
+from promptccd.models.assignment import CategoryGaussians, squared_distances, two_shares
 
 FOLDS = 5  # of categories and of images, when labels teach the temperature
 POWER = 0.25  # of the covariance that is divided out: 0 keeps distances as they are, 1 whitens
@@ -111,8 +111,31 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         self.means_ = means @ whitener
         self.temperature_ = float(_taught_factor(points, rows, shrinkage, self._seed) / variance)
         self.num_known_, self.known_share_ = len(classes), 1.0
-        self._num_streams = 0
         return self
+
+    @classmethod
+    def of(cls, gaussians: CategoryGaussians, random_state: Any = 0) -> "CalibratedMixture":
+        """A fitted mixture, to learn the next stream."""
+        mixture = cls(balance=gaussians.balance, random_state=random_state)
+        mixture.whitener_, mixture.means_ = gaussians.whitener.double(), gaussians.means.double()
+        mixture.classes_, mixture.n_features_in_ = np.array(gaussians.ids), len(gaussians.whitener)
+        for name in ("num_known", "known_share", "temperature"):
+            setattr(mixture, f"{name}_", getattr(gaussians, name))
+        return mixture
+
+    @property
+    def gaussians_(self) -> CategoryGaussians:
+        """The fitted mixture by itself, as a checkpoint stores it."""
+        check_is_fitted(self)
+        return CategoryGaussians(
+            self.whitener_,
+            self.means_,
+            tuple(self.classes_.tolist()),
+            num_known=self.num_known_,
+            known_share=self.known_share_,
+            temperature=self.temperature_,
+            balance=self.balance,
+        )
 
     @torch.no_grad()
     def partial_fit(self, X: Any, y: Any = None, *, num_categories: int | None = None) -> "CalibratedMixture":
@@ -137,10 +160,9 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
                 f"Expected num_categories from the {len(known)} known ones to {len(known) + len(points)}, "
                 f"got {num_categories}."
             )
-        self.num_known_, self._num_streams = len(known), self._num_streams + 1
-        self.known_share_ = 1.0
+        self.num_known_, self.known_share_ = len(known), 1.0
         if num_new:
-            starts = _starts(points, known, num_new, seed_of("calibrated", self._seed, self._num_streams))
+            starts = _starts(points, known, num_new, seed_of("calibrated", self._seed, len(known)))
             fits = (self._fit_new(points, torch.cat([known, new])) for new in starts)
             _, self.means_, share = max(fits, key=lambda fit: float(fit[0]))
             self.known_share_ = float(share)
@@ -150,13 +172,11 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """Category ``(N,)``, as in `classes_`."""
-        check_is_fitted(self)
-        return self.classes_[self._joint(X).argmax(1).cpu().numpy()]
+        return self.gaussians_.predict(_on_device(self, X, reset=False)).cpu().numpy()
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probability ``(N, K)`` of every category of `classes_`, under the balance of `predict`."""
-        check_is_fitted(self)
-        return self._joint(X).softmax(1).cpu().numpy()
+        return self.gaussians_.log_joint(_on_device(self, X, reset=False)).softmax(1).cpu().numpy()
 
     @property
     def _seed(self) -> int:
@@ -171,7 +191,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         known, (num, total) = self.num_known_, (len(points), len(means))
         share = torch.tensor(0.5, dtype=points.dtype, device=points.device)
         for _ in range(STEPS):
-            weights = _log_weights(share, known, total)
+            weights = two_shares(share, known, total)
             mass, sums = torch.zeros_like(means[:, 0]), torch.zeros_like(means[known:])
             likelihood = torch.zeros_like(share)
             for some in _blocks(points, total):
@@ -185,17 +205,6 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             means = torch.cat([means[:known], new])
             share = (mass[:known].sum() + known) / (num + total)
         return likelihood, means, share
-
-    @torch.no_grad()
-    def _joint(self, X: Any) -> Tensor:
-        """Log of the joint probability ``(N, K)``, up to a constant."""
-        points = _on_device(self, X, reset=False) @ self.whitener_
-        known, total = self.num_known_, len(self.means_)
-        share = torch.tensor(self.known_share_, dtype=points.dtype, device=points.device)
-        weights = _log_weights(share, known, total)
-        if total > known:
-            weights[:known] += self.balance * (weights[-1] - weights[0])
-        return weights - 0.5 * self.temperature_ * squared_distances(points, self.means_)
 
 
 def _on_device(estimator: Any, X: Any, reset: bool = True) -> Tensor:
@@ -281,12 +290,6 @@ def _estimated(points: Tensor, known: Tensor, seed: int) -> int:
     fixed = torch.full((len(rows),), -1)
     fixed[: len(known)] = torch.arange(len(known))
     return estimate_by_split_merge(rows, len(known), fixed=fixed, seed=seed).count
-
-
-def _log_weights(share: Tensor, known: int, total: int) -> Tensor:
-    """Log weights ``(K,)``: the share of known categories, even among them, and the rest, even among new ones."""
-    weights = (share / known).log().repeat(known)
-    return torch.cat([weights, ((1 - share) / max(1, total - known)).log().repeat(total - known)])
 
 
 def _blocks(points: Tensor, width: int) -> Sequence[Tensor]:

@@ -104,6 +104,19 @@ def digits_dataset() -> Dataset:
     )
 
 
+def demo_dataset() -> Dataset:
+    """The photographs of ``make demo``, 20 categories of Caltech-101, with columns ``image`` and ``label``."""
+    files = sorted(Path(__file__).with_name("photographs").glob("*/*.jpg"))
+    names = sorted({file.parent.name for file in files})
+    return Dataset.from_dict(
+        {
+            "image": [{"bytes": file.read_bytes(), "path": None} for file in files],
+            "label": [names.index(file.parent.name) for file in files],
+        },
+        features=Features({"image": Image(), "label": ClassLabel(names=names)}),
+    )
+
+
 @dataclass(frozen=True)
 class BuiltIn:
     """A data set with a reserved name.
@@ -141,6 +154,13 @@ BUILT_IN = {
         licence="cc-by-4.0",
         page="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
         credit=" by Alpaydin and Kaynak (1998), UCI Machine Learning Repository, CC BY 4.0",
+    ),
+    "caltech101-demo": BuiltIn(
+        demo_dataset,
+        "362 photographs of 20 categories of Caltech-101",
+        licence="cc-by-4.0",
+        page="https://doi.org/10.22002/D1.20086",
+        credit=" by Li, Andreeto, Ranzato and Perona (2022), CC BY 4.0",
     ),
 }
 

@@ -92,6 +92,7 @@ class ClassifierModel(CategoryDiscoveryModel):
 
     config: ClassifierConfig
     roles: ClassVar = {"classifier": "classifier"}
+    predicts: ClassVar = True
     head_class: ClassVar[type[UnitHead]] = BottleneckHead
     classifier_class: ClassVar[type[CosineClassifier]] = CosineClassifier
 

@@ -87,6 +87,56 @@ SPREAD_SCALARS = ("typical", "reach", "border", "slope", "temperature", "separat
 
 
 @dataclass(frozen=True, eq=False)
+class CategoryGaussians:
+    """A Gaussian around each category, with one covariance and two shares: a fitted `CalibratedMixture`.
+
+    Attributes:
+        whitener: ``(D, D)``, multiplies features.
+        means: ``(K, D)`` of the categories, in its metric; known categories come first.
+        ids: ``(K,)`` the categories.
+        num_known: number of categories that were known before the last stream.
+        known_share: share of images of known categories in the last stream.
+        temperature: factor of squared distances.
+        balance: how far a prediction moves from that share (0) to one share for all categories (1).
+    """
+
+    whitener: Tensor
+    means: Tensor
+    ids: tuple[int, ...]
+    num_known: int
+    known_share: float
+    temperature: float
+    balance: float
+
+    @torch.no_grad()
+    def log_joint(self, features: Tensor) -> Tensor:
+        """Log of the joint probability ``(N, K)`` of features ``(N, D)`` and categories, up to a constant.
+
+        It is computed in float64, where the features are.
+        """
+        points = features.double()
+        points, means = points @ self.whitener.to(points), self.means.to(points)
+        weights = two_shares(points.new_tensor(self.known_share), self.num_known, len(means))
+        if len(means) > self.num_known:
+            weights[: self.num_known] += self.balance * (weights[-1] - weights[0])
+        return weights - 0.5 * self.temperature * squared_distances(points, means)
+
+    def predict(self, features: Tensor) -> Tensor:
+        """The likeliest category ``(N,)`` of features ``(N, D)``."""
+        return torch.tensor(self.ids, device=features.device)[self.log_joint(features).argmax(1)]
+
+
+# Its fields that a configuration stores, as for `SPREAD_SCALARS`.
+GAUSSIANS_STORED = ("ids", "num_known", "known_share", "temperature", "balance")
+
+
+def two_shares(share: Tensor, known: int, total: int) -> Tensor:
+    """Log weights ``(K,)``: the share of known categories, even among them, and the rest, even among new ones."""
+    weights = (share / known).log().repeat(known)
+    return torch.cat([weights, ((1 - share) / max(1, total - known)).log().repeat(total - known)])
+
+
+@dataclass(frozen=True, eq=False)
 class Assignment:
     """Images and their categories.
 

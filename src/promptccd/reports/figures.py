@@ -1,16 +1,18 @@
 """Charts and text of a run report, from the tables of `promptccd.reports.tables`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.paper import PublishedTable
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import (
     ABSENT,
     AVERAGE,
     Grid,
+    average_grid,
     count_texts,
     grid_of,
     over_runs,
@@ -21,7 +23,7 @@ from promptccd.evaluation.tables import (
 )
 from promptccd.methods import LOSSES, method_named
 from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, bar_chart, heat_map, line_chart, shortened
-from promptccd.reports.compare import signed
+from promptccd.reports.compare import signed, stage_charts, stage_table
 from promptccd.reports.tables import (
     OUTCOMES,
     ReportedRun,
@@ -32,7 +34,7 @@ from promptccd.reports.tables import (
     matched_order,
 )
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
-from promptccd.training.instruments import TITLES
+from promptccd.training.instruments import TITLES, Instruments
 
 MOST_DRAWN = 60  # of a figure that can still be read
 VERDICTS = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}
@@ -49,7 +51,30 @@ STREAM_COLUMNS = {
 
 def shared_sections(run: ReportedRun, tables: ReportTables) -> dict[str, object]:
     """Sections of the page of runs with and without labels."""
-    return {"history": history_charts(run), "costs": cost_grid(tables), "prompts": _prompt_grid(tables)}
+    return {
+        "history": history_charts(run),
+        "costs": cost_grid(tables),
+        "prompts": _prompt_grid(tables),
+        "warnings": _warnings(run),
+    }
+
+
+def _warnings(run: ReportedRun) -> list[str]:
+    """Defects of the prompts, each with the first stage that has it."""
+    found = dict[str, str]()
+    for stage, values in sorted(run.manifest.get("instruments", {}).items()):
+        for kind, text in Instruments(**values).warnings(run.recipe.training.mixed_precision).items():
+            found.setdefault(kind, f"{stage.replace('stage', 'Stage ')}: {text}")
+    return list(found.values())
+
+
+def compared_sections(scores: Mapping[str, Sequence[ContinualScore]]) -> dict[str, object]:
+    """The section that compares a method with its frozen start, if the start was scored."""
+    if len(scores) == 1:
+        return {"compared": ([], []), "compared_charts": []}
+    stages = stage_table(scores)
+    charts = stage_charts(stages, stages["variant"].unique())
+    return {"compared": average_grid(scores), "compared_charts": charts[1:]}  # Old and New
 
 
 def scored_sections(

@@ -379,12 +379,9 @@ class StreamRecord:
         )  # fmt: skip
 
     def __str__(self) -> str:
-        number = f" (estimated: {self.estimate})" if self.estimate else ""
-        return (
-            f"{self.images} images without labels: {self.labelled} in labelled categories, {self.earlier} in those "
-            f"found before, {self.new} in {self.num_new} new ones; {self.not_sure} not sure; categories so far: "
-            f"{self.num_categories}{number}"
-        )
+        new = f"{self.num_new} new categor{'y' if self.num_new == 1 else 'ies'}"
+        unsure = " (estimate unreliable)" if self.estimate.endswith("unreliable)") else ""
+        return f"{self.images} images, {self.new} of them in {new}. {self.num_categories} categories so far{unsure}"
 
 
 def stream_records(run: RunDirectory) -> list[StreamRecord]:

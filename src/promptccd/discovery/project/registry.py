@@ -231,7 +231,7 @@ class CategoryRegistry(Rows):
 
     def _replayed(self, entry: LogEntry, *, undo: bool) -> LogEntry:
         with self.store.transaction():
-            self.require_whole(self.store.replay(entry.number, undo=undo), counted=False)
+            self.require_whole(self.store.replay(entry.number, undo=undo))
             self.store.run("update log set undone = ? where number = ?", undo, entry.number)
             self.store.count_revision(entry.number)
         return entry
@@ -272,8 +272,9 @@ class CategoryRegistry(Rows):
         found = [each for each in self.categories.values() if ids is None or each.id in ids]
         sizes = Counter[int]()
         if counted:
-            count = "select category, count(*) from image where category >= 0 group by category"
-            sizes.update(dict(store.all(count)))
+            those = "category >= 0" if ids is None else f"category in ({', '.join(map(str, ids))})"
+            counts = store.all(f"select category, count(*) from image where {those} group by category")
+            sizes.update(dict(counts))
         for each in found:
             if each.id >= next_id:
                 problem = f"is there, and the next free id is {next_id}"

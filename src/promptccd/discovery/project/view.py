@@ -74,14 +74,14 @@ class Columns:
     def _read(
         self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Collection[str] | None = None
     ) -> None:
-        found, *values = registry.columns(keys)
-        rows = np.array([row_of.get(key, -1) for key in found], np.int64)
-        stages, categories, confidences, pinned = (column[rows >= 0] for column in values)
-        rows = rows[rows >= 0]
-        aside = np.isin(categories, [each.id for each in registry.aside])
-        self.group[rows] = np.where(aside, ASIDE, categories)
-        self.sure[rows] = np.rint(255 * confidences)
-        self.flags[rows] = PINNED * pinned + NEWEST * (stages == registry.stage) + AWAY * ~self._here[rows]
+        found = registry.columns(row_of, keys)
+        found = found[found["row"] >= 0]
+        rows = found["row"]
+        aside = np.isin(found["category"], [each.id for each in registry.aside])
+        self.group[rows] = np.where(aside, ASIDE, found["category"])
+        self.sure[rows] = np.rint(255 * found["confidence"])
+        is_newest = found["stage"] == registry.stage
+        self.flags[rows] = PINNED * found["pinned"] + NEWEST * is_newest + AWAY * ~self._here[rows]
 
     def packed(self) -> bytes:
         """All of them one after the other, as a window reads them."""
