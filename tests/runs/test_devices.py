@@ -107,7 +107,6 @@ def test_too_little_memory_saves_the_state_before_the_step_and_the_named_command
     manifest = RunDirectory(tmp_path / "run").manifest
     assert manifest["smaller_batches"] == [{"batch_size": 16, "instead_of": 32, "from_stage": 0}]
     assert manifest["recipe"]["training"]["batch_size"] == 16
-    assert not (tmp_path / "run" / "out_of_memory.json").exists()
 
 
 @pytest.mark.slow
@@ -121,20 +120,14 @@ def test_the_same_command_goes_on_when_there_is_more_memory_and_ends_in_the_same
     for stage in range(4):
         name = f"stage{stage}/model-00002-of-00002.safetensors"
         assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
-    assert not (tmp_path / "run" / "out_of_memory.json").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("batch_size", [16, 64])
-def test_another_batch_size_is_refused_unless_memory_was_too_little(values: Values, batch_size: int) -> None:
+def test_a_larger_batch_size_is_refused(values: Values) -> None:
     with failing(LOST, at_forward=9), pytest.raises(DeviceError):
         train_run(changed(values, save_minutes=0.0))  # a run without any state binds nothing
-    with pytest.raises(RunError, match=f"training.batch_size was 32, is {batch_size}"):
-        train_run(changed(values, batch_size=batch_size))
-    with failing(TOO_LITTLE), pytest.raises(OutOfMemoryError):
-        train_run(changed(values))
-    with pytest.raises(RunError, match=r"training.batch_size was 32, is 33"):  # a smaller one alone
+    with pytest.raises(RunError, match="training.batch_size was 32, is 33"):
         train_run(changed(values, batch_size=33))
 
 

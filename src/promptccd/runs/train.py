@@ -25,7 +25,7 @@ from promptccd.data.views import TrainingViews
 from promptccd.discovery.project.changes import GROUPING
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import trusted
-from promptccd.errors import DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
+from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
 from promptccd.evaluation.counting import COUNTS
 from promptccd.locks import FolderLock
@@ -47,7 +47,6 @@ from promptccd.runs.stage import (
     save_stage,
 )
 from promptccd.runs.start import (
-    OUT_OF_MEMORY,
     begin,
     ensure_backbone,
     evaluation_view,
@@ -153,12 +152,9 @@ def _log_streams(counting: str, stages: StageStream) -> None:
 
 @contextmanager
 def _named_failures(run: RunDirectory) -> Iterator[None]:
-    """Record a batch that needed too much memory, and give failures of a device a message."""
+    """Give failures of a device a message."""
     try:
         yield
-    except OutOfMemoryError as error:
-        run.write(OUT_OF_MEMORY, {"batch_size": error.batch_size})
-        raise
     except (RuntimeError, MemoryError, TypeError) as error:
         if (problem := device_problem(error)) is None:
             raise
@@ -262,10 +258,8 @@ class _Training:
         """Delete states of finished stages and pass these to `after_stages`, also those of an earlier process."""
         for stage in finished:
             self.run.forget_states(stage)
-        if finished:
-            (self.run.path / OUT_OF_MEMORY).unlink(missing_ok=True)
-            if self.after_stages is not None:
-                self.after_stages(self.run, finished)
+        if finished and self.after_stages is not None:
+            self.after_stages(self.run, finished)
 
     def _report_stage(self, stage: int) -> None:
         """Call the callbacks for a finished stage; every process reads its records."""
