@@ -28,7 +28,7 @@ from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.intake.reading import IntakeReport
-from promptccd.discovery.intake.seen import FEATURES, SEEN_FILES, SeenFiles
+from promptccd.discovery.intake.seen import SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import StageChange
@@ -41,7 +41,6 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import (
     read_file,
     readable_size,
-    refuse_links,
     remove_leftovers,
     require_space,
     write_file,
@@ -59,7 +58,6 @@ _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
 _IDLE = (LOCK, *SEEN_FILES)  # files of a project that hold nothing of an image
-_WRITTEN = (PAGE, TABLE, *FORMATS)
 
 
 @dataclass(frozen=True)
@@ -169,8 +167,6 @@ class _Discovery:
 
     def run(self) -> DiscoveryResult:
         session = self.session
-        refuse_links(self.out, _WRITTEN)
-        refuse_links(self.out / PROJECT, (*SEEN_FILES, FEATURES))
         project = open_project(self.out)
         with FolderLock(project), contextlib.ExitStack() as stack:
             remove_leftovers(self.out)
