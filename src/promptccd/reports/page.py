@@ -48,8 +48,9 @@ def text_grid(table: pd.DataFrame) -> Grid:
 
 def _heading(name: str) -> str:
     part, _, what = name.rpartition("_")
-    is_difference = what == "difference"
-    return f"{title_of(part)}, difference" if is_difference else title_of(name).removeprefix("num ").replace(" mb", ", MB")
+    if what == "difference":
+        return f"{title_of(part)}, difference"
+    return title_of(name).removeprefix("num ").replace(" mb", ", MB")
 
 
 def _cells(table: pd.DataFrame, name: str) -> list[str]:
