@@ -112,7 +112,10 @@ class CategoryRegistry(Rows):
                 )  # fmt: skip
             run_each(
                 "insert into image(key, stage, category, pinned, unseen, quarter) values(?, ?, ?, 0, 0, 0)",
-                [(stored_key(key), stage, int(identity)) for key, identity in sorted((members or {}).items())],
+                [
+                    (stored_key(key), stage, int(identity))
+                    for key, identity in sorted((members or {}).items())
+                ],
             )
             registry.count_images()
             next_id = max([num_known, *(int(each) + 1 for each in ids)])
