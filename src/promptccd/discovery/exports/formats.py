@@ -63,9 +63,9 @@ FORMATS = {
         "the files themselves in a folder per group, linked where the disk can", "folders:export_folders"
     ),
     "sidecars": Format("keywords in XMP files, and a list for Label Studio", "sidecars:export_sidecars"),
-    "table": Format("names and categories as CSV, of all weeks", "table:export_table"),
     "publish": Format("pixels without metadata, as an ImageFolder", "publish:export_publish", copies=True),
     "publish-parquet": Format("pixels without metadata, as a parquet table", "publish:export_parquet", copies=True),
+    "table": Format("names and categories as CSV, of all weeks", "table:export_table"),
 }  # fmt: skip
 
 
