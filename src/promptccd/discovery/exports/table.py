@@ -15,7 +15,9 @@ def export_table(
 ) -> Export:
     """Write ``table/assignments.csv``; arguments and errors are those of `formats.Format.write`."""
     with ExportFolder.opened(out / "table", project=project) as folder:
-        folder.put([text_item(TABLE, assignments_csv(rows), TABLE)], on_progress)
+        for _ in rows:
+            on_progress()
+        folder.put([text_item(TABLE, assignments_csv(rows), TABLE)], lambda: None)
         found = folder.finish()
         found.photographs = len(rows)
         return found
