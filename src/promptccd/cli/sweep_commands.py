@@ -209,30 +209,24 @@ def _swept(
 
 def _require_fitting(options: argparse.Namespace) -> None:
     """Refuse, with a `ConfigurationError`, options of the other kind of sweep, or of another engine."""
-    odd = [each for each in options.slurm if not all(each.partition("="))]
-    of_table = options.methods or options.datasets or options.small
-    not_of_table = options.baselines or options.images or len(options.config or ()) > 1
-    engine = f"and the engine is {options.engine}."
+    images, configs = options.images, options.config or ()
     for is_wrong, message in (
-        (options.slurm and options.engine != "slurm", f"--slurm belongs to --engine slurm, {engine}"),
-        (options.cell_gpus and options.engine != "ray", f"--cell-gpus belongs to --engine ray, {engine}"),
-        (odd, f"Expected --slurm KEY=VALUE, got {''.join(odd[:1])!r}."),
+        (options.slurm and options.engine != "slurm", "--slurm belongs to --engine slurm."),
+        (options.cell_gpus and options.engine != "ray", "--cell-gpus belongs to --engine ray."),
+        (not all(all(each.partition("=")) for each in options.slurm), "Expected --slurm KEY=VALUE."),
         (
-            of_table and not options.table,
-            "--methods, --datasets and --small belong to --table, which is not given.",
+            (options.methods or options.datasets or options.small) and not options.table,
+            "--methods, --datasets and --small belong to --table.",
         ),
         (
-            not options.table and bool(options.config) == bool(options.images),
+            not options.table and bool(configs) == bool(images),
             "Expected one of a folder of your images, --config with recipes, and --table with a table of the paper.",
         ),
         (
-            options.table and not_of_table,
+            options.table and (options.baselines or images or len(configs) > 1),
             "--table has no images of yours, one folder of recipes as --config, and no --baselines.",
         ),
-        (
-            options.method and not options.images,
-            f"--method {' '.join(options.method or ())} is for images of your own: give a folder.",
-        ),
+        (options.method and not images, "--method is for images of your own: give a folder."),
     ):
         if is_wrong:
             raise ConfigurationError(message)
