@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from promptccd import systems
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import Entry, ImageSource
 from promptccd.discovery.embedding import resolve_precision
@@ -21,7 +22,7 @@ from promptccd.discovery.intake.reading import entries_of, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.folder import CHUNKS, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import CHECKSUMS, make_folder, make_inside, refuse_links, remove
+from promptccd.disk import CHECKSUMS, make_folder, make_inside, remove
 from promptccd.errors import ConfigurationError
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
@@ -158,11 +159,12 @@ def import_parts(session: DiscoverySession, project: Path) -> None:
     Raises:
         RunError: a process is still at work on one of them.
     """
-    folders = [each for each in sorted(project.glob(f"{CHUNKS}/*")) if each.is_dir()]
+    folders = [
+        each for each in sorted(project.glob(f"{CHUNKS}/*")) if each.is_dir() and not systems.is_link(each)
+    ]
     if not folders:
         remove(project / CHUNKS)  # a process may have been killed before this
         return
-    refuse_links(project / CHUNKS, [each.name for each in folders])
     for folder in folders:
         with FolderLock(folder):
             session.seen.import_from(folder)

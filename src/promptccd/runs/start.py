@@ -258,7 +258,7 @@ def stage_stream(
             raise DataError(f"{facts.dataset!r} contains published stages and no unseen images.")
         _require_published(data, published, split_rule)
         return StageStream.from_hub(facts.dataset)
-    opened = open_images(facts.dataset, facts.split, roots, columns=data.columns)
+    opened = open_images(facts.dataset, facts.split, roots, layout=data.layout)
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
@@ -273,6 +273,7 @@ def stage_stream(
         seed=seed,
         image_column=column(data.image_column, facts.image_column),
         label_column=column(data.label_column, facts.label_column),
+        top_folders=data.top_folders,
         label_na=data.label_na,
         label_separator=data.label_separator,
         accept_new_labels=data.accept_new_labels,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
+from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource, masks_of
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
@@ -500,7 +500,8 @@ def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
         DataError: as `ImageSource.entries`.
     """
     entries = source.entries(limits)
-    beside = leftovers(entry.name for entry in entries if not entry.reason)
+    listed = [entry for entry in entries if not entry.reason]
+    beside = leftovers(entry.name for entry in listed) | masks_of(source, listed, limits)
     return [replace(entry, reason=entry.reason or beside.get(entry.name, "")) for entry in entries]
 
 

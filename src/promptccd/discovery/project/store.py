@@ -135,7 +135,7 @@ class Store:
             RegistryError: there is none, it is damaged, or a newer version wrote it.
             DiskError: it cannot be opened.
         """
-        if not path.is_file() or path.is_symlink():
+        if not path.is_file():
             raise RegistryError(f"There is no file {path.name} in {str(path.parent)!r}.")
         try:
             store = cls(open_database(path, _SCHEMA), path)
@@ -168,7 +168,7 @@ class Store:
             if remaining and time.monotonic() > end:
                 raise sqlite3.OperationalError("another process has locked it")
 
-        place = path if path.exists() else temporary(path)
+        place = path if path.is_file() and not path.is_symlink() else temporary(path)
         with closing(self._try(lambda: sqlite3.connect(place, WAIT_S, isolation_level=None), path)) as target:
             self._try(lambda: self._database.backup(target, progress=give_up), place)
         if place != path:
