@@ -13,7 +13,7 @@ from datasets import Dataset
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.labels import Columns, close_to, label_column_of, read_categories, without_label
+from promptccd.data.labels import Layout, close_to, label_column_of, read_categories, without_label
 from promptccd.data.tables import open_images
 from promptccd.errors import DataError
 from promptccd.images.limits import SkippedFileError
@@ -33,9 +33,9 @@ def folder(tmp_path: Path) -> Path:
 
 def read(place: Path, split: str = "train", **columns: object) -> list[tuple[int, str | None]]:
     """The shade and the label of every row, as a training reads them."""
-    opened = open_images(str(place), split, columns=Columns(**columns))  # type: ignore[arg-type]
-    chosen = Columns(**columns)  # type: ignore[arg-type]
-    column = label_column_of(opened.table, opened.columns.label)
+    opened = open_images(str(place), split, layout=Layout(**columns))  # type: ignore[arg-type]
+    chosen = Layout(**columns)  # type: ignore[arg-type]
+    column = label_column_of(opened.table, opened.layout.label)
     labelled = np.flatnonzero(~without_label(opened.table, column, chosen.na))
     ids, names = read_categories(opened.table.select(labelled), column, chosen.separator)
     found: dict[int, str] = {

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image as Pillow
 
 from promptccd.data import StageStream, spreadsheets
-from promptccd.data.labels import Columns, in_order, read_categories
+from promptccd.data.labels import Layout, in_order, read_categories
 from promptccd.data.spreadsheets import read_sheet
 from promptccd.data.tables import load_images, open_images
 from promptccd.errors import DataError
@@ -307,7 +307,7 @@ def test_metadata_is_read_as_lists_are(name: str, by: str, encoding: str, folder
 def test_whole_numbers_of_metadata_are_numbers(folder: Path) -> None:
     place = described(folder, b"file_name;label;code;share\na.png;10;007;0,5\nb.png;9;1;\nc.png;2;2;1\n")
     assert read_categories(load_images(str(place)), "label")[1] == ("2", "9", "10")
-    opened = open_images(str(place), columns=Columns(label="code"))
+    opened = open_images(str(place), layout=Layout(label="code"))
     assert opened.table["label"][:] == ["007", "1", "2"]
 
 

@@ -1,4 +1,4 @@
-"""Columns of a table of images: which hold images, labels and splits, and the categories that labels name."""
+"""Layout of a table of images: which hold images, labels and splits, and the categories that labels name."""
 
 import logging
 import re
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Image
@@ -63,8 +63,8 @@ _THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+")
 
 
 @dataclass(frozen=True)
-class Columns:
-    """How the columns of a table are read.
+class Layout:
+    """How folders and the columns of tables are read.
 
     Attributes:
         image: name of the image column; `None` finds it by `IMAGE_COLUMNS`, or by what it holds.
@@ -72,6 +72,8 @@ class Columns:
         na: words in place of a label; `None` means `MISSING`, and -1 among class ids.
         separator: what separates the labels of a cell, of which the first counts; empty for cells that are one label
             whatever they hold; `None` refuses cells that look like several labels.
+        top_folders: whether the folders of the first level are splits or categories; `None` decides by their names and
+            those of their sub-folders.
         is_required: whether a table without the named columns is refused.
     """
 
@@ -79,10 +81,11 @@ class Columns:
     label: str | None = None
     na: tuple[str, ...] | None = None
     separator: str | None = None
+    top_folders: Literal["splits", "categories"] | None = None
     is_required: bool = True
 
     def find(self, given: str | None, columns: Sequence[str], names: Iterable[str]) -> list[str]:
-        """Columns with the given name, or else with one of the usual names, the preferred one first."""
+        """Layout with the given name, or else with one of the usual names, the preferred one first."""
         if given is not None and (
             found := [each for each in columns if each == given] or called(columns, [given])
         ):
@@ -95,7 +98,7 @@ class Columns:
         return called(columns, names)
 
 
-DETECTED = Columns()  # no column is named
+DETECTED = Layout()  # no column is named
 
 
 def plain(name: str) -> str:
@@ -221,7 +224,7 @@ def read_categories(
     Args:
         dataset: the rows.
         label_column: name of the column.
-        separator: see `Columns`.
+        separator: see `Layout`.
 
     Returns:
         Ids ``(N,)`` int64 in ``0..C-1``, and C names.

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
@@ -19,7 +19,7 @@ from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
     DETECTED,
-    Columns,
+    Layout,
     close_to,
     label_column_of,
     read_categories,
@@ -111,16 +111,16 @@ def _open_dataset(
     dataset: str | Dataset | OpenedImages,
     split: str,
     image_roots: Sequence[str | os.PathLike[str]] | None,
-    columns: Columns | None = None,
+    layout: Layout | None = None,
 ) -> OpenedImages:
     """The data set that `StageStream.from_dataset` was given."""
-    columns = columns or DETECTED
+    layout = layout or DETECTED
     if isinstance(dataset, OpenedImages):
         return dataset
     if isinstance(dataset, str):
-        return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()], columns=columns)
+        return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()], layout=layout)
     if isinstance(dataset, Dataset):
-        return OpenedImages(dataset, columns=columns)
+        return OpenedImages(dataset, layout=layout)
     instead = ""
     if isinstance(dataset, DatasetDict) and dataset:
         name = next(iter(dataset))
@@ -134,13 +134,13 @@ def _open_dataset(
 
 
 def _category_ids(
-    opened: OpenedImages, columns: Columns, may_lack_labels: bool
+    opened: OpenedImages, layout: Layout, may_lack_labels: bool
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
-    column = label_column_of(opened.table, opened.columns.label or columns.label)
+    column = label_column_of(opened.table, opened.layout.label or layout.label)
     table = opened.table.select_columns([column])
     if not (may_lack_labels and len(table)):
-        missing = without_label(table, column, columns.na)
+        missing = without_label(table, column, layout.na)
         if missing.any():
             raise DataError(
                 f"Row {missing.argmax()} of column {column!r} has no label ({table[int(missing.argmax())][column]!r}), "
@@ -148,15 +148,15 @@ def _category_ids(
                 "out, and images without a label come as a stream of their own; or remove the row, choose another "
                 "--label_column, or give --label_na other words."
             )
-        return read_categories(table, column, columns.separator)
-    labelled = np.flatnonzero(~without_label(table, column, columns.na))
+        return read_categories(table, column, layout.separator)
+    labelled = np.flatnonzero(~without_label(table, column, layout.na))
     if not len(labelled):
         raise DataError(
             f"No image of {name_of_place(opened.name)!r} has a label (column {column!r}): label some, or group all of "
             "them without: promptccd discover photographs FOLDER --out groups/"
         )
     ids = np.full(len(table), UNUSED, dtype=np.int64)
-    ids[labelled], names = read_categories(table.select(labelled), column, columns.separator)
+    ids[labelled], names = read_categories(table.select(labelled), column, layout.separator)
     return ids, names
 
 
@@ -206,6 +206,7 @@ class StageStream(Sequence[Stage]):
         split: str = "train",
         image_column: str | None = None,
         label_column: str | None = None,
+        top_folders: Literal["splits", "categories"] | None = None,
         label_na: Sequence[str] | None = None,
         label_separator: str | None = None,
         accept_new_labels: bool = False,
@@ -236,6 +237,7 @@ class StageStream(Sequence[Stage]):
             split: split of the data set; an inductive stream is cut from ``"test"`` by the same rule.
             image_column: name of the image column; `None` finds the only one.
             label_column: name of the label column; `None` finds the only class-label column, or one with a usual name.
+            top_folders: what the folders of the first level are; `None` decides by names.
             label_na: words in place of a label; `None` means those of pandas, and -1 among class ids.
             label_separator: what separates labels in a cell, of which the first counts; `None` refuses such cells.
             accept_new_labels: whether later labels may be spelled nearly like a category.
@@ -258,12 +260,12 @@ class StageStream(Sequence[Stage]):
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
         na = None if label_na is None else tuple(label_na)
-        columns = Columns(image_column, label_column, na, label_separator)
-        opened = _open_dataset(dataset, split, image_roots, columns)
+        layout = Layout(image_column, label_column, na, label_separator, top_folders)
+        opened = _open_dataset(dataset, split, image_roots, layout)
         source = DataSource(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        ids, names = _category_ids(opened, columns, unlabelled is not None)
+        ids, names = _category_ids(opened, layout, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
             names,
@@ -274,7 +276,7 @@ class StageStream(Sequence[Stage]):
             held_out_only=held_out_only,
         )
         images = ImageRows(
-            opened.table, opened.columns.image or image_column, image_roots, Decoding(max_pixels)
+            opened.table, opened.layout.image or image_column, image_roots, Decoding(max_pixels)
         )
         images.require_own_files("the data set")
         images = images.with_bit_depth(bit_depth)
@@ -295,7 +297,7 @@ class StageStream(Sequence[Stage]):
         roots = list(image_roots or ())
         roots += [root for each in unlabelled if isinstance(each, str) for root in roots_of(each)]
         streams = rest_of(opened.table, np.flatnonzero(ids == UNUSED), images, name_of_place(opened.name))
-        optional = replace(columns, is_required=False)
+        optional = replace(layout, is_required=False)
         streams += open_streams(unlabelled, split, roots, images.decoding, len(images), opened.name, optional)
         if not streams:
             raise DataError(_nothing_arrives(name_of_place(opened.name), len(categories)))

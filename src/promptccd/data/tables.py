@@ -54,7 +54,7 @@ from promptccd.data.labels import (
     SPLIT_COLUMNS,
     SPLITS,
     STREAM,
-    Columns,
+    Layout,
     called,
     in_order,
     split_column_of,
@@ -173,23 +173,27 @@ class OpenedImages:
         table: its rows.
         left_out: why files of a folder are in no split, by path.
         name: what it is called; empty for one that was given from Python.
-        columns: names of the columns of images and labels where the reader chose them.
+        layout: names of the columns of images and labels where the reader chose them.
     """
 
     table: Dataset
     left_out: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
-    columns: Columns = DETECTED
+    layout: Layout = DETECTED
 
 
 @dataclass(frozen=True)
 class _Splits:
-    """Tables of a data set by split, or by "" of one without splits; files that are no rows, and what to log."""
+    """Tables of a data set by split, or by "" of one without splits; files that are no rows, and what to log.
+
+    `refusals` says why splits are of no use.
+    """
 
     tables: Mapping[str, Dataset]
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
-    columns: Columns = DETECTED
+    layout: Layout = DETECTED
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
@@ -202,7 +206,7 @@ def open_images(
     split: str = "train",
     roots: Sequence[str] = (),
     labelled: bool = True,
-    columns: Columns | None = None,
+    layout: Layout | None = None,
 ) -> OpenedImages:
     """Open one split of an image data set, and log what else a folder holds.
 
@@ -215,7 +219,7 @@ def open_images(
         roots: further folders that links in a folder of images may lead into.
         labelled: whether labels are wanted: without, all images of a folder and all rows of a list count, and a data
             set of one split is that split.
-        columns: how the columns of tables are read; without a name, a column is found by usual names and its content.
+        layout: how the columns of tables are read; without a name, a column is found by usual names and its content.
 
     Raises:
         DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
@@ -230,21 +234,23 @@ def open_images(
         raise DataError(f"{nothing_at(dataset)}{why} {_GIVE}")
     if published_split(dataset) is not None:
         return OpenedImages(all_published(dataset), name=dataset)
-    columns = columns or DETECTED
+    layout = layout or DETECTED
     with _in_one_line(dataset):
         found = (
-            _local(path, roots, labelled, columns)
+            _local(path, roots, labelled, layout)
             if path.exists()
             else _Splits(load_hub(dataset, split=split))
         )
-        found = _by_rows(found, path if path.is_dir() else path.parent, columns, labelled)
+        found = _by_rows(found, path if path.is_dir() else path.parent, layout, labelled)
     if found.notes:
         logger.info("%s: %s.", dataset, found.notes)
     if "" in found.tables or (not labelled and len(found.tables) == 1):
         split = next(iter(found.tables))
+    if split in found.refusals:
+        raise DataError(found.refusals[split])
     if split not in found.tables:
         raise no_split(dataset, split, found.tables)
-    return OpenedImages(found.tables[split], found.left_out, dataset, found.columns)
+    return OpenedImages(found.tables[split], found.left_out, dataset, found.layout)
 
 
 @contextmanager
@@ -273,7 +279,7 @@ def image_roots(place: str) -> tuple[str, ...]:
     return (os.path.dirname(folder) if os.path.isfile(folder) else folder,)
 
 
-def _local(place: Path, roots: Sequence[str], labelled: bool, columns: Columns) -> _Splits:
+def _local(place: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
     """Read a folder or a file of this computer."""
     if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
         place = _up_to_date(place / GROUPED)
@@ -282,13 +288,13 @@ def _local(place: Path, roots: Sequence[str], labelled: bool, columns: Columns) 
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
         return _Splits(built(builder, str(place)))
     if suffix in ONE_FILE if place.is_file() else suffix == NUMBERS_PACKAGE:
-        return _by_list(place, [*image_roots(str(place)), *roots], labelled, columns)
+        return _by_list(place, [*image_roots(str(place)), *roots], labelled, layout)
     if place.is_file():
         raise DataError(
             f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of "
             "path,label (.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
         )
-    return _folder(place.resolve(), roots, labelled, columns)  # "." has no name, by which `datasets` calls it
+    return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, by which `datasets` calls it
 
 
 def _up_to_date(grouped: Path) -> Path:
@@ -302,7 +308,7 @@ def _up_to_date(grouped: Path) -> Path:
     return grouped
 
 
-def _folder(folder: Path, roots: Sequence[str], labelled: bool, columns: Columns) -> _Splits:
+def _folder(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
     for name in CARDS:
         _require_own_file(folder / name, folder)
     if saved := _saved_tables(folder):
@@ -312,7 +318,7 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool, columns: Columns
         return _Splits({split: concatenate_datasets(tables) for split, tables in parts.items()})
     for name in CARDS:
         require_plain_card(folder / name, str(folder))
-    if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled, columns)) is not None:
+    if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled, layout)) is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         _require_own_file(archive, folder)
@@ -368,13 +374,17 @@ def _is_of_the_hub(folder: Path) -> bool:
     return any(each.suffix.lower() in _TABLE_SUFFIXES for at in ("*", "data/*") for each in folder.glob(at))
 
 
-def _images_of(folder: Path, roots: Sequence[str], labelled: bool, columns: Columns) -> _Splits | None:
+def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits | None:
     """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
     files = images_in(FolderSource(folder, [*image_roots(str(folder)), *roots]), IntakeLimits())
     files.require_readable(folder)
-    if labelled and (described := _by_metadata(folder, files, columns)) is not None:
+    if labelled and (described := _by_metadata(folder, files, layout)) is not None:
         return described
-    found = by_category(folder, files) if labelled else LabelledFolder({}, files.left_out, files.images)
+    found = (
+        by_category(folder, files, layout.top_folders)
+        if labelled
+        else LabelledFolder({}, files.left_out, files.images)
+    )
     names = in_order({name for rows in found.splits.values() for _, name in rows}) if found.splits else None
     splits = found.splits
     others = (path for path in folder.rglob("*") if path.name not in _NOTES) if not splits else ()
@@ -386,7 +396,7 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool, columns: Colu
             split: _image_table([(folder / path, name) for path, name in rows], names)
             for split, rows in splits.items()
         }
-        return _Splits(tables, found.left_out, str(found))
+        return _Splits(tables, found.left_out, str(found), refusals=_refusals(folder, splits))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     remedy = "Put images into it, or leave it out."
@@ -397,7 +407,21 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool, columns: Colu
     )
 
 
-def _by_metadata(folder: Path, files: FolderFiles, columns: Columns) -> _Splits | None:
+def _refusals(folder: Path, splits: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, str]:
+    """Splits of one category where another has several, as in data sets of defects (MVTec): nothing to learn from."""
+    names = {split: {name for _, name in rows} for split, rows in splits.items()}
+    largest = max(names, key=lambda split: len(names[split]))
+    place = os.path.commonpath([path for path, _ in splits[largest]]) if len(names) > 1 else ""
+    return {
+        split: f"The split {split!r} of {display_name(str(folder))!r} has the one category {next(iter(found))!r}, and "
+        f"{largest!r} has {len(names[largest])}, as data sets of defects (MVTec) have: give --split {largest}, or "
+        f"group its images without labels: promptccd discover photographs {folder / place} --out groups/"
+        for split, found in names.items()
+        if len(found) == 1 < len(names[largest])
+    }
+
+
+def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Splits | None:
     """The images that metadata files name, with their categories; `None` if no such file names categories.
 
     A metadata file is in the folder or in those of its splits, and names files from its own place on. Images that it
@@ -411,7 +435,7 @@ def _by_metadata(folder: Path, files: FolderFiles, columns: Columns) -> _Splits 
             _require_own_file(file, folder)
             try:
                 sheet = read_sheet(file, _KNOWN)
-                chosen = _chosen(sheet, file, columns, True, by_content=False)
+                chosen = _chosen(sheet, file, layout, True, by_content=False)
             except ForeignTableError:
                 continue
             paths = [_own_path(folder, place, name) for name in _named(sheet, chosen, file)]
@@ -451,11 +475,11 @@ class _Chosen:
     notes: Sequence[str]
 
 
-_CHOSEN = Columns("image", LABEL)  # how the reader of lists calls its columns
+_CHOSEN = Layout("image", LABEL)  # how the reader of lists calls its columns
 
 
 def _chosen(
-    sheet: pd.DataFrame, file: Path, columns: Columns, labelled: bool, by_content: bool = True
+    sheet: pd.DataFrame, file: Path, layout: Layout, labelled: bool, by_content: bool = True
 ) -> _Chosen:
     """The columns of images and labels: the named ones, or else those with usual names or usual content.
 
@@ -463,13 +487,11 @@ def _chosen(
         ForeignTableError: there are none.
     """
     names, notes = [*sheet.columns], list(sheet.attrs["notes"])
-    images = columns.find(columns.image, names, IMAGE_COLUMNS)
+    images = layout.find(layout.image, names, IMAGE_COLUMNS)
     if labelled and {*names} >= _GROUPS:
         labels = ["name"]  # its column category is a number
     else:
-        labels = columns.find(
-            columns.label, [each for each in names if each not in images[:1]], LABEL_COLUMNS
-        )
+        labels = layout.find(layout.label, [each for each in names if each not in images[:1]], LABEL_COLUMNS)
     has_heading = not any(each.lower().endswith(IMAGE_SUFFIXES) for each in names)
     if not images and by_content and has_heading:
         images = [each for each in names if _holds_files(sheet[each])]
@@ -489,8 +511,8 @@ def _chosen(
             f"{listed}, such as {','.join(each[0] for each in wanted)}; or set --image_column and --label_column."
         )
     for given, (column, *others) in (
-        (columns.image, images),
-        *([(columns.label, labels)] if labelled else []),
+        (layout.image, images),
+        *([(layout.label, labels)] if labelled else []),
     ):
         if given is None and (twins := called(others, [column])):
             raise DataError(
@@ -532,7 +554,7 @@ def _rows(sheet: pd.DataFrame, chosen: _Chosen, paths: Sequence[str | Path]) -> 
     return Dataset.from_dict(columns, features=Features(features))
 
 
-def _by_list(file: Path, roots: Sequence[str], labelled: bool, columns: Columns) -> _Splits:
+def _by_list(file: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
     """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
 
     A file that cannot be read stays a row, so that stages are cut alike wherever the files are; it is counted and
@@ -540,9 +562,9 @@ def _by_list(file: Path, roots: Sequence[str], labelled: bool, columns: Columns)
     """
     shown, sheet = (
         display_name(file.name),
-        read_sheet(file, (*_KNOWN, *filter(None, (columns.image, columns.label)))),
+        read_sheet(file, (*_KNOWN, *filter(None, (layout.image, layout.label)))),
     )
-    chosen = _chosen(sheet, file, columns, labelled)
+    chosen = _chosen(sheet, file, layout, labelled)
     sheet = sheet.loc[:, ~sheet.columns.duplicated()]
     if sheet.empty:
         raise DataError(f"{shown!r} lists no image: give a line of path,label for each.")
@@ -565,7 +587,7 @@ def _by_list(file: Path, roots: Sequence[str], labelled: bool, columns: Columns)
     notes += [f"{len(found)} of {len(paths)} files are found by their names, {found[0]}"] if found else []
     for lines, what in ((missing, "not there"), (others, "no images")):
         notes += [f"{len(lines)} of {len(paths)} files are {what}, the first in {lines[0]}"] if lines else []
-    return _Splits({"train": _rows(sheet, chosen, paths)}, notes="; ".join(notes), columns=_CHOSEN)
+    return _Splits({"train": _rows(sheet, chosen, paths)}, notes="; ".join(notes), layout=_CHOSEN)
 
 
 class _FilesBelow:
@@ -591,16 +613,16 @@ class _FilesBelow:
         return found[0] if len(found) == 1 else None
 
 
-def _by_rows(found: _Splits, folder: Path, columns: Columns, labelled: bool) -> _Splits:
+def _by_rows(found: _Splits, folder: Path, layout: Layout, labelled: bool) -> _Splits:
     """The same with a column of images, and cut by a column of splits where there is but one split."""
-    tables = {split: _with_images(table, folder, columns) for split, table in found.tables.items()}
-    notes, chosen = found.notes, found.columns
+    tables = {split: _with_images(table, folder, layout) for split, table in found.tables.items()}
+    notes, chosen = found.notes, found.layout
     if chosen == DETECTED:
         present = {each for table in tables.values() for each in table.column_names}
-        chosen = columns
-        if not columns.is_required:
-            image, label = (each if each in present else None for each in (columns.image, columns.label))
-            chosen = replace(columns, image=image, label=label)
+        chosen = layout
+        if not layout.is_required:
+            image, label = (each if each in present else None for each in (layout.image, layout.label))
+            chosen = replace(layout, image=image, label=label)
     if labelled and len(tables) == 1:
         table = next(iter(tables.values()))
         texts = [
@@ -616,13 +638,13 @@ def _by_rows(found: _Splits, folder: Path, columns: Columns, labelled: bool) -> 
                 split: table.select([row for row, each in enumerate(splits) if each == split])
                 for split in in_order({*splits} - {""})
             }
-    return _Splits(tables, found.left_out, notes, chosen)
+    return replace(found, tables=tables, notes=notes, layout=chosen)
 
 
-def _with_images(table: Dataset, folder: Path, columns: Columns) -> Dataset:
+def _with_images(table: Dataset, folder: Path, layout: Layout) -> Dataset:
     """A table whose images are paths, bytes or structs of both, as a table with a column of images."""
     features = table.features
-    given = [columns.image] if columns.image in features else []
+    given = [layout.image] if layout.image in features else []
     if any(isinstance(features[each], Image) for each in given or features):
         return table
     kinds = {name: _kind_of(feature) for name, feature in features.items()}

@@ -25,7 +25,7 @@ from promptccd.data.views import TrainingViews
 from promptccd.discovery.project.changes import GROUPING
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import trusted
-from promptccd.errors import DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
+from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
 from promptccd.evaluation.counting import COUNTS
 from promptccd.locks import FolderLock
@@ -47,7 +47,6 @@ from promptccd.runs.stage import (
     save_stage,
 )
 from promptccd.runs.start import (
-    OUT_OF_MEMORY,
     begin,
     ensure_backbone,
     evaluation_view,
@@ -125,7 +124,11 @@ def train_run(
     if not stages.is_scored:
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
         if is_main:
-            _log_streams(training.counting, stages)
+            logger.info(
+                "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories: %s "
+                "(--category_count). Nothing is scored.", len(stages.labelled), stages.num_known,
+                sum(map(len, stages[1:])), len(stages) - 1, training.counting,
+            )  # fmt: skip
     with StopRequest() as stop, ExitStack() as context:
         if is_main:
             context.enter_context(FolderLock(run.path))
@@ -141,24 +144,11 @@ def train_run(
     return score
 
 
-def _log_streams(counting: str, stages: StageStream) -> None:
-    estimated = f"are estimated ({counting}; --category_count gives them)"
-    logger.info(
-        "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories %s; nothing is "
-        "scored.",
-        len(stages.labelled), stages.num_known, sum(map(len, stages[1:])), len(stages) - 1,
-        "are those given" if counting == "given" else estimated,
-    )  # fmt: skip
-
-
 @contextmanager
 def _named_failures(run: RunDirectory) -> Iterator[None]:
-    """Record a batch that needed too much memory, and give failures of a device a message."""
+    """Give failures of a device a message."""
     try:
         yield
-    except OutOfMemoryError as error:
-        run.write(OUT_OF_MEMORY, {"batch_size": error.batch_size})
-        raise
     except (RuntimeError, MemoryError, TypeError) as error:
         if (problem := device_problem(error)) is None:
             raise
@@ -262,10 +252,8 @@ class _Training:
         """Delete states of finished stages and pass these to `after_stages`, also those of an earlier process."""
         for stage in finished:
             self.run.forget_states(stage)
-        if finished:
-            (self.run.path / OUT_OF_MEMORY).unlink(missing_ok=True)
-            if self.after_stages is not None:
-                self.after_stages(self.run, finished)
+        if finished and self.after_stages is not None:
+            self.after_stages(self.run, finished)
 
     def _report_stage(self, stage: int) -> None:
         """Call the callbacks for a finished stage; every process reads its records."""
@@ -337,16 +325,15 @@ class _Training:
             bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
             if len(bare):
                 logger.warning(
-                    "Stage 0: %d of its %d categories have no image there, %s for one. They cannot be learnt here; "
-                    "images of them will be found as new categories and still count as Old. Give them more images, or "
-                    "leave them out.", len(bare), self.stages.num_known, stage.category_names[bare[0]],
+                    "Stage 0 has no image of %d of its %d categories, such as %s: they cannot be learnt, and their "
+                    "images will be found as new categories.", len(bare), self.stages.num_known,
+                    stage.category_names[bare[0]],
                 )  # fmt: skip
         elif given:
             logger.info(
-                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d of these change their "
-                "category; named: %s; new: %s. Labels of other images do not count yet.",
-                stage.index, made.images, len(given), made.moved, ", ".join(made.named) or "none",
-                ", ".join(made.new) or "none",
+                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d change their category; "
+                "named: %s; new: %s.", stage.index, made.images, len(given), made.moved,
+                ", ".join(made.named) or "none", ", ".join(made.new) or "none",
             )  # fmt: skip
 
     def _trainer(self, stage: Stage) -> StageTrainer:

@@ -18,7 +18,7 @@ from promptccd.data.options import MAX_SIDE, option, require_in_range, takes_who
 from promptccd.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from promptccd.data.labels import Columns
+    from promptccd.data.labels import Layout
 
 MixedPrecision = Literal["auto", "no", "bf16"]
 Tracker = Literal[
@@ -69,6 +69,9 @@ class DataArguments:
     split: str | None = option(None, "split of the data set that the stages are taken from")
     image_column: str | None = option(None, "name of the image column (none: detected)", common=True)
     label_column: str | None = option(None, "name of the label column (none: detected)", common=True)
+    top_folders: Literal["splits", "categories"] | None = option(
+        None, "meaning of the folders of the first level (none: decided by names)"
+    )
     label_na: list[str] | None = option(
         None, "words in place of a label (none: those of pandas, such as NA and null, and -1 among class ids)"
     )
@@ -158,12 +161,12 @@ class DataArguments:
             )
 
     @property
-    def columns(self) -> "Columns":
-        """How the columns of a table are read."""
-        from promptccd.data.labels import Columns  # here, so that help does not wait for datasets
+    def layout(self) -> "Layout":
+        """How folders and columns are read."""
+        from promptccd.data.labels import Layout  # here, so that help does not wait for datasets
 
         na = None if self.label_na is None else tuple(self.label_na)
-        return Columns(self.image_column, self.label_column, na, self.label_separator)
+        return Layout(self.image_column, self.label_column, na, self.label_separator, self.top_folders)
 
     @property
     def conflicts(self) -> Literal["refuse", "drop"]:
@@ -260,7 +263,7 @@ class TrainingArguments:
     seed: int = option(1, "random seed", 0, 10**18 - 1, common=True)
     epochs: int = option(200, "epochs per stage", 1, 999_999, common=True)  # states are ordered by six digits
     discovery_epochs: int | None = option(
-        None, "epochs per unlabelled stage (none: epochs)", 1, 999_999, common=True
+        None, "epochs per unlabelled stage; 0 trains nothing there (none: epochs)", 0, 999_999, common=True
     )
     batch_size: int = option(
         128, "images per step over all processes, two views of each", 2, 2**20, common=True
