@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The imports take seconds, in which a signal ends the process at once.
         first_words = threading.Timer(_QUIET_S, to_stderr, ["loading libraries takes some seconds"])
         first_words.daemon = True
-        first_words.start()
+        if "torch" not in sys.modules:
+            first_words.start()
         try:
             for module in options.command.needs:
                 import_module(module)
