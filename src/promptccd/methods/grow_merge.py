@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, sampled_rows
 from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
+from promptccd.methods.pairs import pair_loss, same_top_ranks, share_of_pairs
 from promptccd.methods.processes import same_on_all
 from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryOutput
@@ -141,13 +141,6 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         self.known: Tensor = same_on_all(self.model.looks_known(static).cpu())
         self.model.grow(sampled_rows(new, static.shape[1], self.generator()))
         self.previous = blocks_of(self.model.backbone)[-1]
-        # A head of one output cannot push images apart: there is nothing to warn of.
-        self.watch = PairWatch(config.top_ranks, new > 1 and self.accelerator.is_main_process)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Check the pairs of the epoch before."""
-        if self.stage.labels is None:
-            self.watch.check()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """GCD's at stage 0; later ``info_nce``, ``drift`` of known images, ``pairs`` of others, ``supervised``.
@@ -175,7 +168,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         parts |= contrast  # the supervised term comes last
         loss = torch.stack(list(parts.values())).sum()
         if self.model.config.num_clusters:
-            parts["positive_pairs"] = self.watch.share(positive).float()
+            parts["positive_pairs"] = share_of_pairs(positive).float()
         parts["known_images"] = known.sum() / max(1, int(streamed.sum()))
         return {"loss": loss, **parts}
 
@@ -183,7 +176,6 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
     def end_stage(self) -> None:
         """After stage 0, keep the means of labelled classes, and how near most images lie to one of them."""
         if self.stage.labels is None:
-            self.watch.check()
             return
         features = self.plain_features("features for the means of classes")
         labels = self.stage.labels.to(features.device)
