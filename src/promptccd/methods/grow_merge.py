@@ -135,7 +135,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         """At an unlabelled stage, find the images that look known, and add a branch."""
         if self.stage.labels is not None:
             return
-        config = self.model.config
+        config = self.config
         new = max(0, self.stage.count - len(config.category_ids))
         static = self.plain_features("features of the static branch")
         self.known: Tensor = same_on_all(self.model.looks_known(static).cpu())
@@ -157,17 +157,17 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         parts = {
             "info_nce": contrast["info_nce"],
             # Not `mean`, which is NaN without a known image.
-            "drift": self.model.config.distill_weight * drift.sum() / max(1, drift.numel()),
+            "drift": self.config.distill_weight * drift.sum() / max(1, drift.numel()),
         }
-        if self.model.config.num_clusters:
+        if self.config.num_clusters:
             others = rows.features[:, rows.places(streamed & ~known)]
-            positive = same_top_ranks(others[0], self.model.config.top_ranks)
+            positive = same_top_ranks(others[0], self.config.top_ranks)
             answers = self.model.clusters(others)
             # Without an image the sum over nothing still gives every process a gradient, of zeros.
             parts["pairs"] = pair_loss(answers, positive) if len(positive) else answers.sum()
         parts |= contrast  # the supervised term comes last
         loss = torch.stack(list(parts.values())).sum()
-        if self.model.config.num_clusters:
+        if self.config.num_clusters:
             parts["positive_pairs"] = share_of_pairs(positive).float()
         parts["known_images"] = known.sum() / max(1, int(streamed.sum()))
         return {"loss": loss, **parts}
@@ -182,9 +182,9 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         means = torch.stack([features[labels == each].mean(0) for each in labels.unique()])
         self.model.remember(same_on_all(F.normalize(means)))
         nearest = (features @ self.model.class_means.T).amax(1)
-        least = torch.quantile(nearest, self.model.config.known_quantile)
+        least = torch.quantile(nearest, self.config.known_quantile)
         # Rounding may leave it above 1.
-        self.model.config.known_similarity = float(same_on_all(least.clamp(max=1)))
+        self.config.known_similarity = float(same_on_all(least.clamp(max=1)))
 
 
 METHOD = Method(

@@ -99,19 +99,19 @@ class RankStatisticsObjective(ClassifierObjective):
         features = rows.features
         joint = self.model.classifier(features)  # (V, B, K)
         novel = None if self.model.novel is None else self.model.novel(features)
-        rise, parts = ramp(rows.epoch, self.model.config.ramp_epochs), {}
+        rise, parts = ramp(rows.epoch, self.config.ramp_epochs), {}
         if rows.labels is not None:
             parts["classification"] = F.cross_entropy(joint.flatten(0, 1), rows.labels.repeat(len(joint)))
         if novel is not None:
-            positive = same_top_ranks(features[0], self.model.config.top_ranks)
+            positive = same_top_ranks(features[0], self.config.top_ranks)
             parts["pairs"] = pair_loss(novel, positive)
             own = (self.num_old + novel.argmax(-1)).flatten()
-            weight = self.model.config.pseudo_weight * rise
+            weight = self.config.pseudo_weight * rise
             parts["pseudo"] = weight * F.cross_entropy(joint.flatten(0, 1), own)
         heads = self.consistent_heads(joint, novel)
         if heads:
             apart = torch.stack([disagreement(head) for head in heads]).sum()
-            parts["consistency"] = self.model.config.consistency_weight * rise * apart
+            parts["consistency"] = self.config.consistency_weight * rise * apart
         loss = sum(parts.values(), joint.new_zeros(()))
         if novel is not None:
             parts["positive_pairs"] = share_of_pairs(positive)

@@ -115,7 +115,7 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
         logits = self.model.classifier(rows.features[:, which]).flatten(0, 1) / LOGIT_TEMPERATURE
         classification = F.cross_entropy(logits, labels.repeat(len(rows.features)))
         info_nce = self.contrast(rows)["info_nce"]
-        loss = torch.lerp(classification, info_nce, self.model.config.contrast_weight)
+        loss = torch.lerp(classification, info_nce, self.config.contrast_weight)
         return {"loss": loss, "classification": classification, "info_nce": info_nce}
 
     def adjust_gradients(self, epoch: int) -> None:
@@ -160,7 +160,7 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
         kmeans = AnchoredKMeans(min(count, len(points)), self.arguments.kmeans_restarts, random_state=seed)
         clusters = torch.as_tensor(kmeans.fit_predict(points)).to(points.device)
         found, old = self._estimated(points, clusters, count), self.model.class_gaussians.to(points)
-        if self.model.config.relabel:
+        if self.config.relabel:
             stays = log_densities(points, torch.cat([old, found])).argmax(1) >= len(old)
             logger.info("%d of %d images look like earlier classes.", int((~stays).sum()), len(stays))
             again = self._estimated(points[stays], clusters[stays], count, second=True)
