@@ -21,6 +21,7 @@ from promptccd.cli.options import (
     command,
     declare,
     limits_of,
+    rendering_of,
     show,
     whole_number,
 )
@@ -94,7 +95,7 @@ def discover_command(options: argparse.Namespace) -> None:
         options.model,
         seed=options.seed,
         limits=limits_of(options, options.limit),
-        bit_depth=options.bit_depth,
+        rendering=rendering_of(options),
         image_roots=options.image_roots,
         workers=options.workers,
         precision=options.precision,
@@ -178,6 +179,9 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
     }
 
 
+_MOST_NOTES = 5  # notes of the intake that are printed; all are in assignments.csv
+
+
 def _summary(result: "discovery.DiscoveryResult") -> str:
     report, counts = result.report, result.counts
     sizes = Counter((row.category, row.name, row.known) for row in result.rows if row.category is not None)
@@ -189,7 +193,8 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
         *([f"  {FOLLOWED}"] if OUTSIDE in report.skipped_reasons else []),
-        *([f"  {report.depths} (--bit-depth sets another)"] if report.depths else []),
+        *([f"  {report.rendering} (--window sets another)"] if report.rendering else []),
+        *(f"  noted {count}: {note}" for note, count in [*report.notes.items()][:_MOST_NOTES]),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"
         if sizes
         else "categories: none that an image is in",
