@@ -27,7 +27,7 @@ from promptccd.cli.options import (
 )
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery.exports.formats import FORMATS, titles
-from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, AdaptationOptions
+from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, NEAR_DUPLICATE_MODES, AdaptationOptions
 from promptccd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ _DISCOVER: Arguments = {
         help="largest number of files; more are refused (default: no limit)"),
     "--export": dict(metavar="FORMAT", nargs="*", action="extend", choices=FORMATS, default=[],
         help=f"formats to export the groups in, with the photographs of all sources: {titles()}"),
+    "--near_duplicates": dict(choices=NEAR_DUPLICATE_MODES, default="auto",
+        help="images that count as one: copies and bursts, copies alone (exact), or none (default: auto)"),
     "--precision": dict(choices=["auto", "fp32", "bf16"], default="auto",
         help="precision of the features (default: auto, bf16 on a GPU with bf16 in hardware)"),
     "--seed": dict(type=whole_number(0, MOST_SEED), default=1, help="random seed (default: 1)"),
@@ -100,6 +102,7 @@ def discover_command(options: argparse.Namespace) -> None:
         workers=options.workers,
         precision=options.precision,
         batch_size=options.batch_size,
+        near_duplicates=options.near_duplicates,
         device=options.device,
         max_model_bytes=options.max_model_bytes,
     )
@@ -167,6 +170,7 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
     return {
         "files": asdict(result.report),
         "distinct": result.distinct,
+        "near_duplicates": result.near_duplicates,
         "counts": result.counts,
         "num_categories": result.estimate.to_dict(),
         "new": list(result.change.new),
@@ -177,9 +181,6 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
         "written": [str(path) for path in result.paths],
         "exports": [_exported(each) for each in result.exports],
     }
-
-
-_MOST_NOTES = 5  # notes of the intake that are printed; all are in assignments.csv
 
 
 def _summary(result: "discovery.DiscoveryResult") -> str:
@@ -194,7 +195,8 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
         *([f"  {FOLLOWED}"] if OUTSIDE in report.skipped_reasons else []),
         *([f"  {report.rendering} (--window sets another)"] if report.rendering else []),
-        *(f"  noted {count}: {note}" for note, count in [*report.notes.items()][:_MOST_NOTES]),
+        *(f"  {count} with a note: {note}" for note, count in report.notes.items()),
+        _near_duplicates(result.near_duplicates),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"
         if sizes
         else "categories: none that an image is in",
@@ -221,6 +223,13 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         for (number, name, kind), size in sorted(sizes.items())
     ]
     return "\n".join(lines)
+
+
+def _near_duplicates(found: dict[str, Any]) -> str:
+    groups = f"{found['groups']} group{'s' * (found['groups'] != 1)}"
+    largest = f", the largest of {found['largest']} images" if found["groups"] else ""
+    doubted = f"; {found['doubted']} images look alike by nature and count singly" if found["doubted"] else ""
+    return f"near-duplicates: {groups}{largest}{doubted} (--near_duplicates {found['mode']})"
 
 
 _EXPORT: Arguments = {

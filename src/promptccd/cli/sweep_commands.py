@@ -285,7 +285,7 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
     with reports.locked_tables(out):
         _write_tables(out, record, "\n\n".join([*texts, *notes]), records)
-        reports.write_table_page(entries, records, make_inside(out, "report"), title, shown, settings)
+        reports.write_table_page(tables, notes, records, make_inside(out, "report"), title, shown)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
     _require_whole(result)

@@ -67,6 +67,8 @@ class DiscoveryResult:
     Attributes:
         report: counts of the files.
         distinct: images, near-duplicates (such as a burst) counted once, as for the estimate.
+        near_duplicates: ``mode``, number of ``groups``, ``largest`` of them, and images that are ``doubted``: they look
+            like others and count singly.
         estimate: number of categories, with its range.
         change: the difference from before the stage.
         waiting: name of the most similar category of each unassigned image, of this stage or an earlier one, by key.
@@ -79,6 +81,7 @@ class DiscoveryResult:
 
     report: IntakeReport
     distinct: int
+    near_duplicates: dict[str, Any]
     estimate: CountEstimate
     change: StageChange
     waiting: dict[str, str]
@@ -193,6 +196,7 @@ class _Discovery:
             return DiscoveryResult(
                 report=session.current.intake.report(),
                 distinct=session.num_distinct,
+                near_duplicates=session.near_duplicate_counts,
                 estimate=session.estimate,
                 change=session.change,
                 waiting={key: names(each).name for key, each in likest.items()},

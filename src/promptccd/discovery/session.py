@@ -1,6 +1,7 @@
 """A session: a person's images and the groups that a model finds in them."""
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,8 +20,8 @@ from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import Embedder, load_embedder
 from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.near_duplicates.find import find_near_duplicates
-from promptccd.discovery.options import Precision
+from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_duplicates
+from promptccd.discovery.options import NearDuplicateMode, Precision
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
@@ -42,7 +43,7 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: name of what features are computed with, see `feature_space`.
-        first_of: ``(N,)`` row of the first image of each image's near-duplicate group; empty until then.
+        near_duplicates: groups of images that count as one; empty until then.
     """
 
     stage: int
@@ -50,7 +51,7 @@ class SessionStage:
     before: CategoryRegistry
     features: Tensor | None = None
     space: str = ""
-    first_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    near_duplicates: NearDuplicates = field(default_factory=NearDuplicates)
 
     @cached_property
     def files(self) -> dict[str, IntakeFile]:
@@ -83,6 +84,7 @@ class DiscoverySession:
         image_roots: see `read_intake`.
         precision: of the features, see `Embedder`.
         batch_size: images per forward, see `Embedder`.
+        near_duplicates: which images count as one, see `find_near_duplicates`.
 
     Attributes:
         stages: the stages that were read, oldest first.
@@ -103,12 +105,13 @@ class DiscoverySession:
         image_roots: Sequence[str | Path] = (),
         precision: Precision = "auto",
         batch_size: int | None = None,
+        near_duplicates: NearDuplicateMode = "auto",
     ):
         self.model, self.view, self.registry = model, view, registry
         self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
         self.workers = workers or systems.available_cores()
         self.rendering, self.image_roots = rendering, image_roots
-        self.precision, self.batch_size = precision, batch_size
+        self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
         self.stages: list[SessionStage] = []
         self.opened_with: dict[str, Any] = {}
         self._embedder: Embedder | None = None  # at work since the images were read
@@ -218,8 +221,8 @@ class DiscoverySession:
         self._embedder = None
         stage.features = embedder.features_of(stage.intake, self.workers, progress)
         stage.space = embedder.space
-        stage.first_of = self._near_duplicates_of(stage, stage.features)
-        self.seen.store_followers({key: first.key for key, first in self.near_duplicates.items()})
+        stage.near_duplicates = self._near_duplicates_of(stage, stage.features)
+        self.seen.store_followers(stage.keys, {key: first.key for key, first in self.near_duplicates.items()})
         return stage.features
 
     def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder:
@@ -229,22 +232,25 @@ class DiscoverySession:
             is_part=is_part,
         )  # fmt: skip
 
-    def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
+    def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> NearDuplicates:
         """Near-duplicates, stored for the next time that the same pictures are read."""
-        miniatures, taken, used = stage.intake.miniatures, stage.intake.taken, stage.intake.used
-        given = hashlib.sha256(f"{__version__} {''.join(stage.keys)}".encode())
+        used, mode = stage.intake.used, self.near_duplicate_mode
+        if mode == "off":
+            return NearDuplicates.none(len(used))
+        miniatures, taken, names = stage.intake.miniatures, stage.intake.taken, [file.name for file in used]
+        given = hashlib.sha256(json.dumps([__version__, mode, stage.keys, names]).encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
         known = self.seen.near_duplicates(given.hexdigest(), len(features))
         if known is not None:
-            return known
+            return NearDuplicates(*known)
 
         def thumbnails(rows: Sequence[int]) -> list[bytes]:
             found = stage.intake.thumbnails([used[row] for row in rows])
             return [found[used[row].key] for row in rows]
 
-        found = find_near_duplicates(miniatures, features, thumbnails, taken, self.workers)
-        self.seen.store_near_duplicates(given.hexdigest(), found)
+        found = find_near_duplicates(miniatures, features, thumbnails, taken, names, mode, self.workers)
+        self.seen.store_near_duplicates(given.hexdigest(), np.stack([found.first_of, found.looks]))
         return found
 
     # Groups
@@ -265,13 +271,20 @@ class DiscoverySession:
     @property
     def num_distinct(self) -> int:
         """Newest images, near-duplicates counted once."""
-        return len(np.unique(self.current.first_of))
+        return len(np.unique(self.current.near_duplicates.first_of))
 
     @property
     def near_duplicates(self) -> dict[str, IntakeFile]:
         """First image of the near-duplicate group of each of the newest images that is not the first, by key."""
-        used, first_of = self.current.intake.used, self.current.first_of.tolist()
+        used, first_of = self.current.intake.used, self.current.near_duplicates.first_of.tolist()
         return {used[row].key: used[first] for row, first in enumerate(first_of) if first != row}
+
+    @property
+    def near_duplicate_counts(self) -> dict[str, Any]:
+        """The mode, groups, size of the largest, and images that look like others and count singly."""
+        found = self.current.near_duplicates
+        sizes = {"groups": len(found.sizes), "largest": max(found.sizes, default=0)}
+        return {"mode": self.near_duplicate_mode, **sizes, "doubted": found.num_doubted}
 
     @property
     def settled(self) -> list[int]:
@@ -318,7 +331,9 @@ class DiscoverySession:
         keys = [stage.keys[row] for row in rows]
         whole = len(rows) == len(stage.keys)  # of millions of images a copy takes gigabytes
         features = self.features if whole else self.features[rows]
-        images = NewImages(keys, features, stage.first_of[rows], self._constraints(), stage.stage)
+        images = NewImages(
+            keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
+        )
         change, estimate = self._grouping(self.remembered).group(images, num_categories)
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
@@ -355,7 +370,8 @@ class DiscoverySession:
     def _constraints(self) -> GroupingConstraints:
         """The constraints of people, and that a new near-duplicate of an image in a category is in that one too."""
         given, members = self.registry.constraints(), self.registry.members.read()
-        keys, first_of, fresh = self.current.keys, self.current.first_of.tolist(), set(self.fresh)
+        keys, fresh = self.current.keys, set(self.fresh)
+        first_of = self.current.near_duplicates.first_of.tolist()
         earlier: dict[int, set[int]] = {}
         for row, first in enumerate(first_of):
             if row not in fresh and (category := members.get(keys[row])) is not None:

@@ -181,7 +181,7 @@ def _map_and_cards(
     method = options.map_method if evaluation.stages.is_scored else None
     images, seed = evaluation.images, evaluation.recipe.training.seed
     labels = evaluation.true_ids(images[0])
-    maker = CardMaker(images[0], labels, run.categories, options.samples)
+    maker = CardMaker(labels, run.categories, options.samples)
     sizes = [len(each) for each in images]
     rows = choose_points(sizes, options.max_points, seed)
     layouts: list[np.ndarray] = []

@@ -280,7 +280,7 @@ class TrainingArguments:
     seed: int = option(1, "random seed", 0, 10**18 - 1, common=True)
     epochs: int = option(200, "epochs per stage", 1, 999_999, common=True)  # states are ordered by six digits
     discovery_epochs: int | None = option(
-        None, "epochs per unlabelled stage (none: epochs)", 1, 999_999, common=True
+        None, "epochs per unlabelled stage; 0 trains nothing there (none: epochs)", 0, 999_999, common=True
     )
     batch_size: int = option(
         128, "images per step over all processes, two views of each", 2, 2**20, common=True

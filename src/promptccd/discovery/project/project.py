@@ -111,7 +111,7 @@ class Project:
         return self._store.registry
 
     def refresh(self) -> str:
-        """Take in what others have corrected; returns the name of the state."""
+        """Apply the corrections of other processes; returns the name of the state."""
         with self.still:
             self._took(self._store.refresh())
             return self._store.mark
@@ -375,23 +375,23 @@ class Project:
             if self._command is not None:
                 remove_leftovers(self._store.folder)
             self._took(self._store.refresh())
-            record, result = self._store.folder / TOLD, None
-            mark = [[self.folder.name, *(self._command.words if self._command else ())], self._store.mark]
-            if self._command is not None and _read(record) == mark:
+            command, record, result = self._command, self._store.folder / TOLD, None
+            words = [self.folder.name, *(command.words if command else ())]
+            if command is not None and _read(record) == [words, self._store.mark]:
                 logger.info(
                     "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
                     "the command again to do it once more.",
-                    self._command.words[0],
+                    command.words[0],
                 )
             else:
                 with self.registry.store.transaction():
                     result = act()
-                    if self._command is not None:
-                        write_file(record, json.dumps([mark[0], self._store.mark]))
+                    if command is not None:
+                        write_file(record, json.dumps([words, self._store.mark]))
                     self._store.save()
                 self._took(self._store.changes())
-            if self._command is not None:
-                self._command.tell(self.registry)
+            if command is not None:
+                command.tell(self.registry)
             record.unlink(missing_ok=True)
         return result
 

@@ -142,7 +142,7 @@ class ProjectView(Project):
         self._laying = threading.Lock()
         self._columns: Columns | None = None
         self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
-        self._right: tuple[object, dict[str, Any]] = (None, {})  # what was said last, and in which state
+        self._right: tuple[object, dict[str, Any]] = (None, {})  # the newest answer, and its state
         self._telling = threading.Lock()  # every open window asks, and one answer is for all
         self.photos = self._photos()
 
@@ -160,8 +160,8 @@ class ProjectView(Project):
             if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
-        elif self._columns is not None:
-            self._columns.take(self.registry, self._changed(changes), self.photos.rows)
+        elif self._columns is not None and (keys := self._changed(changes)):
+            self._columns.take(self.registry, keys, self.photos.rows)
 
     def _changed(self, changes: Changes) -> set[str]:
         """Photographs that look different in a window."""
@@ -387,7 +387,7 @@ class ProjectView(Project):
             revision = store.revision
             act()
             changes = store.changes_since(revision)
-            answer = {**self._summary(self.refresh()), "base": base, "changed": None}
+            answer = {**self._summary(self._store.mark), "base": base, "changed": None}
             if changes is not None and not changes.forgotten:
                 rows = sorted(self.photos.rows[key] for key in self._changed(changes))
                 values = {name: getattr(columns, name)[rows].tolist() for name in ("group", "sure", "flags")}
