@@ -106,7 +106,7 @@ def changed(page: Page) -> None:
 
 
 def take_away(page: Page) -> None:
-    page.get_by_role("button", name="Take away").click()
+    page.get_by_role("button", name="Export").click()
     page.locator("dialog[open] .button").wait_for()
 
 
@@ -117,6 +117,7 @@ def dissolve(page: Page) -> None:
 
 
 def regroup(page: Page) -> None:
+    page.locator(".menu summary").click()
     page.get_by_role("button", name="Fewer or more groups").click()
     page.locator("dialog[open] input[type=range]").wait_for()
 

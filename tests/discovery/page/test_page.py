@@ -483,7 +483,7 @@ def test_take_groups_away(person: Person, project: Path) -> None:
     person.click(".bar .wide")
     person.page.locator("dialog[open]").get_by_role("button", name="The files themselves").click()
     person.actions += 1
-    person.page.locator("dialog[open]", has_text=f"{project}/folders: ").wait_for()
+    person.page.locator("dialog[open]", has_text=f"are in {project}/folders.").wait_for()
     assert person.actions <= 2
     assert len([each for each in (project / "folders").iterdir() if each.is_dir()]) == KINDS
     person.press("Escape")
@@ -497,10 +497,10 @@ def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Pers
     person.click(".bar .wide")
     sheet = person.page.locator("dialog[open]")
     sheet.get_by_role("button", name="The files themselves").click()
-    sheet.filter(has_text="photographs; files:").wait_for()
+    sheet.filter(has_text="photographs are in").wait_for()
     kept[0].fulfill(body="null", content_type="application/json")
     person.page.wait_for_timeout(300)
-    assert "photographs; files:" in sheet.inner_text()
+    assert "photographs are in" in sheet.inner_text()
 
 
 def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
@@ -622,6 +622,7 @@ def test_what_is_not_here_is_grey_and_can_be_forgotten(
         context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
         person = Person(watch(context.new_page()))
         person.page.goto(page.url)
+        person.click(".menu summary")
         person.page.locator(".place", has_text="Not here 2").click()
         assert person.page.locator(".cell.away img").count() == 2
         person.page.get_by_role("button", name="Forget them").click()
@@ -638,22 +639,23 @@ def test_what_is_not_here_is_grey_and_can_be_forgotten(
 
 def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, project: Path) -> None:
     number, size = first_group(person, project)
-    person.click(".head button:text-is('Set aside')")
-    person.said("is set aside, and later photographs like it will be")
+    person.click(".head .menu summary")
+    person.click(".head button:text-is('Ignore')")
+    person.said("is ignored, and later photographs like it will be")
     assert [(each.id, each.size) for each in registry_in(project).aside] == [(number, size)]
     person.go("view=aside")
     person.page.locator(".cell img").first.wait_for()
-    assert person.page.locator(".place", has_text=f"Set aside {size}").count() == 1
+    assert person.page.locator(".place", has_text=f"Ignored {size}").count() == 1
     person.press("Control+z")
-    person.said("Taken back: group set aside")
+    person.said("Taken back: group ignored")
     first_group(person, project)
     person.page.locator(".cell").first.focus()
     person.press("x")
-    person.said("Set 1 photograph aside.")
+    person.said("1 photograph is ignored.")
     assert [each.size for each in registry_in(project).aside] == [1]
     person.go("view=rare")
     person.page.locator(".cell img").first.wait_for()
-    assert person.page.locator("h2", has_text="Rare first").count() == 1
+    assert person.page.locator("h2", has_text="Unusual first").count() == 1
     assert person.page.locator(".head small", has_text=f"{KINDS * EACH - 1} photographs").count() == 1
 
 

@@ -42,6 +42,7 @@ def test_whoever_asks_for_fewer_groups_the_bytes_are_the_same(
 @pytest.mark.slow
 def test_fewer_groups_and_back(person: Person, project: Path) -> None:
     before = registry_in(project).state_hash()
+    person.click(".menu summary")
     person.click(".tools button:text-is('Fewer or more groups')")
     number = person.page.locator("dialog[open] input[type=range]")
     number.wait_for()
@@ -64,7 +65,7 @@ def test_fewer_groups_and_back(person: Person, project: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "said"),
-    [("most like", "went to the nearest"), ("To no group", "are in no group"), ("Set aside", "is set aside")],
+    [("most like", "went to the nearest"), ("To no group", "are in no group"), ("Ignored", "is ignored")],
 )
 def test_a_group_that_is_none_asks_where_its_photographs_go(
     person: Person, project: Path, way: str, said: str

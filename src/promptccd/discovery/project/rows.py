@@ -249,12 +249,13 @@ class Rows:
         return {text_key(key) for (key,) in self.store.all(f"select key from image {condition}", *values)}
 
     def columns(self, keys: Iterable[str] | None = None) -> tuple[list[str], *tuple[np.ndarray, ...]]:
-        """Images, of all or of some, as columns: keys, stages, categories or -1, confidences or 1, pinned or not."""
+        """Images, all or some: keys, stages, categories or -1, confidences or 1, pinned or not, reviewed or not."""
         query = (
-            "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned from image where true"
+            "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned, "
+            "pinned and reviewed is not null from image where true"
         )
         rows = self.store.all(f"{query} order by id") if keys is None else self.store.of_keys(query, keys)
-        kinds = np.int32, np.int32, np.float64, np.uint8
+        kinds = np.int32, np.int32, np.float64, np.uint8, np.uint8
         return [text_key(row[0]) for row in rows], *(
             np.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds, start=1)
         )
