@@ -83,9 +83,9 @@ function Bar({ desk }: { desk: Desk }) {
 function search(desk: Desk): void {
   const [only, other] = desk.groups;
   const words = desk.words.trim();
-  if (!only || other) return desk.go("found", words);
   desk.words = "";
-  desk.go("group", only.id);
+  if (only && !other) desk.go("group", only.id);
+  else desk.go("found", words);
 }
 
 const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "oldestFirst"], ["late", "newestFirst"]]; // prettier-ignore
@@ -216,16 +216,6 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
   if (!act) return;
   event.preventDefault();
   act();
-}
-
-/** Looks for the photograph of a file that is dropped, or of a path that is pasted; several are meant to be added, and that is said. */
-export function onGiven(desk: Desk, event: Event, given: DataTransfer, root: ShadowRoot): void {
-  if (event.type !== "paste") event.preventDefault(); // the browser would leave the page for a file
-  if (event.type === "dragover" || !desk.summary || desk.top || isTyping(root)) return;
-  const found = given.files.length ? [...given.files].map((file) => file.name) : given.getData("text/plain").trim().split("\n");
-  const name = found[0].trim().replace(/^"|"$/g, "").split(/[\\/]/).at(-1)!;
-  if (found.length > 1) desk.isInside || desk.say("addHow");
-  else if (name) desk.go("found", found[0].startsWith("file:") ? decodeURIComponent(name) : name);
 }
 
 const isTyping = ({ activeElement }: ShadowRoot) => activeElement instanceof HTMLSelectElement || (activeElement instanceof HTMLInputElement && ["text", "search"].includes(activeElement.type));

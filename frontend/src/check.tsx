@@ -5,12 +5,11 @@ import { Desk } from "./desk";
 import { Offer } from "./groups";
 import { Act, Buttons, Keyed } from "./quick";
 import { RightLine } from "./right";
-import { numbers, t } from "./texts";
+import { t } from "./texts";
 
 const PAGE = 30;
 const LEAST = 8; // photographs between what is right and what is not, for which nobody searches
 const MOST_SKIPPED = 960; // as many as an address may name
-const HOUR_MS = 3_600_000;
 
 /** The sure ones of a group, surest first, by pages. A page that is right is stored at once; one that is not is halved until few are left. */
 export function Approve({ desk }: { desk: Desk }) {
@@ -35,16 +34,9 @@ export function Approve({ desk }: { desk: Desk }) {
   useEffect(() => void (isDone && next()), [isDone]);
   const right = async () => {
     if (scrolled(list.current!)) return; // what was not in view is not reviewed
-    desk.pace.began ||= Date.now();
-    desk.pace.approved += page.length;
-    const said = { n: approved + page.length, hourly: pace(desk), name: group.name };
-    if (!(await desk.edit({ do: "confirm", images: page }, "approved", said))) desk.pace.approved -= page.length;
+    await desk.edit({ do: "confirm", images: page }, "approved", { n: approved + page.length, name: group.name });
   };
-  const wrong = () => {
-    desk.pace.began ||= Date.now();
-    setBad(page);
-  };
-  const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), wrong], ["s", t("enough"), next]];
+  const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), () => setBad(page)], ["s", t("enough"), next]];
   if (isDone) return <p class="empty">{t("loading")}</p>;
   return (
     <Keyed desk={desk} acts={acts}>
@@ -72,13 +64,6 @@ function scrolled(list: HTMLElement): boolean {
 }
 
 const hasOpen = (desk: Desk, id: number) => desk.columns.group.some((group, row) => group === id && desk.isOpen(row));
-
-/** How many an hour a person has approved in this window. */
-function pace(desk: Desk): string {
-  const { approved, began } = desk.pace;
-  const hours = (Date.now() - began) / HOUR_MS;
-  return numbers.format(Math.round(approved / Math.max(hours, 1 / 3600)));
-}
 
 interface Screen {
   group: number; // that is proposed

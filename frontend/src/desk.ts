@@ -64,7 +64,6 @@ export class Desk {
   right: Right | null = null;
   private rightAsked = 0; // how often
   isBlind = false; // whether what is sorted now was drawn, and not the least sure
-  readonly pace = { approved: 0, began: 0 }; // of what is approved by pages, in this window
   within: number | null = null; // the group that is drawn from alone
   private retaken: number | null = null; // whose answer was taken back
   private reached = -1; // in the order of what is sorted
