@@ -521,6 +521,7 @@ def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Pers
     person.page.locator(".cell").first.wait_for()
     assert person.page.evaluate("location.hash") == f"#view=group&of={number}"
     assert person.page.locator(".search").input_value() == ""
+    person.click(".bar .back")
     person.page.locator(".search").fill("no such thing")
     person.press("Enter")
     person.page.get_by_text("No file has such a name").wait_for()
