@@ -112,6 +112,7 @@ def take_away(page: Page) -> None:
 
 def dissolve(page: Page) -> None:
     one_group(page)
+    page.locator(".head .menu summary").click()
     page.get_by_role("button", name="Not a group").click()
     page.locator("dialog[open] button").first.wait_for()
 
