@@ -34,6 +34,7 @@ from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
+from promptccd.discovery.options import NearDuplicateMode
 from promptccd.evaluation import clustering_accuracy
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
@@ -149,12 +150,18 @@ class Photographs:
     features: Tensor
     kinds: np.ndarray
 
-    def moments(self) -> np.ndarray:
+    def moments(self, mode: NearDuplicateMode = "auto") -> np.ndarray:
         """As `DiscoverySession` finds them."""
         nothing_said = np.full(len(self.kinds), np.nan)
+        names = [f"IMG_{row:06d}.jpg" for row in range(len(self.kinds))]
         return find_near_duplicates(
-            self.miniatures, self.features, lambda rows: [self.thumbnails[row] for row in rows], nothing_said
-        )
+            self.miniatures,
+            self.features,
+            lambda rows: [self.thumbnails[row] for row in rows],
+            nothing_said,
+            names,
+            mode,
+        ).first_of
 
     def repeated(self, count: int) -> "Photographs":
         """So many, the same again and again, turned a little in feature space."""

@@ -263,12 +263,6 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
-def by_kmeans(table: dict) -> dict:
-    """A table as JSON without native predictions, which `evaluate` recomputes by a protocol of their own."""
-    rows = [{name: value for name, value in row.items() if name != "native"} for row in table["stages"]]
-    return {**table, "stages": rows}
-
-
 def sum_again(folder: Path) -> None:
     """Give a folder whose files a test changed new checksums."""
     from promptccd.disk import CHECKSUMS, write_directory

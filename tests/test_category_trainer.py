@@ -24,7 +24,7 @@ from promptccd.data.options import ViewOptions
 from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.methods import METHODS
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs import RunDirectory, train_run
+from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, fresh, quick_recipe
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
@@ -144,6 +144,26 @@ def test_every_method_has_the_bytes_of_the_command(name: str, tiny_backbone: Pat
     assert files_of(tmp_path / "python") == files_of(tmp_path / "command")
     table = (tmp_path / "command" / "results.json").read_text()
     assert results.to_dict() == json.loads(table) == RunDirectory(tmp_path / "python").results.to_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_a_stage_without_epochs_trains_nothing(name: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    """Classifiers get rows for new classes, whose first values stay; everything else is that of stage 0."""
+    fields = {**OPTIONS.get(name, {}), **OPTIONS.get(name, {}).get("options", {})}
+    fields.pop("options", None)
+    model = METHODS[name].model.from_pretrained(tiny_backbone, **TINY_HEAD, **fields)
+    training = {"learning_rate": RATE, **TRAINING.get(name, {}), "discovery_epochs": 0}
+    args = arguments(tmp_path / "run", **training)
+    score = CategoryDiscoveryTrainer(model, args, cut(), views=VIEWS).train()
+    assert [row.stage for row in score.stages] == [1, 2, 3]
+    first, last = (
+        dict(load_model(tmp_path / "run" / f"stage{stage}").named_parameters()) for stage in (0, 3)
+    )
+    for parameter, values in first.items():
+        assert torch.equal(values, last[parameter][tuple(map(slice, values.shape))]), parameter
+    assert "was not trained" not in card_of(tmp_path / "run", 0)
+    assert "was not trained (`discovery_epochs: 0`)" in card_of(tmp_path / "run", 3)
 
 
 @pytest.mark.slow

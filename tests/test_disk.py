@@ -1,6 +1,5 @@
 """Directories that are there whole or not at all."""
 
-import contextlib
 import errno
 import json
 import os
@@ -517,31 +516,3 @@ def test_json_that_is_nested_too_deeply_is_as_damaged_as_any_other(tmp_path: Pat
     (tmp_path / EXEMPLARS).write_text("[" * 10**5)
     with pytest.raises(RunError, match=f"{EXEMPLARS} is damaged: it is nested too deeply"):
         load_exemplars(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("theirs", "is_accepted"),
-    [
-        ({"w.safetensors": "1", "note.txt": "1"}, True),
-        ({"w.safetensors": "1", "note.txt": "by another computer"}, True),
-        ({"w.safetensors": "2", "note.txt": "1"}, False),
-    ],
-    ids=["equal", "equal tensors", "other tensors"],
-)
-def test_the_second_of_two_writers_accepts_the_same_tensors_alone(
-    tmp_path: Path, theirs: dict[str, str], is_accepted: bool
-) -> None:
-    """As on a disk whose locks other computers do not see: the first writer ends while the second one fills."""
-
-    def filled(values: dict[str, str]) -> Callable[[Path], None]:
-        return lambda folder: [(folder / name).write_text(text) for name, text in values.items()] and None
-
-    def second(folder: Path) -> None:
-        write_directory(tmp_path / "stage", filled(theirs))
-        filled({"w.safetensors": "1", "note.txt": "1"})(folder)
-
-    with contextlib.nullcontext() if is_accepted else pytest.raises(RunError, match="other content"):
-        write_directory(tmp_path / "stage", second)
-    assert {path.name for path in tmp_path.iterdir()} == {"stage"}
-    assert (tmp_path / "stage" / "note.txt").read_text() == theirs["note.txt"]
-    assert problems_of(tmp_path / "stage") == []

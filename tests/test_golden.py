@@ -175,7 +175,7 @@ def _picture(content: bytes, name: str) -> dict[str, Any]:
         }
 
 
-_COSTS = ("x", "y", "seconds", "process_bytes", "accelerator_bytes")
+_COSTS = ("x", "y", "seconds", "process_mb", "gpu_mb")
 
 
 def without_costs(text: str) -> str:
@@ -197,7 +197,7 @@ def _csv(rows: list[list[str]]) -> str:
 
 
 def _blank(column: str, cell: str) -> str:
-    if column == "accelerator_bytes":  # not everybody has one
+    if column == "gpu_mb":  # not everybody has one
         return ""
     return "<cost>" if cell and column in _COSTS else cell
 

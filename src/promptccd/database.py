@@ -25,8 +25,10 @@ def open_database(
 
     Raises:
         sqlite3.DatabaseError: it is damaged; an `OperationalError` is of the disk, or of a lock.
-        ValueError: it has other tables, a trigger or a view.
+        ValueError: it is a link, or has other tables, a trigger or a view.
     """
+    if isinstance(place, Path) and place.is_symlink():
+        raise ValueError("it is a link, and nothing is written through links")
     name = (
         place if isinstance(place, str) else f"{place.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
     )

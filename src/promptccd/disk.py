@@ -56,7 +56,6 @@ def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool =
 
     Raises:
         DiskError: the disk is full or cannot be written to; nothing is left behind.
-        RunError: another process wrote the directory first, with other content.
     """
     make_folder(path.parent)
     staging = temporary(path)
@@ -67,7 +66,7 @@ def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool =
         if replace and path.exists():
             _replace(path, staging)
         else:
-            _put_in_place(staging, path)
+            systems.rename(staging, path)
         systems.flush(path.parent)
     except Exception as error:
         # safetensors has an error of its own around the system's: "I/O error: No space left on device (os error 28)"
@@ -204,7 +203,7 @@ def refuse_link(path: Path) -> None:
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """Raise a `RunError` if one of the names in a folder is a link."""
+    """Raise a `RunError` if one of the names in a folder of a person is a link."""
     for name in names:
         refuse_link(folder / name)
 
@@ -351,8 +350,10 @@ def parsed_json(content: str | bytes) -> Any:
 
 
 def plain_json(value: Any) -> bytes:
-    """Plain values as JSON on one line; equal ones give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    """Plain values, and those of NumPy, as JSON on one line; equal ones give equal bytes."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=lambda each: each.tolist()
+    ).encode()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -392,19 +393,6 @@ def _complete(staging: Path) -> None:
         systems.flush(folder)
 
 
-def _put_in_place(staging: Path, path: Path) -> None:
-    try:
-        systems.rename(staging, path)
-    except OSError as error:
-        # Where locks do not reach other computers, one of them may have written the same.
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or problems_of(path):
-            raise
-        if _computed(path) != _computed(staging):
-            raise RunError(
-                f"Another process wrote {path} with other content. Give one of them another folder."
-            ) from error
-
-
 def _replace(path: Path, staging: Path) -> None:
     aside = path.with_name(f"{REPLACED}{path.name}")
     remove(aside)
@@ -415,12 +403,6 @@ def _replace(path: Path, staging: Path) -> None:
         systems.rename(aside, path)
         raise
     remove(aside)
-
-
-def _computed(path: Path) -> dict[str, Any]:
-    """Checksums of a folder, of its tensors alone where it has some: other files may name the computer."""
-    sums = _sums(path) or {}
-    return {name: each for name, each in sums.items() if name.endswith(".safetensors")} or sums
 
 
 def _sums(path: Path) -> dict[str, Any] | None:

@@ -59,7 +59,9 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
             )  # fmt: skip
             self._lock = _acquired(_lease(folder), folder, wait_s)
         job = next((f", job {os.environ[name]}" for name in _JOBS if os.environ.get(name)), "")
-        write_file(folder / OWNER, f"{socket.gethostname()} (process {os.getpid()}{job})")
+        owner = f"{socket.gethostname()} (process {os.getpid()}{job})"
+        if _last_owner(folder) != owner:
+            write_file(folder / OWNER, owner)
 
     def __exit__(self, *_: object) -> None:
         self.close()

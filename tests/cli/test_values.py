@@ -75,7 +75,6 @@ MUST_BE_ABOVE_ZERO = {
 LEAST = {
     ("data", "num_classes"): 2, ("data", "images_per_class"): 1, ("data", "discovery_stages"): 1,
     ("model", "max_model_bytes"): 1, ("training", "epochs"): 1, ("training", "batch_size"): 2,
-    ("training", "discovery_epochs"): 1,
     ("training", "refit_every"): 1, ("training", "kmeans_restarts"): 1, ("training", "feature_batch_size"): 1,
 }  # fmt: skip
 GREATEST = {

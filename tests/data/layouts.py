@@ -14,6 +14,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageColumn
 from PIL import Image
 
+from promptccd.data.labels import read_categories, without_label
 from promptccd.errors import DataError
 
 KINDS = ("boat", "bus", "wrist watch")
@@ -354,6 +355,9 @@ def _refusal(error: Exception) -> dict[str, str]:
 def _described(table: Dataset, left_out: Mapping[str, str]) -> dict[str, Any]:
     feature = table.features.get("label")
     names = getattr(feature, "names", None)
+    if feature == Value("string"):
+        labelled = np.flatnonzero(~without_label(table, "label"))
+        order = list(read_categories(table.select(labelled), "label")[1]) if len(labelled) else []
     rows = table.cast_column("image", ImageColumn(decode=False)).with_format(None)
     images = []
     for row in rows:
@@ -361,6 +365,7 @@ def _described(table: Dataset, left_out: Mapping[str, str]) -> dict[str, Any]:
         named = names[value] if names and value is not None else value
         also = {name: row[name] for name in table.column_names if name not in ("image", "label")}
         images.append([_number(row["image"]), named, *([also] if also else [])])
+    names = order if feature == Value("string") else names
     return {"images": images, "names": names, "left out": dict(sorted(left_out.items()))}
 
 

@@ -79,7 +79,9 @@ def test_no_word_in_the_name_of_a_category_or_file_decides(word: str, tmp_path: 
 def test_splits_without_categories_are_refused_with_both_ways_out(tmp_path: Path) -> None:
     for split in ("train", "test"):
         image(tmp_path / split / "a.png")
-    with pytest.raises(DataError, match="holds test, train, which are parts of a data set.*other names"):
+    with pytest.raises(
+        DataError, match="holds test, train, which are parts of a data set.*--top_folders categories"
+    ):
         read(tmp_path)
 
 

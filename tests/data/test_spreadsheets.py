@@ -10,8 +10,8 @@ import pytest
 from PIL import Image as Pillow
 
 from promptccd.data import StageStream, spreadsheets
-from promptccd.data.labels import in_order, read_categories
-from promptccd.data.spreadsheets import ForeignTableError, read_sheet
+from promptccd.data.labels import Layout, in_order, read_categories
+from promptccd.data.spreadsheets import read_sheet
 from promptccd.data.tables import load_images, open_images
 from promptccd.errors import DataError
 
@@ -92,8 +92,7 @@ def test_a_table_is_read_right(name: str, suffix: str, folder: Path) -> None:
     listed.write_bytes(RIGHT[name])
     table = load_images(str(listed))
     assert read_categories(table, "label")[1] == tuple(sorted(set(LABELS)))
-    names = table.features["label"].names
-    assert tuple(names[row] for row in table["label"]) == LABELS
+    assert tuple(table["label"]) == LABELS
     assert [image.getpixel((0, 0))[0] for image in table["image"]] == [0, 1, 2, 3]
 
 
@@ -185,14 +184,12 @@ def excel(folder: Path, name: str = "list.xlsx", sheets: int = 1) -> Path:
 def test_a_workbook_is_read_as_its_text_would_be(name: str, folder: Path, caplog) -> None:
     caplog.set_level(logging.INFO)
     table = load_images(str(excel(folder, name, sheets=2)))
-    names = table.features["label"].names
-    assert names == ["2.5", "7", "heron"]
-    assert [None if each is None else names[each] for each in table["label"]] == ["heron", "7", None, "2.5"]
+    assert table["label"][:] == ["heron", "7", None, "2.5"]
     assert [image.getpixel((0, 0))[0] for image in table["image"]] == [0, 1, 2, 3]
     assert "its first sheet, 'Sheet', is read" in caplog.text
-    sheet = read_sheet(folder / name, ["path"], ["label"])
-    assert [row.line for row in sheet.rows] == [3, 4, 5, 6]
-    assert [row.cells["seen"] for row in sheet.rows] == ["1", "2.5", "x", ""]
+    sheet = read_sheet(folder / name)
+    assert sheet.index.tolist() == [3, 4, 5, 6]
+    assert sheet["seen"].tolist() == ["1", "2.5", "x", ""]
 
 
 def test_a_workbook_without_its_reader_names_the_extra(folder: Path, monkeypatch) -> None:
@@ -237,7 +234,7 @@ def test_what_was_taken_for_granted_is_said(folder: Path, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO)
     listed = folder / "list.csv"
     listed.write_bytes("name;path;label;image\nx;a.png;heron;gone.png\ny;b.png;tit;\n".encode("utf-16"))
-    assert load_images(str(listed)).features["label"].names == ["heron", "tit"]
+    assert load_images(str(listed))["label"][:] == ["heron", "tit"]
     (said,) = [record.getMessage() for record in caplog.records]
     assert "UTF-16; divided by semicolons; column 'path' is read and not 'image'; column 'label'" in said
     listed.write_bytes(b"path,label\na.png,heron\nb.png,tit\nd.png,tit\ne.png,tit\n")
@@ -252,20 +249,18 @@ def test_what_was_taken_for_granted_is_said(folder: Path, caplog: pytest.LogCapt
 
 def test_lines_are_counted_as_a_person_counts_them(folder: Path) -> None:
     (folder / "list.csv").write_bytes(b'sep=;\r\n\r\npath;label;note\r\na.png;x;"1\r\n2"\r\n\r\nb.png;y;\r\n')
-    sheet = read_sheet(folder / "list.csv", ["path"], ["label"])
-    assert [row.line for row in sheet.rows] == [4, 7]
-    assert sheet.rows[0].cells == {"path": "a.png", "label": "x", "note": "1\r\n2"}
-    assert sheet.rows[1].cells == {"path": "b.png", "label": "y", "note": ""}
+    sheet = read_sheet(folder / "list.csv", ["path", "label"])
+    assert sheet.index.tolist() == [4, 7]
+    assert sheet.loc[4].to_dict() == {"path": "a.png", "label": "x", "note": "1\r\n2"}
+    assert sheet.loc[7].to_dict() == {"path": "b.png", "label": "y", "note": ""}
 
 
 def test_the_divider_is_the_one_that_gives_the_columns(folder: Path) -> None:
     listed = folder / "list.csv"
     listed.write_text('"path";"a,b,c,d,e";"label"\na.png;1,5;x\n')
-    sheet = read_sheet(listed, ["path"], ["label"])
-    assert sheet.columns == ("path", "a,b,c,d,e", "label")
-    assert sheet.rows[0].cells["a,b,c,d,e"] == "1,5"
-    with pytest.raises(ForeignTableError):
-        read_sheet(listed, ["path"], ["category"])
+    sheet = read_sheet(listed, ["path", "label"])
+    assert [*sheet.columns] == ["path", "a,b,c,d,e", "label"]
+    assert sheet.loc[2, "a,b,c,d,e"] == "1,5"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +279,7 @@ def test_decimal_commas_go_by_their_value(names: list[str], wanted: list[str], f
     assert in_order(names) == wanted
     lines = [f"a.png;{name}" for name in names]
     (folder / "list.csv").write_text("\n".join(["path;label", *lines]))
-    assert load_images(str(folder / "list.csv")).features["label"].names == wanted
+    assert list(read_categories(load_images(str(folder / "list.csv")), "label")[1]) == wanted
 
 
 def described(folder: Path, content: bytes, name: str = "metadata.csv") -> Path:
@@ -305,19 +300,15 @@ def test_metadata_is_read_as_lists_are(name: str, by: str, encoding: str, folder
     place = described(folder, ended("\n".join([head, *lines, by * 4, ""]), "\r\n").encode(encoding), name)
     opened = open_images(str(place))
     assert tuple(opened.table["label"]) == LABELS
-    assert opened.table.column_names == ["Size", "file_name", "label", "image"]
     assert not opened.left_out
     assert len(StageStream.from_dataset(str(place), class_blocks=[2, 1])) == 2
 
 
 def test_whole_numbers_of_metadata_are_numbers(folder: Path) -> None:
     place = described(folder, b"file_name;label;code;share\na.png;10;007;0,5\nb.png;9;1;\nc.png;2;2;1\n")
-    table = load_images(str(place))
-    assert table["label"][:] == [10, 9, 2]
-    assert read_categories(table, "label")[1] == ("2", "9", "10")
-    assert table["code"][:] == ["007", "1", "2"]
-    assert read_categories(table, "code")[1] == ("1", "2", "007")
-    assert table["share"][:] == ["0,5", None, "1"]
+    assert read_categories(load_images(str(place)), "label")[1] == ("2", "9", "10")
+    opened = open_images(str(place), layout=Layout(label="code"))
+    assert opened.table["label"][:] == ["007", "1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from PIL import Image
 from promptccd.data import StageStream
 from promptccd.data.hub import is_of_data_set
 from promptccd.data.image_rows import ForeignFileError, ImageRows
+from promptccd.data.labels import read_categories
 from promptccd.data.readable import StageImages
 from promptccd.data.tables import image_roots, load_images, open_images
 from promptccd.errors import DataError
@@ -181,7 +182,7 @@ def test_labels_of_a_list_are_numbered_alike_by_every_process(tmp_path: Path) ->
     """Those that are one number are several categories, and a process must not order them as it stores sets."""
     listed, names = tmp_path / "photos.csv", [f"{'0' * zeros}1" for zeros in range(6)]
     listed.write_text("path,label\n" + "".join(f"{name}.png,{name}\n" for name in names))
-    assert load_images(str(listed)).features["label"].names == sorted(names)
+    assert list(read_categories(load_images(str(listed)), "label")[1]) == sorted(names)
 
 
 def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:

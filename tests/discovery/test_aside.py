@@ -128,7 +128,7 @@ def test_images_of_one_moment_stay_together_where_the_others_are_grouped_anew(
     hidden: DiscoverySession,
 ) -> None:
     burst = [key_of(0), key_of(EACH), key_of(2 * EACH)]
-    hidden.seen.store_followers(dict.fromkeys(burst[1:], burst[0]))
+    hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))
     hidden.registry.edit(SetAside(0))
     hidden.regroup(SPACE)
     assert len({hidden.registry.members[key] for key in burst}) == 1

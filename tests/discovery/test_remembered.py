@@ -42,7 +42,7 @@ def kept(folder: Path, count: int) -> SeenFiles:
 
 def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Path) -> None:
     registry, cache = seen([100, 40, 30]), kept(tmp_path, 130)
-    cache.store_followers({key(1): key(0), key(101): key(100)})
+    cache.store_followers([], {key(1): key(0), key(101): key(100)})
     registry.edit(Move([key(4)], None))
     found = Remembered(registry, SPACE, cache).before(2, 50, [1, 0], 1)
     assert found is not None and found.newest == 2
@@ -58,7 +58,7 @@ def test_with_too_few_earlier_images_there_is_nothing_to_compare_with(tmp_path: 
     past = Remembered(registry, SPACE, cache)
     assert past.before(1, 240, [0, 1], 1) is not None
     assert past.before(1, 241, [0, 1], 1) is None  # less than one for two new ones
-    cache.store_followers({key(each): key(0) for each in range(1, 22)})
+    cache.store_followers([], {key(each): key(0) for each in range(1, 22)})
     assert past.before(1, 5, [0, 1], 1) is None  # 99
 
 

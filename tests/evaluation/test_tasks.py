@@ -81,6 +81,18 @@ TASK = Task(
 )
 
 
+SILENT = replace(TASK, native=lambda stage, asked: None)
+
+
+def mixture_of(stage: int, asked: Any) -> np.ndarray:
+    """Of a calibrated mixture that learns one stage after the other from features of the last."""
+    labelled, *unlabelled = features(stage, TRAINED.images[: stage + 1])
+    mixture = CalibratedMixture(random_state=TASK.seed).fit(labelled, TRAINED.labels[0])
+    for count, points in zip((3, 4, 6), unlabelled, strict=False):
+        mixture.partial_fit(points, num_categories=count)
+    return mixture.predict(features(stage, [asked])[0])
+
+
 def algorithm_1(images: ScoredImages, counts: Any = (2, 3, 4, 6), **options: Any) -> ContinualScore:
     return continual_accuracy(
         lambda stage: features(stage, images.images[: stage + 1]),
@@ -100,12 +112,29 @@ def test_starts_matter_here() -> None:
 
 
 def test_protocols_of_algorithm_1_differ_in_images_reference_and_counts() -> None:
-    assert SCORERS["cacc"](TASK) == algorithm_1(TRAINED)
-    assert SCORERS["gcd"](TASK) == algorithm_1(TRAINED, accumulate=False)
-    assert SCORERS["inductive"](TASK) == algorithm_1(UNSEEN)
-    assert SCORERS["unknown"](TASK) == algorithm_1(TRAINED, TASK.estimate)
+    assert SCORERS["cacc"](SILENT) == algorithm_1(TRAINED)
+    assert SCORERS["gcd"](SILENT) == algorithm_1(TRAINED, accumulate=False)
+    assert SCORERS["inductive"](SILENT) == algorithm_1(UNSEEN)
+    assert SCORERS["unknown"](SILENT) == algorithm_1(TRAINED, TASK.estimate)
     assert [row.count_range for row in SCORERS["unknown"](TASK).stages] == [(1, 99)] * 3
     assert SCORERS.keys() == PROTOCOLS.keys()
+
+
+@pytest.mark.parametrize(
+    "name", sorted(SCORERS.keys() - {"metagcd", "native", "c-gcd", "calibrated", "part-routing"})
+)
+def test_native_predictions_are_scored_on_the_images_of_a_protocol(name: str) -> None:
+    """Those of a model, and for features of a baseline those of a calibrated mixture."""
+    for task, predicted in ((TASK, answers), (replace(TASK, native=None), mixture_of)):
+        score = SCORERS[name](task)
+        plain = [replace(row, native=None).to_dict() for row in score.stages]
+        assert plain == [row.to_dict() for row in SCORERS[name](SILENT).stages]
+        for row, count in zip(score.stages, (3, 4, 6), strict=True):
+            images = {"inductive": UNSEEN.images[row.stage], "pa-cgcd-test": TEST.images[0]}
+            images = images.get(name, TRAINED.images[row.stage])
+            seen = images.ids < count
+            own = clustering_accuracy(images.ids[seen], predicted(row.stage, images)[seen], range(2))
+            np.testing.assert_equal(row.native, own)
 
 
 def test_steps_are_those_of_algorithm_1_and_what_was_known_is_grouped_with_the_labels_alone() -> None:
@@ -161,7 +190,7 @@ def test_sessions_add_what_the_own_classifier_says_of_categories_seen_so_far() -
         num_known=2,
         **OPTIONS,
     )
-    assert SCORERS["metagcd"](replace(TASK, native=lambda stage, asked: None)) == expected
+    assert SCORERS["metagcd"](SILENT) == expected
     score = SCORERS["metagcd"](TASK)
     for row, plain, count in zip(score.stages, expected.stages, (3, 4, 6), strict=True):
         said = answers(row.stage, TEST.images[0])[ids < count]
@@ -179,23 +208,17 @@ def test_a_methods_own_answer_is_scored_on_the_images_of_every_stage() -> None:
         rows.append(StageScore.of(stage, ids, said, num_known=2))
         assert (rows[-1].all, rows[-1].old, rows[-1].new) == clustering_accuracy(ids, said, range(2))
     np.testing.assert_equal(score.stages, rows)
-    with pytest.raises(
-        ConfigurationError, match="native prediction, and rankstats has none at stage 1: choose cacc"
-    ):
-        SCORERS["native"](replace(TASK, native=lambda stage, asked: None))
+    for name, stage in (("native", 1), ("c-gcd", 0)):
+        with pytest.raises(ConfigurationError, match=f"rankstats has none at stage {stage}: choose cacc"):
+            SCORERS[name](SILENT)
 
 
-def test_a_calibrated_mixture_learns_one_stage_after_the_other_from_features_of_the_last() -> None:
+def test_a_calibrated_mixture_predicts_whatever_the_method_does() -> None:
     score = SCORERS["calibrated"](TASK)
-    for stage in (1, 2, 3):
-        labelled, *unlabelled = features(stage, TRAINED.images[: stage + 1])
-        mixture = CalibratedMixture(random_state=seed_of("calibrated", TASK.seed) % 2**32)
-        mixture.fit(labelled, TRAINED.labels[0])
-        for count, points in zip((3, 4, 6), unlabelled, strict=False):
-            mixture.partial_fit(points, num_categories=count)
-        row, ids = score.stages[stage - 1], TRAINED.labels[stage]
-        assert (row.all, row.old, row.new) == clustering_accuracy(ids, mixture.predict(points), range(2))
-        assert row.num_categories == [3, 4, 6][stage - 1]
+    for row, count in zip(score.stages, (3, 4, 6), strict=True):
+        ids, said = TRAINED.labels[row.stage], mixture_of(row.stage, TRAINED.images[row.stage])
+        assert (row.all, row.old, row.new) == clustering_accuracy(ids, said, range(2))
+        assert row.num_categories == count
 
 
 def test_a_model_without_parts_has_no_score_of_their_routing() -> None:
@@ -215,41 +238,29 @@ def test_what_protocols_say_of_themselves() -> None:
     assert {name: each.reference for name, each in terms if "earlier" not in each.reference} == {
         "gcd": "labelled images",
         "metagcd": "none",
-        "native": "none",
-        "c-gcd": "none; labelled images where k-means stands in for a native prediction",
+        "c-gcd": "none",
         "part-routing": "part labels from features of the frozen backbone",
     }
     assert {name for name, each in terms if "test stages" in each.reference} == {"inductive"}
     as_trained = {name for name, each in terms if each.count.startswith("as the run was trained")}
     assert PROTOCOLS.keys() - as_trained == {"unknown", "metagcd", "c-gcd", "part-routing"}
     assert {name: each.counted for name, each in terms if each.counted != "categories"} == {
-        "native": "classes",
         "c-gcd": "classes",
         "part-routing": "parts",
     }
-    assert {name for name, each in terms if not each.has_baselines} == {"native", "part-routing"}
+    assert {name for name, each in terms if not each.has_baselines} == {"part-routing"}
 
 
 @pytest.mark.parametrize("has_native", [True, False])
 def test_cgcd_scores_test_images_of_all_categories_so_far_and_calls_all_earlier_ones_old(
     has_native: bool,
 ) -> None:
-    task = TASK if has_native else replace(TASK, native=lambda stage, asked: None)
+    task, predicted = (TASK, answers) if has_native else (replace(TASK, native=None), mixture_of)
     score, ids, (test,) = SCORERS["c-gcd"](task), TEST.labels[0], TEST.images
     initial = []
     for stage, count in enumerate((2, 3, 4, 6)):
         seen = ids < count
-        said = answers(stage, test)[seen]
-        if not has_native:
-            reference, points = features(stage, [TRAINED.images[0], test])
-            said = discover_categories(
-                points[torch.from_numpy(seen)],
-                reference,
-                TRAINED.labels[0],
-                count,
-                restarts=2,
-                seed=seed_of("c-gcd", 5, stage),
-            ).category_ids
+        said = predicted(stage, test)[seen]
         initial.append(clustering_accuracy(ids[seen], said, range(2)).old)
         if stage:
             row = score.stages[stage - 1]

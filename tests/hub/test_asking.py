@@ -92,16 +92,15 @@ def test_a_first_load_asks_for_each_file_it_opens(stage: str, hub: Hub) -> None:
     assert len(met) == 2 * len(files) + 1
 
 
-@pytest.mark.parametrize("name", [NAME, "run-stage3"])
 @pytest.mark.parametrize("how", ["local_files_only", "HF_HUB_OFFLINE"])
 def test_nothing_is_asked_where_nothing_is_to_be(
-    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, how: str
+    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     hub.plan(anything, Fault(silent=True), math.inf)
     if how == "HF_HUB_OFFLINE":
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     options = {"local_files_only": True} if how == "local_files_only" else {}
-    assert asked(hub, lambda: CategoryDiscoveryPipeline.from_pretrained(name, **options)) == []
+    assert asked(hub, lambda: CategoryDiscoveryPipeline.from_pretrained(warm, **options)) == []
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -109,13 +108,12 @@ def test_a_hub_in_trouble_is_not_waited_for_if_the_cache_has_it(
     warm: str, hub: Hub, waits, trouble: str
 ) -> None:
     hub.plan(anything, TROUBLES[trouble], math.inf)
-    for name, questions in ((NAME, 1), ("run-stage3", 2), (f"{NAME}@main", 1)):
+    for name in (NAME, f"{NAME}@main"):
         hub.log.clear()
-        _user.cache_clear()
         began = time.monotonic()
         assert PromptCCDModel.from_pretrained(name).name_or_path == NAME
         assert waits == []
-        assert len(hub.log) == questions, name
+        assert len(hub.log) == 1, name
         assert time.monotonic() - began < 3, name
 
 
@@ -155,45 +153,12 @@ def test_who_is_logged_in_is_asked_once(warm: str, hub: Hub) -> None:
     assert asked(hub, lambda: [load_model("run-stage3") for _ in range(3)]).count("GET /api/whoami-v2") == 1
 
 
-@pytest.mark.parametrize(
-    ("trouble", "why"),
-    [
-        (
-            Fault(status=429, words="Rate limit exceeded for whoami-v2"),
-            "Rate limit exceeded for whoami-v2",
-        ),
-        (Fault(status=503, words="down"), "down"),
-        (TROUBLES["expired"], 'User Access Token "laptop" is expired'),
-        (Fault(silent=True), "timed out"),
-        (PORTAL, "Expecting value"),
-        (Fault(status=200, body=b"[]"), "list indices"),
-    ],
-)
-def test_a_bare_name_is_that_of_the_cache_if_nobody_says_whose_it_is(
-    warm: str, hub: Hub, caplog: pytest.LogCaptureFixture, trouble: Fault, why: str
-) -> None:
-    hub.plan(lambda met: "whoami" in met.path, trouble, math.inf)
-    assert load_model("run-stage3").name_or_path == NAME
-    assert (
-        f"'run-stage3' means {NAME}, the only one in the cache: the Hub did not answer whose it is"
-        in caplog.text
-    )
-    assert why in caplog.text
-    hub.plan(anything, Fault(status=503), math.inf)
-    with pytest.raises(OSError, match="the cache has none") as error:
-        find_model("nothing")
-    assert why in str(error.value)
-    assert "hf auth login" not in str(error.value), "that was done"
-
-
-def test_a_bare_name_of_several_is_not_guessed(warm: str, hub: Hub, trained_run: Path, monkeypatch) -> None:
-    monkeypatch.delenv("HF_TOKEN")
-    hub.add("lab/run-stage3", trained_run / "stage3")
-    load_model("lab/run-stage3")
-    with pytest.raises(OSError, match="nobody is logged in .* the cache has it of lab, user"):
+def test_a_bare_name_of_nobody_is_refused(warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.plan(lambda met: "whoami" in met.path, Fault(status=503, words="down"), math.inf)
+    with pytest.raises(OSError, match=r"the Hub did not answer whose it is \(.*down.*Write namespace/name"):
         find_model("run-stage3")
-    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "lab")
-    assert find_model("run-stage3").place == "lab/run-stage3"
+    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "user")
+    assert find_model("run-stage3").place == NAME
 
 
 def test_a_strangers_model_in_the_cache_is_not_taken_for_ones_own(
@@ -207,9 +172,6 @@ def test_a_strangers_model_in_the_cache_is_not_taken_for_ones_own(
 def test_the_token_that_is_given_says_who_it_is(warm: str, hub: Hub, monkeypatch) -> None:
     monkeypatch.setenv("HF_TOKEN", hub.stranger_token)
     assert find_model("run-stage3", token=hub.token).place == NAME
-    hub.log.clear()
-    assert find_model("run-stage3", token=False).place == NAME
-    assert not hub.requests("GET", "whoami")
 
 
 # Why not ------------------------------------------------------------------------------------------------
@@ -280,61 +242,25 @@ def test_weights_that_cannot_be_fetched_are_not_called_missing(stage: str, hub: 
         PromptCCDModel.from_pretrained(stage)
 
 
-def copy_of(name: str) -> Path:
+@pytest.mark.parametrize("name", ["config.json", LEARNT, "preprocessor_config.json"])
+def test_a_damaged_copy_is_named_and_fetched_again(warm: str, hub: Hub, name: str) -> None:
     (found,) = Path(os.environ["HF_HOME"]).glob(f"hub/models--user--run-stage3/snapshots/*/{name}")
-    return found.resolve()
-
-
-DAMAGES = {
-    "half": lambda content: content[: len(content) // 2],
-    "empty": lambda content: b"",
-    "garbled": lambda content: b"\xff" * 9 + content[9:],
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["config.json", FROZEN, LEARNT, "preprocessor_config.json"])
-def test_a_damaged_copy_is_named_with_its_path_and_healed_as_it_is_said(
-    warm: str, hub: Hub, name: str, damage: str
-) -> None:
-    path = copy_of(name)
-    path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    with pytest.raises(CheckpointError, match=f"{name} of {NAME} is no ") as error:
+    found.resolve().write_bytes(b"\xff" + found.read_bytes()[1:])
+    with pytest.raises(CheckpointError, match=f"{name} of {NAME} is no .* give force_download=True"):
         CategoryDiscoveryPipeline.from_pretrained(warm)
-    said = f"may be damaged: delete {path}, or give force_download=True, and it is fetched again."
-    assert str(error.value).endswith(said)
-    if damage == "half":
-        path.unlink()
-        CategoryDiscoveryPipeline.from_pretrained(warm)
-    else:
-        CategoryDiscoveryPipeline.from_pretrained(warm, force_download=True)
+    CategoryDiscoveryPipeline.from_pretrained(warm, force_download=True)
 
 
 def test_a_damaged_file_of_a_person_is_no_copy(trained_run: Path, tmp_path: Path) -> None:
     stage = Path(shutil.copytree(trained_run / "stage3", tmp_path / "stage"))
     (stage / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="is no JSON") as error:
+    with pytest.raises(CheckpointError, match="is no JSON"):
         PromptCCDModel.from_pretrained(stage)
-    assert "cache" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("revison", "revision"),
-        ("cache_dri", "cache_dir"),
-        ("num_component", "num_components"),
-        ("dtyp", "dtype"),
-    ],
-)
-def test_a_mistyped_keyword_is_named_with_the_likely_one(trained_run: Path, typed: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=f"Unknown argument '{typed}' .* Did you mean '{meant}'"):
-        PromptCCDModel.from_pretrained(trained_run / "stage3", **{typed: 1})
-
-
-def test_a_keyword_that_is_like_none_is_named(trained_run: Path) -> None:
-    with pytest.raises(TypeError, match="Unknown argument 'xyzzy'"):
-        PromptCCDModel.from_pretrained(trained_run / "stage3", xyzzy=1)
+def test_an_unknown_keyword_is_named(trained_run: Path) -> None:
+    with pytest.raises(TypeError, match="'revison'"):
+        PromptCCDModel.from_pretrained(trained_run / "stage3", revison=1)
     with pytest.raises(TypeError, match=r"takes no 'revison': did you mean revision\?"):
         CategoryDiscoveryPipeline.from_pretrained(trained_run / "stage3", revison="v1")
 

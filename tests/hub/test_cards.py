@@ -19,9 +19,8 @@ from promptccd.data import StageStream
 from promptccd.errors import HubError
 from promptccd.hub import push_run
 from promptccd.models import load_configuration
-from promptccd.runs import RunDirectory, card, train_run
+from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.card import Example, Source, card_in_repository, stage_card
-from promptccd.training.history import EpochRecord
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
 from tests.hub.server import Hub
@@ -108,7 +107,6 @@ def test_the_card_names_hardware_python_and_the_paper(digits: RunDirectory) -> N
     assert made.startswith(f"promptccd {digits.manifest['versions']['promptccd']}, ")
     assert "@article{promptccd,\n  title = {Effective Prompt Pool Learning for" in card
     assert "  author = {Cendra, Fernando Julio and Li, Xinghui and Han, Kai},\n}" in card
-    assert card.count("<summary>Training log of this stage (2 epochs)</summary>") == 1
 
 
 @pytest.mark.moderate
@@ -170,18 +168,6 @@ def card_with(digits: RunDirectory, **changes: object) -> str:
 def test_a_category_name_cannot_leave_its_cell(digits: RunDirectory) -> None:
     text = card_with(digits, examples=[Example("examples/1.png", b"", "a | b\n<b>*c*", False)])
     assert r"| **a \| b \<b\>\*c\*** (discovered) |" in text
-
-
-def test_the_log_of_a_long_stage_is_evenly_spaced(
-    digits: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    epochs = [EpochRecord(0, number, 1, {"loss": number / 10}, 0.01, 1.0) for number in range(200)]
-    for count, shown, last in ((200, 20, ("200", "19.9")), (3, 3, ("3", "0.2"))):
-        monkeypatch.setattr(card, "read_history", lambda run, count=count: epochs[:count])
-        rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| 0.01 \|$", card_with(digits), re.MULTILINE)
-        assert (len(rows), rows[0], rows[-1]) == (shown, ("1", "0"), last)
-    monkeypatch.setattr(card, "read_history", lambda run: [])
-    assert "<details>" not in card_with(digits)
 
 
 def test_addresses_come_from_the_package(

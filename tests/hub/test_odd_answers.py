@@ -75,8 +75,7 @@ def run(trained_run: Path, tmp_path: Path) -> RunDirectory:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SILENCE_S", "COMMIT_SILENCE_S"):
-        monkeypatch.setattr(f"promptccd.hub.commits.{name}", 0.4)
+    monkeypatch.setattr("promptccd.hub.commits.SILENCE_S", 0.4)
 
 
 def at(request: str) -> Callable[[Request], bool]:
@@ -173,8 +172,8 @@ def test_a_refused_collection_is_a_line_of_its_own_and_said_once(
     push(run, [0, 1])
     first, refused, second, _ = messages(caplog)
     assert (first, second) == ("Pushed user/run-stage0.", "Pushed user/run-stage1.")
-    assert refused.startswith(f"Pushed, but not added to a collection: {words} (403). ")
-    assert refused.endswith(f"Later: promptccd push {run.path} --namespace user")
+    assert refused.startswith(f"Pushed, but not added to a collection: {words}. ")
+    assert refused.endswith(f"Later: promptccd push {run.path}")
     assert main(["push", str(run.path), "--stage", "2"]) == 0
     assert "user/run-stage2: sent" in capsys.readouterr().out
 
@@ -202,72 +201,44 @@ def test_what_is_there_is_said_when_the_next_is_refused(run: RunDirectory, hub: 
     with pytest.raises(HubError) as error:
         push_run(run)
     assert str(error.value).startswith(
-        "Pushed: user/run-stage0, user/run-stage1. Not pushed: Pay first (402). Nothing local is lost. Later: "
+        "Pushed: user/run-stage0, user/run-stage1. Not pushed: Pay first. Nothing local is lost. Later: "
     )
 
 
 def test_a_mistake_of_ours_in_a_push_ends_no_training(
-    run: RunDirectory, hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: RunDirectory, hub: Hub, pauses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of ours")
 
     monkeypatch.setattr("promptccd.hub.push.push_files", broken)
-    with pytest.raises(ZeroDivisionError):
-        push_run(run, stages=[0])
     pusher(run, "user", private=False)(run, [0])
-    assert "Stage 0 is not pushed. of ours" in caplog.text
-    assert "Traceback" in caplog.text, "whoever mends it needs it"
+    assert "Stage 0 is not pushed. Not pushed: of ours" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("fault", "pauses_are"),
+    ("fault", "times", "pauses_are"),
     [
-        (Fault(status=429, retry_after=60), [60]),
-        (Fault(status=423), [1]),
-        (BAD_GATEWAY, [1]),
-        (PORTAL, [1]),
-        (Fault(clipped=True), [1]),
-        (Fault(die="before"), [1]),
-        (Fault(silent=True), [1]),
+        (Fault(status=423), 1, [1]),
+        (PORTAL, 1, [1]),
+        (Fault(clipped=True), 1, [1]),
+        (Fault(die="before"), 1, [1]),
+        (Fault(status=403, words="Too many files"), math.inf, []),
+        (Fault(silent=True), math.inf, [1]),
+        (BAD_GATEWAY, math.inf, [1, 2, 4, 8]),
     ],
 )
-def test_what_passes_is_tried_again(
-    run: RunDirectory, hub: Hub, waits, pauses, fault: Fault, pauses_are: list[float]
+def test_a_failure_that_may_pass_is_tried_again(
+    run: RunDirectory, hub: Hub, waits, pauses, fault: Fault, times: float, pauses_are: list[float]
 ) -> None:
-    hub.plan(at("commit"), fault)
-    push_run(run, stages=[3], namespace="user")
-    assert pauses == pauses_are
-    assert is_whole(hub, run, 3)
-
-
-@pytest.mark.parametrize(
-    ("fault", "requests", "pauses_are"),
-    [
-        (Fault(status=429, retry_after=61, words="hourly quota"), 1, []),
-        (Fault(status=403, words="Too many files"), 1, []),
-        (Fault(status=507), 1, []),
-        (Fault(silent=True), 2, [1]),
-        (BAD_GATEWAY, 5, [1, 2, 4, 8]),
-    ],
-)
-def test_what_does_not_pass_is_not_tried_for_long(
-    run: RunDirectory, hub: Hub, waits, pauses, fault: Fault, requests: int, pauses_are: list[float]
-) -> None:
-    hub.plan(at("commit"), fault, math.inf)
-    with pytest.raises(HubError):
+    hub.plan(at("commit"), fault, times)
+    if times == 1:
         push_run(run, stages=[3], namespace="user")
-    assert len(hub.requests("POST", "/commit/")) == requests
+        assert is_whole(hub, run, 3)
+    else:
+        with pytest.raises(HubError):
+            push_run(run, stages=[3], namespace="user")
     assert pauses == pauses_are
-
-
-def test_a_wait_of_minutes_is_not_slept_by_the_client_either(
-    run: RunDirectory, hub: Hub, waits, pauses
-) -> None:
-    hub.plan(at("announcing"), Fault(status=429, retry_after=300, words="hourly quota"), math.inf)
-    with pytest.raises(HubError, match=r"hourly quota \(429\); the Hub asks to wait 300 s\."):
-        push_run(run, stages=[3])
-    assert waits == pauses == []
 
 
 def test_whose_token_it_is_is_asked_once_for_all_stages(run: RunDirectory, hub: Hub) -> None:
@@ -277,14 +248,11 @@ def test_whose_token_it_is_is_asked_once_for_all_stages(run: RunDirectory, hub: 
     assert len(hub.requests("GET", "whoami")) == 1
 
 
-@pytest.mark.parametrize("method", ["HEAD|GET", "GET"])
-def test_half_a_card_is_not_taken_for_a_persons_words(
-    run: RunDirectory, hub: Hub, waits, pauses, method: str
-) -> None:
+def test_half_a_card_is_not_taken_for_a_persons_words(run: RunDirectory, hub: Hub, waits, pauses) -> None:
     words = b"---\nlicense: mit\n---\nSeen in May, on the river bank.\n"
     hub.add("user/run-stage3", {"README.md": words})
     card = at("its card")
-    hub.plan(lambda met: card(met) and met.method in method.split("|"), Fault(clipped=True), 2)
+    hub.plan(lambda met: card(met) and met.method == "GET", Fault(clipped=True), 2)
     push_run(run, stages=[3])
     assert (
         "Seen in May, on the river bank."
@@ -304,7 +272,7 @@ def test_a_repository_that_was_renamed_gets_the_stage_and_its_collection_a_line(
     (pushed,) = push_run(run, stages=[3])
     assert pushed.sent
     assert b"my words" in hub.repo("user/best").at("main").files["README.md"].data
-    assert "Pushed, but not added to a collection: Repository not found (404)." in caplog.text
+    assert "Pushed, but not added to a collection: Repository not found" in caplog.text
 
 
 @pytest.mark.parametrize("card", [b"\xff\xfe no text", b"---\na: [\n---\n"])

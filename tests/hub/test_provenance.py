@@ -177,9 +177,6 @@ LICENCES = {  # what a card says -> what ours says
         "license": "other", "license_name": "own-terms",
         "license_link": "https://huggingface.co/lab/vit/blob/main/LICENSE.md",
     },
-    "license: our-licence-1.0": {
-        "license": "other", "license_name": "our-licence-1.0", "license_link": "https://huggingface.co/lab/vit",
-    },
     "license: other": {
         "license": "other", "license_name": "licence-of-lab-vit", "license_link": "https://huggingface.co/lab/vit",
     },

@@ -4,29 +4,18 @@ import shutil
 from importlib.metadata import version
 from pathlib import Path
 
-import httpx
-import numpy as np
 import pytest
 import torch
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    LocalTokenNotFoundError,
-    OfflineModeIsEnabled,
-)
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.disk import write_json
 from promptccd.errors import ConfigurationError, HubError, RunError
-from promptccd.hub import commits, push_run, push_stage, pusher
+from promptccd.hub import push_run, push_stage, pusher
 from promptccd.hub.commits import Repository
-from promptccd.methods.exemplars import Exemplars
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
-from tests.conftest import sum_again
 from tests.hub.server import Fault, Hub
 
 
@@ -227,7 +216,7 @@ def test_a_hub_that_is_down_costs_a_few_tries_and_a_line(run: RunDirectory, hub:
 
 @pytest.mark.slow
 def test_a_hub_that_hangs_is_one_that_is_down(run: RunDirectory, hub: Hub, waits, monkeypatch) -> None:
-    monkeypatch.setattr("promptccd.hub.commits.COMMIT_SILENCE_S", 0.4)
+    monkeypatch.setattr("promptccd.hub.commits.SILENCE_S", 0.4)
     monkeypatch.setattr("promptccd.hub.commits.FIRST_PAUSE", 1.5)
     hub.plan(lambda request: "/commit/" in request.path, Fault(delay=1.5), times=1)
     push_stage(run.stage(0), Repository("user/slow", "model", False), api=HfApi())
@@ -255,14 +244,6 @@ def test_a_private_push_is_private_in_all_it_makes(run: RunDirectory, hub: Hub) 
     (collection,) = hub.collections.values()
     assert (collection["title"], collection["private"]) == ("run", True)
     assert [each["id"] for each in collection["items"]] == [pushed.repo_id]
-
-
-def test_whose_images_are_trained_on_again_is_told_before_it_is_sent(run: RunDirectory, hub: Hub) -> None:
-    folder = run.stage(0)
-    write_json(folder / "exemplars.json", Exemplars(*np.ones((4, 17), dtype=int)).to_dict())
-    sum_again(folder)
-    (pushed,) = push_run(run, stages=[0], dry_run=True)
-    assert ", the row numbers of 17 replayed images, corrections; no image" in pushed.listing
 
 
 def test_what_is_not_said_to_be_private_is_public(run: RunDirectory, hub: Hub) -> None:
@@ -376,19 +357,6 @@ def test_what_the_hub_did_not_take_is_pushed_with_the_next_stage_and_nothing_twi
     assert f"promptccd push {run.path} --stage 1" in failures[0]
 
 
-@pytest.mark.parametrize(
-    ("status", "passes"),
-    [
-        *((each, False) for each in (400, 401, 402, 403, 404, 413, 422, 424, 451, 499, 501, 505, 507, 511)),
-        *((each, True) for each in (408, 409, 412, 423, 425, 429, 500, 502, 503, 504, 520, 599)),
-    ],
-)
-def test_what_may_pass_is_tried_again(status: int, passes: bool) -> None:
-    response = httpx.Response(status, request=httpx.Request("POST", "https://hub.example"))
-    error = HfHubHTTPError("", response=response)
-    assert commits.is_temporary(error) == passes
-
-
 def test_a_branch_is_made_and_the_main_one_stays(run: RunDirectory, hub: Hub, capsys) -> None:
     push_run(run, stages=[1])
     before = hub.repo("user/run-stage1").at("main")
@@ -436,22 +404,3 @@ def test_requests_say_which_library_they_come_from(run: RunDirectory, hub: Hub) 
         asked = [each for each in hub.requests("POST", path)]
         assert asked
         assert all(f"promptccd/{version('promptccd')}" in each.headers["user-agent"] for each in asked)
-
-
-def test_what_is_of_this_machine_is_not_tried_again_but_of_its_network(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as missing:
-        (tmp_path / "nothing").read_bytes()
-    assert not commits.is_temporary(missing.value)
-    for error in (LocalTokenNotFoundError(), OfflineModeIsEnabled(), HFValidationError()):
-        assert not commits.is_temporary(error)
-    for error in (ConnectionResetError(104, "reset"), TimeoutError(), KeyError("sha"), ValueError("no JSON")):
-        assert commits.is_temporary(error)
-    lent = httpx.Response(403, request=httpx.Request("PUT", "https://storage.example"))
-    assert commits.is_temporary(HfHubHTTPError("", response=lent)), "the address is lent anew"
-
-
-@pytest.mark.parametrize("told", [b"[]", b"{}", b'{"name": 5}', b"null"])
-def test_a_hub_that_does_not_say_who_is_logged_in_is_told_so(hub: Hub, told: bytes) -> None:
-    hub.plan(lambda request: True, Fault(status=200, body=told))
-    with pytest.raises(HubError, match="does not name the logged-in user"):
-        commits.own_namespace(HfApi())

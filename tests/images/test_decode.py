@@ -18,6 +18,7 @@ from PIL import Image, ImageFile, ImageOps
 from promptccd import systems
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
 from promptccd.images.depth import Depths
+from promptccd.images.kinds import kind_of
 from promptccd.images.limits import MAX_REDUCED
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
@@ -121,7 +122,7 @@ GOLDEN = {  # file name -> (content, status, note)
     "zero.jpg": (b"", SKIPPED, "empty file"),
     "page.jpg": (b"\n<!DOCTYPE html><title>404", SKIPPED, f"{STARTS} {PAGE}"),
     "page2.png": (b"\xef\xbb\xbf<html>", SKIPPED, f"{STARTS} {PAGE}"),
-    "text.jpg": (b"hello, text", SKIPPED, f"{STARTS} text): give a table of path,label itself to promptccd train"),
+    "text.jpg": (b"hello, text", SKIPPED, f"{STARTS} text): {kind_of(b'hello, text')[1]}"),
     "drawing.svg": (b"<svg xmlns=''/>", SKIPPED, f"{STARTS} SVG): save it as JPEG or PNG"),
     "drawing2.svg": (b"<?xml?><svg/>", SKIPPED, f"{STARTS} XML or SVG)"),
     "paper.pdf": (b"%PDF-1.7\n", SKIPPED, f"{STARTS} PDF): save its pages as JPEG or PNG"),

@@ -144,6 +144,7 @@ NUMBERS: list[tuple[str, list[Any]]] = [
         "spread",
         [None, {}, 3, [1.0], SPREAD | {"reach": 0}, SPREAD | {"slope": "steep"}, SPREAD | {"more": 1}],
     ),
+    ("gaussians", [{}, 3, dict.fromkeys(("ids", "num_known", "known_share", "temperature", "balance"), 1)]),
     ("initializer_range", [1e300]),
     ("stage", ["newest"]),
     ("num_known", [-1]),

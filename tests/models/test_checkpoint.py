@@ -177,6 +177,9 @@ def test_every_field_comes_back_and_other_keys_are_ignored(name: str, tmp_path: 
     assert not any(hasattr(found, key) for key in steering)
 
 
+GAUSSIANS = {"ids": [0, 4, 1], "num_known": 2, "known_share": 0.5, "temperature": 3.0, "balance": 0.9}
+
+
 @pytest.mark.parametrize(
     ("key", "accepted", "refused"),
     [
@@ -186,6 +189,12 @@ def test_every_field_comes_back_and_other_keys_are_ignored(name: str, tmp_path: 
         ("torch_dtype", ["float32", "bfloat16", None], ["int8", "system", {"": "float32"}]),
         ("count_estimate", [None], [{}, 3]),
         ("spread", [None], [{}, 3, {"reach": 1.0}]),
+        ("gaussians", [None, GAUSSIANS], [{}, 3, *(
+            GAUSSIANS | change for change in (
+                {"ids": []}, {"ids": [1, 1]}, {"ids": 3}, {"num_known": 4}, {"num_known": 0}, {"num_known": 1.0},
+                {"known_share": 1.5}, {"temperature": "hot"}, {"temperature": 0}, {"balance": -1}, {"more": 1},
+            )
+        )]),
     ],
 )  # fmt: skip
 def test_values_of_a_configuration_have_bounds(key: str, accepted: list[Any], refused: list[Any]) -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from promptccd import PromptCCDModel
+from promptccd import GCDModel, PromptCCDModel
+from promptccd.clustering import CalibratedMixture
 from promptccd.data.randomness import torch_generator
 from promptccd.models import VARIANTS, CategoryDiscoveryModel, CategorySpread, CheckpointError
 from promptccd.models.checkpoint import require_distances
@@ -222,3 +223,20 @@ def test_a_head_is_a_perceptron_of_three_layers_whose_output_has_length_one(buil
         hidden = F.gelu(hidden @ layer.weight.T + layer.bias)
     expected = hidden @ head.mlp[4].weight.T + head.mlp[4].bias
     torch.testing.assert_close(head(features), expected / expected.norm(dim=1, keepdim=True))
+
+
+def test_a_model_predicts_by_the_mixture_of_its_checkpoint(backbone_folder: Path, tmp_path: Path) -> None:
+    """In the precision of its weights, from features of any length; a model with a prediction of its own needs none."""
+    model = GCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
+    features = torch.randn(20, 32, generator=torch.Generator().manual_seed(0))
+    assert model.assign_natively(features) is None
+    labels = torch.arange(20) % 4
+    unit = torch.nn.functional.normalize(features)
+    mixture = CalibratedMixture().fit(unit, labels).partial_fit(unit, num_categories=5)
+    model.set_gaussians(mixture.gaussians_)
+    model.save_pretrained(tmp_path)
+    again = GCDModel.from_pretrained(tmp_path)
+    for each in (model, again):
+        found = each.assign_natively(7 * features)
+        assert found is not None
+        assert (found.numpy() == mixture.predict(unit.numpy())).all()

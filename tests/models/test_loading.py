@@ -47,7 +47,7 @@ def test_a_folder_and_a_name_with_a_namespace_mean_themselves(tmp_path: Path, mo
 
 def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(OSError, match="the Hub is not to be asked.*the cache has none.*PROMPTCCD_NAMESPACE"):
+    with pytest.raises(OSError, match="the Hub is not to be asked.*PROMPTCCD_NAMESPACE"):
         find_model("promptccd-pp-cub-stage3")
     monkeypatch.setenv(NAMESPACE_VARIABLE, "team")
     with pytest.raises(OSError, match="team/promptccd-pp-cub-stage3"):
@@ -59,7 +59,7 @@ def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
     [
         ("team/model", "No model 'team/model': no such folder, and team/model: "),
         ("./model", "No model './model': no such folder, and ./model: "),
-        ("photograph", "Did you mean 'photographs', which is bundled?"),
+        ("photograph", "Did you mean 'photographs'?"),
         ("images", "No model in 'images': it has no config.json. Give a finished stage or a backbone."),
     ],
 )
@@ -82,9 +82,7 @@ def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a
         (run / f"stage{number}").mkdir(parents=True)
         (run / f"stage{number}" / "config.json").write_text(f'{{"stage": {number}}}')
     (run / "stage of mind").mkdir()
-    with pytest.raises(
-        OSError, match=r"is a run, .* give one of stage0, stage9, stage10, the last is \S+stage10\."
-    ):
+    with pytest.raises(OSError, match=r"is a run, .* give one, the last is \S+stage10\."):
         find_model(run)
     assert find_model(run, subfolder="stage9").values == {"stage": 9}
     (run / "config.json").write_text("{}")

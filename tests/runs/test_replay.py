@@ -12,7 +12,6 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.errors import RunError
-from promptccd.hub.push import _contents_of
 from promptccd.methods.exemplars import Memory
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import EXEMPLARS
@@ -102,11 +101,8 @@ def test_card_report_and_hub_say_what_is_shown_again(run: RunDirectory, tmp_path
     assert "GCD with replay (" in card
     assert "at most 4 of a category" in card
     assert "labels are not used" not in card
-    assert "average in the paper" not in card.lower()
     assert main(["report", str(run.path), "--out", str(tmp_path / "report")]) == 0
     assert "up to 4 per category" in (tmp_path / "report" / "index.html").read_text()
-    count = len(exemplars_of(run, 3)["sample_ids"])
-    assert f"the row numbers of {count} replayed images" in _contents_of(run.stage(3))
     assert main(["verify", str(run.path)]) == 0
 
 

@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 Scores = dict[str, list["ContinualScore"]]
 ROUTING = "part-routing"
 
-NEXT_STEPS = """
-That was a tiny backbone on 8 x 8 digits. What to do next:
-  promptccd predict {run}/stage3 FOLDER
-      assign your own images to what was found
-  promptccd train --config promptccd-cifar100
-      facebook/dinov2-base on CIFAR-100 from the Hub; needs a GPU
-  promptccd train DATA --class_blocks 70 10 10 10
-      the same on your data: a folder with one sub-folder of images per category, a CSV of path,label, or a Hub id
-"""
-
-
 _DATA: Arguments = {
     "--dataset": dict(help="place of the data, if it was moved (default: as recorded)"),
     **WORKERS,
@@ -54,12 +43,12 @@ _EVALUATE: Arguments = {
         help="split with the test images (default: the images left out by --held_out, else the benchmark's)"),
     "--estimator": dict(choices=ESTIMATORS, help="estimator of unknown numbers of categories (default: split_merge)"),
     "--baselines": dict(action="store_true", help="scores of raw pixels and the frozen backbone too"),
-    "--next-steps": dict(action="store_true", help=argparse.SUPPRESS),
 }  # fmt: skip
 _REPORT: Arguments = {
     "runs": dict(metavar="RUN", nargs="+", help="output_dir of a training; runs named NAME-seedN are averaged"),
     "--out": dict(metavar="DIR", required=True, help="folder of the page and its numbers"),
     "--compare": dict(action="store_true", help="comparison of runs of different names"),
+    "--baselines": dict(action="store_true", help="comparison with the frozen backbone of the start"),
     "--map": dict(choices=["tsne", "pca"], default="tsne", help="layout of the features in 2-D (default: tsne)"),
     "--no-map": dict(action="store_true", help="no map of the features"),
     "--points": dict(type=whole_number(2), default=1500,
@@ -127,8 +116,6 @@ def evaluate_command(options: argparse.Namespace) -> None:
             _print_score(options, "part routing, percent of patches", routing, ROUTING)
     if any(scores.values()):
         _print_together(options, {name: {**scores[name], **baselines[name]} for name in chosen}, routed)
-    if options.next_steps:
-        print(NEXT_STEPS.format(run=options.runs[0]))
 
 
 def _print_score(options: argparse.Namespace, title: str, score: "ContinualScore", protocol: str) -> None:
@@ -181,6 +168,7 @@ def report_command(options: argparse.Namespace) -> None:
         map_method=None if options.no_map else options.map,
         max_points=options.points,
         samples=options.samples,
+        baselines=options.baselines,
         dataset=options.dataset,
         num_workers=options.num_workers,
         image_cache=options.image_cache,

@@ -161,8 +161,7 @@ def space_command(options: argparse.Namespace) -> None:
     """``promptccd space``."""
     pushed = hub.push_space(options.repo, options.model, private=options.private, dry_run=options.dry_run)
     listed = [*pushed.sent, pushed.listing] if options.dry_run else []
-    model = f"works with {pushed.model}{'' if pushed.model_changed else ', as before'}"
-    lines = [*listed, f"{pushed.repo_id}: {_sent(pushed, options)}; {model}", pushed.url]
+    lines = [*listed, f"{pushed.repo_id}: {_sent(pushed, options)}; works with {pushed.model}", pushed.url]
     show(options, asdict(pushed), lambda: "\n".join(lines))
 
 

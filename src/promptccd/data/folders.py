@@ -1,17 +1,20 @@
 """A folder of images: which files are images, of which split and category, and why each of the others is left out.
 
-Names of files decide nothing, and names of folders only what a person means by them: a category is a folder at the
-first level, and deeper images belong to it. The first level is that of splits only if all its folders are called so.
+A category is a folder at the first level, and deeper images belong to it. The first level is that of splits if its
+folders are called so, or if all of them hold the same sub-folders.
 """
 
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Literal
 from unicodedata import normalize
 
 from promptccd import systems
+from promptccd.data.labels import SPLITS
+from promptccd.data.masks import masks_among
 from promptccd.data.names import display_name, folder_reason, leftovers, library_reason, system_reason
 from promptccd.data.sources import (
     FOLLOWED,
@@ -35,10 +38,7 @@ _OUR_FOLDERS = {  # by the names that are all in such a folder
     ("manifest.json", "split.json", "images.json"): "a run of promptccd train",  # data sets have two of them
     ("config.json", CHECKSUMS): "a model",
 }
-SPLITS = {
-    "train": "train", "training": "train", "test": "test", "val": "validation", "valid": "validation",
-    "validation": "validation",
-}  # fmt: skip
+_MOST_SPLITS = 5
 
 
 class FolderSource(ImageSource):
@@ -199,12 +199,19 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
     }
     # A damaged file replaces no other file of the same photograph.
     replaced = leftovers(entry.name for entry in files if entry.name not in found.damaged)
+    replaced |= masks_of(source, [entry for entry in files if not reasons[entry.key]], limits)
     for entry in entries:
         if reason := entry.reason or replaced.get(entry.name) or reasons[entry.key]:
             found.left_out[entry.name] = reason
         else:
             found.images.append(entry.key)
     return found
+
+
+def masks_of(source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits) -> dict[str, str]:
+    """Why entries are left out that are masks of others, by name."""
+    by_name = {entry.name: entry for entry in entries}
+    return masks_among(by_name, lambda name: source.read(by_name[name], ByteBudget(limits, source.name)))
 
 
 @dataclass
@@ -216,53 +223,144 @@ class LabelledFolder:
         left_out: why each other file is in no split, by path.
         unlabelled: paths of the images of a folder without any sub-folder of images.
         deeper: how many images are deeper than in the folder of their category.
+        notes: how the levels of folders are read, where that is a guess.
     """
 
     splits: dict[str, list[tuple[str, str]]]
     left_out: dict[str, str]
     unlabelled: Sequence[str] = ()
     deeper: int = 0
+    notes: Sequence[str] = ()
 
     def __str__(self) -> str:
         images = sum(map(len, self.splits.values()))
         found = images + len(self.unlabelled) + len(self.left_out)
         reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
         what = f"{len(self.unlabelled)} images" if self.unlabelled else f"{images} images with a category"
-        parts = [f"{found} files found: {what}"]
+        parts = [f"{found} files found: {what}", *self.notes]
         parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
         if self.deeper:
-            parts.append(f"{self.deeper} images lie deeper, and count for the folder at the first level")
+            parts.append(f"{self.deeper} images lie deeper, and count for the folder of their category")
         parts += [FOLLOWED] * (OUTSIDE in self.left_out.values())
         return "; ".join(parts)
 
 
-def by_category(folder: Path, files: FolderFiles) -> LabelledFolder:
-    """Images of a sub-folder per category, and of splits above them if all folders of the first level are splits.
+@dataclass(frozen=True)
+class _Levels:
+    """The levels at which folders are categories and splits, and what to report of that."""
+
+    category: int = 0
+    split: int | None = None
+    note: str = ""
+
+
+def by_category(
+    folder: Path, files: FolderFiles, top: Literal["splits", "categories"] | None = None
+) -> LabelledFolder:
+    """Images of a sub-folder per category, and of splits above or below them.
 
     Composed and decomposed spellings of a name are one category. A loose image is left out where others have folders.
 
+    Args:
+        folder: the folder, for messages.
+        files: what it holds.
+        top: what the folders of the first level are; `None` decides by names.
+
     Raises:
-        DataError: the folder holds splits without categories, or two folders of one split.
+        DataError: the folder holds splits without categories, two folders of one split, or pictures whose annotations
+            are in files of their own.
     """
     parts = {path: Path(path).parts for path in files.images}
     first_level = sorted({names[0] for names in parts.values() if len(names) > 1})
     found = LabelledFolder({}, dict(files.left_out), () if first_level else files.images)
-    splits = {name: SPLITS.get(name.casefold(), "") for name in first_level}
-    are_splits = bool(splits) and all(splits.values())
-    what = f"{str(folder)!r} holds {', '.join(first_level)}, "
-    if are_splits and not any(len(names) > 2 for names in parts.values()):
+    what = f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, "
+    if first_level and top is None and (known := _annotated(first_level, files)):
         raise DataError(
-            f"{what}which are parts of a data set and no categories, and no folder in them says which category an "
-            "image is of. Put the images of each into a sub-folder per category; if these are categories, give them "
-            "other names."
+            f"{str(folder)!r} is a data set in the layout of {known}, in which files besides the images say what they "
+            "show. Make a table of path,label from these, or group the images without labels: promptccd discover "
+            f"photographs {folder} --out groups/"
         )
-    if are_splits and len(set(splits.values())) < len(splits):
-        raise DataError(f"{what}of which two mean the same part of a data set: rename one.")
+    levels = _levels_of(first_level, list(parts.values()), top)
+    if levels.split == 0:
+        splits = Counter(SPLITS.get(name.casefold(), name) for name in first_level)
+        if not any(len(names) > 2 for names in parts.values()):
+            raise DataError(
+                f"{what}which are parts of a data set and no categories, and no folder in them says which category an "
+                "image is of. Put the images of each into a sub-folder per category; if these are categories, give "
+                "--top_folders categories."
+            )
+        if splits.most_common(1)[0][1] > 1:
+            raise DataError(f"{what}of which two mean the same part of a data set: rename one.")
+    found.notes = [levels.note] * bool(levels.note)
+    depth = max(levels.category, levels.split or 0) + 2
     for path, names in parts.items() if first_level else ():
-        if len(names) < are_splits + 2:
+        if len(names) < depth:
             found.left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
             continue
-        found.deeper += len(names) > are_splits + 2
-        rows = found.splits.setdefault(splits[names[0]] if are_splits else "train", [])
-        rows.append((path, normalize("NFC", names[are_splits])))
+        if not _is_utf8(path):
+            found.left_out[display_name(path)] = "name that is not UTF-8: rename the file or its folder"
+            continue
+        found.deeper += len(names) > depth
+        split = "train" if levels.split is None else names[levels.split]
+        rows = found.splits.setdefault(SPLITS.get(split.casefold(), normalize("NFC", split)), [])
+        rows.append((path, normalize("NFC", names[levels.category])))
     return found
+
+
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _annotated(first_level: Sequence[str], files: FolderFiles) -> str:
+    """The layout of a data set whose annotations are files of their own; empty for others."""
+    paths = [PurePosixPath(each) for each in files.left_out]
+    folders = {
+        part.casefold() for path in (*paths, *map(PurePosixPath, files.images)) for part in path.parts[:-1]
+    }
+    stems = {PurePosixPath(each).stem for each in files.images}
+    texts = sum(path.suffix.lower() == ".txt" and path.stem in stems for path in paths)
+    if "jpegimages" in folders:
+        return "Pascal VOC (JPEGImages)"
+    if any(path.suffix.lower() == ".json" and "annotation" in str(path).casefold() for path in paths) and (
+        texts == 0 and not any(len(PurePosixPath(each).parts) > 2 for each in files.images)
+    ):
+        return "COCO (annotations in JSON)"
+    is_yolo = {"images", "labels"} <= folders or any(
+        path.name in ("data.yaml", "classes.txt") for path in paths
+    )
+    return "YOLO (a text of boxes for each image)" if is_yolo and 2 * texts > len(files.images) else ""
+
+
+def _levels_of(
+    first_level: Sequence[str], parts: Sequence[Sequence[str]], top: Literal["splits", "categories"] | None
+) -> _Levels:
+    """The levels of splits and categories, by the names of folders."""
+    if top is not None or not first_level:
+        return _Levels(1, 0) if top == "splits" else _Levels()
+    are_splits = [name.casefold() in SPLITS for name in first_level]
+    if all(are_splits):
+        return _Levels(1, 0)
+    below: dict[str, set[str]] = {name: set() for name in first_level}
+    for names in parts:
+        if len(names) > 2:
+            below[names[0]].add(normalize("NFC", names[1]))
+    # An image that is no deeper than the first level has the category of its folder.
+    if not all(below.values()) or any(len(names) == 2 for names in parts):
+        return _Levels()
+    every = set.union(*below.values())
+    listed = ", ".join(map(display_name, first_level[:4]))
+    if len({SPLITS.get(name.casefold(), "") for name in every}) > 1 and all(
+        name.casefold() in SPLITS for name in every
+    ):
+        return _Levels(
+            0,
+            1,
+            f"folders {', '.join(sorted(every))} below the categories are read as splits (--split chooses)",
+        )
+    shared = set.intersection(*below.values())
+    if len(first_level) < 2 or len(every) < 2 or 2 * len(shared) < len(every):
+        return _Levels()
+    is_few = any(are_splits) or len(first_level) < min(len(every), _MOST_SPLITS + 1)
+    read, other = ("splits", "categories") if is_few else ("categories", "splits")
+    note = f"folders {listed} hold the same sub-folders and are read as {read} (--top_folders {other} reads {other})"
+    return _Levels(1, 0, note) if is_few else _Levels(note=note)

@@ -1,19 +1,114 @@
-"""Columns of a data set that hold images and labels, and the categories that labels name."""
+"""Layout of a table of images: which hold images, labels and splits, and the categories that labels name."""
 
+import logging
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Image
+from pandas._libs.parsers import STR_NA_VALUES
 
+from promptccd.data.names import display_name
 from promptccd.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 LABEL = "label"  # column with the category
 STREAM = "stream"  # column that names the stream with which an image without a label arrives
-UNLABELLED = ("", "unlabelled", "unlabeled")  # words in place of a label
+NO_CATEGORY = -1  # id of a row without a label
+UNLABELLED = ("", "unlabelled", "unlabeled")  # words in place of a label, in any case
+MISSING = frozenset(STR_NA_VALUES)  # words that pandas reads as a missing value, such as NA and null
+# Names that columns have, in any case and without blanks, _ and -; the preferred ones first.
+IMAGE_COLUMNS = (
+    "path", "filename", "file", "image", "filepath", "imagepath", "imagefile", "imagename", "imagefilename",
+    "imagefilepath", "img", "imgpath", "imgname", "imgfile", "picture", "photo", "photopath", "relativepath",
+    "imageid", "imgid", "photoid", "fileid", "id",
+)  # fmt: skip
+LABEL_COLUMNS = (
+    "label", "category", "class", "name", "labelname", "categoryname", "classname", "species", "target", "labels",
+    "scientificname", "taxon", "taxonname", "type", "kind", "diagnosis", "dx", "y", "labelid", "categoryid", "classid",
+    "targetname", "tag", "speciesname", "commonname", "breed", "finelabel",
+)  # fmt: skip
+SPLIT_COLUMNS = (
+    "split",
+    "subset",
+    "fold",
+    "partition",
+    "set",
+    "phase",
+    "usage",
+    "istrain",
+    "istraining",
+    "istrainingimage",
+)
+SPLITS = {
+    "train": "train", "training": "train", "trn": "train", "test": "test", "testing": "test", "tst": "test",
+    "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
+}  # fmt: skip
+_YES_NO = {"1": "train", "true": "train", "yes": "train", "0": "test", "false": "test", "no": "test"}
+_SEPARATORS = ("|", ";", ",", "/", "+", "&", " ")
+_SURE_SEPARATORS = ("|", ";")  # hardly a part of a name
+_RARE = 2  # images of a category that may be a misspelling of another
+_SHORTEST = 4  # letters of a name that may be a misspelling
+_MOST_COMPARED = 200_000  # pairs of names
+_DIGITS = re.compile(r"\d+")
+_LIST = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)
+_CLOSE = 0.88  # similarity of two spellings of one name, by `difflib`: piza and pizza have 0.89
 _NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?")
 _THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How folders and the columns of tables are read.
+
+    Attributes:
+        image: name of the image column; `None` finds it by `IMAGE_COLUMNS`, or by what it holds.
+        label: name of the label column; `None` finds it by `LABEL_COLUMNS`.
+        na: words in place of a label; `None` means `MISSING`, and -1 among class ids.
+        separator: what separates the labels of a cell, of which the first counts; empty for cells that are one label
+            whatever they hold; `None` refuses cells that look like several labels.
+        top_folders: whether the folders of the first level are splits or categories; `None` decides by their names and
+            those of their sub-folders.
+        is_required: whether a table without the named columns is refused.
+    """
+
+    image: str | None = None
+    label: str | None = None
+    na: tuple[str, ...] | None = None
+    separator: str | None = None
+    top_folders: Literal["splits", "categories"] | None = None
+    is_required: bool = True
+
+    def find(self, given: str | None, columns: Sequence[str], names: Iterable[str]) -> list[str]:
+        """Layout with the given name, or else with one of the usual names, the preferred one first."""
+        if given is not None and (
+            found := [each for each in columns if each == given] or called(columns, [given])
+        ):
+            return found
+        if given is not None and self.is_required:
+            option = "--image_column" if names is IMAGE_COLUMNS else "--label_column"
+            raise DataError(
+                f"No column {given!r}. Columns: {', '.join(map(display_name, columns))}. Set {option} to one of them."
+            )
+        return called(columns, names)
+
+
+DETECTED = Layout()  # no column is named
+
+
+def plain(name: str) -> str:
+    """The name of a column without case, blanks, _ and -."""
+    return re.sub(r"[\s_-]+", "", name.casefold())
+
+
+def called(columns: Sequence[str], names: Iterable[str]) -> list[str]:
+    """The columns that have one of the names, by the order of these; case and blanks do not matter."""
+    return [each for name in dict.fromkeys(map(plain, names)) for each in columns if plain(each) == name]
 
 
 def image_column_of(dataset: Dataset, image_column: str | None) -> str:
@@ -39,7 +134,7 @@ def image_column_of(dataset: Dataset, image_column: str | None) -> str:
 
 
 def label_column_of(dataset: Dataset, label_column: str | None) -> str:
-    """Name of the label column: the given one, or the only class-label column, or ``"label"``.
+    """Name of the label column: the given one, the only class-label column, or one with a usual name.
 
     Raises:
         DataError: it is missing or there are several to choose from.
@@ -53,8 +148,9 @@ def label_column_of(dataset: Dataset, label_column: str | None) -> str:
     found = [name for name, feature in dataset.features.items() if isinstance(feature, ClassLabel)]
     if len(found) == 1:
         return found[0]
-    if LABEL in dataset.column_names:
-        return LABEL
+    others = [name for name, feature in dataset.features.items() if not isinstance(feature, Image)]
+    if LABEL in others or (not found and (others := called(others, LABEL_COLUMNS))):
+        return LABEL if LABEL in others else others[0]
     if all(isinstance(feature, Image) for feature in dataset.features.values()):
         raise DataError(
             "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
@@ -66,42 +162,87 @@ def label_column_of(dataset: Dataset, label_column: str | None) -> str:
     )
 
 
-def without_label(dataset: Dataset, label_column: str) -> np.ndarray:
-    """Which rows ``(N,)`` have no label: null, NaN, -1, or one of the words `UNLABELLED`."""
+def split_column_of(columns: Sequence[str], values: Mapping[str, Sequence[Any]]) -> tuple[list[str], str]:
+    """The split of every row by a column that holds words such as train and test, or no row; and what to report."""
+    for column in called(columns, SPLIT_COLUMNS):
+        words = ["" if each is None else str(each).strip() for each in values[column]]
+        known = _YES_NO if plain(column).startswith("istrain") else SPLITS
+        if any(word.casefold() in known for word in words):
+            splits = [known.get(word.casefold(), word) for word in words]
+            counts = [f"{name or 'empty'} {count}" for name, count in Counter(splits).most_common()]
+            return splits, f"column {column!r} divides the rows: {', '.join(counts)} (--split chooses)"
+        if 1 < len(set(words)) <= max(2, len(words) // 2):
+            shown = ", ".join(map(display_name, sorted(set(words))[:3]))
+            return [], f"column {column!r} ({shown}, ...) names no train or test, and divides nothing"
+    return [], ""
+
+
+def without_label(dataset: Dataset, label_column: str, na: Sequence[str] | None = None) -> np.ndarray:
+    """Which rows ``(N,)`` have no label: null, NaN, -1, or one of the words `UNLABELLED` and `MISSING`.
+
+    Args:
+        dataset: the rows.
+        label_column: name of the column.
+        na: words in place of `MISSING` and of -1.
+    """
     feature = dataset.features[label_column]
     values = dataset.with_format(None)[label_column][:]
+    words = MISSING if na is None else frozenset(na)
     if isinstance(feature, ClassLabel):
-        values = [feature.int2str(each) if each is not None and each >= 0 else each for each in values]
+        values = [feature.int2str(each) if each is not None and each >= 0 else None for each in values]
+        words = frozenset(na or ())  # a class that a data set declares is one, whatever its name
+    texts = [each.strip() if isinstance(each, str) else each for each in values]
+    negative = {each for each in texts if isinstance(each, str) and re.match(r"-\d", each)}
+    if na is None and negative == {"-1"}:  # and not a temperature
+        words |= negative
 
     def is_missing(value: Any) -> bool:
         if isinstance(value, str):
-            return value.strip().casefold() in UNLABELLED
-        return value is None or (isinstance(value, int | float) and (value == -1 or value != value))
+            return value in words or value.casefold() in UNLABELLED
+        return value is None or (
+            isinstance(value, int | float) and (value != value or (value == -1 and na is None))
+        )
 
-    return np.array([is_missing(each) for each in values], dtype=bool)
+    missing = np.array([is_missing(each) for each in texts], dtype=bool)
+    found = Counter(str(texts[row]) for row in np.flatnonzero(missing) if texts[row] not in (None, ""))
+    if found:
+        logger.info(
+            "Column %r: %d of %d rows have no label (%s); --label_na sets other words.",
+            label_column, missing.sum(), len(missing), ", ".join(map(display_name, found)),
+        )  # fmt: skip
+    return missing
 
 
-def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def read_categories(
+    dataset: Dataset, label_column: str, separator: str | None = None
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Category id of every row, and the category names in the order of their ids.
 
     Ids are positions among the labels that occur, in ascending order: by value for integers and names that are numbers,
     alphabetical for other names. Gaps in the labels and class names without images are therefore harmless.
 
+    Args:
+        dataset: the rows.
+        label_column: name of the column.
+        separator: see `Layout`.
+
     Returns:
         Ids ``(N,)`` int64 in ``0..C-1``, and C names.
 
     Raises:
-        DataError: a label is missing, negative, or neither an integer nor a string; the row is named.
+        DataError: a label is missing, negative, several labels, or neither an integer nor a string; the row is named.
     """
     if not len(dataset):
         raise DataError("The data set has no row: there is nothing to cut into stages. Give one with images.")
     feature = dataset.features[label_column]
     labels = dataset.with_format(None)[label_column][:]
+    if not isinstance(feature, ClassLabel):
+        labels = _one_label_each(labels, label_column, separator)
     # Where some labels are missing, pandas makes fractions of whole numbers.
     labels = [int(each) if isinstance(each, float) and each.is_integer() else each for each in labels]
     for row, label in enumerate(labels):
         problem = ""
-        if label in (None, -1, ""):
+        if label is None or label in (-1, "") or label != label:
             problem = (
                 f"has no label ({label!r}), and class_blocks need one for every image: they hide labels, to score by "
                 "them. Leave --class_blocks out, and images without a label come as a stream of their own; or remove "
@@ -123,7 +264,91 @@ def read_categories(dataset: Dataset, label_column: str) -> tuple[np.ndarray, tu
     ids = np.array([id_of[label] for label in labels], dtype=np.int64)
     if isinstance(feature, ClassLabel):
         return ids, tuple(str(feature.int2str(value)) for value in values)
-    return ids, tuple(map(str, values))
+    names = tuple(map(str, values))
+    _report_misspellings(names, np.bincount(ids))
+    return ids, names
+
+
+def _one_label_each(labels: list[Any], column: str, separator: str | None) -> list[Any]:
+    """One label for every cell, where some cells may be several labels, as a list or as a text."""
+    if separator == "":
+        return labels
+    if all(isinstance(each, list) for each in labels):
+        parts = labels
+        if len({len(each) for each in labels}) == 1 < len(labels[0]) and all(
+            _is_one_hot(each) for each in labels
+        ):
+            logger.info("Column %r: a 1 among zeros is read as the number of the class.", column)
+            return [each.index(1) for each in labels]
+    else:
+        mark = separator or _separator_of({each for each in labels if isinstance(each, str)})
+        parts = [_parts(each, mark) if mark and isinstance(each, str) else [each] for each in labels]
+    several = [row for row, each in enumerate(parts) if len(each) > 1]
+    if several and separator is None:
+        raise DataError(
+            f"Column {column!r} has several labels in {len(several)} of {len(labels)} rows, such as "
+            f"{labels[several[0]]!r} in row {several[0]}. An image has one category: give one label in each row, or "
+            f"--label_separator {'any' if parts is labels else mark!r} to use the first of them. --label_separator '' "
+            "is for names that contain such a mark."
+        )
+    if several:
+        logger.info(
+            "Column %r: the first label counts in %d of %d rows, which name several.",
+            column,
+            len(several),
+            len(labels),
+        )
+    return [each[0] if each else None for each in parts]
+
+
+def _is_one_hot(values: Sequence[Any]) -> bool:
+    return sorted(values) == [0] * (len(values) - 1) + [1]
+
+
+def _parts(cell: str, separator: str) -> list[str]:
+    """The labels in a cell, which may be written as a list of Python or JSON."""
+    is_list = _LIST.fullmatch(cell.strip()) is not None
+    texts = cell.strip()[1:-1].split(",") if is_list else cell.split(separator)
+    return [part for each in texts if (part := each.strip().strip("'\"" if is_list else ""))]
+
+
+def _separator_of(texts: Collection[str]) -> str:
+    """The mark by which cells look like several labels each; empty if they do not."""
+    if any(map(_LIST.fullmatch, texts)):
+        return ","
+    for mark in _SEPARATORS:
+        parts = {each: _parts(each, mark) for each in texts if mark in each}
+        uses = Counter(part for each in texts for part in set(parts.get(each, [each])))
+        if mark in _SURE_SEPARATORS:
+            found = any(uses[part] > 1 for each in parts.values() for part in each if len(each) > 1)
+        else:
+            all_known = [len(each) > 1 and all(part in texts for part in each) for each in parts.values()]
+            found = sum(all_known) > len(all_known) / 2
+        if found:
+            return mark
+    return ""
+
+
+def close_to(name: str, known: Iterable[str]) -> str:
+    """The known name of which another is probably a misspelling; empty for none. Numbers in names must be equal."""
+    folded = {each.casefold(): each for each in known if _DIGITS.findall(each) == _DIGITS.findall(name)}
+    if name in folded.values() or len(name) < _SHORTEST:
+        return ""
+    return next((folded[each] for each in get_close_matches(name.casefold(), folded, 1, _CLOSE)), "")
+
+
+def _report_misspellings(names: Sequence[str], counts: np.ndarray) -> None:
+    rare = [name for name, count in zip(names, counts, strict=True) if count <= _RARE]
+    usual = [name for name, count in zip(names, counts, strict=True) if count > 2 * _RARE]
+    if len(rare) * len(usual) > _MOST_COMPARED:
+        return
+    for name, other in ((name, close_to(name, usual)) for name in rare):
+        if other:
+            logger.warning(
+                "Category %r has few images and is spelled like %r: mend the label if both are one.",
+                name,
+                other,
+            )
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -130,6 +130,37 @@ def unsafe_reason(name: str) -> str:
     return "" if name.strip() else "empty name"
 
 
+# Code pages of packers, the likelier ones first, and the letters that names in them have: with accents, kana and kanji,
+# hanzi, Cyrillic.
+_LATIN, _CYRILLIC = "[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f]", "[\u0410-\u044f\u0401\u0451]"
+_CODE_PAGES = {
+    "cp437": _LATIN, "cp850": _LATIN, "cp1252": _LATIN, "cp932": "[\u3041-\u30ff\u4e00-\u9faf\u3005]",
+    "gb2312": "[\u4e00-\u9faf]", "cp866": _CYRILLIC, "cp1251": _CYRILLIC,
+}  # fmt: skip
+# Hardly in one word: two scripts, or a capital letter behind a small one.
+_UNUSUAL = re.compile(
+    rf"[A-Za-z]{_CYRILLIC}|{_CYRILLIC}[A-Za-z]|[\u0430-\u044f][\u0410-\u042f]|[a-z][\u00c0-\u00de]|\b{_LATIN}{{2}}"
+)
+
+
+def code_page_of(names: Sequence[bytes]) -> str:
+    """The encoding of the names in an archive that does not say it: UTF-8, or the code page that gives most letters."""
+    best, most = "cp437", 0.0
+    for encoding in ("utf-8", *_CODE_PAGES):
+        try:
+            text = " ".join(name.decode(encoding) for name in names)
+        except UnicodeDecodeError:
+            continue
+        if encoding == "utf-8":
+            return encoding
+        foreign = sum(not each.isascii() for each in text)
+        letters = len(re.findall(_CODE_PAGES[encoding], text)) - len(_UNUSUAL.findall(text))
+        # One byte of a wide letter is no letter of another page, but may be two of them.
+        if letters / max(1, foreign) > most:
+            best, most = encoding, letters / max(1, foreign)
+    return best
+
+
 def _visible(character: str) -> str:
     if character in _JOINERS or unicodedata.category(character) not in _UNSEEN:
         return character

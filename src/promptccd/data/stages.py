@@ -7,10 +7,10 @@ training code can read one by accident. Either their labels are hidden, and eval
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset
@@ -18,6 +18,9 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
+    DETECTED,
+    Layout,
+    close_to,
     label_column_of,
     read_categories,
     without_label,
@@ -105,15 +108,19 @@ class DataSource:
 
 
 def _open_dataset(
-    dataset: str | Dataset | OpenedImages, split: str, image_roots: Sequence[str | os.PathLike[str]] | None
+    dataset: str | Dataset | OpenedImages,
+    split: str,
+    image_roots: Sequence[str | os.PathLike[str]] | None,
+    layout: Layout | None = None,
 ) -> OpenedImages:
     """The data set that `StageStream.from_dataset` was given."""
+    layout = layout or DETECTED
     if isinstance(dataset, OpenedImages):
         return dataset
     if isinstance(dataset, str):
-        return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()])
+        return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()], layout=layout)
     if isinstance(dataset, Dataset):
-        return OpenedImages(dataset)
+        return OpenedImages(dataset, layout=layout)
     instead = ""
     if isinstance(dataset, DatasetDict) and dataset:
         name = next(iter(dataset))
@@ -127,21 +134,29 @@ def _open_dataset(
 
 
 def _category_ids(
-    opened: OpenedImages, label_column: str | None, may_lack_labels: bool
+    opened: OpenedImages, layout: Layout, may_lack_labels: bool
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
-    column = label_column_of(opened.table, label_column)
+    column = label_column_of(opened.table, opened.layout.label or layout.label)
     table = opened.table.select_columns([column])
     if not (may_lack_labels and len(table)):
-        return read_categories(table, column)
-    labelled = np.flatnonzero(~without_label(table, column))
+        missing = without_label(table, column, layout.na)
+        if missing.any():
+            raise DataError(
+                f"Row {missing.argmax()} of column {column!r} has no label ({table[int(missing.argmax())][column]!r}), "
+                "and class_blocks need one for every image: they hide labels, to score by them. Leave --class_blocks "
+                "out, and images without a label come as a stream of their own; or remove the row, choose another "
+                "--label_column, or give --label_na other words."
+            )
+        return read_categories(table, column, layout.separator)
+    labelled = np.flatnonzero(~without_label(table, column, layout.na))
     if not len(labelled):
         raise DataError(
             f"No image of {name_of_place(opened.name)!r} has a label (column {column!r}): label some, or group all of "
             "them without: promptccd discover photographs FOLDER --out groups/"
         )
     ids = np.full(len(table), UNUSED, dtype=np.int64)
-    ids[labelled], names = read_categories(table.select(labelled), column)
+    ids[labelled], names = read_categories(table.select(labelled), column, layout.separator)
     return ids, names
 
 
@@ -191,6 +206,10 @@ class StageStream(Sequence[Stage]):
         split: str = "train",
         image_column: str | None = None,
         label_column: str | None = None,
+        top_folders: Literal["splits", "categories"] | None = None,
+        label_na: Sequence[str] | None = None,
+        label_separator: str | None = None,
+        accept_new_labels: bool = False,
         class_order: Sequence[CategoryName] | None = None,
         num_classes: int | None = None,
         images_per_class: int | None = None,
@@ -217,7 +236,11 @@ class StageStream(Sequence[Stage]):
             seed: seed of the split.
             split: split of the data set; an inductive stream is cut from ``"test"`` by the same rule.
             image_column: name of the image column; `None` finds the only one.
-            label_column: name of the label column; `None` finds the only class-label column.
+            label_column: name of the label column; `None` finds the only class-label column, or one with a usual name.
+            top_folders: what the folders of the first level are; `None` decides by names.
+            label_na: words in place of a label; `None` means those of pandas, and -1 among class ids.
+            label_separator: what separates labels in a cell, of which the first counts; `None` refuses such cells.
+            accept_new_labels: whether later labels may be spelled nearly like a category.
             class_order: all category names in the order of their ids, a name with several spellings as a tuple of
                 them; `None` is the data set's own order.
             num_classes: number of categories to use, from the first; `None` for all.
@@ -236,11 +259,13 @@ class StageStream(Sequence[Stage]):
                 why and what to do.
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
-        opened = _open_dataset(dataset, split, image_roots)
+        na = None if label_na is None else tuple(label_na)
+        layout = Layout(image_column, label_column, na, label_separator, top_folders)
+        opened = _open_dataset(dataset, split, image_roots, layout)
         source = DataSource(opened.name or opened.table, given)
         if opened.name:
             image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        ids, names = _category_ids(opened, label_column, unlabelled is not None)
+        ids, names = _category_ids(opened, layout, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
             names,
@@ -250,7 +275,9 @@ class StageStream(Sequence[Stage]):
             held_out=held_out,
             held_out_only=held_out_only,
         )
-        images = ImageRows(opened.table, image_column, image_roots, Decoding(max_pixels))
+        images = ImageRows(
+            opened.table, opened.layout.image or image_column, image_roots, Decoding(max_pixels)
+        )
         images.require_own_files("the data set")
         images = images.with_bit_depth(bit_depth)
         if unlabelled is None or split_rule == "whole":
@@ -270,12 +297,15 @@ class StageStream(Sequence[Stage]):
         roots = list(image_roots or ())
         roots += [root for each in unlabelled if isinstance(each, str) for root in roots_of(each)]
         streams = rest_of(opened.table, np.flatnonzero(ids == UNUSED), images, name_of_place(opened.name))
-        streams += open_streams(unlabelled, split, roots, images.decoding, len(images), opened.name)
+        optional = replace(layout, is_required=False)
+        streams += open_streams(unlabelled, split, roots, images.decoding, len(images), opened.name, optional)
         if not streams:
             raise DataError(_nothing_arrives(name_of_place(opened.name), len(categories)))
         stages, cut, category_ids = _cut_in_streams(images, category_ids, categories, streams, seed)
         theirs = {f"{each.name}: {path}": why for each in streams for path, why in each.left_out.items()}
-        later = read_labels(labels, split, roots, images.decoding)
+        later = read_labels(labels, split, roots, images.decoding, optional)
+        if not accept_new_labels:
+            _refuse_misspellings(set(later.values()), categories)
         return cls(stages, cut, category_ids, source, {**opened.left_out, **theirs}, later)
 
     @classmethod
@@ -373,6 +403,17 @@ class StageStream(Sequence[Stage]):
                 f"{source} was made with split {expected}, but this data gives split {self.split.fingerprint}. "
                 "Use the same data set, class_blocks, cuts and seed, or start a new output_dir."
             )
+
+
+def _refuse_misspellings(labels: Collection[str], categories: Sequence[str]) -> None:
+    """Refuse later labels that are probably misspellings of a category: they would be categories of their own."""
+    found = {label: near for label in sorted(labels) if (near := close_to(label, categories))}
+    if found:
+        asked = "; ".join(f"{label!r}: did you mean {near!r}?" for label, near in [*found.items()][:3])
+        raise DataError(
+            f"{len(found)} new labels are spelled nearly like a category. {asked} Mend them, or give "
+            "--accept_new_labels if they are new."
+        )
 
 
 def _nothing_arrives(place: str, num_categories: int) -> str:

@@ -13,7 +13,15 @@ import numpy as np
 from datasets import Dataset
 
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.labels import LABEL, STREAM, in_order, label_column_of, read_categories, without_label
+from promptccd.data.labels import (
+    LABEL,
+    STREAM,
+    Layout,
+    in_order,
+    label_column_of,
+    read_categories,
+    without_label,
+)
 from promptccd.data.names import display_name
 from promptccd.data.tables import OpenedImages, image_roots, open_images
 from promptccd.errors import DataError
@@ -54,6 +62,7 @@ def open_streams(
     decoding: Decoding,
     first_id: int,
     labelled_place: str = "",
+    layout: Layout | None = None,
 ) -> list[Stream]:
     """Open streams, in order; every container of `open_images` may be one, and labels in it are not read.
 
@@ -64,6 +73,7 @@ def open_streams(
         decoding: of the labelled images, so that all are shown by one rule.
         first_id: sample id of the first image.
         labelled_place: of the labelled images; empty for images that were given from Python.
+        layout: how columns of tables are read.
 
     Raises:
         DataError: one cannot be opened, holds no image, names files that are not its own, or is given twice.
@@ -76,7 +86,7 @@ def open_streams(
             if (real := _real(place)) in seen:
                 raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
             seen[real] = name
-        opened, images = _open(place, split, roots, decoding, labelled=False)
+        opened, images = _open(place, split, roots, decoding, False, layout)
         if not len(images):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
         if LABEL in opened.table.column_names:
@@ -92,15 +102,20 @@ def _real(place: str) -> str:
 
 
 def _open(
-    place: str | Dataset, split: str, roots: _Roots, decoding: Decoding, labelled: bool
+    place: str | Dataset,
+    split: str,
+    roots: _Roots,
+    decoding: Decoding,
+    labelled: bool,
+    layout: Layout | None,
 ) -> tuple[OpenedImages, ImageRows]:
     """The rows of a place and their images, which may name files of its own and no others."""
     if isinstance(place, str):
-        opened = open_images(place, split, [os.fspath(root) for root in roots], labelled)
+        opened = open_images(place, split, [os.fspath(root) for root in roots], labelled, layout)
         roots = [*image_roots(place), *roots]
     else:
         opened = OpenedImages(place)
-    images = ImageRows(opened.table, roots=roots or None, decoding=decoding)
+    images = ImageRows(opened.table, opened.layout.image, roots or None, decoding)
     images.require_own_files(repr(name_of_place(place)))
     return opened, images
 
@@ -119,22 +134,27 @@ def rest_of(table: Dataset, rows: np.ndarray, images: ImageRows, name: str) -> l
 
 
 def read_labels(
-    places: Sequence[str | Dataset], split: str, roots: _Roots, decoding: Decoding
+    places: Sequence[str | Dataset],
+    split: str,
+    roots: _Roots,
+    decoding: Decoding,
+    layout: Layout | None = None,
 ) -> dict[bytes, str]:
     """Labels that came when their images had been grouped already, by what the pictures show (`digest_of`).
 
     Arguments and errors are those of `open_streams`; where places differ in a label, the last one counts.
     """
     names: dict[bytes, str] = {}
+    layout = layout or Layout(is_required=False)
     for place in places:
-        opened, images = _open(place, split, roots, decoding, labelled=True)
-        column = label_column_of(opened.table, None)
-        rows = np.flatnonzero(~without_label(opened.table, column))
+        opened, images = _open(place, split, roots, decoding, True, layout)
+        column = label_column_of(opened.table, opened.layout.label)
+        rows = np.flatnonzero(~without_label(opened.table, column, layout.na))
         if not len(rows):
             raise DataError(
                 f"{name_of_place(place)!r} names no label: give a table of path,label, or leave it out."
             )
-        ids, categories = read_categories(opened.table.select(rows), column)
+        ids, categories = read_categories(opened.table.select(rows), column, layout.separator)
         found: dict[bytes, str] = {}
         unread = twice = 0
         for row, label in zip(rows.tolist(), ids.tolist(), strict=True):

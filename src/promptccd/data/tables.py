@@ -9,21 +9,31 @@ files as splits.
 import glob
 import logging
 import os
-import re
+from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
-from datasets import ClassLabel, Dataset, Features, Image, concatenate_datasets, load_dataset_builder
+import pandas as pd
+from datasets import ClassLabel, Dataset, Features, Image, Value, concatenate_datasets, load_dataset_builder
 from huggingface_hub import constants
 from sklearn.datasets import load_digits
 
-from promptccd.data.folders import SPLITS, FolderFiles, FolderSource, LabelledFolder, by_category, images_in
+from promptccd.data.folders import (
+    IMAGE_SUFFIXES,
+    FolderFiles,
+    FolderSource,
+    LabelledFolder,
+    by_category,
+    images_in,
+)
 from promptccd.data.hub import (
     CARDS,
     FILE_KINDS,
@@ -36,7 +46,19 @@ from promptccd.data.hub import (
     refuse_foreign,
     require_plain_card,
 )
-from promptccd.data.labels import LABEL, STREAM, in_order
+from promptccd.data.labels import (
+    DETECTED,
+    IMAGE_COLUMNS,
+    LABEL,
+    LABEL_COLUMNS,
+    SPLIT_COLUMNS,
+    SPLITS,
+    STREAM,
+    Layout,
+    called,
+    in_order,
+    split_column_of,
+)
 from promptccd.data.names import display_name, is_of_windows
 from promptccd.data.sources import is_below
 from promptccd.data.spreadsheets import LISTS, NUMBERS_PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
@@ -54,17 +76,17 @@ _TABLE_SUFFIXES = (_PARQUET, ".arrow")
 _MAY_BE_READ = (*_TABLE_SUFFIXES, ".json", ".jsonl", ".tar")
 _LOCAL_KINDS = tuple(kind for kind in FILE_KINDS if kind != "imagefolder")  # folders of images are read here
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")  # of ``save_to_disk``
-_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 _METADATA_FILES = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
 _TOO_DEEP = "not read: it lies in the folder of a category, which says what its images are; put it above these folders"
 _NO_LABEL_COLUMNS = (
     "not read: it does not name images and their categories, as columns file_name and label would"
 )
-_PATHS = ("path", "file_name", "file", "filename", "image")  # names that the columns of a list may have
-_LABELS = (LABEL, "category", "class", "name")
 GROUPED = "assignments.csv"  # that a discovery writes next to its project
 _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
-_UNNAMED = re.compile(r"discovered \d+")  # name there of a category that has none
+_UNNAMED = r"discovered \d+"  # name there of a category that has none
+_KNOWN = (*IMAGE_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, STREAM)
+_BASE64 = ("/9j/", "iVBOR", "UklGR", "R0lGOD", "Qk", "SUkq", "TU0A")  # images as text begin so
+_PROBED = 50  # rows that tell what a column without a usual name holds
 _GIVE = (
     "Give a folder of a sub-folder per category, a CSV of path,label, a parquet file, or a data set of the Hub as "
     "namespace/name; without a network, `promptccd train --config promptccd-digits` has images that come along."
@@ -78,6 +100,19 @@ def digits_dataset() -> Dataset:
     names = [str(name) for name in bunch.target_names]
     return Dataset.from_dict(
         {"image": list(pixels), "label": bunch.target.astype(int).tolist()},
+        features=Features({"image": Image(), "label": ClassLabel(names=names)}),
+    )
+
+
+def demo_dataset() -> Dataset:
+    """The photographs of ``make demo``, 20 categories of Caltech-101, with columns ``image`` and ``label``."""
+    files = sorted(Path(__file__).with_name("photographs").glob("*/*.jpg"))
+    names = sorted({file.parent.name for file in files})
+    return Dataset.from_dict(
+        {
+            "image": [{"bytes": file.read_bytes(), "path": None} for file in files],
+            "label": [names.index(file.parent.name) for file in files],
+        },
         features=Features({"image": Image(), "label": ClassLabel(names=names)}),
     )
 
@@ -120,6 +155,13 @@ BUILT_IN = {
         page="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
         credit=" by Alpaydin and Kaynak (1998), UCI Machine Learning Repository, CC BY 4.0",
     ),
+    "caltech101-demo": BuiltIn(
+        demo_dataset,
+        "362 photographs of 20 categories of Caltech-101",
+        licence="cc-by-4.0",
+        page="https://doi.org/10.22002/D1.20086",
+        credit=" by Li, Andreeto, Ranzato and Perona (2022), CC BY 4.0",
+    ),
 }
 
 
@@ -131,20 +173,27 @@ class OpenedImages:
         table: its rows.
         left_out: why files of a folder are in no split, by path.
         name: what it is called; empty for one that was given from Python.
+        layout: names of the columns of images and labels where the reader chose them.
     """
 
     table: Dataset
     left_out: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
+    layout: Layout = DETECTED
 
 
 @dataclass(frozen=True)
 class _Splits:
-    """Tables of a data set by split, or by "" of one without splits; files that are no rows, and what to log."""
+    """Tables of a data set by split, or by "" of one without splits; files that are no rows, and what to log.
+
+    `refusals` says why splits are of no use.
+    """
 
     tables: Mapping[str, Dataset]
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
+    layout: Layout = DETECTED
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
@@ -153,7 +202,11 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
 
 
 def open_images(
-    dataset: str, split: str = "train", roots: Sequence[str] = (), labelled: bool = True
+    dataset: str,
+    split: str = "train",
+    roots: Sequence[str] = (),
+    labelled: bool = True,
+    layout: Layout | None = None,
 ) -> OpenedImages:
     """Open one split of an image data set, and log what else a folder holds.
 
@@ -166,6 +219,7 @@ def open_images(
         roots: further folders that links in a folder of images may lead into.
         labelled: whether labels are wanted: without, all images of a folder and all rows of a list count, and a data
             set of one split is that split.
+        layout: how the columns of tables are read; without a name, a column is found by usual names and its content.
 
     Raises:
         DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
@@ -180,15 +234,23 @@ def open_images(
         raise DataError(f"{nothing_at(dataset)}{why} {_GIVE}")
     if published_split(dataset) is not None:
         return OpenedImages(all_published(dataset), name=dataset)
+    layout = layout or DETECTED
     with _in_one_line(dataset):
-        found = _local(path, roots, labelled) if path.exists() else _Splits(load_hub(dataset, split=split))
+        found = (
+            _local(path, roots, labelled, layout)
+            if path.exists()
+            else _Splits(load_hub(dataset, split=split))
+        )
+        found = _by_rows(found, path if path.is_dir() else path.parent, layout, labelled)
     if found.notes:
         logger.info("%s: %s.", dataset, found.notes)
     if "" in found.tables or (not labelled and len(found.tables) == 1):
         split = next(iter(found.tables))
+    if split in found.refusals:
+        raise DataError(found.refusals[split])
     if split not in found.tables:
         raise no_split(dataset, split, found.tables)
-    return OpenedImages(found.tables[split], found.left_out, dataset)
+    return OpenedImages(found.tables[split], found.left_out, dataset, found.layout)
 
 
 @contextmanager
@@ -217,7 +279,7 @@ def image_roots(place: str) -> tuple[str, ...]:
     return (os.path.dirname(folder) if os.path.isfile(folder) else folder,)
 
 
-def _local(place: Path, roots: Sequence[str], labelled: bool) -> _Splits:
+def _local(place: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
     """Read a folder or a file of this computer."""
     if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
         place = _up_to_date(place / GROUPED)
@@ -226,13 +288,13 @@ def _local(place: Path, roots: Sequence[str], labelled: bool) -> _Splits:
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
         return _Splits(built(builder, str(place)))
     if suffix in ONE_FILE if place.is_file() else suffix == NUMBERS_PACKAGE:
-        return _by_list(place, [*image_roots(str(place)), *roots], labelled)
+        return _by_list(place, [*image_roots(str(place)), *roots], labelled, layout)
     if place.is_file():
         raise DataError(
             f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of "
             "path,label (.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
         )
-    return _folder(place.resolve(), roots, labelled)  # "." has no name, by which `datasets` calls it
+    return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, by which `datasets` calls it
 
 
 def _up_to_date(grouped: Path) -> Path:
@@ -246,7 +308,7 @@ def _up_to_date(grouped: Path) -> Path:
     return grouped
 
 
-def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
+def _folder(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
     for name in CARDS:
         _require_own_file(folder / name, folder)
     if saved := _saved_tables(folder):
@@ -256,7 +318,7 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits:
         return _Splits({split: concatenate_datasets(tables) for split, tables in parts.items()})
     for name in CARDS:
         require_plain_card(folder / name, str(folder))
-    if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled)) is not None:
+    if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled, layout)) is not None:
         return images
     for archive in folder.rglob("*.zip"):  # the next line looks into archives
         _require_own_file(archive, folder)
@@ -312,13 +374,17 @@ def _is_of_the_hub(folder: Path) -> bool:
     return any(each.suffix.lower() in _TABLE_SUFFIXES for at in ("*", "data/*") for each in folder.glob(at))
 
 
-def _images_of(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits | None:
+def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits | None:
     """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
     files = images_in(FolderSource(folder, [*image_roots(str(folder)), *roots]), IntakeLimits())
     files.require_readable(folder)
-    if labelled and (described := _by_metadata(folder, files)) is not None:
+    if labelled and (described := _by_metadata(folder, files, layout)) is not None:
         return described
-    found = by_category(folder, files) if labelled else LabelledFolder({}, files.left_out, files.images)
+    found = (
+        by_category(folder, files, layout.top_folders)
+        if labelled
+        else LabelledFolder({}, files.left_out, files.images)
+    )
     names = in_order({name for rows in found.splits.values() for _, name in rows}) if found.splits else None
     splits = found.splits
     others = (path for path in folder.rglob("*") if path.name not in _NOTES) if not splits else ()
@@ -330,7 +396,7 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits | 
             split: _image_table([(folder / path, name) for path, name in rows], names)
             for split, rows in splits.items()
         }
-        return _Splits(tables, found.left_out, str(found))
+        return _Splits(tables, found.left_out, str(found), refusals=_refusals(folder, splits))
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     remedy = "Put images into it, or leave it out."
@@ -341,8 +407,22 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool) -> _Splits | 
     )
 
 
-def _by_metadata(folder: Path, files: FolderFiles) -> _Splits | None:
-    """The images that metadata files name, with all their columns; `None` if no such file names categories.
+def _refusals(folder: Path, splits: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, str]:
+    """Splits of one category where another has several, as in data sets of defects (MVTec): nothing to learn from."""
+    names = {split: {name for _, name in rows} for split, rows in splits.items()}
+    largest = max(names, key=lambda split: len(names[split]))
+    place = os.path.commonpath([path for path, _ in splits[largest]]) if len(names) > 1 else ""
+    return {
+        split: f"The split {split!r} of {display_name(str(folder))!r} has the one category {next(iter(found))!r}, and "
+        f"{largest!r} has {len(names[largest])}, as data sets of defects (MVTec) have: give --split {largest}, or "
+        f"group its images without labels: promptccd discover photographs {folder / place} --out groups/"
+        for split, found in names.items()
+        if len(found) == 1 < len(names[largest])
+    }
+
+
+def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Splits | None:
+    """The images that metadata files name, with their categories; `None` if no such file names categories.
 
     A metadata file is in the folder or in those of its splits, and names files from its own place on. Images that it
     does not name are left out.
@@ -353,15 +433,17 @@ def _by_metadata(folder: Path, files: FolderFiles) -> _Splits | None:
     for split, place in places.items():
         for file in sorted(each for each in place.iterdir() if each.name.casefold() in _METADATA_FILES):
             _require_own_file(file, folder)
-            table, note = _metadata(file)
-            if "file_name" not in table.column_names or not set(_LABELS).intersection(table.column_names):
+            try:
+                sheet = read_sheet(file, _KNOWN)
+                chosen = _chosen(sheet, file, layout, True, by_content=False)
+            except ForeignTableError:
                 continue
-            paths = [_own_path(folder, place, str(name)) for name in table["file_name"]]
+            paths = [_own_path(folder, place, name) for name in _named(sheet, chosen, file)]
             shown = display_name(os.path.relpath(file, folder))
             left_out.pop(shown, None)
-            notes += [f"{shown}: {note}"] * bool(note)
+            notes += [f"{shown}: {'; '.join(chosen.notes)}"] * bool(chosen.notes)
             named.update(os.path.relpath(path, folder) for path in paths)
-            tables[split] = table.add_column("image", paths).cast_column("image", Image())
+            tables[split] = _rows(sheet, chosen, paths)
     if not tables:
         unread = [name for name in left_out if Path(name).name.casefold() in _METADATA_FILES]
         files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABEL_COLUMNS for name in unread})
@@ -372,7 +454,7 @@ def _by_metadata(folder: Path, files: FolderFiles) -> _Splits | None:
         notes.append(f"{len(gone)} of them are not there, the first {display_name(gone[0])!r}")
     # A named file that is no image is a row, which its stage reports.
     left_out = {path: reason for path, reason in left_out.items() if path not in named}
-    return _Splits(tables, {**left_out, **others}, "; ".join([counts, *notes]))
+    return _Splits(tables, {**left_out, **others}, "; ".join([counts, *notes]), _CHOSEN)
 
 
 def _own_path(folder: Path, place: Path, name: str) -> str:
@@ -384,61 +466,219 @@ def _own_path(folder: Path, place: Path, name: str) -> str:
     return path
 
 
-def _metadata(file: Path) -> tuple[Dataset, str]:
-    """The rows of a metadata file, and how it is written; empty for a file of that name from another program."""
-    if file.suffix.lower() != ".csv":
-        try:
-            return Dataset.from_json(str(file)), ""
-        except Exception:  # it raises many kinds
-            return Dataset.from_dict({}), ""
-    try:
-        sheet = read_sheet(file, ("file_name",), _LABELS)
-    except ForeignTableError:
-        return Dataset.from_dict({}), ""
-    place, label = sheet.chosen
-    called = {place: "file_name", label: label.casefold()}
-    columns = {}
-    for name in filter(None, sheet.columns):
-        cells = [row.cells[name] or None for row in sheet.rows]
-        are_whole = all(_WHOLE.fullmatch(cell) for cell in cells if cell)
-        columns[called.get(name, name)] = [int(cell) if cell and are_whole else cell for cell in cells]
-    return Dataset.from_dict(columns), sheet.notes
+@dataclass(frozen=True)
+class _Chosen:
+    """The columns of a sheet that are read, and what to report of the choice."""
+
+    image: str
+    label: str | None
+    notes: Sequence[str]
 
 
-def _by_list(file: Path, roots: Sequence[str], labelled: bool) -> _Splits:
+_CHOSEN = Layout("image", LABEL)  # how the reader of lists calls its columns
+
+
+def _chosen(
+    sheet: pd.DataFrame, file: Path, layout: Layout, labelled: bool, by_content: bool = True
+) -> _Chosen:
+    """The columns of images and labels: the named ones, or else those with usual names or usual content.
+
+    Raises:
+        ForeignTableError: there are none.
+    """
+    names, notes = [*sheet.columns], list(sheet.attrs["notes"])
+    images = layout.find(layout.image, names, IMAGE_COLUMNS)
+    if labelled and {*names} >= _GROUPS:
+        labels = ["name"]  # its column category is a number
+    else:
+        labels = layout.find(layout.label, [each for each in names if each not in images[:1]], LABEL_COLUMNS)
+    has_heading = not any(each.lower().endswith(IMAGE_SUFFIXES) for each in names)
+    if not images and by_content and has_heading:
+        images = [each for each in names if _holds_files(sheet[each])]
+        notes += [
+            f"column {each!r} is read as paths of images (--image_column sets another)" for each in images[:1]
+        ]
+    if images and not labels and by_content and has_heading and labelled:
+        used = {*images, *called(names, [*SPLIT_COLUMNS, STREAM, *IMAGE_COLUMNS]), ""}
+        others = [each for each in names if each not in used]
+        labels = others if len(others) == 1 else []
+        notes += [f"column {each!r} is read as the label (--label_column sets another)" for each in labels]
+    if not images or not (labels or not labelled):
+        wanted = [IMAGE_COLUMNS[:5], *([LABEL_COLUMNS[:4]] if labelled else [])]
+        listed = " and ".join(f"one of {', '.join(each)}" for each in wanted)
+        raise ForeignTableError(
+            f"The first line of {display_name(file.name)!r} names the columns {[*map(display_name, names)]}: expected "
+            f"{listed}, such as {','.join(each[0] for each in wanted)}; or set --image_column and --label_column."
+        )
+    for given, (column, *others) in (
+        (layout.image, images),
+        *([(layout.label, labels)] if labelled else []),
+    ):
+        if given is None and (twins := called(others, [column])):
+            raise DataError(
+                f"The first line of {display_name(file.name)!r} names {len(twins) + 1} columns {column!r}: leave one."
+            )
+        notes += [f"column {column!r} is read and not {', '.join(map(repr, others))}"] * bool(others)
+    if not labelled and labels:
+        notes.append(f"{', '.join(map(repr, labels))} not looked at")
+    return _Chosen(images[0], labels[0] if labelled else None, notes)
+
+
+def _holds_files(cells: pd.Series) -> bool:
+    """Whether most cells are names of image files."""
+    filled = [each for each in cells if each][:_PROBED]
+    return 2 * sum(each.lower().endswith(IMAGE_SUFFIXES) for each in filled) > len(filled)
+
+
+def _named(sheet: pd.DataFrame, chosen: _Chosen, file: Path) -> list[str]:
+    """The image of every row."""
+    cells = sheet[chosen.image]
+    if (bare := cells[cells == ""]).size:
+        raise DataError(
+            f"Line {bare.index[0]} of {display_name(file.name)!r} has no {chosen.image}: name the image, or remove the "
+            "line."
+        )
+    return cells.tolist()
+
+
+def _rows(sheet: pd.DataFrame, chosen: _Chosen, paths: Sequence[str | Path]) -> Dataset:
+    """The rows of a sheet with columns ``image`` and ``label``, and with those of streams and splits."""
+    also = [*SPLIT_COLUMNS, *([] if chosen.label is None else [STREAM])]
+    others = [each for each in called([*sheet.columns], also) if each not in (chosen.image, chosen.label)]
+    kept = {STREAM if each.casefold() == STREAM else each: each for each in others}
+    if chosen.label is not None:
+        kept = {LABEL: chosen.label, **kept}
+    columns: dict[str, list[str | None]] = {"image": [*map(str, paths)]}
+    columns |= {name: [normalize("NFC", each) or None for each in sheet[kept[name]]] for name in kept}
+    features = {"image": Image(), **dict.fromkeys(kept, Value("string"))}
+    return Dataset.from_dict(columns, features=Features(features))
+
+
+def _by_list(file: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
     """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
 
     A file that cannot be read stays a row, so that stages are cut alike wherever the files are; it is counted and
     named. A row without a category has none in the table; a column `STREAM` stays.
     """
-    shown = display_name(file.name)
-    sheet = read_sheet(file, _PATHS, *([_LABELS] if labelled else []))
-    is_grouped = labelled and {*sheet.columns} >= _GROUPS
-    if is_grouped:  # its column category is a number
-        sheet = read_sheet(file, _PATHS, ["name"])
-    if not sheet.rows:
+    shown, sheet = (
+        display_name(file.name),
+        read_sheet(file, (*_KNOWN, *filter(None, (layout.image, layout.label)))),
+    )
+    chosen = _chosen(sheet, file, layout, labelled)
+    sheet = sheet.loc[:, ~sheet.columns.duplicated()]
+    if sheet.empty:
         raise DataError(f"{shown!r} lists no image: give a line of path,label for each.")
-    own = [os.path.realpath(root) for root in roots]
-    rows, missing, others = [], list[str](), list[str]()
-    for row in sheet.rows:
-        place, label, *_ = (*(row.cells[column] for column in sheet.chosen), "")
-        path, line = _file_meant(file.parent, place), f"line {row.line}: {display_name(place)!r}"
-        if not os.path.lexists(path):
-            _require_possible(place, f"Line {row.line} of {shown!r}")
-            missing.append(line)
+    if chosen.label is not None and {*sheet.columns} >= _GROUPS:
+        sheet = sheet.assign(name=sheet["name"].mask(sheet["name"].str.fullmatch(_UNNAMED), ""))
+    own, files = [os.path.realpath(root) for root in roots], _FilesBelow(file.parent)
+    paths, missing, others, found = list[Path](), list[str](), list[str](), list[str]()
+    for line, place in zip(sheet.index, _named(sheet, chosen, file), strict=True):
+        path, where = _file_meant(file.parent, place), f"line {line}: {display_name(place)!r}"
+        if not os.path.lexists(path) and (meant := files.named(place)) is not None:
+            found.append(f"{display_name(place)!r} is {display_name(os.path.relpath(meant, file.parent))!r}")
+            path = meant
+        elif not os.path.lexists(path):
+            _require_possible(place, f"Line {line} of {shown!r}")
+            missing.append(where)
         elif reason := _why_no_image(path, own):
-            others.append(f"{line} ({reason})")
-        is_unnamed = is_grouped and _UNNAMED.fullmatch(label)
-        rows.append((path, "" if is_unnamed else normalize("NFC", label)))
-    notes = [sheet.notes]
-    if ignored := [repr(each) for each in sheet.columns if each.casefold() in _LABELS and not labelled]:
-        notes.append(f"{', '.join(ignored)} not looked at")
+            others.append(f"{where} ({reason})")
+        paths.append(path)
+    notes = [*chosen.notes]
+    notes += [f"{len(found)} of {len(paths)} files are found by their names, {found[0]}"] if found else []
     for lines, what in ((missing, "not there"), (others, "no images")):
-        notes += [f"{len(lines)} of {len(rows)} files are {what}, the first in {lines[0]}"] if lines else []
-    table = _image_table(rows, in_order({label for _, label in rows if label}) if labelled else None)
-    if (stream := next((each for each in sheet.columns if each.casefold() == STREAM), None)) and labelled:
-        table = table.add_column(STREAM, [row.cells[stream] for row in sheet.rows])
-    return _Splits({"train": table}, notes="; ".join(filter(None, notes)))
+        notes += [f"{len(lines)} of {len(paths)} files are {what}, the first in {lines[0]}"] if lines else []
+    return _Splits({"train": _rows(sheet, chosen, paths)}, notes="; ".join(notes), layout=_CHOSEN)
+
+
+class _FilesBelow:
+    """Files below the folder of a list by their names, with and without suffix, for lists of bare names."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Path]]:
+        found = defaultdict(list)
+        for place, folders, names in os.walk(self._folder):
+            folders[:] = [each for each in folders if not each.startswith(".")]
+            for name in names:
+                stem, suffix = os.path.splitext(name)
+                for key in {name, stem} if suffix.lower() in IMAGE_SUFFIXES else ():
+                    found[key].append(Path(place, name))
+        return found
+
+    def named(self, name: str) -> Path | None:
+        """The only file of this name; `None` for none, for several, and for a name with folders."""
+        found = [] if "/" in name or "\\" in name else self._by_name.get(name, [])
+        return found[0] if len(found) == 1 else None
+
+
+def _by_rows(found: _Splits, folder: Path, layout: Layout, labelled: bool) -> _Splits:
+    """The same with a column of images, and cut by a column of splits where there is but one split."""
+    tables = {split: _with_images(table, folder, layout) for split, table in found.tables.items()}
+    notes, chosen = found.notes, found.layout
+    if chosen == DETECTED:
+        present = {each for table in tables.values() for each in table.column_names}
+        chosen = layout
+        if not layout.is_required:
+            image, label = (each if each in present else None for each in (layout.image, layout.label))
+            chosen = replace(layout, image=image, label=label)
+    if labelled and len(tables) == 1:
+        table = next(iter(tables.values()))
+        texts = [
+            each
+            for each in called(table.column_names, SPLIT_COLUMNS)
+            if each not in (chosen.label, chosen.image)
+        ]
+        plain_table = table.with_format(None)
+        splits, note = split_column_of(texts, {each: plain_table[each][:] for each in texts})
+        notes = "; ".join(filter(None, [notes, note]))
+        if splits:
+            tables = {
+                split: table.select([row for row, each in enumerate(splits) if each == split])
+                for split in in_order({*splits} - {""})
+            }
+    return replace(found, tables=tables, notes=notes, layout=chosen)
+
+
+def _with_images(table: Dataset, folder: Path, layout: Layout) -> Dataset:
+    """A table whose images are paths, bytes or structs of both, as a table with a column of images."""
+    features = table.features
+    given = [layout.image] if layout.image in features else []
+    if any(isinstance(features[each], Image) for each in given or features):
+        return table
+    kinds = {name: _kind_of(feature) for name, feature in features.items()}
+    usual = [each for each in called([*features], IMAGE_COLUMNS) if kinds[each]]
+    bytes_first = sorted(usual, key=lambda each: kinds[each] == "path") or [
+        each for each, kind in kinds.items() if kind == "bytes"
+    ]
+    texts = [each for each, kind in kinds.items() if kind == "path"]
+    by_content = [each for each in texts if _holds_files(pd.Series(map(str, table[:_PROBED][each])))]
+    column = next(iter([*given, *bytes_first, *by_content]), None)
+    if column is None or not kinds[column]:
+        return table  # refused with its columns where images are read
+    if kinds[column] == "path":
+        texts = table[column][:]
+        if all(each is None or each.startswith(_BASE64) for each in texts):
+            cells = [each and b64decode(each) for each in texts]
+        else:
+            cells = [each and str(_file_meant(folder, each)) for each in texts]
+        table = table.remove_columns(column).add_column(column, cells)
+    return table.cast_column(column, Image())
+
+
+def _kind_of(feature: Any) -> str:
+    """Whether a column can hold images as bytes or as paths; empty for neither."""
+    if isinstance(feature, dict):
+        return "bytes" if {"bytes", "path"} >= {*feature} and "bytes" in feature else ""
+    kind = str(getattr(feature, "dtype", ""))
+    return (
+        "bytes"
+        if kind in ("binary", "large_binary", "binary_view")
+        else "path"
+        if "string" in kind and isinstance(feature, Value)
+        else ""
+    )
 
 
 def _why_no_image(path: Path, roots: Sequence[str]) -> str:

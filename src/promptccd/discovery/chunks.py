@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from promptccd import systems
 from promptccd.data.loaders import Progress
 from promptccd.data.sources import Entry, ImageSource
 from promptccd.discovery.embedding import resolve_precision
@@ -21,7 +22,7 @@ from promptccd.discovery.intake.reading import entries_of, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.folder import CHUNKS, clear_leftovers, open_project
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import CHECKSUMS, make_folder, make_inside, refuse_links, remove
+from promptccd.disk import CHECKSUMS, make_folder, make_inside, remove
 from promptccd.errors import ConfigurationError
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
@@ -34,21 +35,22 @@ _SEVERAL = 4
 _WAIT_S = 10.0  # for the lock of a killed process
 
 
-def results_folder(source: str | Path, out: str | Path) -> Path:
+def results_folder(source: str | Path | None, out: str | Path) -> Path:
     """The folder for the results, made if need be.
 
     Raises:
         ConfigurationError: it is a checkpoint, or lies inside the folder of images.
         DiskError: it cannot be made.
     """
-    folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
+    folder = Path(os.path.expanduser(out))
+    images = None if source is None else Path(os.path.expanduser(source))
     if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
         raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
     if RunDirectory(folder).begun:
         raise ConfigurationError(
             f"{str(out)!r} is a run of promptccd train: give another --out for the results."
         )
-    if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
+    if images is not None and images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
         raise ConfigurationError(
             f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
             "--out outside of it."
@@ -158,11 +160,12 @@ def import_parts(session: DiscoverySession, project: Path) -> None:
     Raises:
         RunError: a process is still at work on one of them.
     """
-    folders = [each for each in sorted(project.glob(f"{CHUNKS}/*")) if each.is_dir()]
+    folders = [
+        each for each in sorted(project.glob(f"{CHUNKS}/*")) if each.is_dir() and not systems.is_link(each)
+    ]
     if not folders:
         remove(project / CHUNKS)  # a process may have been killed before this
         return
-    refuse_links(project / CHUNKS, [each.name for each in folders])
     for folder in folders:
         with FolderLock(folder):
             session.seen.import_from(folder)

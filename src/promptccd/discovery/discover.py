@@ -28,7 +28,7 @@ from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.intake.reading import IntakeReport
-from promptccd.discovery.intake.seen import FEATURES, SEEN_FILES, SeenFiles
+from promptccd.discovery.intake.seen import SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import StageChange
@@ -41,7 +41,6 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import (
     read_file,
     readable_size,
-    refuse_links,
     remove_leftovers,
     require_space,
     write_file,
@@ -59,7 +58,6 @@ _THUMBNAIL_BYTES = 6_000  # of 128 pixels
 _FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
 _LINE_BYTES = 1_500  # the same on disk
 _IDLE = (LOCK, *SEEN_FILES)  # files of a project that hold nothing of an image
-_WRITTEN = (PAGE, TABLE, *FORMATS)
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,8 @@ class DiscoveryResult:
     Attributes:
         report: counts of the files.
         distinct: images, near-duplicates (such as a burst) counted once, as for the estimate.
+        near_duplicates: ``mode``, number of ``groups``, ``largest`` of them, and images that are ``doubted``: they look
+            like others and count singly.
         estimate: number of categories, with its range.
         change: the difference from before the stage.
         waiting: name of the most similar category of each unassigned image, of this stage or an earlier one, by key.
@@ -81,6 +81,7 @@ class DiscoveryResult:
 
     report: IntakeReport
     distinct: int
+    near_duplicates: dict[str, Any]
     estimate: CountEstimate
     change: StageChange
     waiting: dict[str, str]
@@ -101,7 +102,7 @@ class DiscoveryResult:
 
 def discover(
     session: DiscoverySession,
-    source: str | Path,
+    source: str | Path | None,
     out: str | Path,
     *,
     num_categories: int | None = None,
@@ -119,7 +120,7 @@ def discover(
 
     Args:
         session: fresh, with its model.
-        source: a folder, a zip archive, or a data set.
+        source: a folder, a zip archive, or a data set; `None` for given items without images.
         out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run needs.
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
@@ -151,7 +152,7 @@ class _Discovery:
     """
 
     session: DiscoverySession
-    source: str | Path
+    source: str | Path | None
     out: Path
     num_categories: int | None
     adaptation: AdaptationOptions | None
@@ -166,8 +167,6 @@ class _Discovery:
 
     def run(self) -> DiscoveryResult:
         session = self.session
-        refuse_links(self.out, _WRITTEN)
-        refuse_links(self.out / PROJECT, (*SEEN_FILES, FEATURES))
         project = open_project(self.out)
         with FolderLock(project), contextlib.ExitStack() as stack:
             remove_leftovers(self.out)
@@ -197,6 +196,7 @@ class _Discovery:
             return DiscoveryResult(
                 report=session.current.intake.report(),
                 distinct=session.num_distinct,
+                near_duplicates=session.near_duplicate_counts,
                 estimate=session.estimate,
                 change=session.change,
                 waiting={key: names(each).name for key, each in likest.items()},
@@ -265,12 +265,13 @@ class _Discovery:
         """Log the time, memory and disk that many images need."""
         if count < MANY:
             return
-        session, feature = self.session, 4 * self.session.model.config.vision_config.hidden_size
+        session, feature = self.session, 4 * self.session.width
         memory, kept = _FILE_BYTES + 2 * feature, _THUMBNAIL_BYTES + _LINE_BYTES + feature
         logger.info(
             "%d files: about %s to read them, %d at once, while features are computed on %s. Up to %s of memory "
             "besides the model; of disk in %s %s that stay and save it the next time.",
-            count, readable_time(count * seconds_each), session.workers, session.model.device,
+            count, readable_time(count * seconds_each), session.workers,
+            "no device" if session.given else session.model.device,
             readable_size(count * memory), self.out, readable_size(count * kept),
         )  # fmt: skip
 

@@ -1,11 +1,13 @@
 """Options of a discovery, in a module that does not import torch, so that help is quick."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from promptccd.data.options import number, require_in_range
 
 Precision = Literal["auto", "fp32", "bf16"]
+NearDuplicateMode = Literal["auto", "exact", "off"]
+NEAR_DUPLICATE_MODES: tuple[NearDuplicateMode, ...] = get_args(NearDuplicateMode)
 BATCH_SIZE = 32  # images per forward on a CPU
 GPU_BATCH_SIZE = 128  # elsewhere: 32 of a ViT-B leave an H100 idle for half of the time
 PAGE, TABLE = "discovery.html", "assignments.csv"  # results of the newest discovery, for people

@@ -1,6 +1,7 @@
 """A session: a person's images and the groups that a model finds in them."""
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,19 +17,22 @@ from promptccd.data.loaders import Progress
 from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
-from promptccd.discovery.embedding import Embedder, load_embedder
+from promptccd.discovery.embedding import Embedder, feature_space, load_embedder
+from promptccd.discovery.given_features import GivenEmbedder, GivenFeatures
 from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.near_duplicates.find import find_near_duplicates
-from promptccd.discovery.options import Precision
+from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_duplicates
+from promptccd.discovery.options import NearDuplicateMode, Precision
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
-from promptccd.models import Assignment, CategoryDiscoveryModel
+from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
 from promptccd.training.devices import device_named, placed
 from promptccd.version import __version__
+
+TEMPERATURE = 0.1  # of the confidences of given features, in squared distance
 
 
 @dataclass(eq=False)
@@ -41,7 +45,7 @@ class SessionStage:
         before: the registry as it was before the stage.
         features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
         space: name of what features are computed with, see `feature_space`.
-        first_of: ``(N,)`` row of the first image of each image's near-duplicate group; empty until then.
+        near_duplicates: groups of images that count as one; empty until then.
     """
 
     stage: int
@@ -49,7 +53,7 @@ class SessionStage:
     before: CategoryRegistry
     features: Tensor | None = None
     space: str = ""
-    first_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    near_duplicates: NearDuplicates = field(default_factory=NearDuplicates)
 
     @cached_property
     def files(self) -> dict[str, IntakeFile]:
@@ -71,9 +75,10 @@ class DiscoverySession:
     stage: the categories found so far are then fixed, and keep their prototypes.
 
     Args:
-        model: embeds the images; a bare backbone is a model without categories.
+        model: embeds the images; a bare backbone is a model without categories. `None` with given features.
         view: the model's deterministic view.
         registry: categories and corrections so far.
+        given: features of another model, see `from_features`.
         seed: random seed.
         limits: limits on what is read; by default those for a person's own files.
         seen: results of earlier reading and embedding; by default of this session alone.
@@ -82,6 +87,7 @@ class DiscoverySession:
         image_roots: see `read_intake`.
         precision: of the features, see `Embedder`.
         batch_size: images per forward, see `Embedder`.
+        near_duplicates: which images count as one, see `find_near_duplicates`.
 
     Attributes:
         stages: the stages that were read, oldest first.
@@ -90,10 +96,11 @@ class DiscoverySession:
 
     def __init__(
         self,
-        model: CategoryDiscoveryModel,
-        view: EvaluationView,
+        model: CategoryDiscoveryModel | None,
+        view: EvaluationView | None,
         registry: CategoryRegistry,
         *,
+        given: GivenFeatures | None = None,
         seed: int = 1,
         limits: IntakeLimits | None = None,
         seen: SeenFiles | None = None,
@@ -102,15 +109,16 @@ class DiscoverySession:
         image_roots: Sequence[str | Path] = (),
         precision: Precision = "auto",
         batch_size: int | None = None,
+        near_duplicates: NearDuplicateMode = "auto",
     ):
-        self.model, self.view, self.registry = model, view, registry
+        self._model, self._view, self.registry, self.given = model, view, registry, given
         self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
         self.workers = workers or systems.available_cores()
         self.bit_depth, self.image_roots = bit_depth, image_roots
-        self.precision, self.batch_size = precision, batch_size
+        self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
         self.stages: list[SessionStage] = []
         self.opened_with: dict[str, Any] = {}
-        self._embedder: Embedder | None = None  # at work since the images were read
+        self._embedder: Embedder | GivenEmbedder | None = None  # at work since the images were read
         self._estimate: CountEstimate | None = None
 
     @classmethod
@@ -142,6 +150,76 @@ class DiscoverySession:
         session.opened_with = {**options, "seen": None, "place": place, "max_model_bytes": max_model_bytes}
         return session
 
+    @classmethod
+    def from_features(
+        cls,
+        features: Any,
+        ids: Sequence[str] | None = None,
+        texts: Sequence[str] | None = None,
+        **options: Any,
+    ) -> "DiscoverySession":
+        """Start from features that another model computed, of images or of anything else.
+
+        `discover` and `read` take the images, whose paths, names or SHA-256 are the ids. Items without images are read
+        from `None`, or from the file of the features; a tile with id and text stands for each.
+
+        Args:
+            features: ``(N, D)`` array, a file that `GivenFeatures.read` reads, or `GivenFeatures`.
+            ids: distinct ids of an array's rows; by default their numbers.
+            texts: shown with the ids.
+            options: ``seed``, ``limits`` and the other arguments of the class.
+
+        Raises:
+            DataError: features are not finite or of several widths, or ids are not distinct.
+        """
+        if isinstance(features, str | Path):
+            features = GivenFeatures.read(features)
+        elif not isinstance(features, GivenFeatures):
+            features = GivenFeatures.of(features, ids, texts)
+        return cls(None, None, CategoryRegistry(), given=features, **options)
+
+    @property
+    def model(self) -> CategoryDiscoveryModel:
+        """The model; a `DataError` where features were given without one."""
+        if self._model is None:
+            raise DataError("Features were given without a model. Give a model instead of features.")
+        return self._model
+
+    @model.setter
+    def model(self, model: CategoryDiscoveryModel) -> None:
+        self._model = model
+
+    @property
+    def view(self) -> EvaluationView:
+        """The model's view; errors are those of `model`."""
+        if self._view is None:
+            raise DataError("Features were given without a model. Give a model instead of features.")
+        return self._view
+
+    @property
+    def model_space(self) -> str:
+        """Name of what features are computed with, on any device; see `feature_space`."""
+        return self.given.space if self.given else feature_space(self.model, self.view, "")
+
+    @property
+    def width(self) -> int:
+        """D of the features."""
+        return self.given.width if self.given else self.model.config.vision_config.hidden_size
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the confidences."""
+        return TEMPERATURE if self.given else self.model.config.confidence_temperature
+
+    @property
+    def spread(self) -> CategorySpread | None:
+        """How far the model's categories spread, if that was measured."""
+        return None if self.given else self.model.spread
+
+    def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
+        """The spread of some categories, if that was measured."""
+        return None if self.given else self.model.spread_for(ids)
+
     # Images in
 
     @property
@@ -153,14 +231,14 @@ class DiscoverySession:
 
     def read(
         self,
-        source: ImageSource | str | Path | Sequence[str | Path],
+        source: ImageSource | str | Path | Sequence[str | Path] | None,
         progress: Progress | None = None,
         announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Read every file of a source and judge it; features are computed meanwhile, and `embed` returns them.
 
         Args:
-            source: a folder, a zip archive, a data set, or a list of files.
+            source: a folder, a zip archive, a data set, or a list of files; `None` for given items without images.
             progress: see `read_intake`.
             announce: see `read_intake`.
 
@@ -185,18 +263,18 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
-    def read_with(self, embedder: Embedder, source: Any, **options: Any) -> Intake:
+    def read_with(self, embedder: Embedder | GivenEmbedder, source: Any, **options: Any) -> Intake:
         """Read a source (`read_intake`) while an embedder computes features of new images.
 
         The embedder stores its features also if an error ends the reading.
         """
         try:
             return read_intake(
-                source,
+                source if self.given is None else self.given.source(source, self.image_roots),
                 limits=self.limits,
                 bit_depth=self.bit_depth,
                 image_roots=self.image_roots,
-                view=self.view,
+                view=self._view,
                 workers=self.workers,
                 use=embedder.add,
                 seen=embedder.seen,
@@ -209,7 +287,10 @@ class DiscoverySession:
     @property
     def made_with(self) -> dict[str, int]:
         """Settings of the decoder, for `SeenFiles`."""
-        return {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
+        return {
+            "max_pixels": self.limits.max_reduced_pixels,
+            "enough": self._view.enough if self._view else 0,
+        }
 
     def embed(self, progress: Progress | None = None) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images; with them, near-duplicates are found."""
@@ -217,33 +298,38 @@ class DiscoverySession:
         self._embedder = None
         stage.features = embedder.features_of(stage.intake, self.workers, progress)
         stage.space = embedder.space
-        stage.first_of = self._near_duplicates_of(stage, stage.features)
-        self.seen.store_followers({key: first.key for key, first in self.near_duplicates.items()})
+        stage.near_duplicates = self._near_duplicates_of(stage, stage.features)
+        self.seen.store_followers(stage.keys, {key: first.key for key, first in self.near_duplicates.items()})
         return stage.features
 
-    def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder:
+    def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder | GivenEmbedder:
         """An embedder with the session's settings; it stores features with the session's files by default."""
+        if self.given is not None:
+            return GivenEmbedder(self.given, seen or self.seen)
         return Embedder(
             self.model, self.view, batch_size=self.batch_size, precision=self.precision, seen=seen or self.seen,
             is_part=is_part,
         )  # fmt: skip
 
-    def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> np.ndarray:
+    def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> NearDuplicates:
         """Near-duplicates, stored for the next time that the same pictures are read."""
-        miniatures, taken, used = stage.intake.miniatures, stage.intake.taken, stage.intake.used
-        given = hashlib.sha256(f"{__version__} {''.join(stage.keys)}".encode())
+        used, mode = stage.intake.used, self.near_duplicate_mode
+        if mode == "off" or stage.intake.has_tiles:
+            return NearDuplicates.none(len(used))
+        miniatures, taken, names = stage.intake.miniatures, stage.intake.taken, [file.name for file in used]
+        given = hashlib.sha256(json.dumps([__version__, mode, stage.keys, names]).encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
         known = self.seen.near_duplicates(given.hexdigest(), len(features))
         if known is not None:
-            return known
+            return NearDuplicates(*known)
 
         def thumbnails(rows: Sequence[int]) -> list[bytes]:
             found = stage.intake.thumbnails([used[row] for row in rows])
             return [found[used[row].key] for row in rows]
 
-        found = find_near_duplicates(miniatures, features, thumbnails, taken, self.workers)
-        self.seen.store_near_duplicates(given.hexdigest(), found)
+        found = find_near_duplicates(miniatures, features, thumbnails, taken, names, mode, self.workers)
+        self.seen.store_near_duplicates(given.hexdigest(), np.stack([found.first_of, found.looks]))
         return found
 
     # Groups
@@ -264,13 +350,20 @@ class DiscoverySession:
     @property
     def num_distinct(self) -> int:
         """Newest images, near-duplicates counted once."""
-        return len(np.unique(self.current.first_of))
+        return len(np.unique(self.current.near_duplicates.first_of))
 
     @property
     def near_duplicates(self) -> dict[str, IntakeFile]:
         """First image of the near-duplicate group of each of the newest images that is not the first, by key."""
-        used, first_of = self.current.intake.used, self.current.first_of.tolist()
+        used, first_of = self.current.intake.used, self.current.near_duplicates.first_of.tolist()
         return {used[row].key: used[first] for row, first in enumerate(first_of) if first != row}
+
+    @property
+    def near_duplicate_counts(self) -> dict[str, Any]:
+        """The mode, groups, size of the largest, and images that look like others and count singly."""
+        found = self.current.near_duplicates
+        sizes = {"groups": len(found.sizes), "largest": max(found.sizes, default=0)}
+        return {"mode": self.near_duplicate_mode, **sizes, "doubted": found.num_doubted}
 
     @property
     def settled(self) -> list[int]:
@@ -317,7 +410,9 @@ class DiscoverySession:
         keys = [stage.keys[row] for row in rows]
         whole = len(rows) == len(stage.keys)  # of millions of images a copy takes gigabytes
         features = self.features if whole else self.features[rows]
-        images = NewImages(keys, features, stage.first_of[rows], self._constraints(), stage.stage)
+        images = NewImages(
+            keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
+        )
         change, estimate = self._grouping(self.remembered).group(images, num_categories)
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
@@ -341,9 +436,8 @@ class DiscoverySession:
         return change
 
     def _grouping(self, remembered: Remembered) -> StageGrouping:
-        model = self.model
         return StageGrouping(
-            self.registry, model.config.confidence_temperature, model.spread_for, self.fixed, remembered, self.seed
+            self.registry, self.temperature, self.spread_for, self.fixed, remembered, self.seed
         )  # fmt: skip
 
     @property
@@ -354,7 +448,8 @@ class DiscoverySession:
     def _constraints(self) -> GroupingConstraints:
         """The constraints of people, and that a new near-duplicate of an image in a category is in that one too."""
         given, members = self.registry.constraints(), self.registry.members.read()
-        keys, first_of, fresh = self.current.keys, self.current.first_of.tolist(), set(self.fresh)
+        keys, fresh = self.current.keys, set(self.fresh)
+        first_of = self.current.near_duplicates.first_of.tolist()
         earlier: dict[int, set[int]] = {}
         for row, first in enumerate(first_of):
             if row not in fresh and (category := members.get(keys[row])) is not None:
@@ -395,8 +490,8 @@ class DiscoverySession:
             self.current.keys,
             self.features,
             settled=self.settled,
-            temperature=self.model.config.confidence_temperature,
-            spread_for=self.model.spread_for,
+            temperature=self.temperature,
+            spread_for=self.spread_for,
         )
 
     # One image

@@ -11,7 +11,9 @@ from typing import Literal, NamedTuple
 from promptccd.errors import ConfigurationError
 
 EstimatorName = Literal["split_merge", "kmeans"]
-NATIVE_PREDICTION = "native prediction"  # in tables: of a method's classifier or mixture, not of k-means
+NATIVE_PREDICTION = (
+    "native prediction"  # in tables: of a method's classifier, its own or a calibrated mixture
+)
 ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
 
 
@@ -105,15 +107,13 @@ PROTOCOLS = {
         options=("test_split",),
     ),
     "native": ProtocolTerms(
-        "the method's native prediction: the class with the largest logit, or the category of the likeliest component",
-        reference="none",
-        counted="classes",
-        has_baselines=False,
+        "the method's native prediction: of its classifier or mixture, else of a calibrated mixture over its features",
+        reference="none, or labels and earlier stages as far as the model keeps them",
     ),
     "c-gcd": ProtocolTerms(
         f"C-GCD, the setting of Happy: native predictions on {_SEEN}; Old are all categories of earlier stages",
         images=_SEEN,
-        reference="none; labelled images where k-means stands in for a native prediction",
+        reference="none",
         count="given: the categories seen so far",
         counted="classes",
         options=("test_split",),

@@ -3,13 +3,13 @@
 A protocol takes features, labels and numbers of categories from a `Task`, which `promptccd.runs.evaluate` fills.
 """
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from sklearn.decomposition import PCA
 from torch import Tensor
 
 from promptccd.clustering import AnchoredKMeans, CalibratedMixture, CountEstimate
@@ -28,8 +28,7 @@ from promptccd.evaluation.continual import (
     discover_categories,
     labelled_categories,
 )
-
-logger = logging.getLogger(__name__)
+from promptccd.evaluation.protocol_terms import ClusteringAccuracy
 
 
 def session_accuracy(
@@ -68,6 +67,10 @@ def session_accuracy(
     return ContinualScore("metagcd", rows)
 
 
+WIDEST = 2_048  # features that a calibrated mixture sees whole: those of every backbone, but not the pixels of images
+DIRECTIONS = 256  # that are left of wider ones
+
+
 # Features of some images under the model of a stage, ``(N, D)`` for each entry.
 FeaturesOf = Callable[[int, Sequence[StageImages]], list[Tensor]]
 
@@ -78,6 +81,10 @@ class ScoredImages:
 
     images: Sequence[StageImages]  # by stage, the labelled one first
     labels: Sequence[np.ndarray]  # category ids of the run, (N,) each
+
+    def of_stage(self, stage: int) -> tuple[StageImages, np.ndarray]:
+        """Images and ids of a stage."""
+        return self.images[stage], self.labels[stage]
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,9 @@ class Task:
     count_of_stage: Callable[[int], CountEstimate]  # that the stage was grouped with
     estimate: CountOf
     part_routing: Callable[[], ContinualScore | None]  # `None` for a model without parts
-    # The native prediction of a stage's model for every image; `None` for a model without one.
-    native: Callable[[int, StageImages], np.ndarray | None]
+    # The native prediction ``(N,)`` of a stage's model for images, `None` for a model without one; `None` for features
+    # of a baseline, whose native prediction is a calibrated mixture.
+    native: Callable[[int, StageImages], np.ndarray | None] | None
     method: str  # for messages
     num_known: int  # initially labelled categories, which are Old at every stage; their ids come first
     restarts: int  # of k-means
@@ -108,13 +116,40 @@ class Task:
         """Number of categories up to every unlabelled stage."""
         return [images.stage.num_categories for images in self.trained.images[1:]]
 
+    def predicted(self, stage: int, images: StageImages) -> np.ndarray | None:
+        """The native prediction ``(N,)`` for images by a stage's model; `None` for a model without one."""
+        return self.calibrated(stage, images) if self.native is None else self.native(stage, images)
+
+    def calibrated(self, stage: int, images: StageImages) -> np.ndarray:
+        """The prediction ``(N,)`` of a calibrated mixture that saw the stages up to this one, all under its model.
+
+        Of pixels it sees the leading directions of the labelled images.
+        """
+        found = self.features(stage, [images, *self.trained.images[: stage + 1]])
+        if found[1].shape[1] > WIDEST:
+            leading = PCA(min(DIRECTIONS, len(found[1])), svd_solver="randomized", random_state=0)
+            leading.fit(found[1].cpu().numpy())
+            found = [torch.from_numpy(leading.transform(each.cpu().numpy())) for each in found]
+        scored, labelled, *streams = found
+        mixture = CalibratedMixture(random_state=self.seed).fit(labelled, self.trained.labels[0])
+        for earlier, features in enumerate(streams, start=1):
+            known = len(mixture.classes_)
+            count = min(max(self.count_of_stage(earlier).count, known), known + len(features))
+            mixture.partial_fit(features, num_categories=count)
+        return mixture.predict(scored)
+
     def seen_test_ids(self) -> list[np.ndarray]:
         """True ids of the test images of categories seen so far, for every unlabelled stage."""
         ids = self.test_images().labels[0]
         return [ids[ids < count] for count in self.categories_so_far]
 
+    def seen_test(self, stage: int) -> tuple[StageImages, np.ndarray]:
+        """All test images and their true ids, -1 for categories that come after an unlabelled stage."""
+        (images,), (ids,) = self.test_images().images, self.test_images().labels
+        return images, np.where(ids < self.categories_so_far[stage - 1], ids, -1)
+
     def seen_test_features(self, stage: int) -> Tensor:
-        """Features of these images under the model of a stage."""
+        """Features of the test images seen so far under the model of a stage."""
         test = self.test_images()
         seen = test.labels[0] < self.categories_so_far[stage - 1]
         return chosen_rows(self.features(stage, test.images)[0], seen)
@@ -128,9 +163,9 @@ def chosen_rows(features: Tensor, wanted: np.ndarray) -> Tensor:
 def _continual(
     task: Task, scored: ScoredImages | None = None, count: CountOf | None = None, *, accumulate: bool = True
 ) -> ContinualScore:
-    """Algorithm 1 of the paper, by default on the images and numbers of categories of the training."""
+    """Algorithm 1 of the paper and native predictions, by default with the images and counts of the training."""
     scored = scored or task.trained
-    return continual_accuracy(
+    found = continual_accuracy(
         lambda stage: task.features(stage, scored.images[: stage + 1]),
         scored.labels,
         count or (lambda stage, *_: task.count_of_stage(stage)),
@@ -139,6 +174,24 @@ def _continual(
         seed=task.seed,
         accumulate=accumulate,
     )
+    return _with_native(task, found, scored.of_stage)
+
+
+def _with_native(
+    task: Task,
+    found: ContinualScore,
+    scored: Callable[[int], tuple[StageImages, np.ndarray]],
+    accuracy: Callable[[np.ndarray, np.ndarray, range], ClusteringAccuracy] = clustering_accuracy,
+) -> ContinualScore:
+    """A score with native predictions for the scored images of each stage; those of id -1 do not count."""
+    rows = []
+    for row in found.stages:
+        images, true_ids = scored(row.stage)
+        if (predicted := task.predicted(row.stage, images)) is None:
+            return found
+        counts = true_ids >= 0
+        rows.append(replace(row, native=accuracy(true_ids[counts], predicted[counts], task.known)))
+    return replace(found, stages=rows)
 
 
 def _forgetting(
@@ -187,7 +240,8 @@ def _steps(task: Task) -> ContinualScore:
             seed=seed_of("known before", task.seed, stage),
         ).category_ids
 
-    return _forgetting(task, trained.labels[1:], lambda stage, found: found, known_at_first)
+    found = _forgetting(task, trained.labels[1:], lambda stage, found: found, known_at_first)
+    return _with_native(task, found, trained.of_stage)
 
 
 def _steps_on_test(task: Task) -> ContinualScore:
@@ -196,16 +250,17 @@ def _steps_on_test(task: Task) -> ContinualScore:
     reference, unseen = task.features(0, [task.trained.images[0], *test.images])
     known = np.isin(test.labels[0], task.known)
     ids = labelled_categories(reference, task.trained.labels[0]).assign(chosen_rows(unseen, known))
-    return _forgetting(
+    found = _forgetting(
         task,
         task.seen_test_ids(),
         lambda stage, found: replace(found, category_ids=found.assign(task.seen_test_features(stage))),
         lambda stage, is_known: ids,
     )
+    return _with_native(task, found, task.seen_test)
 
 
 def _sessions(task: Task) -> ContinualScore:
-    """MetaGCD's setting; a method's native prediction is scored under separate assignments alone."""
+    """MetaGCD's setting; native predictions are scored under separate assignments alone."""
     found = session_accuracy(
         task.seen_test_features,
         task.seen_test_ids(),
@@ -214,72 +269,42 @@ def _sessions(task: Task) -> ContinualScore:
         restarts=task.restarts,
         seed=task.seed,
     )
-    (test,), (labels,) = task.test_images().images, task.test_images().labels
-    rows = []
-    for row, count in zip(found.stages, task.categories_so_far, strict=True):
-        if (predicted := task.native(row.stage, test)) is None:
-            return found
-        seen = labels < count
-        own = separate_clustering_accuracy(labels[seen], predicted[seen], task.known)
-        rows.append(replace(row, native=own))
-    return replace(found, stages=rows)
+    return _with_native(task, found, task.seen_test, separate_clustering_accuracy)
 
 
 def _native(task: Task) -> ContinualScore:
     """A method's native predictions."""
     rows = []
     for stage, true_ids in enumerate(task.trained.labels[1:], start=1):
-        predicted = task.native(stage, task.trained.images[stage])
-        if predicted is None:
-            raise ConfigurationError(
-                f"Protocol native needs a native prediction, and {task.method} has none at stage {stage}: choose cacc."
-            )
+        predicted = _required(task, stage, task.trained.images[stage])
         rows.append(StageScore.of(stage, true_ids, predicted, task.num_known))
     return ContinualScore("native", rows)
 
 
+def _required(task: Task, stage: int, images: StageImages) -> np.ndarray:
+    """Native predictions ``(N,)``; a `ConfigurationError` without any."""
+    if (predicted := task.predicted(stage, images)) is None:
+        raise ConfigurationError(
+            f"This protocol needs a native prediction, and {task.method} has none at stage {stage}: choose cacc."
+        )
+    return predicted
+
+
 def _cgcd(task: Task) -> ContinualScore:
-    """Native predictions on test images; without one, semi-supervised k-means of them with labelled images."""
+    """Native predictions on test images of all categories so far, from stage 0 on."""
     (test,), (labels,) = task.test_images().images, task.test_images().labels
-    counts, ids, predictions = [task.num_known, *task.categories_so_far], [], []
-    for stage, count in enumerate(counts):
-        seen, predicted = labels < count, task.native(stage, test)
-        if predicted is None:
-            reference, features = task.features(stage, [task.trained.images[0], test])
-            found = discover_categories(
-                chosen_rows(features, seen),
-                reference,
-                task.trained.labels[0],
-                count,
-                restarts=task.restarts,
-                seed=seed_of("c-gcd", task.seed, stage),
-            ).category_ids
-            if stage == 0:
-                logger.warning("%s has no native prediction: c-gcd scores k-means instead.", task.method)
-        ids.append(labels[seen])
-        predictions.append(found if predicted is None else predicted[seen])
-    return cgcd_score(ids, predictions, counts)
+    counts = [task.num_known, *task.categories_so_far]
+    seen = [labels < count for count in counts]
+    predicted = [_required(task, stage, test)[mask] for stage, mask in enumerate(seen)]
+    return cgcd_score([labels[mask] for mask in seen], predicted, counts)
 
 
 def _calibrated(task: Task) -> ContinualScore:
-    """Predictions of a calibrated mixture that saw the labelled images, then one stage after the other."""
-    trained, rows = task.trained, []
+    """Predictions of a calibrated mixture over the features of every stage's model, whatever the method predicts."""
+    rows, trained = [], task.trained
     for stage, true_ids in enumerate(trained.labels[1:], start=1):
-        labelled, *unlabelled = task.features(stage, trained.images[: stage + 1])
-        mixture = CalibratedMixture(random_state=seed_of("calibrated", task.seed) % 2**32)
-        mixture.fit(labelled, trained.labels[0])
-        for earlier, features in enumerate(unlabelled, start=1):
-            mixture.partial_fit(features, num_categories=task.count_of_stage(earlier).count)
-        count = task.count_of_stage(stage)
-        row = StageScore.of(
-            stage,
-            true_ids,
-            mixture.predict(unlabelled[-1]),
-            task.num_known,
-            num_categories=count.count,
-            count_range=count.range if count.is_estimate else None,
-        )
-        rows.append(row)
+        count, predicted = task.count_of_stage(stage), task.calibrated(stage, trained.images[stage])
+        rows.append(StageScore.of(stage, true_ids, predicted, task.num_known, num_categories=count.count))
     return ContinualScore("calibrated", rows)
 
 

@@ -4,25 +4,22 @@ Any request may fail, so a push can be repeated at any time: it compares what is
 the commit that it compared with, and succeeds when sizes and hashes read back equal those of the files.
 """
 
-import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from traceback import walk_tb
 from typing import Any, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
 from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers, validate_repo_id
+from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
-from promptccd.errors import ConfigurationError, HubError, RunError, one_line, shown
+from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError, one_line
 from promptccd.runs.card import CARD, KEPT_METADATA, merge_card
 from promptccd.version import __version__
 
@@ -31,16 +28,13 @@ Result = TypeVar("Result")
 
 ATTEMPTS = 5
 FIRST_PAUSE = 1.0  # seconds; doubled after every failure
-LONGEST_PAUSE = 60.0  # seconds; the Hub may ask for hours
-SILENCE_S = 20.0  # seconds without a byte; the client has no limit of its own
-COMMIT_SILENCE_S = 120.0  # the Hub answers a commit when all of it is stored
-# Statuses after which a repetition may succeed.
-_TEMPORARY = {408, 409, 412, 423, 425, 429, 500, 502, 503, 504}
-_LOCAL_ERRORS = (LocalTokenNotFoundError, OfflineModeIsEnabled, HFValidationError)
-
-
-class PublicRepositoryError(HubError):
-    """A repository that should be private is public."""
+SILENCE_S = 60.0  # seconds without a byte; the client has no limit of its own
+# Statuses after which a repetition may succeed, besides those of a server that failed.
+_TEMPORARY = {408, 409, 412, 423, 425, 429}
+# Errors that no repetition mends.
+_LASTING = (
+    LocalTokenNotFoundError, OfflineModeIsEnabled, HFValidationError, FileNotFoundError, PermissionError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ def push_files(
         dry_run: compare only.
 
     Raises:
-        PublicRepositoryError: it is public and should be private.
+        ConfigurationError: it is public and should be private.
         RunError: the repository's card cannot be read.
         HubError: what was read back is not what was sent.
         Exception: of the client; see `retried`.
@@ -146,11 +140,10 @@ def push_files(
     there = _remote_files(api, repository, head) if head else {}
     wanted = dict(contents)
     if CARD in there and isinstance(card := wanted.get(CARD), bytes):
-        theirs = _remote_card(api, repository, head, there[CARD])
-        wanted[CARD] = merge_card(theirs, card.decode(), preserved).encode()
+        wanted[CARD] = merge_card(_remote_card(api, repository, head), card.decode(), preserved).encode()
     files = [CommitOperationAdd(path, data) for path, data in sorted(wanted.items())]
     changed = [file for file in files if not _is_same(file, there)]
-    gone = sorted(path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted)
+    gone = [path for path in there if replaces and fnmatchcase(path, replaces) and path not in wanted]
     size = f"{len(files)} files, {sum(file.upload_info.size for file in files) / 1e6:.1f} MB"
     pushed = PushedRepository(
         name,
@@ -162,16 +155,15 @@ def push_files(
     if dry_run or not (changed or gone):
         return pushed
     logger.info("Sending %s.", pushed.listing)
-    with bounded_waits(COMMIT_SILENCE_S):
-        commit = api.create_commit(
-            name,
-            [*changed, *map(CommitOperationDelete, gone)],
-            commit_message=message,
-            repo_type=kind,
-            parent_commit=head,
-            revision=repository.revision,
-            create_pr=repository.pull_request,
-        )
+    commit = api.create_commit(
+        name,
+        [*changed, *map(CommitOperationDelete, gone)],
+        commit_message=message,
+        repo_type=kind,
+        parent_commit=head,
+        revision=repository.revision,
+        create_pr=repository.pull_request,
+    )
     there = _remote_files(api, repository, commit.oid)
     wrong = [file.path_in_repo for file in files if not _is_same(file, there)]
     if wrong or there.keys() & set(gone):
@@ -187,7 +179,7 @@ def ensure_repository(
     A dry run that would create it returns `None`.
 
     Raises:
-        PublicRepositoryError: it is public and should be private.
+        ConfigurationError: it is public and should be private.
     """
     name, kind, revision = repository.name, repository.kind, repository.revision
     if not api.repo_exists(name, repo_type=kind):
@@ -202,23 +194,11 @@ def ensure_repository(
         revision = None  # the branch would start at the main branch
     info = api.repo_info(name, repo_type=kind, revision=revision)
     if repository.private and not info.private:
-        raise PublicRepositoryError(
+        raise ConfigurationError(
             f"{name} is public and --private was given, so nothing was sent. Make it private in its settings on the "
             "Hub, or choose another name."
         )
     return info.sha, bool(info.private)
-
-
-def own_namespace(api: HfApi) -> str:
-    """The user whose token the client has.
-
-    Raises:
-        HubError: the Hub does not answer with a name.
-    """
-    user = api.whoami(cache=True)
-    if not isinstance(user, dict) or not isinstance(user.get("name"), str):
-        raise HubError(f"the Hub does not name the logged-in user: {shown(user)}")
-    return user["name"]
 
 
 def retried(
@@ -239,129 +219,46 @@ def retried(
             with bounded_waits(SILENCE_S):
                 return action()
         except Exception as error:  # the client passes on whatever an odd answer causes
-            if isinstance(error, PublicRepositoryError) or not (
-                isinstance(error, HubError) or _is_of_client(error)
-            ):
+            if isinstance(error, PromptCCDError) and not isinstance(error, HubError):
                 raise
-            pause = _requested_pause(_response_of(error)) or FIRST_PAUSE * 2 ** (attempt - 1)
-            most = 2 if is_silence(error) else ATTEMPTS
-            if attempt >= most or pause > LONGEST_PAUSE or not is_temporary(error):
-                raise HubError(f"{undone}: {reason_of(error)}. Nothing local is lost. {later}") from error
-            logger.warning(
-                "The Hub did not accept a request (%s); next attempt in %.0f s.", reason_of(error), pause
-            )
+            reason, pause = reason_of(error), FIRST_PAUSE * 2 ** (attempt - 1)
+            most = 2 if "Timeout" in type(error).__name__ else ATTEMPTS  # the client has tried several times
+            if attempt >= most or not is_temporary(error):
+                raise HubError(f"{undone}: {reason}. Nothing local is lost. {later}") from error
+            logger.warning("The Hub did not accept a request (%s); next attempt in %.0f s.", reason, pause)
             time.sleep(pause)
     raise AssertionError("the loop returns or raises")
 
 
-def is_temporary(error: Exception) -> bool:
+def is_temporary(error: BaseException) -> bool:
     """Whether a repetition may succeed: after a refusal seldom, after no answer or an odd one it may."""
-    response = _response_of(error)
-    if response is None:
-        is_local_file = isinstance(error, OSError) and error.filename is not None
-        return not (is_local_file or isinstance(error, _LOCAL_ERRORS))
-    is_upload = response.request.method == "PUT"  # its address is valid for some minutes and is renewed
-    return is_upload or response.status_code in _TEMPORARY or response.status_code > 511
+    answers = [answer for each in (error, error.__cause__) if (answer := getattr(each, "response", None))]
+    if answers:
+        return answers[0].status_code in _TEMPORARY or answers[0].status_code >= 500
+    return not isinstance(error, _LASTING)
 
 
-def is_silence(error: BaseException) -> bool:
-    """Whether no answer came in time."""
-    names = {kind.__name__ for kind in type(error).__mro__}  # of Python, and of httpx, which is replaceable
-    return not names.isdisjoint(("TimeoutError", "TimeoutException"))
-
-
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """The Hub's message, or that of the client, on one line without a full stop."""
-    response = _response_of(error)
-    if response is None:
-        if is_silence(error):
-            return "no answer came in time"
-        if isinstance(error, json.JSONDecodeError):  # a gateway, or a network's page for logging in
-            return f"the answer is no JSON: {_words_on(error.doc)}"
-        if isinstance(error, LocalTokenNotFoundError):
-            return "no user is logged in: run `hf auth login`"
-        return _cut(error)
-    messages = (getattr(each, "server_message", None) for each in _causes(error))
-    try:
-        page = _words_on(response.text)
-    except RuntimeError:  # a streamed body that was not read
-        page = ""
-    reason = f"{_cut(next(filter(None, messages), None) or page or error)} ({response.status_code})"
-    if response.status_code == 401:
-        return f"{reason}: run `hf auth login` with a token that can write"
-    pause = _requested_pause(response)
-    return f"{reason}; the Hub asks to wait {pause:.0f} s" if pause else reason
-
-
-def _cut(message: object) -> str:
-    return one_line(message).rstrip(".")[:300]
+    stated = [getattr(each, "server_message", None) for each in (error, error.__cause__)]
+    return one_line(next(filter(None, stated), None) or error).rstrip(".")
 
 
 @contextmanager
 def bounded_waits(seconds: float) -> Iterator[None]:
-    """Limit waits of the Hub's client, which repeats unanswered requests and obeys any request to wait.
-
-    Args:
-        seconds: limit of a silence, repetitions included. A request to wait longer than `LONGEST_PAUSE` fails at once.
-    """
-    hooks, unanswered = get_session().event_hooks, list[float]()
+    """Limit how long the Hub's client waits for a byte."""
 
     def limit(request: Any) -> None:
-        if request.method != "PUT":  # uploads, several at once, are answered when all bytes are stored
-            unanswered.append(time.monotonic())
-            if unanswered[-1] - unanswered[0] > seconds:
-                raise TimeoutError(f"no answer for {seconds:.0f} s")
         given = request.extensions.get("timeout", {})
         kinds = ("connect", "read", "write", "pool")
         request.extensions["timeout"] = {kind: given.get(kind) or seconds for kind in kinds}
 
-    def refuse(response: Any) -> None:
-        unanswered.clear()
-        if response.status_code in (429, 503) and (_requested_pause(response) or 0) > LONGEST_PAUSE:
-            hf_raise_for_status(response)
-
-    hooks["request"].insert(0, limit)  # the innermost limit applies
-    hooks["response"].append(refuse)
+    hooks = get_session().event_hooks["request"]
+    hooks.append(limit)
     try:
         yield
     finally:
-        hooks["request"].remove(limit)
-        hooks["response"].remove(refuse)
-
-
-def _is_of_client(error: BaseException) -> bool:
-    """Whether an error was raised inside the Hub's client."""
-    modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
-    return any(module.partition(".")[0] == "huggingface_hub" for module in modules)
-
-
-def _requested_pause(response: Any) -> float | None:
-    """Seconds that a response asks to wait; `None` without a response, too."""
-    if response is None:
-        return None
-    value = response.headers.get("Retry-After", "")
-    if value.isdecimal():
-        return float(value)
-    limit = parse_ratelimit_headers(response.headers)
-    return float(limit.reset_in_seconds) if limit is not None and limit.remaining == 0 else None
-
-
-def _words_on(page: str) -> str:
-    """The words of a page, or of another text, on one line."""
-    return " ".join(re.sub("<[^>]*>", " ", page[:10_000]).split())[:300]
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was raised from, or while what was handled."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _response_of(error: BaseException) -> Any:
-    """The answer that an error is about, directly or by a cause; `None` without an answer."""
-    responses = (getattr(each, "response", None) for each in _causes(error))
-    return next((each for each in responses if each is not None), None)
+        hooks.remove(limit)
 
 
 def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str, RepoFile]:
@@ -369,12 +266,8 @@ def _remote_files(api: HfApi, repository: Repository, revision: str) -> dict[str
     return {item.path: item for item in tree if isinstance(item, RepoFile)}
 
 
-def _remote_card(api: HfApi, repository: Repository, revision: str | None, there: RepoFile) -> str:
-    """The repository's card, checked against its hash: a person's text must not be lost."""
+def _remote_card(api: HfApi, repository: Repository, revision: str | None) -> str:
     path = Path(api.hf_hub_download(repository.name, CARD, revision=revision, repo_type=repository.kind))
-    if not _is_same(CommitOperationAdd(CARD, path), {CARD: there}):
-        path.resolve().unlink()  # the cache would return the damaged file again
-        raise HubError(f"{CARD} of {repository.name} was damaged in transfer")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -16,7 +16,6 @@ from promptccd.hub.commits import (
     Repository,
     client,
     is_temporary,
-    own_namespace,
     push_files,
     require_name,
     retried,
@@ -24,7 +23,6 @@ from promptccd.hub.commits import (
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import EXAMPLES, Source, card_in_repository
 from promptccd.runs.folder import ASSIGNMENTS, assignments_in
-from promptccd.runs.stage import EXEMPLARS, load_exemplars
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +51,7 @@ def push_run(
         pull_request: open a pull request in every repository instead of a commit, and no collection.
 
     Raises:
-        ConfigurationError: the Hub does not accept the names.
+        ConfigurationError: the Hub does not accept the names, or a repository is public and should be private.
         RunError: a stage is damaged or missing.
         HubError: the Hub could not be reached or refused; the message names the command that repeats the push.
     """
@@ -62,13 +60,11 @@ def push_run(
     if not set(wanted) <= set(finished):
         raise HubError(f"{run.path} has finished stages {finished}, not {wanted}. Give --stage one of them.")
     target = Repository("", "model", private, revision=revision, pull_request=pull_request)
-    push = _Push(run, namespace, target, api or client(), dry_run)
+    push, pushed = _Push(run, namespace, target, api or client(), dry_run), list[PushedRepository]()
     push.require_names(wanted)
-    later = push.later(wanted)
-    pushed = list[PushedRepository]()
     for stage in wanted:
         try:
-            pushed.append(push.stage(stage, later))
+            pushed.append(push.stage(stage, push.later(wanted)))
         except HubError as error:
             if dry_run or not pushed:
                 raise
@@ -108,8 +104,7 @@ def pusher(
                     push.later([stage]),
                     exc_info=None if isinstance(error, PromptCCDError) else error,
                 )
-                cause = error.__cause__ if isinstance(error, HubError) else None
-                if isinstance(cause, Exception) and is_temporary(cause):
+                if isinstance(error, HubError) and error.__cause__ and is_temporary(error.__cause__):
                     break  # the Hub is down for the other stages too
                 continue
             done.add(stage)
@@ -182,7 +177,8 @@ class _Push:
 
     def stage(self, stage: int, later: str = "") -> PushedRepository:
         """Push one stage."""
-        run, owner = self.run, self.namespace or retried(lambda: own_namespace(self.api), later)
+        run, fetched = self.run, self.run.fetched
+        owner = self.namespace or retried(lambda: self.api.whoami(cache=True)["name"], later)
         name, before = (f"{owner}/{run.name}-stage{each}" for each in (stage, stage - 1))
         link = f"Stage before: [{before.partition('/')[2]}]({self.api.endpoint}/{before})"
         pushed = push_stage(
@@ -192,7 +188,7 @@ class _Push:
             dry_run=self.dry_run,
             later=later,
             related=[link] if stage else [],
-            source=Source.of(run.fetched[stage], stage, is_copy=True) if stage in run.fetched else None,
+            source=Source.of(fetched[stage], stage, is_copy=True) if stage in fetched else None,
         )
         if not self.dry_run:
             logger.info("%s %s.", "Pushed" if pushed.sent else "Up to date:", name)
@@ -210,30 +206,28 @@ class _Push:
                 self.api.add_collection_item(collection.slug, stage.repo_id, "model", exists_ok=True)
 
         try:
-            retried(gather, self.later([], owner), "Pushed, but not added to a collection")
+            retried(gather, self.later([]), "Pushed, but not added to a collection")
         except HubError as error:
             logger.warning("%s", error)
 
-    def later(self, stages: Sequence[int], namespace: str | None = None) -> str:
+    def later(self, stages: Sequence[int]) -> str:
         """The command that repeats a push."""
-        namespace = namespace or self.namespace
-        options = [
-            f" --namespace {namespace}" if namespace else "",
-            f" --stage {stages[0]}" if len(stages) == 1 else "",
-            " --private" if self.target.private else "",
-            f" --revision {self.target.revision}" if self.target.revision else "",
-            " --pull-request" if self.target.pull_request else "",
-        ]
-        return f"Later: promptccd push {self.run.path}{''.join(options)}"
+        target = self.target
+        words = ["Later: promptccd push", self.run.path]
+        words += ["--namespace", self.namespace] if self.namespace else []
+        words += ["--stage", stages[0]] if len(stages) == 1 else []
+        words += ["--private"] if target.private else []
+        words += ["--revision", target.revision] if target.revision else []
+        words += ["--pull-request"] if target.pull_request else []
+        return " ".join(map(str, words))
 
 
 def _contents_of(folder: Path) -> str:
     """What readers of a pushed stage can see."""
     names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
-    parts = [f"weights, the names of {len(names)} categories"]
-    if (folder / ASSIGNMENTS).exists():
-        parts.append(f"the category ids of {len(assignments_in(folder)['category_ids'])} images")
-    if (folder / EXEMPLARS).exists():
-        parts.append(f"the row numbers of {len(load_exemplars(folder).sample_ids)} replayed images")
+    images = len(assignments_in(folder)["category_ids"]) if (folder / ASSIGNMENTS).exists() else 0
     pictures = len(list((folder / EXAMPLES).glob("*")))
-    return f"{', '.join(parts)}, corrections; {f'{pictures} example images' if pictures else 'no image'}"
+    return (
+        f"weights, the names of {len(names)} categories, the category ids of {images} images, corrections; "
+        f"{f'{pictures} example images' if pictures else 'no image'}"
+    )

@@ -16,7 +16,6 @@ from promptccd.hub.commits import (
     Repository,
     client,
     ensure_repository,
-    own_namespace,
     push_files,
     require_name,
     retried,
@@ -24,7 +23,6 @@ from promptccd.hub.commits import (
 from promptccd.models import VARIANTS
 from promptccd.models.checkpoint import BUNDLED, find_model
 from promptccd.models.configuration import BACKBONE_TYPES
-from promptccd.runs import RunDirectory, stage_of
 from promptccd.runs.card import BEGIN, END
 from promptccd.training.recipe import shipped
 
@@ -43,27 +41,10 @@ class PushedSpace(PushedRepository):
     Attributes:
         url: its address.
         model: the model that groups, which its variable ``PROMPTCCD_MODEL`` names.
-        model_changed: whether the variable was set, or would be.
     """
 
     url: str
     model: str
-    model_changed: bool
-
-
-@dataclass(frozen=True)
-class _Checkpoint:
-    """A model of the Hub at a commit, or a bundled backbone, which has none."""
-
-    name: str
-    commit: str | None = None
-    is_private: bool = False
-    needs_token: bool = False
-
-    @property
-    def place(self) -> str:
-        """Name with commit, as `find_model` accepts it."""
-        return f"{self.name}@{self.commit}" if self.commit else self.name
 
 
 def push_space(
@@ -88,81 +69,67 @@ def push_space(
     """
     api = api or client()
     require_name(name, "Space", "Give NAME or NAMESPACE/NAME.", namespace=False)
-    _refuse_folder(model)
     if "/" not in name:
-        name = f"{retried(lambda: own_namespace(api))}/{name}"
+        name = f"{retried(lambda: api.whoami(cache=True)['name'])}/{name}"
     repository = Repository(name, "space", private, sdk="gradio")
-    checkpoint = retried(lambda: _checkpoint(model, api))
-    if checkpoint.is_private and not private:
-        raise ConfigurationError(
-            f"{checkpoint.name} is private, and visitors of a public Space could copy it: give --private, or make the "
-            "model public."
-        )
+    place = retried(lambda: _place_of(model, api, private))
 
     def push() -> PushedSpace:
-        changed = True
         if ensure_repository(repository, api=api, dry_run=dry_run) is not None:
             _require_same_space(name, api)
+        if not dry_run:  # before the first start of the Space
             value = api.get_space_variables(name).get(VARIABLE)
-            changed = value is None or value.value != checkpoint.place
-        if changed and not dry_run:  # before the first start of the Space
-            api.add_space_variable(
-                name, VARIABLE, checkpoint.place, description="the model that groups, at a commit"
-            )
+            if value is None or value.value != place:
+                api.add_space_variable(
+                    name, VARIABLE, place, description="the model that groups, at a commit"
+                )
         pushed = push_files(
             repository,
-            _contents(checkpoint),
+            _contents(place),
             api=api,
-            message=f"The page over {checkpoint.place}",
-            holds=f"the page, its package and the prepared example; it groups with {checkpoint.place}",
+            message=f"The page over {place}",
+            holds=f"the page, its package and the prepared example; it groups with {place}",
             replaces="promptccd/*",
             preserved=_CARD_KEYS,
             dry_run=dry_run,
         )
-        url = f"{api.endpoint}/spaces/{name}"
-        return PushedSpace(**vars(pushed), url=url, model=checkpoint.place, model_changed=changed)
+        return PushedSpace(**vars(pushed), url=f"{api.endpoint}/spaces/{name}", model=place)
 
-    if checkpoint.needs_token:
-        logger.warning(
-            "%s needs a token: add a secret HF_TOKEN in the settings of the Space.", checkpoint.name
-        )
     return retried(push)
 
 
-def _refuse_folder(model: str) -> None:
-    """Refuse a local model, with the command that puts it on the Hub."""
-    if not Path(os.path.expanduser(model)).is_dir():
-        return
-    folder = Path(stage_of(Path(os.path.expanduser(model))))
-    run, stage = RunDirectory(folder.parent), folder.name.removeprefix("stage")
-    name = f"NAMESPACE/{folder.absolute().name}"
-    first = f"`hf upload {name} {folder}`, then --model {name}"
-    if run.begun and stage.isdecimal():
-        first = f"`promptccd push {run.path} --stage {stage}`, then --model {run.name}-stage{stage}"
-    raise ConfigurationError(f"{model} is a local folder, which a Space cannot read. First {first}.")
-
-
-def _checkpoint(model: str, api: HfApi) -> _Checkpoint:
-    """The model at its newest commit, or at the revision behind its name.
+def _place_of(model: str, api: HfApi, private: bool) -> str:
+    """The model with the commit that it has now, or that its name gives; a bundled backbone has none.
 
     Raises:
-        ConfigurationError: the model does not exist, or the page cannot use it.
+        ConfigurationError: the model does not exist, the page cannot use it, or a public Space would show it.
     """
     if model in BUNDLED:
-        return _Checkpoint(model)
+        return model
+    if Path(os.path.expanduser(model)).is_dir():
+        raise ConfigurationError(
+            f"{model} is a local folder, which a Space cannot read. First `promptccd push RUN --stage N`, then --model "
+            "with the name of that repository."
+        )
     try:
         found = find_model(model)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"A Space needs a model of the Hub. {one_line(error)}") from error
-    place, kind = found.place, found.values.get("model_type")
+    name, kind = found.place, found.values.get("model_type")
     if kind not in (*VARIANTS, *BACKBONE_TYPES):
         raise ConfigurationError(
-            f"{place} is a model of type {shown(kind)}: give a finished stage or a DINO backbone, one of "
+            f"{name} is a model of type {shown(kind)}: give a finished stage or a DINO backbone, one of "
             f"{', '.join((*VARIANTS, *BACKBONE_TYPES))}."
         )
-    info = api.model_info(place)
-    commit = found.options.get("revision") or info.sha
-    return _Checkpoint(place, commit, bool(info.private), bool(info.private or info.gated))
+    info = api.model_info(name)
+    if info.private and not private:
+        raise ConfigurationError(
+            f"{name} is private, and visitors of a public Space could copy it: give --private, or make the model "
+            "public."
+        )
+    if info.private or info.gated:
+        logger.warning("%s needs a token: add a secret HF_TOKEN in the settings of the Space.", name)
+    return f"{name}@{found.options.get('revision') or info.sha}"
 
 
 def _require_same_space(name: str, api: HfApi) -> None:
@@ -175,7 +142,7 @@ def _require_same_space(name: str, api: HfApi) -> None:
         )
 
 
-def _contents(checkpoint: _Checkpoint) -> dict[str, Path | bytes]:
+def _contents(place: str) -> dict[str, Path | bytes]:
     """Every file of the Space by its path there."""
     folder = shipped("spaces/discovery")
     contents: dict[str, Path | bytes] = {name: folder / name for name in ("app.py", "requirements.txt")}
@@ -185,9 +152,8 @@ def _contents(checkpoint: _Checkpoint) -> dict[str, Path | bytes]:
         if file.is_file() and not hidden and path.parts[0] not in ("hub_configs", "spaces"):
             contents[f"promptccd/{path.as_posix()}"] = file
     card = _space_card(folder)
-    card.data["models"] = [checkpoint.name] if checkpoint.commit else []
-    contents[CARD] = str(card).encode()
-    return contents
+    card.data["models"] = [place.partition("@")[0]] if place not in BUNDLED else []
+    return {**contents, CARD: str(card).encode()}
 
 
 def push_metric(
@@ -207,17 +173,14 @@ def push_metric(
         ConfigurationError: the Hub does not accept the name, or `evaluate` would not find the metric there.
         HubError: the Hub could not be reached or refused.
     """
-    api = api or client()
+    api, folder, tag = api or client(), shipped("spaces/cacc"), f"v{version('evaluate')}"
     require_name(name, "Space", "Give NAMESPACE/cacc.")
-    namespace, _, own_name = name.partition("/")
-    if own_name != "cacc":
+    if not name.endswith("/cacc"):
         raise ConfigurationError(
-            f"evaluate looks for cacc.py in a Space called cacc: give {namespace}/cacc, not {name}."
+            f"evaluate looks for cacc.py in a Space called cacc: give {name.partition('/')[0]}/cacc, not {name}."
         )
-    folder = shipped("spaces/cacc")
     card = _space_card(folder, old='"./spaces/cacc")  # or the id of this Space', new=f'"{name}")')
     files = {each: folder / each for each in ("cacc.py", "app.py", "requirements.txt")}
-    tag = f"v{version('evaluate')}"
 
     def push() -> PushedRepository:
         pushed = push_files(
@@ -230,11 +193,12 @@ def push_metric(
             dry_run=dry_run,
         )
         if not dry_run:
-            tags = api.list_repo_refs(name, repo_type="space").tags
-            current = next((each.target_commit for each in tags if each.name == tag), None)
-            if current not in (None, pushed.commit):
+            tags = {
+                each.name: each.target_commit for each in api.list_repo_refs(name, repo_type="space").tags
+            }
+            if tags.get(tag, pushed.commit) != pushed.commit:
                 api.delete_tag(name, tag=tag, repo_type="space")
-            if current != pushed.commit:
+            if tags.get(tag) != pushed.commit:
                 api.create_tag(name, tag=tag, revision=pushed.commit, repo_type="space")
         return pushed
 

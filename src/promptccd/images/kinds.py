@@ -11,9 +11,12 @@ HEIF_SUFFIXES = (".heic", ".heif", ".hif")
 INSTALL_HEIF = "pip install 'promptccd[heic]'"
 DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
 _UNPACK = "unpack it first; zip archives alone are read as they are"
-_SAVE_FRAMES = "save some of its frames as JPEG to have them grouped"
+_SAVE_FRAMES = (
+    "save some of its frames as JPEG, or give features of videos: promptccd discover --features FILE"
+)
 _PAGE = "save the picture itself instead of the page"
 _CONVERT = "save it as JPEG or PNG"
+_FEATURES = "give features of such files instead: promptccd discover --features FILE"
 _HEIC = (
     f"{INSTALL_HEIF} lets it be read; or convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, "
     "Settings, Camera, Formats, Most Compatible lets new ones be JPEG"
@@ -62,10 +65,19 @@ _STARTS = (  # after leading blanks, in lower case
     (b"\x00\x00\x01\xb3", "a video (MPEG)", _SAVE_FRAMES),
     (b"\x30\x26\xb2\x75", "a video (WMV)", _SAVE_FRAMES),
     (b"flv\x01", "a video (Flash)", _SAVE_FRAMES),
-    (b"id3", "sound (MP3)", ""),
-    (b"\xff\xfb", "sound (MP3)", ""),
-    (b"oggs", "sound or a video (Ogg)", ""),
-    (b"flac", "sound (FLAC)", ""),
+    (b"id3", "sound (MP3)", _FEATURES),
+    (b"\xff\xfb", "sound (MP3)", _FEATURES),
+    (b"\xff\xf3", "sound (MP3)", _FEATURES),
+    (b"\xff\xf2", "sound (MP3)", _FEATURES),
+    (b".snd", "sound (AU)", _FEATURES),
+    (b"mthd", "sound (MIDI)", _FEATURES),
+    (b"ply\n", "a point cloud (PLY)", _FEATURES),
+    (b"ply\r", "a point cloud (PLY)", _FEATURES),
+    (b"# .pcd", "a point cloud (PCD)", _FEATURES),
+    (b"lasf", "a point cloud (LAS)", _FEATURES),
+    (b"solid ", "a shape (STL)", _FEATURES),
+    (b"oggs", "sound or a video (Ogg)", _FEATURES),
+    (b"flac", "sound (FLAC)", _FEATURES),
     (b"#!", "a program", ""),
     (b"\x7felf", "a program", ""),
     (b"mz", "a program", ""),
@@ -75,12 +87,13 @@ _PLACED = (  # the same of files whose name stands behind their beginning
     (rb".{4}ftyp(?:hei|hev|mif1|msf1)", "HEIC", _HEIC),
     (rb".{4}ftyp(?i:qt  )", "a video (MOV)", _SAVE_FRAMES),
     (rb".{4}ftyp(?i:3g)", "a video (3GP)", _SAVE_FRAMES),
-    (rb".{4}ftyp(?i:m4a)", "sound (M4A)", ""),
-    (rb".{4}ftyp(?i:m4b)", "sound (M4B)", ""),
+    (rb".{4}ftyp(?i:m4a)", "sound (M4A)", _FEATURES),
+    (rb".{4}ftyp(?i:m4b)", "sound (M4B)", _FEATURES),
     (rb".{4}ftyp", "a video (MP4)", _SAVE_FRAMES),
     (rb".{4}(?:moov|mdat|wide|skip|free)", "a video (MOV)", _SAVE_FRAMES),
     (rb"RIFF.{4}AVI ", "a video (AVI)", _SAVE_FRAMES),
-    (rb"RIFF.{4}WAVE", "sound (WAV)", ""),
+    (rb"FORM.{4}AIF[FC]", "sound (AIFF)", _FEATURES),
+    (rb"RIFF.{4}WAVE", "sound (WAV)", _FEATURES),
     (rb"RIFF", "RIFF", ""),
     (
         rb"PK\x03\x04.{26}(?:\[Content_Types\]|_rels/|word/|xl/|ppt/|docProps/|Index/|mimetypeapplication/vnd\.oasis)",
@@ -183,7 +196,7 @@ def kind_of(head: bytes) -> tuple[str, str]:
     if not head.strip(b"\0"):
         return "nothing: all its first bytes are 0", "copy it again from where it came"
     if is_text(head):
-        return "text", "give a table of path,label itself to promptccd train"
+        return "text", f"give a table of path,label itself to promptccd train; for texts, {_FEATURES}"
     return UNKNOWN, "give JPEG, PNG or WebP"
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.distributed as dist
@@ -90,6 +90,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
     config: PromptCCDConfig
     mixture: GaussianMixture
+    predicts: ClassVar = True
 
     def __init__(self, config: PromptCCDConfig):
         super().__init__(config)
@@ -339,7 +340,7 @@ class MixtureObjective(ContrastiveObjective):
             prior=self.arguments.count_prior,
             scale=self.model.config.count_scale,
         )
-        logger.info("stage %d, epoch %d: %s components", index, epoch, estimate)
+        logger.debug("stage %d, epoch %d: %s components", index, epoch, estimate)
         return int(same_on_all(estimate.count))
 
 

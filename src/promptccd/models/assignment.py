@@ -87,6 +87,73 @@ SPREAD_SCALARS = ("typical", "reach", "border", "slope", "temperature", "separat
 
 
 @dataclass(frozen=True, eq=False)
+class CategoryGaussians:
+    """A Gaussian around each category, with one covariance and two shares: a fitted `CalibratedMixture`.
+
+    Attributes:
+        whitener: ``(D, D)``; features times it have a variance of 1 per direction within categories.
+        means: ``(K, D)`` of the categories, in its metric; known categories come first.
+        sizes: ``(K,)`` how many images each mean is that of.
+        ids: ``(K,)`` the categories.
+        num_known: number of categories that were known before the last stream.
+        known_share: share of images of known categories in the last stream.
+        temperature: factor of squared distances.
+        balance: how far a prediction moves from that share (0) to one share for all categories (1).
+    """
+
+    whitener: Tensor
+    means: Tensor
+    sizes: Tensor
+    ids: tuple[int, ...]
+    num_known: int
+    known_share: float
+    temperature: float
+    balance: float
+
+    @torch.no_grad()
+    def log_joint(self, features: Tensor) -> Tensor:
+        """Log of the joint probability ``(N, K)`` of features ``(N, D)`` and categories, up to a constant.
+
+        It is computed in float64, where the features are.
+        """
+        points, known = features.double(), self.num_known
+        points, means, sizes = (
+            points @ self.whitener.to(points),
+            self.means.to(points),
+            self.sizes.to(points),
+        )
+        weights = two_shares(points.new_tensor(self.known_share), known, len(means))
+        if len(means) > known:
+            weights[:known] += self.balance * (weights[-1] - weights[0])
+        return weights + log_density(points, means, sizes[:known], self.temperature)
+
+    def predict(self, features: Tensor) -> Tensor:
+        """The likeliest category ``(N,)`` of features ``(N, D)``."""
+        return torch.tensor(self.ids, device=features.device)[self.log_joint(features).argmax(1)]
+
+
+# Its fields that a configuration stores, as for `SPREAD_SCALARS`.
+GAUSSIANS_STORED = ("ids", "num_known", "known_share", "temperature", "balance")
+
+
+def log_density(points: Tensor, means: Tensor, sizes: Tensor, temperature: float) -> Tensor:
+    """Log densities ``(N, K)`` of points under Gaussians of variance 1 around means ``(K, D)``, up to a constant.
+
+    The means of the first categories are those of `sizes` other images: images lie farther from such a mean than from
+    the true one, by D / n in the mean, which is subtracted from squared distances.
+    """
+    squared = squared_distances(points, means)
+    squared[:, : len(sizes)] -= points.shape[1] / sizes.clamp(min=1)
+    return squared.mul_(-0.5 * temperature)
+
+
+def two_shares(share: Tensor, known: int, total: int) -> Tensor:
+    """Log weights ``(K,)``: the share of known categories, even among them, and the rest, even among new ones."""
+    weights = (share / known).log().repeat(known)
+    return torch.cat([weights, ((1 - share) / max(1, total - known)).log().repeat(total - known)])
+
+
+@dataclass(frozen=True, eq=False)
 class Assignment:
     """Images and their categories.
 

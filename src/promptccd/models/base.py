@@ -15,8 +15,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
-from promptccd.models.assignment import SPREAD_SCALARS, Assignment, CategorySpread, assign, nearest
+from promptccd.errors import CheckpointError, one_line, shown
+from promptccd.models.assignment import (
+    GAUSSIANS_STORED,
+    SPREAD_SCALARS,
+    Assignment,
+    CategoryGaussians,
+    CategorySpread,
+    assign,
+    nearest,
+)
 from promptccd.models.backbone import (
     Rotation,
     blocks_of,
@@ -135,10 +143,14 @@ class CategoryDiscoveryModel(PreTrainedModel):
     # Role of the parameters whose names begin so: "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
     head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
+    predicts: ClassVar[bool] = False  # by a classifier or mixture of its own, so that no Gaussians are fitted
 
     prototypes: Tensor
     whitener: Tensor
     spreads: Tensor
+    gaussian_whitener: Tensor
+    gaussian_means: Tensor
+    gaussian_sizes: Tensor
 
     def __init__(self, config: CategoryDiscoveryConfig):
         if (loading := _LOADING.get()) is not None:
@@ -155,6 +167,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if config.spread is not None:
             self.add_buffer("whitener", vision.hidden_size, vision.hidden_size)
             self.add_buffer("spreads", len(config.category_ids), value=1.0)
+        if config.gaussians is not None:
+            self.add_buffer("gaussian_whitener", vision.hidden_size, vision.hidden_size)
+            self.add_buffer("gaussian_means", len(config.gaussians["ids"]), vision.hidden_size)
+            self.add_buffer("gaussian_sizes", len(config.gaussians["ids"]))
 
     def add_buffer(self, name: str, *shape: int, value: float = 0.0) -> None:
         """Register a buffer that holds this value wherever no checkpoint gives it another."""
@@ -249,19 +265,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
         except CheckpointError:
             raise
         except Exception as error:
-            # Transformers gives keywords that it does not know to the constructor.
-            unknown = next((each for each in kwargs if f"argument {each!r}" in str(error)), None)
-            if isinstance(error, TypeError) and unknown is not None:
-                known = [
-                    *HUB_OPTIONS,
-                    *cls.config_class.__dataclass_fields__,
-                    "dtype",
-                    "device_map",
-                    "variant",
-                ]
-                raise TypeError(
-                    f"Unknown argument {unknown!r} of {cls.__name__}.from_pretrained.{did_you_mean(unknown, known)}"
-                ) from error
             if loading is not None and loading.is_building:  # a hostile configuration may fail anywhere
                 raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
             raise
@@ -483,8 +486,27 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return None
 
     def assign_natively(self, features: Tensor) -> Tensor | None:
-        """The native prediction ``(N,)`` for features ``(N, D)``, of a classifier or mixture; `None` without one."""
-        return None
+        """The native prediction ``(N,)`` for features ``(N, D)``; `None` before it was learnt.
+
+        It is that of a classifier or mixture where the method has one, else the likeliest category of `gaussians`.
+        """
+        gaussians = self.gaussians
+        return None if gaussians is None else gaussians.predict(F.normalize(features.float(), dim=-1))
+
+    @property
+    def gaussians(self) -> CategoryGaussians | None:
+        """The calibrated mixture of the finished stages; `None` where none was fitted."""
+        if self.config.gaussians is None:
+            return None
+        stored = {**self.config.gaussians, "ids": tuple(self.config.gaussians["ids"])}
+        return CategoryGaussians(self.gaussian_whitener, self.gaussian_means, self.gaussian_sizes, **stored)
+
+    def set_gaussians(self, gaussians: CategoryGaussians) -> None:
+        """Store a calibrated mixture."""
+        stored = {name: getattr(gaussians, name) for name in GAUSSIANS_STORED}
+        self.config.gaussians = {**stored, "ids": [*gaussians.ids]}
+        for name in ("whitener", "means", "sizes"):
+            self.register_buffer(f"gaussian_{name}", getattr(gaussians, name).to(self.prototypes))
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
         """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name.

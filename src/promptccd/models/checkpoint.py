@@ -8,30 +8,19 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import torch
-from huggingface_hub import (
-    constants,
-    get_session,
-    get_token,
-    hf_hub_download,
-    is_offline_mode,
-    try_to_load_from_cache,
-)
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    LocalEntryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import constants, get_session, get_token, hf_hub_download, is_offline_mode
+from huggingface_hub import try_to_load_from_cache as cached_file
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -42,10 +31,8 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 from transformers.utils.hub import extract_commit_hash
 
 from promptccd.data.views import sides_of
-from promptccd.errors import CheckpointError, one_line, shown
+from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
-
-logger = logging.getLogger(__name__)
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
@@ -54,9 +41,7 @@ BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 _MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
-_MOST_PIXELS_A_SIDE = 2_048
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _WHO_AM_I_SECONDS = 10.0
 # Products of tensors at other addresses than those that torch allocates may round differently: a resumed run would not
 # be equal to one that was not interrupted.
@@ -117,8 +102,7 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     """Find a model and read its configuration.
 
     A local folder and a name with a namespace mean themselves. A bare name means the bundled backbone of that name, or
-    else the repository under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in; if nobody is, the only one
-    of that name in the cache.
+    else the repository under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in.
 
     Args:
         name: a folder, ``namespace/name`` or a bare name, also with ``@revision``, or the address of its page.
@@ -147,40 +131,31 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
             )
         hub_options["revision"] = revision
     if "/" not in place and os.sep not in place and not os.path.isdir(place):
-        place = BUNDLED.get(place) or _repository_of(place, hub_options)
+        place = BUNDLED.get(place) or f"{_namespace_of(place, hub_options)}/{place}"
     try:
         path = file_of(place, CONFIGURATION, **hub_options)
     except OSError as error:
         raise OSError(f"No model {written!r}: no such folder, and {one_line(error)}") from error
     if path is None:
-        raise OSError(_without_configuration(place, hub_options.get("subfolder") or ""))
+        folder = Path(place, hub_options.get("subfolder") or "")
+        stages = [each for each in folder.glob("stage*") if re.fullmatch(r"stage\d{1,9}", each.name)]
+        if stages:
+            last = max(stages, key=lambda stage: int(stage.name.removeprefix("stage")))
+            raise OSError(
+                f"{place} is a run, which has a model for every stage: give one, the last is {last}."
+            )
+        raise OSError(
+            f"No model in {place!r}: it has no {CONFIGURATION}. Give a finished stage or a backbone."
+        )
     if not os.path.isdir(place) and (commit := extract_commit_hash(path, None)):
         hub_options["revision"] = commit
     return FoundModel(place, _read_json(path, place), hub_options)
 
 
-def _without_configuration(place: str, inner: str) -> str:
-    """Why there is no model at a place, with the last stage if it is a run."""
-    folder = Path(place, inner)
-    stages = [
-        each.name
-        for each in folder.glob("stage*")
-        if re.fullmatch("[0-9]{1,9}", each.name.removeprefix("stage"))
-    ]
-    if stages:
-        stages.sort(key=lambda stage: int(stage.removeprefix("stage")))
-        return (
-            f"{place} is a run, which has a model for every stage: give one of {', '.join(stages[:8])}, the last is "
-            f"{folder / stages[-1]}."
-        )
-    hidden = " The folder hides the bundled backbone of that name: rename it." if place in BUNDLED else ""
-    return f"No model in {place!r}: it has no {CONFIGURATION}. Give a finished stage or a backbone.{hidden}"
-
-
-def _repository_of(name: str, options: Mapping[str, Any]) -> str:
-    """The full name of a repository of which only the last part is given."""
+def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
+    """The namespace of a model of which only the last part of the name is given."""
     if (namespace := os.environ.get(NAMESPACE_VARIABLE)) is not None:
-        return f"{namespace}/{name}"
+        return namespace
     given = options.get("token")
     token = given if isinstance(given, str) else None if given is False else get_token()
     why = "nobody is logged in (`hf auth login`)"
@@ -188,20 +163,11 @@ def _repository_of(name: str, options: Mapping[str, Any]) -> str:
         why = "the Hub is not to be asked whose it is"
     elif token is not None:
         try:
-            return f"{_user(token)}/{name}"
+            return _user(token)
         except Exception as error:  # of the network, or for a wrong token
             why = f"the Hub did not answer whose it is ({one_line(error)})"
-    cache = Path(options.get("cache_dir") or constants.HF_HUB_CACHE).expanduser()
-    cached = [each.name.removeprefix("models--").split("--") for each in cache.glob("models--*")]
-    owners = sorted(owner for owner, *rest in cached if rest == [name])
-    if len(owners) == 1:
-        logger.warning("%r means %s/%s, the only one in the cache: %s.", name, owners[0], name, why)
-        return f"{owners[0]}/{name}"
-    near = get_close_matches(name, BUNDLED, n=1)
-    hint = f" Did you mean {near[0]!r}, which is bundled?" if near else ""
-    several = f"the cache has it of {', '.join(owners)}" if owners else "the cache has none"
     raise OSError(
-        f"No model {name!r}: no such folder, {why}, and {several}.{hint} Write namespace/name, or set "
+        f"No model {name!r}: no such folder, and {why}.{did_you_mean(name, BUNDLED)} Write namespace/name, or set "
         f"${NAMESPACE_VARIABLE}."
     )
 
@@ -209,10 +175,9 @@ def _repository_of(name: str, options: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=8)
 def _user(token: str) -> str:
     """The owner of a token; `whoami` of huggingface_hub would wait for a silent Hub without end."""
+    headers = build_hf_headers(token=token)
     answer = get_session().get(
-        f"{constants.ENDPOINT}/api/whoami-v2",
-        headers=build_hf_headers(token=token),
-        timeout=_WHO_AM_I_SECONDS,
+        f"{constants.ENDPOINT}/api/whoami-v2", headers=headers, timeout=_WHO_AM_I_SECONDS
     )
     hf_raise_for_status(answer)
     return str(answer.json()["name"])
@@ -250,29 +215,23 @@ def file_of(place: str, name: str, **hub_options: Any) -> str | None:
 
 
 def _file_on_hub(place: str, name: str, options: dict[str, Any]) -> str | None:
-    """The same of a repository; the cache answers for a commit, and wherever the Hub does not."""
-    cached: Any = None  # neither a path nor the mark of a file that is known to be missing
-    if not options.get("force_download"):
-        with suppress(ValueError):  # no name that the Hub could have
-            cached = try_to_load_from_cache(
-                place,
-                os.path.join(options["subfolder"] or "", name),
-                options.get("cache_dir"),
-                options.get("revision"),
-            )
-    path = cached if isinstance(cached, str) else None
-    if cached is not None and re.fullmatch("[0-9a-f]{40}", options.get("revision") or ""):
-        return path
+    """The same of a repository; the cache answers for a commit, and for a Hub that is down."""
+    revision, known = options.get("revision"), None
     try:
+        if not options.get("force_download"):
+            inner = os.path.join(options["subfolder"] or "", name)
+            known = cached_file(place, inner, options.get("cache_dir"), revision)
+        if known is not None and re.fullmatch("[0-9a-f]{40}", revision or ""):
+            return (
+                known if isinstance(known, str) else None
+            )  # the mark of a file that the commit does not have
         return hf_hub_download(place, name, library_name="promptccd", **options)
     except Exception as error:  # the client lets errors of any kind through
         is_local = isinstance(error, LocalEntryNotFoundError)
         if isinstance(error, EntryNotFoundError) and not is_local:
             return None
-        if path and not isinstance(
-            error, RevisionNotFoundError
-        ):  # the client returns it after some failures only
-            return path
+        if isinstance(known, str) and not isinstance(error, RevisionNotFoundError):
+            return known  # the client itself returns it after some failures only
         raise OSError(f"{place}: {one_line((is_local and error.__cause__) or error)}") from error
 
 
@@ -284,20 +243,13 @@ def _read_json(path: str, place: str) -> dict[str, Any]:
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{name} is no JSON: {one_line(error)}.{_remedy_of_copy(path)}") from error
+        raise CheckpointError(f"{name} is no JSON: {one_line(error)}. {_AGAIN}") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{name} has a {type(values).__name__}, expected a JSON object.")
     return values
 
 
-def _remedy_of_copy(path: str) -> str:
-    """What to do about a damaged file in the Hub's cache; empty for a file of a person."""
-    if not re.search(r"models--[^/\\]+[/\\]snapshots[/\\]", path):
-        return ""
-    return (
-        f" Its copy in the cache may be damaged: delete {os.path.realpath(path)}, or give force_download=True, and it "
-        "is fetched again."
-    )
+_AGAIN = "Copy it again; of the Hub, give force_download=True."
 
 
 def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = None) -> dict[str, Tensor]:
@@ -318,13 +270,11 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
         try:
             tensors |= load_file(path)  # mapped into memory, and not read yet
         except (SafetensorError, MemoryError, OSError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{os.path.basename(path)} of {found.place} is no safetensors file: {one_line(error)}."
-                f"{_remedy_of_copy(path)}"
-            ) from error
+            name = f"{os.path.basename(path)} of {found.place}"
+            raise CheckpointError(f"{name} is no safetensors file: {one_line(error)}. {_AGAIN}") from error
     require_bytes(sum(each.nbytes for each in tensors.values()), most_bytes, found.place)
     for name, tensor in tensors.items():
-        if tensor.dtype not in _FLOATS:
+        if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
             raise CheckpointError(
                 f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32."
             )
@@ -371,20 +321,15 @@ def _weight_files(found: FoundModel, middle: str) -> list[str]:
             f"{place} has no {whole}, and nothing else is opened: weights of other formats can run code. Convert them "
             "to safetensors where you trust them."
         )
-    placed = _read_json(path, place).get("weight_map")
-    names = list(dict.fromkeys(placed.values())) if isinstance(placed, dict) else []
-    if not names or not all(
-        isinstance(each, str) and re.fullmatch(r"[\w.-]+\.safetensors", each) for each in names
-    ):
-        raise CheckpointError(
-            f"{os.path.basename(path)} of {place} has no weight_map that names files next to it."
-        )
-    paths = [file_of(place, each, **found.options) for each in names]
-    if None in paths:
-        raise CheckpointError(
-            f"{place} has no {names[paths.index(None)]}, which its index names: copy it again."
-        )
-    return [each for each in paths if each is not None]
+    placed, paths = _read_json(path, place).get("weight_map"), list[str]()
+    for name in dict.fromkeys(map(str, placed.values())) if isinstance(placed, dict) else ():
+        is_plain = re.fullmatch(r"[\w.-]+\.safetensors", name)
+        if not is_plain or (shard := file_of(place, name, **found.options)) is None:
+            raise CheckpointError(f"{place} has no {shown(name)}, which its index names: copy it again.")
+        paths.append(shard)
+    if not paths:
+        raise CheckpointError(f"{os.path.basename(path)} of {place} has no weight_map.")
+    return paths
 
 
 def require_bytes(needed: int, most_bytes: int, place: str) -> None:
@@ -415,22 +360,17 @@ def require_all_keys(info: Mapping[str, Any], is_backbone: bool, place: str) -> 
     Raises:
         CheckpointError: naming the keys.
     """
-    problems = {
-        "missing": [key for key in info["missing_keys"] if not is_backbone or key.startswith("backbone.")],
-        "unexpected": [
-            key for key in info["unexpected_keys"] if not (is_backbone and key.startswith(_FOREIGN_HEADS))
-        ],
-        "of another size": [
-            f"{key} ({tuple(stored)} instead of {tuple(expected)})"
-            for key, stored, expected in info["mismatched_keys"]
-        ],
-    }
-    for problem, keys in problems.items():
+    missing, unexpected = info["missing_keys"], info["unexpected_keys"]
+    if is_backbone:
+        missing = [key for key in missing if key.startswith("backbone.")]
+        unexpected = [key for key in unexpected if not key.startswith(_FOREIGN_HEADS)]
+    other = [f"{key} ({tuple(old)} instead of {tuple(new)})" for key, old, new in info["mismatched_keys"]]
+    for problem, keys in (("missing", missing), ("unexpected", unexpected), ("of another size", other)):
         if keys:
             raise CheckpointError(
                 f"{place} is not a whole checkpoint: {len(keys)} keys are {problem}: "
-                f"{one_line(', '.join(sorted(keys)[:8]))}{' ...' if len(keys) > 8 else ''}. Download it again, or load "
-                "it with the class it was saved with."
+                f"{one_line(', '.join(sorted(keys)[:8]))}. Download it again, or load it with the class it was saved "
+                "with."
             )
 
 
@@ -468,6 +408,7 @@ def without_key_report() -> Iterator[None]:
         report.removeFilter(is_other)
 
 
+_MOST_PIXELS_A_SIDE = 2_048
 # DINOv3's own processor needs torchvision. It rescales before it resizes, so pixels differ by a rounding error.
 _DINOV3 = {"image_mean": list(IMAGENET_DEFAULT_MEAN), "image_std": list(IMAGENET_DEFAULT_STD)}
 _PROCESSORS: dict[str, tuple[type, dict[str, Any]]] = {
@@ -476,30 +417,9 @@ _PROCESSORS: dict[str, tuple[type, dict[str, Any]]] = {
     "DINOv3ViT": (ViTImageProcessorPil, _DINOV3),
 }
 _KIND = re.compile(f"({'|'.join(_PROCESSORS)})(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
-# The only values that are accepted; a processor is built without them.
+# Fields that are read, and the only values that others may have.
+_FIELDS = ("size", "crop_size", "image_mean", "image_std", "resample", "do_center_crop", "default_to_square")
 _FIXED = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_pad": False}
-
-
-def _is_size(value: Any) -> bool:
-    sides = {name: side for name, side in dict(value or {}).items() if side is not None}
-    of_pixels = all(type(each) is int and 1 <= each <= _MOST_PIXELS_A_SIDE for each in sides.values())
-    return not sides or (set(sides) in ({"shortest_edge"}, {"height", "width"}) and of_pixels)
-
-
-def _are_colours(value: Any, low: float = -1e3) -> bool:
-    return len(value) == 3 and all(type(each) in (int, float) and low <= each <= 1e3 for each in value)
-
-
-_SIZE = (f"shortest_edge, or height and width, of 1 to {_MOST_PIXELS_A_SIDE} pixels", _is_size)
-# Fields that views are made of: the values that are accepted, in words and as a function.
-_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "size": _SIZE,
-    "crop_size": _SIZE,
-    "image_mean": ("three numbers of -1000 to 1000", _are_colours),
-    "image_std": ("three numbers of 0.001 to 1000", partial(_are_colours, low=1e-3)),
-    "resample": ("a filter, 0 to 5", range(6).__contains__),
-    "do_center_crop": ("true or false", (True, False, None).__contains__),
-}
 
 
 def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
@@ -533,22 +453,33 @@ def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
 
 def _processor(values: Mapping[str, Any]) -> Any:
     kind = values.get("image_processor_type") or values.get("feature_extractor_type")
-    found = _KIND.fullmatch(kind) if isinstance(kind, str) else None
-    if found is None:
-        raise ValueError(
-            f"Expected an image_processor_type of {', '.join(f'{each}ImageProcessor' for each in _PROCESSORS)}, got "
-            f"{shown(kind)}."
-        )
-    for key, usual in _FIXED.items():
-        if values.get(key, usual) not in (usual, None):
-            raise ValueError(f"Expected {key} to be {usual}, got {shown(values[key])}.")
-    scale = values.get("rescale_factor")
-    if scale is not None and not (isinstance(scale, float) and math.isclose(scale, 1 / 255, rel_tol=1e-3)):
-        raise ValueError(f"Expected a rescale_factor of 1/255, got {shown(scale)}.")
+    found, scale = _KIND.fullmatch(str(kind)), values.get("rescale_factor")
+    if found is None or not isinstance(kind, str):
+        raise ValueError(f"Expected the image_processor_type of a DINO, got {shown(kind)}.")
     made, defaults = _PROCESSORS[found[1]]
-    given = {key: values[key] for key in (*_CHECKS, "default_to_square") if values.get(key) is not None}
+    given = {key: values[key] for key in _FIELDS if values.get(key) is not None}
     processor = made(**{**defaults, **given})
-    for key, (expected, fits) in _CHECKS.items():
-        if not fits(value := getattr(processor, key)):
-            raise ValueError(f"Expected {key} to be {expected}, got {shown(value)}.")
+    is_fitting = {
+        **{key: values.get(key, usual) in (usual, None) for key, usual in _FIXED.items()},
+        "rescale_factor": scale is None or (isinstance(scale, float) and abs(255 * scale - 1) < 1e-3),
+        "size": _is_size(processor.size),
+        "crop_size": _is_size(processor.crop_size),
+        "image_mean": _are_colours(processor.image_mean, -1e3),
+        "image_std": _are_colours(processor.image_std, 1e-3),
+        "resample": processor.resample in range(6),
+        "do_center_crop": processor.do_center_crop in (True, False, None),
+    }
+    if wrong := [key for key, fits in is_fitting.items() if not fits]:
+        raise ValueError(f"No view can be made with its {wrong[0]} {shown(values.get(wrong[0]))}.")
     return processor
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a size is a shortest edge, or height and width, in pixels; or none."""
+    sides = {name: side for name, side in dict(value or {}).items() if side is not None}
+    of_pixels = all(type(each) is int and 1 <= each <= _MOST_PIXELS_A_SIDE for each in sides.values())
+    return not sides or (set(sides) in ({"shortest_edge"}, {"height", "width"}) and of_pixels)
+
+
+def _are_colours(value: Any, low: float) -> bool:
+    return len(value) == 3 and all(type(each) in (int, float) and low <= each <= 1e3 for each in value)

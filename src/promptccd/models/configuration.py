@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from promptccd.errors import CheckpointError, one_line, shown
-from promptccd.models.assignment import SPREAD_SCALARS
+from promptccd.models.assignment import GAUSSIANS_STORED, SPREAD_SCALARS
 
 # No other architecture is ever built.
 BACKBONE_TYPES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "vit")
@@ -174,6 +174,17 @@ def _require_line(text: Any, where: str) -> None:
         )
 
 
+def _require_ids(ids: Any, where: str) -> None:
+    """Refuse what is no list of different ids of categories."""
+    if not isinstance(ids, list) or len(ids) > MOST_CATEGORIES:
+        raise ValueError(f"Expected {where} to be a list of at most {MOST_CATEGORIES} ids, got {shown(ids)}.")
+    for each in ids:
+        if type(each) is not int or not 0 <= each < 2**53:
+            raise ValueError(f"Expected {where} to be whole numbers from 0, got {shown(each)}.")
+    if len(set(ids)) != len(ids):
+        raise ValueError(f"Expected every category id once, got a repeated one in {where}.")
+
+
 @strict
 class CategoryDiscoveryConfig(PreTrainedConfig):
     """Configuration of every model of the family.
@@ -192,6 +203,8 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             `assign`, where `spread` is unknown.
         spread: numbers of `CategorySpread`, measured when a stage ends; `None` where they were not measured. The
             buffers ``whitener`` and ``spreads`` belong to it.
+        gaussians: ids and numbers of `CategoryGaussians`, the prediction of a model without one of its own; `None`
+            where it was not fitted. The buffers ``gaussian_*`` belong to it.
         initializer_range: standard deviation of weights that no checkpoint fills.
         precision: in which features are computed, as in training: ``"float32"`` or ``"bfloat16"`` (mixed).
     """
@@ -211,6 +224,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     count_estimate: dict[str, Any] | None = field(default=None, metadata=STORED)
     confidence_temperature: float = bounded(0.1, 1e-6, 1e6)
     spread: dict[str, float] | None = field(default=None, metadata=STORED)
+    gaussians: dict[str, Any] | None = field(default=None, metadata=STORED)
     initializer_range: float = bounded(0.02, 0, 10)
     precision: Literal["float32", "bfloat16"] = field(default="float32", metadata=STORED)
 
@@ -274,13 +288,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             raise ValueError(
                 f"Expected as many category names as ids, got {len(names)} names for {len(ids)} ids."
             )
-        if len(ids) > MOST_CATEGORIES:
-            raise ValueError(f"Expected at most {MOST_CATEGORIES} category_ids, got {len(ids)}.")
-        if len(set(ids)) != len(ids):
-            raise ValueError("Expected every category id once, got a repeated one in category_ids.")
-        for each in ids:
-            if type(each) is not int or not 0 <= each < 2**53:
-                raise ValueError(f"Expected category_ids to be whole numbers from 0, got {shown(each)}.")
+        _require_ids(ids, "category_ids")
         for name in names:
             _require_line(name, "category_names")
 
@@ -303,3 +311,17 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
                 raise ValueError(
                     f"Expected 1 <= low <= count <= high in count_estimate, got {shown(numbers)}."
                 )
+
+    def validate_gaussians(self) -> None:
+        """Refuse ids and numbers that no calibrated mixture has."""
+        if (fitted := self.gaussians) is None:
+            return
+        if set(fitted) != set(GAUSSIANS_STORED):
+            raise ValueError(f"Expected gaussians to have {GAUSSIANS_STORED}, got {shown(fitted)}.")
+        _require_ids(fitted["ids"], "ids of gaussians")
+        if type(fitted["num_known"]) is not int:
+            raise ValueError(f"Expected a whole num_known in gaussians, got {shown(fitted['num_known'])}.")
+        highest = {"num_known": len(fitted["ids"]), "known_share": 1, "temperature": 1e15, "balance": 1}
+        for key, high in highest.items():
+            low = {"num_known": 1, "balance": 0}.get(key, 1e-15)
+            _require_between(fitted[key], low, high, name=f"{key} of gaussians to be ")

@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,15 +46,6 @@ NEAREST = 3
 
 
 @dataclass(frozen=True)
-class NearKnown:
-    """A known category near a discovered one, with a typical labelled image unless the page is full."""
-
-    name: str
-    similarity: float  # cosine of the angle between the mean features
-    image: Thumbnail | None
-
-
-@dataclass(frozen=True)
 class CategoryCard:
     """A discovered category at the stage that discovered it."""
 
@@ -65,7 +56,7 @@ class CategoryCard:
     purity: float  # share of images of that category, in percent; NaN without labels
     sample_ids: Sequence[int]  # images that are shown, nearest to the mean feature first
     images: Sequence[Thumbnail]
-    near: Sequence[NearKnown]  # nearest first
+    near: Sequence[tuple[str, float]]  # known categories and the cosine of their mean features, nearest first
 
     @property
     def record(self) -> dict[str, Any]:
@@ -84,8 +75,7 @@ class CategoryCard:
 class CardMaker:
     """Makes the cards of a run, stage by stage, until the page is full."""
 
-    labelled: StageImages  # readable images of stage 0
-    labels: np.ndarray  # (N,), their categories
+    labels: np.ndarray  # (N,), categories of the readable images of stage 0
     categories: Sequence[str]  # names of the true categories; position is category id
     samples: int  # pictures per card
     cards: list[CategoryCard] = field(default_factory=list)
@@ -116,6 +106,8 @@ class CardMaker:
             mean = _mean(own_features[rows])
             typical = rows[np.argsort(-(own_features[rows] @ mean), kind="stable")][: self.samples].tolist()
             counts = own["category"].value_counts()  # empty without labels
+            near = [(self.categories[item], float(known[item] @ mean)) for item in known]
+            near = sorted(near, key=lambda each: -each[1])[:NEAREST]
             self.cards.append(
                 CategoryCard(
                     name=own["group"].iloc[0],
@@ -125,20 +117,9 @@ class CardMaker:
                     purity=100 * counts.iloc[0] / len(own) if len(counts) else math.nan,
                     sample_ids=images.sample_ids[typical].tolist(),
                     images=[picture for row in typical if (picture := self._picture(images, row))],
-                    near=self._near(mean, known, known_features),
+                    near=near,
                 )
             )
-
-    def _near(
-        self, mean: np.ndarray, known: Mapping[int, np.ndarray], features: np.ndarray
-    ) -> list[NearKnown]:
-        near = []
-        for item in sorted(known, key=lambda item: (-float(known[item] @ mean), item))[:NEAREST]:
-            rows = np.flatnonzero(self.labels == item)
-            typical = int(rows[np.argmax(features[rows] @ known[item])])
-            picture = self._picture(self.labelled, typical)
-            near.append(NearKnown(self.categories[item], float(known[item] @ mean), picture))
-        return near
 
     def _picture(self, images: StageImages, row: int) -> Thumbnail | None:
         """A picture; `None` once the page is full."""

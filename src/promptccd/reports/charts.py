@@ -1,4 +1,4 @@
-"""Charts as numbers: places of lines, bars and cells, for the macros of ``charts.html.jinja`` that draw them as SVG.
+"""Charts as numbers: places of lines and cells, for the macros of ``charts.html.jinja`` that draw them as SVG.
 
 Coordinates are in units of the drawing, which is `WIDTH` wide and scaled by the page. Series differ in colour and
 mark, for readers who cannot tell colours apart.
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A line or a set of bars; styles are 0 to `NUM_STYLES` - 1."""
+    """A line; styles are 0 to `NUM_STYLES` - 1."""
 
     name: str
     style: int
@@ -56,7 +56,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing for the macros ``lines`` and ``bars``."""
+    """A drawing for the macro ``lines``."""
 
     label: str
     x_label: str
@@ -64,10 +64,9 @@ class Chart:
     x_ticks: list[AxisTick]
     y_ticks: list[AxisTick]
     series: list[Series]
-    bar_width: float = 0.0
     width: ClassVar = WIDTH
     height: ClassVar = HEIGHT
-    base: ClassVar = HEIGHT - BOTTOM  # of bars and the horizontal axis
+    base: ClassVar = HEIGHT - BOTTOM  # of the horizontal axis
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,11 @@ def line_chart(
     y_least: float = -math.inf,
     y_most: float = math.inf,
     whole: bool = False,
-    dodge: float = DODGE,
 ) -> Chart:
     """Lines through points ``(x, y)`` or ``(x, y, deviation)`` with whole x; points without finite y are left out.
 
     Neither the vertical axis nor deviations exceed `y_least` and `y_most`; with `whole`, that axis has only whole
-    numbers. `dodge` is the shift between series of few points. `label` is for readers who cannot see the drawing.
+    numbers. `label` is for readers who cannot see the drawing.
     """
     points = {
         name: [(x, y, _deviation(*more)) for x, y, *more in each if math.isfinite(y)]
@@ -123,7 +121,7 @@ def line_chart(
     y_scale = _scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP)
     few = max((len(each) for each in points.values()), default=0) <= FEW_POINTS
     # Without a shift, marks and error bars at the same place would hide each other.
-    shift = min(dodge, ROOM_TO_DODGE / max(1, len(points) - 1)) if few else 0.0
+    shift = min(DODGE, ROOM_TO_DODGE / max(1, len(points) - 1)) if few else 0.0
     lines = []
     for number, (name, each) in enumerate(points.items()):
         side = (number - (len(points) - 1) / 2) * shift
@@ -144,31 +142,6 @@ def line_chart(
 
 def _deviation(given: float | None = None) -> float:
     return given if given is not None and math.isfinite(given) else 0.0
-
-
-def bar_chart(
-    label: str, groups: Sequence[str], series: Mapping[str, Sequence[float]], *, x_label: str, y_label: str
-) -> Chart:
-    """Bars from zero, side by side: one of every series for each group; of many groups, only some are named."""
-    y_ticks = nice_ticks(0, max(map(max, series.values())) or 1)
-    y_scale = _scale(0, y_ticks[-1], HEIGHT - BOTTOM, TOP)
-    width = WIDTH - LEFT - RIGHT
-    slot = width / len(groups)
-    bar = min(26.0, 0.8 * slot / len(series))
-    every = math.ceil(len(groups) * max(map(len, groups)) * 6.2 / width)
-    middles = [LEFT + (place + 0.5) * slot for place in range(len(groups))]
-    bars = []
-    for number, (name, values) in enumerate(series.items()):
-        offset = (number - (len(series) - 1) / 2) * bar - bar / 2
-        points = [
-            Point(middle + offset, y_scale(value), f"{group}, {name}: {value:.4g}")
-            for middle, group, value in zip(middles, groups, values, strict=True)
-        ]
-        bars.append(Series(name, number % NUM_STYLES, points))
-    x_ticks = list(map(AxisTick, middles, groups))[:: max(1, every)]
-    return Chart(
-        label, x_label, y_label, x_ticks, [AxisTick(y_scale(y), f"{y:g}") for y in y_ticks], bars, bar
-    )
 
 
 def heat_map(

@@ -1,38 +1,30 @@
 """Charts and text of a run report, from the tables of `promptccd.reports.tables`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.paper import PublishedTable
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import (
     ABSENT,
     AVERAGE,
     Grid,
-    count_texts,
+    average_grid,
     grid_of,
     over_runs,
     score_grid,
-    stage_names,
     texts,
-    title_of,
 )
 from promptccd.methods import LOSSES, method_named
-from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, bar_chart, heat_map, line_chart, shortened
-from promptccd.reports.compare import signed
-from promptccd.reports.tables import (
-    OUTCOMES,
-    ReportedRun,
-    ReportTables,
-    category_sizes,
-    history,
-    known_and_novel,
-    matched_order,
-)
+from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, heat_map, line_chart
+from promptccd.reports.compare import stage_charts, stage_table
+from promptccd.reports.page import signed, text_grid
+from promptccd.reports.tables import ReportedRun, ReportTables, confusion, history
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
-from promptccd.training.instruments import TITLES
+from promptccd.training.instruments import TITLES, Instruments
 
 MOST_DRAWN = 60  # of a figure that can still be read
 VERDICTS = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}
@@ -49,7 +41,30 @@ STREAM_COLUMNS = {
 
 def shared_sections(run: ReportedRun, tables: ReportTables) -> dict[str, object]:
     """Sections of the page of runs with and without labels."""
-    return {"history": history_charts(run), "costs": cost_grid(tables), "prompts": _prompt_grid(tables)}
+    return {
+        "history": history_charts(run),
+        "costs": _means(tables["costs"]),
+        "prompts": _prompt_grid(tables),
+        "warnings": _warnings(run),
+    }
+
+
+def _warnings(run: ReportedRun) -> list[str]:
+    """Defects of the prompts, each with the first stage that has it."""
+    found = dict[str, str]()
+    for stage, values in sorted(run.manifest.get("instruments", {}).items()):
+        for kind, text in Instruments(**values).warnings(run.recipe.training.mixed_precision).items():
+            found.setdefault(kind, f"{stage.replace('stage', 'Stage ')}: {text}")
+    return list(found.values())
+
+
+def compared_sections(scores: Mapping[str, Sequence[ContinualScore]]) -> dict[str, object]:
+    """The section that compares a method with its frozen start, if the start was scored."""
+    if len(scores) == 1:
+        return {"compared": ([], []), "compared_charts": []}
+    stages = stage_table(scores)
+    charts = stage_charts(stages, stages["variant"].unique())
+    return {"compared": average_grid(scores), "compared_charts": charts[1:]}  # Old and New
 
 
 def scored_sections(
@@ -57,52 +72,30 @@ def scored_sections(
 ) -> dict[str, object]:
     """Sections of the page of scored runs; figures without ``±`` are of the first one."""
     run, summary = runs[0], tables["summary"]
-    last, sizes = run.score.stages[-1], category_sizes(run)
-    outcomes = known_and_novel(run)
-    counts = summary[summary["stage"] != AVERAGE]
-    forgotten, routing = over_runs(tables["forgetting"], ["block"]), tables["part_routing"]
-    if len(routing):
-        routing = over_runs(routing, ["stage"])
-        routing_columns = {
-            "": stage_names(routing),
-            **{title_of(part): texts(routing, part) for part in PARTS},
-        }
+    last = run.score.stages[-1]
     return {
         "averages": {part: texts(summary, part)[-1] for part in PARTS},
         "found": f"{last.num_categories} of {run.num_true[-1]}",
         "scores": summary_grid(summary, published),
-        "known_and_novel": grid_of(
-            {"": stage_names(outcomes), **{text: outcomes[name].map(str) for name, text in OUTCOMES.items()}}
-        ),
-        "stages": [_stage_figures(run, stage, own) for stage, own in sizes.groupby("stage")],
+        "confusion": [(stage, _confusion_map(stage, own)) for stage, own in confusion(run).groupby("stage")],
         "block_map": _block_map(tables),
-        "blocks": grid_of(
-            {
-                "categories of": map(_block_name, forgotten["block"]),
-                "at first, percent": texts(forgotten, "first"),
-                "at last, percent": texts(forgotten, "last"),
-                "last against best before": map(signed, -forgotten["forgotten"]),
-            }
-        ),
-        "count_chart": _count_chart(counts),
-        "counts": grid_of(
-            {
-                "": stage_names(counts),
-                "true": counts["true_categories"].map("{:.0f}".format),
-                "found": count_texts(counts),
-            }
-        ),
+        "blocks": text_grid(over_runs(tables["forgetting"], ["block"])),
+        "count_chart": _count_chart(summary[summary["stage"] != AVERAGE]),
         "counting": run.recipe.training.counting,
-        "routing": grid_of(routing_columns) if len(routing) else ([], []),
+        "routing": _means(tables["part_routing"]),
     }
+
+
+def _means(table: pd.DataFrame) -> Grid:
+    """A table per stage, its means over runs as text."""
+    return text_grid(over_runs(table, ["stage"]).sort_values("stage")) if len(table) else ([], [])
 
 
 def stream_sections(evaluation: RunEvaluation, tables: ReportTables) -> dict[str, object]:
     """Sections of the page of a run on streams without labels."""
-    held_out = tables["held_out"]
     return {
         "found": stream_grid(stream_records(evaluation.run)),
-        "held_out": grid_of({"": stage_names(held_out), "percent": texts(held_out, "percent")}),
+        "held_out": text_grid(tables["held_out"]),
         "routing": ([], []),
     }
 
@@ -132,36 +125,17 @@ def summary_grid(summary: pd.DataFrame, published: PublishedTable | None) -> Gri
     return [*header, "paper: All", "paper: Old", "paper: New", "paper fits the split"], rows
 
 
-def _stage_figures(
-    run: ReportedRun, stage: int, sizes: pd.DataFrame
-) -> tuple[int, HeatMap | None, Chart | None, Grid]:
-    """A stage, its images by category and group, the sizes of both, drawn unless they are too many, and as text."""
-    named = sizes.fillna({"category": "(no category)", "group": "(no group)"})
-    heading = ["category", "group matched to it", "true images", "found images"]
-    rows = named[["category", "group", "true_images", "found_images"]].astype(str).to_numpy().tolist()
-    chart = None
-    if len(sizes) <= MOST_DRAWN:
-        names = [
-            f"group {group:.0f}" if pd.isna(category) else shortened(category, 12)
-            for category, group in zip(sizes["category"], sizes["found"], strict=True)
-        ]
-        series = {what: sizes[f"{what}_images"].astype(float).tolist() for what in ("true", "found")}
-        label = f"True and found sizes of the categories at stage {stage}"
-        chart = bar_chart(label, names, series, x_label="category", y_label="images")
-    return stage, _confusion_map(run, stage, sizes), chart, (heading, rows)
-
-
-def _confusion_map(run: ReportedRun, stage: int, sizes: pd.DataFrame) -> HeatMap | None:
+def _confusion_map(stage: int, pairs: pd.DataFrame) -> HeatMap | None:
     """Images by true category and group; `None` for more than `MOST_DRAWN` of either."""
-    rows, columns = matched_order(sizes)
+    rows = pairs.drop_duplicates("true")["category"]
+    columns = pairs.sort_values(["last", "matched", "found"])["found"].unique()
     if max(len(rows), len(columns)) > MOST_DRAWN:
         return None
-    images = run.images[run.images["stage"] == stage]
-    shares = pd.crosstab(images["true"], images["found"], normalize="index").loc[rows, columns]
+    counts = pairs.pivot_table("images", "true", "found", fill_value=0)[columns]
     return heat_map(
         f"Images of stage {stage} by true category and by group",
-        (100 * shares).to_numpy().tolist(),
-        [run.categories[item] for item in rows],
+        (100 * counts.div(counts.sum(axis=1), axis=0)).to_numpy().tolist(),
+        rows.tolist(),
         list(map(str, columns)),
         x_label="group, by number",
         y_label="true category",
@@ -177,7 +151,7 @@ def _block_map(tables: ReportTables) -> HeatMap:
     return heat_map(
         "Accuracy on the categories of every stage after every stage",
         means.to_numpy().tolist(),
-        list(map(_block_name, means.index)),
+        [f"stage {block}" for block in means.index],
         [f"stage {stage}" for stage in means.columns],
         x_label="after",
         y_label="categories of",
@@ -225,26 +199,6 @@ def history_charts(run: ReportedRun) -> list[Chart]:
     return charts
 
 
-def cost_grid(tables: ReportTables) -> Grid:
-    """Time and memory per stage, the mean over runs."""
-    costs, epochs = tables["costs"], tables["history"]
-    if not len(costs):
-        return [], []
-    memory = {name: costs[f"{name}_bytes"].astype(float) / 1e6 for name in ("process", "accelerator")}
-    table = over_runs(costs.assign(**memory), ["stage"]).sort_values("stage")
-    means = epochs.groupby("stage")["seconds"].mean() if len(epochs) else {}
-    per_epoch = [f"{means[stage]:.2f}" if stage in means else ABSENT for stage in table["stage"]]
-    return grid_of(
-        {
-            "": stage_names(table),
-            "seconds": texts(table, "seconds"),
-            "of which per epoch": per_epoch,
-            "peak of the process, MB": texts(table, "process"),
-            "peak of the GPU, MB": texts(table, "accelerator"),
-        }
-    )
-
-
 def _prompt_grid(tables: ReportTables) -> Grid:
     """Figures of the prompts at every stage, the mean over runs; no rows for a method without prompts."""
     if not len(tables["prompts"]):
@@ -256,7 +210,3 @@ def _prompt_grid(tables: ReportTables) -> Grid:
         if name in means
     ]
     return ["", *(f"stage {stage}" for stage in means.index)], rows
-
-
-def _block_name(block: int) -> str:
-    return f"stage {block}" + (" (labels)" if block == 0 else "")

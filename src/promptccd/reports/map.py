@@ -31,14 +31,11 @@ class StageMaps:
     Attributes:
         rows: rows of the features that are shown, ascending, ``(M,)``.
         layouts: per stage the places of the shown points that exist then, ``(M_t, 2)``: the first M_t of `rows`.
-        moved: per stage the median distance that earlier points moved, as a share of the width of the map before;
-            `None` at the first stage.
         method: ``"tsne"`` or ``"pca"``.
     """
 
     rows: np.ndarray
     layouts: list[np.ndarray]
-    moved: list[float | None]
     method: str
 
 
@@ -74,17 +71,14 @@ def stage_maps(
     rows = choose_points(np.diff([0, *sizes]).tolist(), max_points, seed)
     first = FIRST_ITERATIONS if len(sizes) > 1 else ONLY_ITERATIONS
     layouts: list[np.ndarray] = []
-    moved: list[float | None] = []
     for features in features_by_stage:
         shown = features[rows[rows < len(features)]]
         if not layouts:
-            layouts, moved = [_LAYOUTS[method](shown, None, first, seed)], [None]
-            continue
-        before = layouts[-1]
-        layout = _aligned(_LAYOUTS[method](shown, before, LATER_ITERATIONS, seed), before)
-        layouts.append(layout)
-        moved.append(_distance(before, layout))
-    return StageMaps(rows, layouts, moved, method)
+            layouts = [_LAYOUTS[method](shown, None, first, seed)]
+        else:
+            before = layouts[-1]
+            layouts.append(_aligned(_LAYOUTS[method](shown, before, LATER_ITERATIONS, seed), before))
+    return StageMaps(rows, layouts, method)
 
 
 def _pca(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
@@ -131,13 +125,6 @@ def _aligned(layout: np.ndarray, before: np.ndarray) -> np.ndarray:
     return (layout - now.mean(axis=0)) @ turn + before.mean(axis=0)
 
 
-def _distance(before: np.ndarray, layout: np.ndarray) -> float:
-    width = float(np.ptp(before, axis=0).max()) if len(before) else 0.0
-    if width == 0:
-        return 0.0
-    return float(np.median(np.linalg.norm(layout[: len(before)] - before, axis=1))) / width
-
-
 @dataclass(frozen=True)
 class MapFigure:
     """The map of a report page.
@@ -160,14 +147,12 @@ class MapFigure:
     width: ClassVar = WIDTH
 
     @property
-    def tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """A row per image and stage with its place, and a row per stage with the movement of earlier images."""
+    def table(self) -> pd.DataFrame:
+        """A row per image and stage with its place."""
         places = self.points.explode("places").rename(columns={"sample_id": "image"})
         places["stage"] += places.groupby(level=0).cumcount()
         places[["x", "y"]] = places["places"].tolist()
-        movement = pd.DataFrame({"method": self.maps.method, "moved_share_of_width": self.maps.moved})
-        movement.insert(0, "stage", movement.index)
-        return places[["stage", "image", "x", "y", "group", "category"]], movement.dropna()
+        return places[["stage", "image", "x", "y", "group", "category"]]
 
     @property
     def data(self) -> dict[str, Any]:
@@ -207,14 +192,8 @@ def map_figure(
     points["group"] = points["found"].map(found_names)
     points["category"] = points["true"].map(dict(enumerate(true_names)))
     points["places"] = [[layout[row] for layout in layouts[stage:]] for row, stage in enumerate(stages)]
-    texts = (
-        "stage "
-        + points["stage"].astype(str)
-        + ": put into "
-        + points["group"]
-        + ", is "
-        + points["category"]
-    )
+    stage = "stage " + points["stage"].astype(str)
+    texts = stage + ": put into " + points["group"] + ", is " + points["category"]
     texts = texts.where(points["stage"] > 0, "labelled: " + points["category"])
     points["text"] = "image " + points["sample_id"].astype(str) + ", " + texts
     legends = {}
@@ -222,8 +201,5 @@ def map_figure(
         entries = points.groupby(kind)[name].first()  # by id
         legends[kind] = [(text, *style_of(item)) for item, text in entries.items()]
         points[kind] = points[kind].map(style_of)
-    notes = []
-    for stage, (layout, moved) in enumerate(zip(maps.layouts, maps.moved, strict=True)):
-        by = "" if moved is None else f", earlier ones moved by {100 * moved:.1f} % of the width (median)"
-        notes.append(f"stage {stage}: {len(layout)} images{by}")
+    notes = [f"stage {stage}: {len(layout)} images" for stage, layout in enumerate(maps.layouts)]
     return MapFigure(maps, points, round(height + 2 * MARGIN, 1), legends, notes)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.paper import (
     BACKBONES,
     MARKS,
@@ -24,12 +24,9 @@ from promptccd.evaluation.paper import (
 )
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import ABSENT, Grid, text_of
-from promptccd.reports.charts import Chart, Values, line_chart
-from promptccd.reports.compare import VariantScores, signed, stage_charts, stage_table
-from promptccd.reports.page import JsonRecord, render_page, write_report_files
+from promptccd.reports.page import JsonRecord, render_page, signed, write_report_files
 from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
 from promptccd.reports.table_parts import TablePart, paper_tables
-from promptccd.reports.tables import forgotten
 from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
 
 
@@ -62,20 +59,11 @@ class TableEntry:
         return [cell for cell in self.cells if cell.finished()]  # once, for it reads all files of a run
 
     @property
-    def printed(self) -> ContinualScore | None:
-        """The paper's rows by stage; `None` where it prints an average alone, or nothing."""
-        scores = []
-        for row, _ in (audited for stage, audited in self.figures.items() if stage):
-            figures = {} if row.forgetting is None else {"forgotten": row.forgetting}
-            scores.append(StageScore(row.stage or 0, row.all, row.old, row.new, 0, 0, figures=figures))
-        return ContinualScore("paper", scores) if scores else None
-
-    @property
     def printed_average(self) -> Mapping[str, float]:
         """The paper's All, Old and New, averages over stages; NaN where it prints none."""
-        if None in self.figures:
-            return {part: getattr(self.figures[None].row, part) for part in PARTS}
-        return self.printed.average if self.printed else dict.fromkeys(PARTS, math.nan)
+        rows = [each.row for stage, each in self.figures.items() if (stage is None) == (None in self.figures)]
+        figures = pd.DataFrame([[getattr(row, part) for part in PARTS] for row in rows], columns=list(PARTS))
+        return figures.mean().to_dict()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,52 +268,9 @@ def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> lis
 
 
 def write_table_page(
-    entries: Sequence[TableEntry],
-    records: Sequence[JsonRecord],
-    out: Path,
-    title: str,
+    tables: Mapping[str, Grid], notes: Sequence[str], records: Sequence[JsonRecord], out: Path, title: str,
     facts: Mapping[str, str],
-    keys: Collection[str] = (),
-) -> Path:
-    """Write a page with tables and charts for every data set, and its numbers, `table_records`, as CSV and JSON."""
-    own: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
-    paper: dict[tuple[str, str], dict[str, Sequence[ContinualScore]]] = {}
-    for entry in entries:
-        place = (entry.benchmark, entry.part.title)
-        for varied, scores in (entry.scores(keys) or {"": []}).items():
-            own.setdefault(place, {})[", ".join(filter(None, (entry.method, varied)))] = scores
-        paper.setdefault(place, {})[entry.method] = [entry.printed] if entry.printed else []
-    page = render_page(
-        "paper_table.html.jinja",
-        title=title,
-        facts=facts,
-        tables=layout(records),
-        remarks=remarks(entries, records),
-        figures=[(*place, _charts(own[place]), _charts(paper[place])) for place in own],
-    )
+) -> Path:  # fmt: skip
+    """Write a page of the tables of `layout` with the lines below them; CSV and JSON hold the `table_records`."""
+    page = render_page("paper_table.html.jinja", title=title, facts=facts, tables=tables, remarks=notes)
     return write_report_files(out, page, title, facts, {"table": pd.DataFrame(records)})
-
-
-def _charts(groups: VariantScores) -> list[Chart]:
-    """All, Old and New over stages, and forgetting against discovery; a method without scores keeps its style."""
-    given = {name: scores for name, scores in groups.items() if scores}
-    if not given:
-        return []
-    points: dict[str, Values] = dict.fromkeys(groups, ())
-    for name, scores in given.items():
-        both = [(score.average["new"], _forgotten(score)) for score in scores]
-        points[name] = pd.DataFrame(both, dtype=float).mean().to_frame().T.to_numpy().tolist()
-    scatter = line_chart(
-        "Forgetting against discovery, a mark per method",
-        points,
-        x_label="discovery: New, average over stages, percent",
-        y_label="Forgetting: points of Old lost since its best stage",
-        dodge=0.0,
-    )
-    return [*stage_charts(stage_table(given), groups), scatter]
-
-
-def _forgotten(score: ContinualScore) -> float:
-    """M_f where the protocol has it, else the points of Old that were lost since its best stage."""
-    given = score.summary.get("M_f")
-    return forgotten([row.old for row in score.stages]) if given is None else given

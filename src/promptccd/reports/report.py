@@ -10,10 +10,13 @@ import numpy as np
 from promptccd.data.options import number, require_in_range
 from promptccd.disk import require_writable
 from promptccd.errors import ConfigurationError
+from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.paper import published_table
+from promptccd.evaluation.tables import variant_averages
+from promptccd.models.checkpoint import BUNDLED
 from promptccd.reports.cards import CardMaker
 from promptccd.reports.compare import write_comparison
-from promptccd.reports.figures import scored_sections, shared_sections, stream_sections
+from promptccd.reports.figures import compared_sections, scored_sections, shared_sections, stream_sections
 from promptccd.reports.map import MapFigure, choose_points, map_figure, stage_maps
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_different, require_seeds_alone, row_names, without_seed
@@ -22,6 +25,8 @@ from promptccd.runs import RunEvaluation
 from promptccd.runs.card import data_in_words, hub_id_of
 
 logger = logging.getLogger(__name__)
+
+FROZEN = "frozen start"  # the backbone before any training, as a row of a page
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class ReportOptions:
         map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
         max_points: about how many points the map shows.
         samples: pictures per discovered category; 0 for no cards.
+        baselines: whether the frozen backbone of the start is scored too.
         dataset: place of the data, if not the one that the runs recorded.
         num_workers: loader processes; by default as the machine allows.
         image_cache: where copies of images are kept, if not where the runs recorded it.
@@ -43,6 +49,7 @@ class ReportOptions:
     map_method: str | None = "tsne"
     max_points: int = number(1500, 1)
     samples: int = number(8, 0)
+    baselines: bool = False
     dataset: str | None = None
     num_workers: int | None = None
     image_cache: str | None = None
@@ -74,6 +81,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     require_different(paths)
     require_seeds_alone(paths)
     runs: list[ReportedRun] = []
+    scores: dict[str, list[ContinualScore]] = {names[0]: []}
     for path in paths:
         evaluation = _evaluation(path, options)
         is_scored = evaluation.stages.is_scored
@@ -83,6 +91,9 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
             )
         runs.append(read_run(evaluation, routing=is_scored))
         first, last = runs[0], runs[-1]
+        scores[names[0]].append(last.score)
+        if options.baselines and is_scored:
+            scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
             figure, maker = _map_and_cards(evaluation, first, options)
         elif (list(last.class_blocks), last.num_true) != (list(first.class_blocks), first.num_true):
@@ -95,7 +106,8 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     if is_scored:
         title, template, facts = f"Report of {names[0]}", "report.html.jinja", _run_facts(runs)
         tables = report_tables(runs, published, maker.cards, figure)
-        sections = scored_sections(runs, tables, published)
+        sections = scored_sections(runs, tables, published) | compared_sections(scores)
+        tables |= {"compared": variant_averages(scores).round(4)} if options.baselines else {}
     else:
         title, template = f"Report of {first.name}", "streams.html.jinja"
         facts = _stream_facts(first, evaluation.stages.num_known)
@@ -169,7 +181,7 @@ def _map_and_cards(
     method = options.map_method if evaluation.stages.is_scored else None
     images, seed = evaluation.images, evaluation.recipe.training.seed
     labels = evaluation.true_ids(images[0])
-    maker = CardMaker(images[0], labels, run.categories, options.samples)
+    maker = CardMaker(labels, run.categories, options.samples)
     sizes = [len(each) for each in images]
     rows = choose_points(sizes, options.max_points, seed)
     layouts: list[np.ndarray] = []
@@ -198,7 +210,7 @@ def _map_and_cards(
 
 def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
     run = runs[0]
-    training, backbone = run.recipe.training, run.recipe.model.backbone
+    training, place = run.recipe.training, run.recipe.model.backbone
     if training.given_counts is not None:
         counting = f"given by the recipe: {', '.join(map(str, training.given_counts))}"
     else:
@@ -210,11 +222,13 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
         **({"images shown again": f"up to {shown} per category"} if shown else {}),
         "data": _data(run),
         "categories per stage": _blocks(run),
-        "backbone": (hub_id_of(backbone) or "a local folder") if backbone else made_here,
+        "backbone": (place if place in BUNDLED else hub_id_of(place) or "a local folder")
+        if place
+        else made_here,
         "number of categories": counting,
         "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
         "split": ", ".join(dict.fromkeys(_split(each)[:12] for each in runs)),
-        "made with": ", ".join(f"{package} {versions[package]}" for package in ("promptccd", "torch")),
+        "software": ", ".join(f"{package} {versions[package]}" for package in ("promptccd", "torch")),
     }
 
 

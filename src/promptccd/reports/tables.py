@@ -24,16 +24,8 @@ from promptccd.training.history import EpochRecord, read_history
 from promptccd.training.recipe import Recipe
 
 ReportTables = dict[str, pd.DataFrame]
+_MEMORY = {"process_mb": "process", "gpu_mb": "accelerator"}  # columns, by the name in a manifest
 SCORE_TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
-# An image is of a known or a novel category, and so is its group.
-OUTCOMES = {
-    "known_right": "known, right",
-    "known_as_other_known": "known, in another known group",
-    "known_as_novel": "known, in a novel group",
-    "novel_right": "novel, right",
-    "novel_as_other_novel": "novel, in another novel group",
-    "novel_as_known": "novel, in a known group",
-}
 
 
 @dataclass(frozen=True)
@@ -165,23 +157,21 @@ def report_tables(
     figure: MapFigure | None,
 ) -> ReportTables:
     """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
-    places, movement = figure.tables if figure else (pd.DataFrame(), pd.DataFrame())
     return {
         "scores": _of(runs, run_scores),
         "summary": summary(runs, published),
         **{name: _of(runs, table) for name, table in _SCORED.items()},
         **unscored_tables(runs, cards),
-        "map": _of(runs[:1], lambda run: places),
-        "map_movement": _of(runs[:1], lambda run: movement),
+        "map": _of(runs[:1], lambda run: figure.table if figure else pd.DataFrame()),
     }
 
 
 def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) -> ReportTables:
     """The tables that need no label of an image."""
     near = [
-        {"category": card.name, "known": known.name, "similarity": round(known.similarity, 4)}
+        {"category": card.name, "known": known, "similarity": round(similarity, 4)}
         for card in cards
-        for known in card.near
+        for known, similarity in card.near
     ]
     return {
         **{name: _of(runs, table) for name, table in _UNSCORED.items()},
@@ -235,62 +225,14 @@ def summary(runs: Sequence[ReportedRun], published: PublishedTable | None) -> pd
     return table.join(pd.DataFrame(rows))
 
 
-def known_and_novel(run: ReportedRun) -> pd.DataFrame:
-    """Numbers of images of every stage by `OUTCOMES`.
-
-    A group is the category that it is matched to, as in the accuracy: the share of right images among the known ones is
-    Old, among the novel ones New. A group that is matched to no category is known or novel by its id.
-    """
-    images, num_known = run.images, run.class_blocks[0]
-    known, right = images["true"] < num_known, images["matched"] == images["true"]
-    as_known = images["matched"].where(images["matched"] >= 0, images["found"]) < num_known
-    masks = (
-        known & right, known & ~right & as_known, known & ~as_known,
-        ~known & right, ~known & ~right & ~as_known, ~known & as_known,
-    )  # fmt: skip
-    table = pd.DataFrame({"stage": images["stage"], **dict(zip(OUTCOMES, masks, strict=True))})
-    return table.groupby("stage").sum().reset_index()
-
-
-def category_sizes(run: ReportedRun) -> pd.DataFrame:
-    """Every category of a stage by id with the group matched to it, then the groups that are matched to none.
-
-    Each image counts once as ``true_images`` and once as ``found_images``. Names are missing where there is no match.
-    """
-    true = run.images.groupby(["stage", "true", "category"]).size().rename("true_images").reset_index()
-    found = (
-        run.images.groupby(["stage", "found", "group", "matched"]).size().rename("found_images").reset_index()
-    )
-    table = true.merge(found, "outer", left_on=["stage", "true"], right_on=["stage", "matched"])
-    table = table.sort_values(["stage", "true", "found"], ignore_index=True)  # missing ids come last
-    counts = table[["true_images", "found_images"]].fillna(0).astype(int)
-    return table[["stage", "true", "found", "category", "group"]].join(counts)
-
-
-def matched_order(sizes: pd.DataFrame) -> tuple[list[int], list[int]]:
-    """Ids of the categories of a stage, and of its groups in the order of the categories that they are matched to.
-
-    Categories and groups without a match come last. `sizes` are the `category_sizes` of the stage.
-    """
-    sizes = pd.concat([sizes[sizes["found"].notna()], sizes[sizes["found"].isna()]])
-    return tuple(sizes[name].dropna().astype(int).tolist() for name in ("true", "found"))
-
-
 def confusion(run: ReportedRun) -> pd.DataFrame:
-    """Numbers of images by category and group, in the order of `matched_order`."""
-    pairs = (
-        run.images.groupby(["stage", "true", "found", "category", "group"])
-        .size()
-        .rename("images")
-        .reset_index()
+    """Numbers of images by category and group; groups are in the order of the categories that they are matched to."""
+    pairs = run.images.groupby(["stage", "true", "matched", "found", "category", "group"]).size()
+    table = pairs.rename("images").reset_index()
+    is_last = table["matched"] < 0  # a group that is matched to no category
+    return table.assign(last=is_last).sort_values(
+        ["stage", "true", "last", "matched", "found"], ignore_index=True
     )
-    parts = []
-    for stage, sizes in category_sizes(run).groupby("stage"):
-        rows, columns = map(pd.Index, matched_order(sizes))
-        own = pairs[pairs["stage"] == stage]
-        order = np.lexsort([columns.get_indexer(own["found"]), rows.get_indexer(own["true"])])
-        parts.append(own.iloc[order])
-    return pd.concat(parts)[["stage", "category", "group", "images"]]
 
 
 def blocks(run: ReportedRun) -> pd.DataFrame:
@@ -337,16 +279,18 @@ def history(run: ReportedRun) -> pd.DataFrame:
 def stage_costs(manifest: Mapping[str, Any]) -> pd.DataFrame:
     """Time and memory of the stages that a run trained itself.
 
-    ``seconds`` are from reading the images of a stage to saving its checkpoint. ``process_bytes`` is the peak memory of
-    the process until the end of the stage, ``accelerator_bytes`` that of the GPU during the stage; missing without a
-    GPU, or where not recorded.
+    ``seconds`` are from reading the images of a stage to saving its checkpoint. ``process_mb`` is the peak memory of
+    the process until the end of the stage, ``gpu_mb`` that of the GPU during the stage; missing without a GPU, or where
+    not recorded.
     """
-    table = pd.DataFrame({"seconds": manifest.get("seconds", {})}, dtype=float)
-    memory = pd.DataFrame.from_dict(
-        manifest.get("peak_memory", {}), "index", columns=["process", "accelerator"]
-    )
-    table = table.join(memory.astype("Int64").add_suffix("_bytes"))
-    table.insert(0, "stage", table.index.str.removeprefix("stage").astype(int))
+    seconds, peaks = manifest.get("seconds", {}), manifest.get("peak_memory", {})
+    rows = [
+        {"stage": int(stage.removeprefix("stage")), "seconds": each}
+        | {name: peaks.get(stage, {}).get(key) for name, key in _MEMORY.items()}
+        for stage, each in seconds.items()
+    ]
+    table = pd.DataFrame(rows, columns=["stage", "seconds", *_MEMORY])
+    table[[*_MEMORY]] = table[[*_MEMORY]].astype(float) / 1e6
     return table.sort_values("stage", ignore_index=True)
 
 
@@ -367,9 +311,7 @@ def routing(run: ReportedRun) -> pd.DataFrame:
 
 
 _SCORED: Mapping[str, Callable[[ReportedRun], pd.DataFrame]] = {
-    "known_and_novel": known_and_novel,
-    "confusion": confusion,
-    "category_sizes": lambda run: category_sizes(run).drop(columns=["true", "found"]),
+    "confusion": lambda run: confusion(run)[["stage", "category", "group", "images"]],
     "blocks": blocks,
     "forgetting": forgetting,
     "part_routing": routing,

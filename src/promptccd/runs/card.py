@@ -21,23 +21,19 @@ from huggingface_hub.utils import validate_repo_id
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.readable import StageImages
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError, one_line, shown
-from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.paper import published_results
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
-from promptccd.evaluation.tables import markdown, score_grid, score_table, title_of
+from promptccd.evaluation.tables import markdown, score_grid, score_table
 from promptccd.images.clean import clean_image
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED, file_of
 from promptccd.runs.folder import LICENCE, RunDirectory, change_places, stream_records
 from promptccd.runs.start import FREE_FIELDS
-from promptccd.training.history import read_history
 from promptccd.training.instruments import TITLES, Instruments
-from promptccd.training.recipe import Recipe, assembled, shipped
+from promptccd.training.recipe import Recipe, assembled, laid_over, shipped
 
 logger = logging.getLogger(__name__)
 
@@ -47,32 +43,15 @@ BEGIN, END = "<!-- promptccd:begin -->", "<!-- promptccd:end -->"
 EXAMPLES = "examples"  # folder of a stage
 LICENCE_KEYS = ("license", "license_name", "license_link")
 KEPT_METADATA = ("license",)  # metadata that keep the value that a person set
-PUBLISHED_BACKBONE = "facebook/dinov2-base"
 
-_MOST_EXAMPLES, _MOST_NAMES, _MOST_EPOCHS = 3, 50, 20
+_MOST_EXAMPLES, _MOST_NAMES = 3, 50
 _PLACED = "<!-- promptccd: links of the repository -->"
 # A marker counts only on a line of its own; a begin without an end belongs to a person's text.
 _BLOCK = re.compile(rf"^{BEGIN}$(?:(?!^{BEGIN}$)[\s\S])*?^{END}$", re.MULTILINE)
 _UNREADABLE = (ValueError, TypeError, yaml.YAMLError)  # what metadata raise that a person broke
 _TAGS = (
-    "category-discovery",
-    "continual-category-discovery",
-    "continual-learning",
-    "image-clustering",
-    "prompt-learning",
-)
-# Values that the Hub accepts as `license`; any other licence is "other" with a name.
-_HUB_LICENCES = """
-    apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0
-    bigcode-openrail-m afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc
-    cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0
-    cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0
-    cdla-sharing-1.0 cdla-permissive-1.0 cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1
-    eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0 lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c
-    ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa
-    unlicense zlib pddl lgpl-lr deepfloyd-if-license fair-noncommercial-research-license llama2 llama3 llama3.1
-    llama3.2 llama3.3 llama4 grok2-community gemma
-    """
+    "category-discovery", "continual-category-discovery", "continual-learning", "image-clustering", "prompt-learning",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,17 +80,14 @@ def example_pictures(
     record, num_known = BUILT_IN.get(recipe.data.resolved.dataset), model.config.num_known
     if record is None or record.licence is None:
         return []
-    assigned = model.assign(features)
+    assigned, examples = model.assign(features), list[Example]()
     ids, confidences = assigned.category_ids.cpu().numpy(), assigned.confidences.cpu().numpy()
-    known = np.unique(ids[ids < num_known]).tolist()
-    found = np.unique(ids[ids >= num_known]).tolist()
-    examples: list[Example] = []
+    known, found = np.unique(ids[ids < num_known]).tolist(), np.unique(ids[ids >= num_known]).tolist()
     for category in [*known[: max(1, _MOST_EXAMPLES - len(found))], *found][:_MOST_EXAMPLES]:
         rows = np.flatnonzero(ids == category)
         best = int(rows[np.argmax(confidences[rows])])
         if (clean := clean_image(images.stage.images.read(int(images.positions[best])))) is not None:
-            path = f"{EXAMPLES}/{len(examples) + 1}{clean[0]}"
-            name = model.config.names_by_id[category]
+            path, name = f"{EXAMPLES}/{len(examples) + 1}{clean[0]}", model.config.names_by_id[category]
             examples.append(Example(path, clean[1], name, category < num_known))
     return examples
 
@@ -142,15 +118,14 @@ def stage_card(
     stage, fetched, recipe = config.stage or 0, run.fetched, run.recipe
     last = max((each for each in fetched if each < stage), default=None)
     source = None if last is None else Source.of(fetched[last], last)
-    scored = run.results_up_to(stage)
-    table, published = scored.to_dict(), _comparable(recipe, len(scored.stages))
-    facts, licence = recipe.data.resolved, _licence_of_run(run, source, stage)
-    backbone, dataset = hub_id_of(recipe.model.backbone), hub_id_of(facts.dataset)
+    scored, licence = run.results_up_to(stage), _licence_of_run(run, source, stage)
+    dataset, backbone = hub_id_of(recipe.data.resolved.dataset), hub_id_of(recipe.model.backbone)
     base, title = (source.repo_id if source else None) or backbone, f"{run.name}-stage{stage}"
     names = [f"`{' '.join(each.split()).replace('`', chr(39))}`" for each in config.category_names]
     named, sizes = list(zip(config.category_ids, names, strict=True)), Counter(category_ids.tolist())
-    history = [each for each in read_history(run.path) if each.stage == stage]
-    places = {round(each * (len(history) - 1) / (_MOST_EPOCHS - 1)) for each in range(_MOST_EPOCHS)}
+    header, rows = score_grid(score_table(scored)) if scored.stages else ([], [])
+    for row, each in zip(rows, scored.stages, strict=False):
+        row[0] += ", trained elsewhere" if source and each.stage <= source.stage else ""
     data = ModelCardData(
         library_name="promptccd",
         pipeline_tag="image-feature-extraction",
@@ -160,7 +135,7 @@ def stage_card(
         datasets=[dataset] if dataset else None,
         tags=[*_TAGS, config.model_type],
         model_name=title,
-        eval_results=_eval_results(recipe, fingerprint, table) or None,
+        eval_results=_eval_results(recipe, fingerprint, scored.to_dict()) or None,
     )
     card = ModelCard.from_template(
         data,
@@ -173,24 +148,22 @@ def stage_card(
         stage=stage,
         recipe=recipe,
         method=method_named(recipe.model.variant),
-        table=table,
+        table=scored.to_dict(),
         known=[name for each, name in named if each < config.num_known],
         found=[f"{name} ({sizes[each]})" for each, name in named if each >= config.num_known],
         most_names=_MOST_NAMES,
         examples=examples,
         addresses=_addresses(),
         paper=yaml.safe_load(shipped("CITATION.cff").read_text(encoding="utf-8"))["references"][0],
-        record=BUILT_IN.get(facts.dataset),
+        record=BUILT_IN.get(recipe.data.resolved.dataset),
         dataset=dataset,
         backbone=backbone,
         bundled=BUNDLED,
         data=data_in_words(recipe),
         estimate=CountEstimate(**config.count_estimate) if config.count_estimate else "",
         source=source,
-        results=_results(scored, published, source),
-        has_native=scored.native is not None,
-        native_label=NATIVE_PREDICTION,
-        published=published,
+        results=markdown((header, rows)) if rows else "",
+        native_label=NATIVE_PREDICTION if scored.native is not None else "",
         streams=[each for each in stream_records(run) if each.stage <= stage],
         instruments=instruments.to_dict() if instruments else {},
         titles=TITLES,
@@ -199,8 +172,6 @@ def stage_card(
         fingerprint=fingerprint,
         made_with=run.made_with(device),
         fields=yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True).strip(),
-        history=history,
-        shown=[history[place] for place in sorted(places)] if history else [],
         corrections=corrections,
         licence=licence,
     )
@@ -230,20 +201,18 @@ def data_in_words(recipe: Recipe) -> str:
 def _addresses() -> dict[str, str]:
     """Addresses of the project by their names in the package's metadata."""
     try:
-        entries = metadata("promptccd").get_all("Project-URL") or ()
+        return dict(entry.split(", ", 1) for entry in metadata("promptccd").get_all("Project-URL") or ())
     except PackageNotFoundError:
-        entries = ()
-    return dict(entry.split(", ", 1) for entry in entries)
+        return {}
 
 
 def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) -> list[EvalResult]:
     facts, rows = recipe.data.resolved, table["stages"]
     hub_id = hub_id_of(facts.dataset)
     scored = [(f"stage {row['stage']}", row) for row in rows]
-    if scored:
-        first, last = rows[0]["stage"], rows[-1]["stage"]
-        span = f"stage {first}" if len(rows) == 1 else f"stages {first} to {last}"
-        scored.insert(0, (f"average of {span}", table["average"]))  # the headline
+    if scored:  # the average is the headline
+        span = scored[0][0] if len(rows) == 1 else f"stages {rows[0]['stage']} to {rows[-1]['stage']}"
+        scored.insert(0, (f"average of {span}", table["average"]))
     return [
         EvalResult(
             task_type="image-feature-extraction",
@@ -262,56 +231,25 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
     ]
 
 
-def _results(scored: ContinualScore, published: Mapping[str, float] | None, source: "Source | None") -> str:
-    """The table of results in Markdown: a row per stage, the average, the paper's figure; empty without a stage."""
-    if not scored.stages:
-        return ""
-    header, rows = score_grid(score_table(scored))
-    for row, stage in zip(rows, scored.stages, strict=False):
-        row[0] += ", trained elsewhere" if source and stage.stage <= source.stage else ""
-    rows[-1][0] = "**average**"
-    if published:
-        cells = {title_of(part): f"{value:.2f}" for part, value in published.items()}
-        rows.append(["average in the paper", *(cells.get(title, "") for title in header[1:])])
-    return markdown((header, rows))
-
-
-def _comparable(recipe: Recipe, num_scored: int) -> dict[str, float] | None:
-    """The published figure, if this run has its method, backbone, data, stages and given numbers of categories."""
-    facts = BENCHMARKS.get(recipe.data.benchmark or "")
-    same = (
-        facts is not None
-        and recipe.data.resolved == facts
-        and recipe.data.cuts is None
-        and num_scored == len(facts.class_blocks) - 1  # the paper's average is over all stages
-        and hub_id_of(recipe.model.backbone) == PUBLISHED_BACKBONE
-        and recipe.training.category_count == "known"
-    )
-    return published_results(recipe.data.benchmark, recipe.published_name) if same else None
-
-
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Fields that a recipe sets and a result depends on; local folders are not named."""
-    values, free = recipe.to_dict(), FREE_FIELDS["training"]
+    values = recipe.to_dict()
     # A bundled backbone changes some defaults.
-    usual, fitted = Recipe().to_dict(), assembled([{"model": {"backbone": recipe.model.backbone}}])
+    usual = laid_over([Recipe().to_dict(), assembled([{"model": {"backbone": recipe.model.backbone}}])])
 
     def shown_place(place: str) -> str:
         return place if place in BUILT_IN or place in BUNDLED or hub_id_of(place) else "<local folder>"
 
     change_places(values, shown_place)
+    usual["model"]["backbone"] = Recipe().model.backbone
     if recipe.data.unlabelled is not None:  # a card does not depend on later streams
         values["data"] |= {"unlabelled": None, "class_blocks": None}
-    changed = {
-        section: {
-            key: item
-            for key, item in fields.items()
-            if key not in free
-            and (item != usual[section].get(key) or item != fitted.get(section, {}).get(key, item))
-        }
-        for section, fields in values.items()
-    }
-    return {section: fields for section, fields in changed.items() if fields}
+    free, changed = FREE_FIELDS["training"], dict[str, dict[str, Any]]()
+    for section, fields in values.items():
+        for key, item in fields.items():
+            if key not in free and item != usual[section].get(key):
+                changed.setdefault(section, {})[key] = item
+    return changed
 
 
 # Licence and source
@@ -358,8 +296,7 @@ def licence_of(backbone: str | None) -> Licence:
         return Licence(None, reason=f"the card of {name} could not be read ({one_line(error)[:120]})")
     if path is None:
         return Licence(None, reason=f"{name} has no card")
-    card = Path(path).read_text(encoding="utf-8", errors="replace")
-    return licence_on(card, name, None if is_local else backbone)
+    return licence_on(_text_of(Path(path)), name, None if is_local else backbone)
 
 
 def licence_on(card: str, name: str, repo_id: str | None) -> Licence:
@@ -368,33 +305,26 @@ def licence_on(card: str, name: str, repo_id: str | None) -> Licence:
         values: dict[str, Any] = RepoCard(card, ignore_metadata_errors=True).data.to_dict()
     except _UNREADABLE:
         values = {}
-    stated = values.get("license")
+    stated, own_name, link = (values.get(key) for key in LICENCE_KEYS)
     stated = stated[0] if isinstance(stated, list) and len(stated) == 1 else stated
-    if not isinstance(stated, str) or stated.lower() in ("", "unknown"):
-        reason = "names no licence" if not stated else f"states {shown(stated)}"
+    if not isinstance(stated, str) or not re.fullmatch(r"[\w.+-]{1,96}", stated) or stated == "unknown":
+        reason = f"states {shown(stated)}" if stated else "names no licence"
         return Licence(None, reason=f"the card of {name} {reason}")
     reason = f"as the card of {name} states, from which training started"
-    if stated.lower() in _HUB_LICENCES.split():
+    if stated != "other":
         return Licence(stated.lower(), reason=reason)
-    own_name = _word(values.get("license_name")) or (_word(stated) if stated.lower() != "other" else None)
-    link = _link(values.get("license_link"), repo_id) or (f"{HUB}/{repo_id}" if repo_id else None)
+    page = f"{HUB}/{repo_id}" if repo_id else None
+    if not isinstance(link, str) or not re.fullmatch(r"https?://[^\s()<>\[\]]+", link):
+        is_file = page and isinstance(link, str) and re.fullmatch(r"[\w./-]+", link)
+        link = f"{page}/blob/main/{str(link).lstrip('./')}" if is_file else page
     default = f"licence-of-{(repo_id or 'the-backbone').replace('/', '-')}"
-    return Licence("other", own_name or default, link, reason)
+    word = re.sub(r"[^a-z0-9.-]+", "-", str(own_name or default).lower()).strip("-.")[:96]
+    return Licence("other", word or default, link, reason)
 
 
-def _word(value: Any) -> str | None:
-    """A licence name in the characters that the Hub accepts."""
-    return (isinstance(value, str) and re.sub(r"[^a-z0-9.-]+", "-", value.lower()).strip("-.")[:96]) or None
-
-
-def _link(value: Any, repo_id: str | None) -> str | None:
-    """An absolute address; `None` if the value is none and cannot become one."""
-    link = value.strip() if isinstance(value, str) else ""
-    if not link or re.search(r"[\s()<>\[\]]", link):
-        return None
-    if re.match(r"https?://", link):
-        return link
-    return f"{HUB}/{repo_id}/blob/main/{link.lstrip('./')}" if repo_id and ":" not in link else None
+def _text_of(path: Path) -> str:
+    """A card of somebody, which may be no text at all; empty if there is none."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def _licence_of_run(run: RunDirectory, source: "Source | None", stage: int) -> Licence:
@@ -405,10 +335,8 @@ def _licence_of_run(run: RunDirectory, source: "Source | None", stage: int) -> L
     if source is None:
         licence = licence_of(run.recipe.model.backbone)
     else:
-        card = run.stage(source.stage) / CARD
-        text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
         name = f"`{source.repo_id}`" if source.repo_id else "the stage"
-        licence = licence_on(text, name, source.repo_id or None)
+        licence = licence_on(_text_of(run.stage(source.stage) / CARD), name, source.repo_id or None)
     if licence.id is not None:
         run.update_manifest({LICENCE: asdict(licence)})
     elif stage == (0 if source is None else source.stage + 1):  # logged once
@@ -451,9 +379,7 @@ class Source:
         if self.is_copy:
             return f"A copy of {place}, which was trained there."
         until = "Stage 0 was" if self.stage == 0 else f"Stages 0 to {self.stage} were"
-        return (
-            f"Continued from {place}. {until} trained there; settings and log below are of the later stages."
-        )
+        return f"Continued from {place}. {until} trained there; the settings below are of the later stages."
 
 
 # Cards that exist already
@@ -482,8 +408,8 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
         card, new = map(RepoCard, texts)
     except _UNREADABLE as error:
         raise RunError(
-            f"The metadata at the top of the model card cannot be read: {' '.join(str(error).split())} Correct it, or "
-            "delete the card to get a new one."
+            f"The metadata at the top of the model card cannot be read: {one_line(error)} Correct it, or delete the "
+            "card to get a new one."
         ) from error
     theirs = card.data.to_dict()
     fixed = {key for key in kept if key in theirs}

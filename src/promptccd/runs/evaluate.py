@@ -47,7 +47,7 @@ class RunEvaluation:
         dataset: place of the data, if it is no longer the recorded one.
         num_workers: loader processes; by default as the machine allows.
         device: by default a GPU if there is one.
-        keep_features: keep all computed features, for several protocols in a row.
+        keep_features: keep the computed features of all stages and not of one, for several protocols in a row.
         stages: the data itself; by default it is read again.
         test_images: unseen images to go with `stages`, for protocols that need some.
         image_cache: where copies of images are kept, as in a recipe; by default what the run recorded, ``auto`` or
@@ -234,7 +234,7 @@ class RunEvaluation:
             count_of_stage=self.count_of_stage,
             estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
             part_routing=self.part_routing,
-            native=self.native_predictions if own else lambda stage, images: None,
+            native=self.native_predictions if own else None,
             method=self.recipe.model.variant,
             num_known=self.stages.num_known,
             restarts=training.kmeans_restarts,
@@ -243,12 +243,12 @@ class RunEvaluation:
 
     def features(self, stage: int, images: Sequence[StageImages]) -> list[Tensor]:
         """Features of images, of stages or a test set, under the model of a stage: ``(N, D)`` each, L2-normalised."""
-        found = {each: self._kept[stage, each] for each in images if (stage, each) in self._kept}
-        if missing := [each for each in images if each not in found]:
-            found |= zip(missing, self._features(*self._model_on_device(stage), missing), strict=True)
-        if self._keep_features:
-            self._kept |= {(stage, each): values for each, values in found.items()}
-        return [found[each] for each in images]
+        if not self._keep_features:
+            self._kept = {place: values for place, values in self._kept.items() if place[0] == stage}
+        if missing := [each for each in images if (stage, each) not in self._kept]:
+            found = self._features(*self._model_on_device(stage), missing)
+            self._kept |= {(stage, each): values for each, values in zip(missing, found, strict=True)}
+        return [self._kept[stage, each] for each in images]
 
     def load_stage(self, stage: int) -> CategoryDiscoveryModel:
         """The model of a finished stage; a `RunError` if it is refused."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from promptccd import systems
+from promptccd.clustering import CalibratedMixture
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.project.checkpoint_form import REGISTRY, has_registry, load_registry, save_registry
@@ -33,7 +34,7 @@ from promptccd.disk import (
     write_directory,
     write_json,
 )
-from promptccd.errors import RunError, nothing_at, one_line
+from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery
 from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
@@ -188,12 +189,14 @@ def exemplars_after(
     features: Tensor,
     assignments: Mapping[str, np.ndarray],
     arguments: TrainingArguments,
+    *,
+    with_classes: bool,
 ) -> Exemplars:
-    """The exemplars after a stage, extended by images of classes that are new to the method."""
+    """The exemplars after a stage, extended by images that are new to the method: of its classes or of categories."""
     stage = len(earlier.ids)
     before = load_exemplars(run.stage(stage - 1)) if stage else Exemplars(*4 * [np.zeros(0, dtype=np.int64)])
     labels, categories = before.labels(earlier.category_of), assignments["category_ids"]
-    classes = assignments.get("class_ids", categories)
+    classes = assignments["class_ids"] if with_classes and stage else categories
     return before.extended(features, classes, categories, images, labels, arguments)
 
 
@@ -250,6 +253,39 @@ def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.nda
     ignored, members = {each.id for each in registry.aside}, registry.members.read()
     ids = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
     return np.array([NO_CATEGORY if each in ignored else each for each in ids], dtype=np.int64)
+
+
+def learn_prediction(
+    model: CategoryDiscoveryModel, features: Tensor, labels: np.ndarray | None, num_categories: int, seed: int
+) -> None:
+    """Fit the calibrated mixture of a model that has no prediction of its own.
+
+    The labelled stage begins it, and every stream adds its new categories: features of earlier stages are not needed.
+    Labels from which nothing can be learnt leave the model without a prediction.
+
+    Args:
+        model: with the mixture of the stage before.
+        features: of the stage, ``(N, D)``, L2-normalised.
+        labels: ``(N,)`` of the labelled stage, else `None`.
+        num_categories: K, those of earlier stages included.
+        seed: of the run.
+    """
+    gaussians = model.gaussians
+    if model.predicts or (labels is None and gaussians is None):
+        return
+    if labels is not None:
+        try:
+            mixture = CalibratedMixture(random_state=seed).fit(features, labels)
+        except DataError as error:
+            logger.warning("No calibrated mixture is fitted: %s", error)
+            return
+    else:
+        assert gaussians is not None
+        known = len(gaussians.ids)  # more than K if corrections joined some
+        count = min(max(num_categories, known), known + len(features))
+        mixture = CalibratedMixture.of(gaussians, features.device, random_state=seed)
+        mixture.partial_fit(features, num_categories=count)
+    model.set_gaussians(mixture.gaussians_)
 
 
 def observe_stage(

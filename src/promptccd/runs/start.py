@@ -49,11 +49,13 @@ FREE_FIELDS = {
         "hub_private", "resume_from",
     },
 }  # fmt: skip
-OUT_OF_MEMORY = "out_of_memory.json"  # batch size that a device had too little memory for
 # Configurations that are not requested from the Hub.
 PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
 _BENCHMARK_FIELDS = ("dataset", "split", "num_classes", "images_per_class")
 _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
+
+
+# The records of a run
 
 
 def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
@@ -66,15 +68,13 @@ def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
     remove_leftovers(run.path)
     remove_leftovers(run.path / RESUME)
     trained = (run.backbone, run.path / RESUME, *run.path.glob("stage*"))
-    if run.begun and not any(each.exists() for each in trained):
-        logger.info("The run in %s ended before anything was trained: it begins again.", run.path)
-        (run.path / "manifest.json").unlink()
-    if run.begun:
+    if run.begun and any(each.exists() for each in trained):
         if not stages.is_scored:
             _record_streams(run, recipe, stages)
         stages.require_fingerprint(run.manifest["split_fingerprint"], f"The run in {run.path}")
         _resume_settings(run, recipe)
         return
+    (run.path / "manifest.json").unlink(missing_ok=True)  # of a run that trained nothing
     _record_split(
         run,
         stages,
@@ -97,22 +97,19 @@ def _record_split(run: RunDirectory, stages: StageStream, recipe: dict[str, Any]
 
 
 def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
-    """Refuse other settings than before, except a batch size that had to become smaller, which is recorded."""
+    """Refuse other settings than before, except a smaller batch size, which is recorded."""
     before, size = run.manifest["recipe"], recipe.training.batch_size
     was, stage = before["training"]["batch_size"], run.num_finished
-    smaller = size < was and (run.read(OUT_OF_MEMORY) or {}).get("batch_size") == was
-    if smaller:
-        before["training"]["batch_size"] = size
+    before["training"]["batch_size"] = min(was, size)
     require_recipe(run, recipe, before)
-    if smaller:
+    if size < was:
         change = {"batch_size": size, "instead_of": was, "from_stage": stage}
         changes = [*run.manifest.get("smaller_batches", []), change]
         run.update_manifest({"recipe": before, "smaller_batches": changes})
         logger.warning(
-            "From stage %d on a step has %d images instead of %d, for which memory was too little. Results are not "
-            "those of %d throughout; manifest.json records it.", stage, size, was, was,
+            "From stage %d on a step has %d images instead of %d. Results differ from those of %d throughout; "
+            "manifest.json records the change.", stage, size, was, was,
         )  # fmt: skip
-        (run.path / OUT_OF_MEMORY).unlink()
 
 
 def require_recipe(run: RunDirectory, recipe: Recipe, recorded: dict[str, Any] | None = None) -> None:
@@ -152,10 +149,11 @@ def record_of(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
     people = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
 
     def portable(value: str) -> str:
-        if value in BUILT_IN or not os.path.exists(os.path.expanduser(value)):
+        place = os.path.expanduser(value)
+        if value in BUILT_IN or not os.path.exists(place):
             return value
         try:
-            relative = Path(os.path.relpath(os.path.expanduser(value), run))
+            relative = Path(os.path.relpath(place, run))
         except ValueError:  # Windows: a folder on another drive
             relative = Path(Path(value).name)
         return relative.name if people & set(relative.parts) else relative.as_posix()
@@ -171,18 +169,13 @@ def _record_streams(run: RunDirectory, recipe: Recipe, stages: StageStream) -> N
     before, split = CategorySplit.from_dict(run.read("split.json") or {}), stages.split
     done = run.num_finished
     begun = min(max(1, done + run.has_state(done)), len(before.counts))
-    if before.rule != split.rule:
-        raise SplitMismatchError(
-            f"The run in {run.path} hides labels (class_blocks {list(before.class_blocks)}), and these streams have "
-            f"none: give another --output_dir, such as {run.path}-2"
-        )
-    if len(split.counts) < begun:
+    if before.rule == split.rule and len(split.counts) < begun:
         raise SplitMismatchError(
             f"The run in {run.path} has {begun - 1} streams already, and {len(split.counts) - 1} are given: give all "
             f"of them in their order, and new ones behind; or the new ones alone, promptccd train {run.path} "
             "--unlabelled ..."
         )
-    for stage in stages[:begun]:
+    for stage in stages[:begun] if before.rule == split.rule else ():
         if before.contents[stage.index] != split.contents[stage.index]:
             was, place = before.counts[stage.index].images, stage.place or "the labelled set"
             raise SplitMismatchError(
@@ -190,7 +183,7 @@ def _record_streams(run: RunDirectory, recipe: Recipe, stages: StageStream) -> N
                 f"{len(stage)} now). Restore the images that were trained on; give later images as a stream of their "
                 f"own, later labels as --labels; or train again with --output_dir {run.path}-2"
             )
-    if split.first(begun).fingerprint != before.first(begun).fingerprint:
+    if before.rule != split.rule or split.first(begun).fingerprint != before.first(begun).fingerprint:
         stages.require_fingerprint(before.fingerprint, f"The run in {run.path}")
     now, then = record_of(recipe, run.path), run.manifest["recipe"]
     for name in ("unlabelled", "labels", "class_blocks"):
@@ -214,32 +207,28 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
         RunError: its records are damaged.
     """
     recipe, data, training = run.recipe, dict(changes.get("data", {})), dict(changes.get("training", {}))
-    streams = recipe.data.unlabelled
-    if streams is not None:
-        data["class_blocks"] = data.get("class_blocks")  # counted again
-        for name in ("unlabelled", "labels"):
-            data[name] = _extended(getattr(recipe.data, name), data.get(name))
-        before, given = recipe.training.given_counts, training.get("category_count")
-        if before and isinstance(given, list):
-            training["category_count"] = _with_counts(before, given, len(data["unlabelled"]) > len(streams))
-    elif added := [name for name in ("unlabelled", "labels") if name in data]:
+    streams, before = recipe.data.unlabelled, recipe.training.given_counts
+    added = [name for name in ("unlabelled", "labels") if name in data]
+    if streams is None and added:
         raise ConfigurationError(
             f"The stages of {run.path} were cut from images that all have labels (class_blocks "
             f"{list(recipe.data.resolved.class_blocks)}), and {added[0]} cannot be added to it: begin a run with "
             "promptccd train LABELLED --unlabelled FOLDER."
         )
+    if streams is not None:
+        data["class_blocks"] = data.get("class_blocks")  # counted again
+        for name in ("unlabelled", "labels"):
+            data[name] = _extended(getattr(recipe.data, name), data.get(name))
+        given = training.get("category_count")
+        if (
+            before and isinstance(given, list) and given[: len(before)] != before
+        ):  # numbers of new streams alone
+            are_more = len(data["unlabelled"]) > len(streams)
+            is_repeated = before[-len(given) :] == given
+            training["category_count"] = [*before, *given] if are_more else before if is_repeated else given
     own = {"training": {"output_dir": str(run.path)}}
     changes = {**changes, "data": data, "training": training}
     return Recipe.from_dict(laid_over([recipe.to_dict(), own, changes]))
-
-
-def _with_counts(before: list[int], given: list[int], are_more: bool) -> list[int]:
-    """Numbers of categories of all streams, given for all of them, for the new ones, or again for the last ones."""
-    if len(given) > len(before) and given[: len(before)] == before:
-        return given
-    if are_more:
-        return [*before, *given]
-    return before if before[-len(given) :] == given else given
 
 
 def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
@@ -247,6 +236,9 @@ def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list
     known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
     added = [each for each in given or () if os.path.realpath(os.path.expanduser(each)) not in known]
     return None if before is None and not added else [*(before or ()), *added]
+
+
+# The stages of a run
 
 
 def stage_stream(
@@ -262,9 +254,11 @@ def stage_stream(
     """
     facts, roots = data.resolved, data.image_roots or ()
     if (published := published_split(facts.dataset)) is not None:
-        _require_published(data, published, split_rule, held_out_only)
+        if held_out_only or data.split not in (None, "train"):
+            raise DataError(f"{facts.dataset!r} contains published stages and no unseen images.")
+        _require_published(data, published, split_rule)
         return StageStream.from_hub(facts.dataset)
-    opened = open_images(facts.dataset, facts.split, roots)
+    opened = open_images(facts.dataset, facts.split, roots, layout=data.layout)
 
     def column(given: str | None, usual: str | None) -> str | None:
         """The column that was asked for, or else the benchmark's if the data has it."""
@@ -279,6 +273,10 @@ def stage_stream(
         seed=seed,
         image_column=column(data.image_column, facts.image_column),
         label_column=column(data.label_column, facts.label_column),
+        top_folders=data.top_folders,
+        label_na=data.label_na,
+        label_separator=data.label_separator,
+        accept_new_labels=data.accept_new_labels,
         class_order=facts.class_order,
         num_classes=facts.num_classes,
         images_per_class=facts.images_per_class,
@@ -291,33 +289,25 @@ def stage_stream(
     )
 
 
-def _require_published(
-    data: DataArguments, published: CategorySplit, split_rule: str | None, held_out_only: bool
-) -> None:
-    """Refuse fields that ask for other stages than the published ones, and warn of fields without effect."""
-    facts, blocks = data.resolved, " ".join(map(str, published.class_blocks))
-    if held_out_only or data.split not in (None, "train"):
-        raise DataError(f"{facts.dataset!r} contains published stages and no unseen images.")
+def _require_published(data: DataArguments, published: CategorySplit, split_rule: str | None) -> None:
+    """Refuse fields that ask for other stages than the published ones."""
+    facts, cuts = data.resolved, data.resolved_cuts
     fields = {
         "class_blocks": (facts.class_blocks, published.class_blocks),
         "split_rule": (split_rule or facts.split_rule, published.rule),
-        "cuts": (data.resolved_cuts and tuple(map(tuple, data.resolved_cuts)), published.cuts),
+        "cuts": (cuts and tuple(map(tuple, cuts)), published.cuts),
         "unlabelled": (data.unlabelled, None),
     }
-    other = [
-        f"{name} {ours}" if theirs is None else f"{name} {ours} instead of {theirs}"
-        for name, (ours, theirs) in fields.items()
-        if ours not in (None, theirs)
-    ]
-    if other:
+    if other := [f"{name} {ours}" for name, (ours, theirs) in fields.items() if ours not in (None, theirs)]:
         raise DataError(
             f"{facts.dataset!r} contains stages that are cut already, and others are asked for: {'; '.join(other)}. "
-            f"Give --class_blocks {blocks} and leave the other fields out, or give the data set that the stages were "
-            "cut from."
+            f"Give --class_blocks {' '.join(map(str, published.class_blocks))} and leave the other fields out, or give "
+            "the data set that the stages were cut from."
         )
-    for name in ("num_classes", "images_per_class", "held_out"):
-        if (value := getattr(data, name)) is not None:
-            logger.warning("%s is cut already: %s %s has no effect.", facts.dataset, name, value)
+    if idle := [
+        name for name in ("num_classes", "images_per_class", "held_out") if getattr(data, name) is not None
+    ]:
+        logger.warning("%s is cut already: %s has no effect.", facts.dataset, ", ".join(idle))
 
 
 # The view and the model of stage 0
@@ -451,7 +441,7 @@ def described_backbone(recipe: Recipe) -> Dinov2Config:
         return Dinov2Config(**fields)
     except Exception as error:
         raise ConfigurationError(
-            f"model.backbone_config {fields} makes no Dinov2Config: {' '.join(str(error).split())}"
+            f"model.backbone_config {fields} makes no Dinov2Config: {one_line(error)}"
         ) from error
 
 
@@ -507,7 +497,7 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
         if model.mixture is not None:
             counts["mixture"] = model.mixture.num_parameters
     titles = {**COMMON_PARTS, **method_named(recipe.model.variant).parts}
-    names = [*titles, *(name for name in {**first, **last} if name not in titles)]
+    names = dict.fromkeys([*titles, *first, *last])
     rows = [ParameterCount(titles.get(name, name), first[name], last[name]) for name in names]
     return [row for row in rows if row.labelled or row.unlabelled]
 

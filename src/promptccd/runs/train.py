@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from promptccd.data.views import TrainingViews
 from promptccd.discovery.project.changes import GROUPING
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import trusted
-from promptccd.errors import DeviceError, DiskError, OutOfMemoryError, SplitMismatchError
+from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
 from promptccd.evaluation.counting import COUNTS
 from promptccd.locks import FolderLock
@@ -39,13 +40,13 @@ from promptccd.runs.stage import (
     count_range,
     earlier_images,
     exemplars_after,
+    learn_prediction,
     load_stage,
     memory_before,
     observe_stage,
     save_stage,
 )
 from promptccd.runs.start import (
-    OUT_OF_MEMORY,
     begin,
     ensure_backbone,
     evaluation_view,
@@ -123,7 +124,11 @@ def train_run(
     if not stages.is_scored:
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
         if is_main:
-            _log_streams(training.counting, stages)
+            logger.info(
+                "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories: %s "
+                "(--category_count). Nothing is scored.", len(stages.labelled), stages.num_known,
+                sum(map(len, stages[1:])), len(stages) - 1, training.counting,
+            )  # fmt: skip
     with StopRequest() as stop, ExitStack() as context:
         if is_main:
             context.enter_context(FolderLock(run.path))
@@ -139,24 +144,11 @@ def train_run(
     return score
 
 
-def _log_streams(counting: str, stages: StageStream) -> None:
-    estimated = f"are estimated ({counting}; --category_count gives them)"
-    logger.info(
-        "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories %s; nothing is "
-        "scored.",
-        len(stages.labelled), stages.num_known, sum(map(len, stages[1:])), len(stages) - 1,
-        "are those given" if counting == "given" else estimated,
-    )  # fmt: skip
-
-
 @contextmanager
 def _named_failures(run: RunDirectory) -> Iterator[None]:
-    """Record a batch that needed too much memory, and give failures of a device a message."""
+    """Give failures of a device a message."""
     try:
         yield
-    except OutOfMemoryError as error:
-        run.write(OUT_OF_MEMORY, {"batch_size": error.batch_size})
-        raise
     except (RuntimeError, MemoryError, TypeError) as error:
         if (problem := device_problem(error)) is None:
             raise
@@ -260,10 +252,8 @@ class _Training:
         """Delete states of finished stages and pass these to `after_stages`, also those of an earlier process."""
         for stage in finished:
             self.run.forget_states(stage)
-        if finished:
-            (self.run.path / OUT_OF_MEMORY).unlink(missing_ok=True)
-            if self.after_stages is not None:
-                self.after_stages(self.run, finished)
+        if finished and self.after_stages is not None:
+            self.after_stages(self.run, finished)
 
     def _report_stage(self, stage: int) -> None:
         """Call the callbacks for a finished stage; every process reads its records."""
@@ -335,16 +325,15 @@ class _Training:
             bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
             if len(bare):
                 logger.warning(
-                    "Stage 0: %d of its %d categories have no image there, %s for one. They cannot be learnt here; "
-                    "images of them will be found as new categories and still count as Old. Give them more images, or "
-                    "leave them out.", len(bare), self.stages.num_known, stage.category_names[bare[0]],
+                    "Stage 0 has no image of %d of its %d categories, such as %s: they cannot be learnt, and their "
+                    "images will be found as new categories.", len(bare), self.stages.num_known,
+                    stage.category_names[bare[0]],
                 )  # fmt: skip
         elif given:
             logger.info(
-                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d of these change their "
-                "category; named: %s; new: %s. Labels of other images do not count yet.",
-                stage.index, made.images, len(given), made.moved, ", ".join(made.named) or "none",
-                ", ".join(made.new) or "none",
+                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d change their category; "
+                "named: %s; new: %s.", stage.index, made.images, len(given), made.moved,
+                ", ".join(made.named) or "none", ", ".join(made.new) or "none",
             )  # fmt: skip
 
     def _trainer(self, stage: Stage) -> StageTrainer:
@@ -408,6 +397,12 @@ class _Training:
         registry, found = observe_stage(self.earlier, found, images.sample_ids, names)
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
+        count, seed = (
+            len(found.prototype_ids) if self.count is None else self.count.count,
+            self.arguments.seed,
+        )
+        labels = found.category_ids if isinstance(stage, LabelledStage) else None
+        learn_prediction(model, features[-1], labels, count, seed)
         if stage.index:
             own = features[-1]
             if model.native_prompted is not None:
@@ -418,7 +413,7 @@ class _Training:
         places = {category: row for row, category in enumerate(model.config.category_ids)}
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
         labelled = torch.arange(len(rows)) < len(assigned[0])
-        everything, seed = torch.cat(features), self.arguments.seed
+        everything = torch.cat(features)
         model.set_spread(measure_spread(everything, rows, model.prototypes, seed=seed, labelled=labelled))
         self.state.draw_groups = group_picture(
             images, features[-1], found, model.config.names_by_id, num_known
@@ -435,15 +430,24 @@ class _Training:
             run.record(score)
             parts = {"All": score.all, "Old": score.old, "New": score.new}.items()
             figures = ", ".join(f"{part} {value:.1f}" for part, value in parts if not math.isnan(value))
-            images, count = score.num_images, self.count
-            logger.info("stage %d: %s over %d images; categories so far: %s", index, figures, images, count)
+            counted = f"{score.num_categories} categories so far"
+            logger.info("stage %d: %s over %d images. %s", index, figures, score.num_images, counted)
         elif index:
             stream = StreamRecord.of(
                 index, assignments["category_ids"], self.earlier.assigned, config,
                 int(self.model.assign(features).novel.sum()), self.count,
             )  # fmt: skip
             run.update_manifest({STREAMS: {f"stage{index}": asdict(stream)}})
-            logger.info("stage %d: %s", index, stream)
+            folders = self.recipe.data.unlabelled or []
+            name = Path(folders[index - 1]).name if index <= len(folders) else f"stage {index}"
+            logger.info("%s: %s", name, stream)
+        ids, estimated = assignments["category_ids"], self.count is not None and self.count.is_estimate
+        if estimated and not np.setdiff1d(ids[ids >= 0], np.concatenate(self.earlier.assigned)).size:
+            logger.warning(
+                "stage %d: no new category was found in %d images; the number of categories is %s. If there are new "
+                "ones, give the numbers of all stages to --category_count, in a new --output_dir.",
+                index, len(ids), self.count,
+            )  # fmt: skip
         reports = [images.report.to_dict() for images in self.images]
         run.write("images.json", {"stages": reports, "left_out": dict(self.stages.left_out)})
         seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
@@ -458,7 +462,9 @@ class _Training:
         run, images, model, exemplars = self.run, self.images[-1], self.model, None
         examples, index = example_pictures(self.recipe, model, images, features), images.stage.index
         if self.arguments.exemplars_per_class:
-            exemplars = exemplars_after(run, self.earlier, images, features, assignments, self.arguments)
+            exemplars = exemplars_after(
+                run, self.earlier, images, features, assignments, self.arguments, with_classes=model.predicts
+            )
         card = stage_card(
             run,
             model.config,
@@ -472,18 +478,13 @@ class _Training:
         save_stage(run.stage(index), model, self.view, assignments, card, registry, exemplars, examples)
 
     def _instruments(self, category_ids: np.ndarray) -> Instruments:
-        """Measure the effect of the prompts; log new warnings and record the values in the manifest."""
-        images, training, recorded = self.images[-1], self.arguments, self.run.manifest.get("instruments", {})
-        index, precision = images.stage.index, training.mixed_precision
+        """Measure the effect of the prompts and record it in the manifest; card and report warn of defects."""
+        images, training = self.images[-1], self.arguments
         found = measure(
             self.model, images, self.view, category_ids,
             seed=training.seed, batch_size=training.feature_batch_size,
         )  # fmt: skip
-        before = Instruments(**recorded.get(f"stage{index - 1}", {})).warnings(precision)
-        for kind, warning in found.warnings(precision).items():
-            if kind not in before:  # once per run; the card of every stage repeats it
-                logger.warning("stage %d: %s", index, warning)
-        self.run.update_manifest({"instruments": {f"stage{index}": found.to_dict()}})
+        self.run.update_manifest({"instruments": {f"stage{images.stage.index}": found.to_dict()}})
         return found
 
     # Features and categories

@@ -9,13 +9,16 @@ import math
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.options import MAX_SIDE, option, require_in_range, takes_whole_numbers
 from promptccd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from promptccd.data.labels import Layout
 
 MixedPrecision = Literal["auto", "no", "bf16"]
 Tracker = Literal[
@@ -66,6 +69,16 @@ class DataArguments:
     split: str | None = option(None, "split of the data set that the stages are taken from")
     image_column: str | None = option(None, "name of the image column (none: detected)", common=True)
     label_column: str | None = option(None, "name of the label column (none: detected)", common=True)
+    top_folders: Literal["splits", "categories"] | None = option(
+        None, "meaning of the folders of the first level (none: decided by names)"
+    )
+    label_na: list[str] | None = option(
+        None, "words in place of a label (none: those of pandas, such as NA and null, and -1 among class ids)"
+    )
+    label_separator: str | None = option(
+        None, "mark between labels of a cell, of which the first counts (none: such cells are refused)"
+    )
+    accept_new_labels: bool = option(False, "accept later labels that are spelled nearly like a category")
     class_blocks: list[int] | None = option(
         None, "numbers of categories: labelled at stage 0, then new in each stage", common=True
     )
@@ -146,6 +159,14 @@ class DataArguments:
                 f"unlabelled {self.unlabelled} are streams without labels, and {given} hides labels that exist: give "
                 "one or the other."
             )
+
+    @property
+    def layout(self) -> "Layout":
+        """How folders and columns are read."""
+        from promptccd.data.labels import Layout  # here, so that help does not wait for datasets
+
+        na = None if self.label_na is None else tuple(self.label_na)
+        return Layout(self.image_column, self.label_column, na, self.label_separator, self.top_folders)
 
     @property
     def conflicts(self) -> Literal["refuse", "drop"]:
@@ -242,7 +263,7 @@ class TrainingArguments:
     seed: int = option(1, "random seed", 0, 10**18 - 1, common=True)
     epochs: int = option(200, "epochs per stage", 1, 999_999, common=True)  # states are ordered by six digits
     discovery_epochs: int | None = option(
-        None, "epochs per unlabelled stage (none: epochs)", 1, 999_999, common=True
+        None, "epochs per unlabelled stage; 0 trains nothing there (none: epochs)", 0, 999_999, common=True
     )
     batch_size: int = option(
         128, "images per step over all processes, two views of each", 2, 2**20, common=True

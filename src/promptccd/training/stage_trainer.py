@@ -138,6 +138,8 @@ class StageTrainer:
         shares = self.plan.shares(self.epochs, (first_epoch, first_step), *self._processes)
         batches = iter(training_loader(self.context, self.views, shares, self.arguments))
         bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
+        if not self.epochs and self.accelerator.is_main_process:
+            logger.info("stage %d: not trained, discovery_epochs is 0", self.stage)
         self._saved = time.monotonic()
         step, sums = first_step, resumed.sums if first_step else {}
         try:

@@ -80,7 +80,8 @@ EXTRA = {  # path -> (content, status, note)
         "damaged, truncated or unsupported PNG file",
     ),
     "notes.txt": (b"bought in May", SKIPPED, 
-        "not an image that can be read (starts like text): give a table of path,label itself to promptccd train",
+        "not an image that can be read (starts like text): give a table of path,label itself to promptccd train; "
+        "for texts, give features of such files instead: promptccd discover --features FILE",
     ),
     "album/.DS_Store": (b"\0\0\0\1Bud1", SKIPPED, "left there by an operating system"),
     "album/Thumbs.db": (JPEG, SKIPPED, "left there by an operating system"),

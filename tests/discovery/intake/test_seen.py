@@ -182,16 +182,18 @@ def test_what_is_decoded_in_another_way_is_replaced_and_what_was_made_of_it_goes
 def test_near_duplicate_groups_that_fit_no_pictures_are_found_again(tmp_path: Path) -> None:
     seen = SeenFiles(tmp_path)
     for number, wrong in enumerate(([0, 0, 3, 3], [0, 2, 2, 0], [0, 0, 1, 1], [0, 0, 2])):
-        seen.store_near_duplicates(f"{number:064x}", np.array(wrong))
+        seen.store_near_duplicates(f"{number:064x}", np.stack([np.arange(len(wrong)), wrong]))
         assert seen.near_duplicates(f"{number:064x}", 4) is None
     found = seen.near_duplicates(f"{3:064x}", 3)
-    assert found is not None and found.tolist() == [0, 0, 2]
-    seen.store_near_duplicates("cd" * 32, np.array([0, 0, 2, 0]))
+    assert found is not None and found.tolist() == [[0, 1, 2], [0, 0, 2]]
+    seen.store_near_duplicates("cd" * 32, np.zeros((2, 4), np.int64))
     assert seen.near_duplicates("cd" * 32, 3) is None
     assert seen.near_duplicates(f"{3:064x}", 3) is None, "only the newest are stored"
-    seen.store_followers({KEYS[1]: KEYS[0]})
-    seen.store_followers({KEYS[3]: KEYS[2]})
+    seen.store_followers(KEYS[:2], {KEYS[1]: KEYS[0]})
+    seen.store_followers(KEYS[2:], {KEYS[3]: KEYS[2]})
     assert seen.followers([*KEYS, "row:7"]) == {KEYS[1]: KEYS[0], KEYS[3]: KEYS[2]}
+    seen.store_followers(KEYS[:2], {})
+    assert seen.followers(KEYS) == {KEYS[3]: KEYS[2]}, "the same images, grouped with --near_duplicates off"
 
 
 def altered(statement: str) -> Callable[[Path], None]:

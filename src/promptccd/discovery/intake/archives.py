@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from promptccd import systems
-from promptccd.data.names import EITHER, display_name, system_reason, unsafe_reason
+from promptccd.data.names import EITHER, code_page_of, display_name, system_reason, unsafe_reason
 from promptccd.data.sources import Entry, ImageSource, Stamp, too_large
 from promptccd.errors import DataError
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
@@ -71,10 +71,15 @@ class ArchiveSource(ImageSource):
         found: list[Entry] = []
         names: set[str] = set()
         folded: set[str] = set()
+        encoding = code_page_of(
+            [each.orig_filename.encode("cp437") for each in members if not each.flag_bits & _UTF8]
+        )
         for member in members:
             if member.is_dir() and not member.file_size:
                 continue
-            name = _decoded_name(member)
+            name = member.orig_filename
+            if not member.flag_bits & _UTF8:  # zipfile then reads it as code page 437
+                name = name.encode("cp437").decode(encoding)
             reason = _why_not(member, name, limits)
             if not reason and name in names:
                 reason = "a second entry of the same name"
@@ -195,17 +200,6 @@ class _GuardedStream(io.FileIO):
                 f"{self._called} has {entries} entries; the limit is {most}. Give fewer images at a time."
             )
         return content
-
-
-def _decoded_name(member: zipfile.ZipInfo) -> str:
-    """The whole name; many packers write UTF-8 without a flag, and zipfile then reads it as code page 437."""
-    name = member.orig_filename
-    if member.flag_bits & _UTF8:
-        return name
-    try:
-        return name.encode("cp437").decode("utf-8")
-    except UnicodeError:
-        return name
 
 
 def _why_not(member: zipfile.ZipInfo, name: str, limits: IntakeLimits) -> str:

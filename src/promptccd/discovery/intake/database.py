@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.database import files_of, open_database, use_wal
-from promptccd.disk import make_folder, open_to_change, refuse_links, remove
+from promptccd.disk import make_folder, open_to_change, remove
 from promptccd.errors import PromptCCDError, RunError
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ class Database:
         self.path, self._schema, self._checked, self._is_reader = path, schema, checked, is_reader
         self._files = [*files_of(path), *also]
         self._lock, self._is_damaged, self._has_warned = threading.RLock(), False, False
-        folder = path.parent if is_reader else make_folder(path.parent)
-        refuse_links(folder, [each.name for each in self._files])
+        if not is_reader:
+            make_folder(path.parent)
         try:
             self._db = self._connected()
         except sqlite3.OperationalError as error:

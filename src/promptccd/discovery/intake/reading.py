@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource
+from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource, masks_of
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
@@ -137,6 +137,11 @@ class Intake:
     def close(self) -> None:
         """Close the source; names, verdicts and kept thumbnails stay."""
         self._source.close()
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether pictures of ids and texts stand for the items, which are no evidence of anything."""
+        return not self._source.shows_images
 
     @property
     def miniatures(self) -> np.ndarray:
@@ -500,7 +505,8 @@ def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
         DataError: as `ImageSource.entries`.
     """
     entries = source.entries(limits)
-    beside = leftovers(entry.name for entry in entries if not entry.reason)
+    listed = [entry for entry in entries if not entry.reason]
+    beside = leftovers(entry.name for entry in listed) | masks_of(source, listed, limits)
     return [replace(entry, reason=entry.reason or beside.get(entry.name, "")) for entry in entries]
 
 

@@ -384,28 +384,30 @@ class SeenFiles(Database):
     # Near-duplicates
 
     def near_duplicates(self, source: str, count: int) -> np.ndarray | None:
-        """``(N,)`` near-duplicate groups as `find_near_duplicates` gave them; `None` if they are not stored.
+        """``(2, N)`` near-duplicate groups, and those before doubt; `None` if they are not stored.
 
         Args:
             source: SHA-256 of its arguments.
             count: N.
         """
         for _, row in self.rows("first_of", "near_duplicate", [source], "source"):
-            found = np.frombuffer(row[: len(row) // 4 * 4], np.uint32).astype(np.int64)
-            if len(found) == count and (found <= np.arange(count)).all() and (found[found] == found).all():
-                return found
+            if len(row) == 8 * count:
+                found = np.frombuffer(row, np.uint32).astype(np.int64).reshape(2, count)
+                if all((each <= np.arange(count)).all() and (each[each] == each).all() for each in found):
+                    return found
         return None
 
-    def store_near_duplicates(self, source: str, first_of: np.ndarray) -> None:
+    def store_near_duplicates(self, source: str, groups: np.ndarray) -> None:
         """Store near-duplicate groups in place of the earlier ones."""
         with self.writing() as db:
             db.execute("delete from near_duplicate")
-            values = bytes_of(source), first_of.astype(np.uint32).tobytes()
+            values = bytes_of(source), groups.astype(np.uint32).tobytes()
             db.execute("insert into near_duplicate values(?, ?)", values)
 
-    def store_followers(self, firsts: Mapping[str, str]) -> None:
-        """Store the first picture of its near-duplicate group, by key, for pictures that are not the first."""
+    def store_followers(self, keys: Iterable[str], firsts: Mapping[str, str]) -> None:
+        """Store the first picture of its near-duplicate group, by key, for those of some pictures that are not it."""
         with self.writing() as db:
+            db.executemany("delete from follower where key = ?", [(bytes_of(key),) for key in keys])
             rows = [(bytes_of(key), bytes_of(first)) for key, first in firsts.items()]
             db.executemany("insert or ignore into follower values(?, ?)", rows)
 

@@ -1,15 +1,20 @@
 """Find near-duplicate groups, such as copies, bursts and pans, by comparing small pictures.
 
-Three steps: choose pairs to compare (`_candidates`), compare their miniatures (`_fitting`), and compare their
-thumbnails (`are_near_duplicates`).
+Four steps: choose pairs to compare (`_candidates`), compare their miniatures (`_fitting`), compare their thumbnails
+(`_verified`), and doubt groups that are too large to be one photograph (`_without_doubtful`).
+
+A likeness alone joins nothing. Alike pictures are one if they were taken within seconds, or if one laid over the other
+shows the same in every part (`are_copies`), where names whose numbers follow each other leave a little more room.
 
 Letters: N images, D width, P pairs, S side of a picture in pixels.
 """
 
 import io
+import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +26,14 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.near_duplicates.same import FINE_SIDE, NO_STEP, Scale, are_near_duplicates
+from promptccd.discovery.near_duplicates.same import (
+    FINE_SIDE,
+    NO_STEP,
+    Scale,
+    are_copies,
+    are_near_duplicates,
+)
+from promptccd.discovery.options import NearDuplicateMode
 from promptccd.images.identity import MINIATURE_SIDE
 
 Rows = npt.NDArray[np.int64]
@@ -35,13 +47,20 @@ _LARGEST_CELL = 2_048  # images whose features are compared with each other at a
 _ORIENTATIONS = 8  # four rotations, and their mirror images
 AT_ONCE = 2.0  # seconds between frames of a burst
 # Least correlation of miniatures for thumbnails to be compared, and share of their neighbourhoods that may differ: for
-# any two pictures, for successive ones in the source, and for those of one burst.
+# any two pictures, for those whose names follow each other, and for those of one burst.
 FITS, FITS_NEXT, FITS_AT_ONCE = 0.45, 0.3, 0.3
-APART, APART_NEXT, APART_AT_ONCE = 0.05, 0.08, 0.4
+APART, APART_NEXT, APART_AT_ONCE = 0.03, 0.05, 0.4
 # Share of their neighbourhoods in which miniatures may differ: nine of ten pairs that only fit differ in more, and one
 # frame of a hundred in a burst does.
 DIFFER = 0.6
 TINY = 32  # shorter side of a picture in pixels below which different things look alike, so that it must equal others
+# Of two nearest neighbours that do not fit as they are: how far coarse pictures must correlate, and which shares of
+# miniatures may differ, for them to be compared as copies that were cropped, framed or turned.
+NEAREST, ROUGHLY = 2, 0.7
+LAID_APART, LAID_DISAGREES = 0.5, 0.3
+# A group of more images than this is doubted, if no clock speaks for it: where it is more than that share of all
+# images, or most images are in such groups. Parts of one kind, icons and forms look alike by nature.
+LARGE, LARGE_SHARE = 10, 0.1
 _PLAIN = 0.5  # greatest value of an evened miniature without detail
 _SMALL = Scale(MINIATURE_SIDE)
 _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thumbnails are in memory
@@ -49,13 +68,46 @@ _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thu
 Thumbnails = Callable[[Sequence[int]], Sequence[bytes]]
 
 
+@dataclass(frozen=True)
+class NearDuplicates:
+    """Near-duplicate groups.
+
+    Attributes:
+        first_of: ``(N,)`` row of the first image of each image's group; its own for an image without an earlier
+            near-duplicate.
+        looks: ``(N,)`` the same before large groups were doubted.
+    """
+
+    first_of: Rows = field(default_factory=lambda: np.empty(0, np.int64))
+    looks: Rows = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @classmethod
+    def none(cls, count: int) -> "NearDuplicates":
+        """No near-duplicates among so many images."""
+        return cls(np.arange(count), np.arange(count))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of images of each group of several, largest first."""
+        sizes = np.bincount(self.first_of)
+        return sorted(sizes[sizes > 1].tolist(), reverse=True)
+
+    @property
+    def num_doubted(self) -> int:
+        """Images that look like others and count singly, because nothing else says that these are one photograph."""
+        alone = np.bincount(self.first_of, minlength=len(self.first_of))[self.first_of] == 1
+        return int((alone & (np.bincount(self.looks, minlength=len(self.looks))[self.looks] > 1)).sum())
+
+
 def find_near_duplicates(
     miniatures: npt.NDArray[np.uint8],
     features: Tensor,
     thumbnails: Thumbnails,
     taken: npt.NDArray[np.float64],
+    names: Sequence[str] = (),
+    mode: NearDuplicateMode = "auto",
     workers: int = 1,
-) -> Rows:
+) -> NearDuplicates:
     """Find the near-duplicate group of each image.
 
     Args:
@@ -63,23 +115,50 @@ def find_near_duplicates(
         features: ``(N, D)`` unit features.
         thumbnails: gives the thumbnails of rows, as files.
         taken: ``(N,)`` times in seconds, or NaN. Images of one moment may differ more: something moves before a camera.
+        names: of the files, whose numbers may follow each other.
+        mode: ``"exact"`` finds copies alone, whatever time and names say; ``"off"`` finds nothing.
         workers: thumbnails that are decoded at once.
 
     Returns:
-        ``(N,)`` row of the first image of each image's group; its own for an image without an earlier near-duplicate.
+        The groups.
     """
-    first_of = np.arange(len(miniatures))
+    count = len(miniatures)
+    if mode == "off":
+        return NearDuplicates.none(count)
+    signs = _Signs.of(taken, names) if mode == "auto" else _Signs.of(np.full(count, np.nan), ())
+    looks, by_clock, accepted = np.arange(count), np.arange(count), list[_Pairs]()
     hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])
-    pairs = _fitting(miniatures, hashes, taken, _candidates(hashes, features, taken))
+    pairs = _fitting(miniatures, hashes, signs, *_candidates(hashes, features, signs))
     while len(pairs.one):
-        pairs = pairs.select(first_of[pairs.one] != first_of[pairs.two])
+        pairs = pairs.select(looks[pairs.one] != looks[pairs.two])
         # Of each group the pair that fits best with an earlier one: then most others need no comparison.
         best = np.zeros(len(pairs.one), dtype=bool)
-        best[np.unique(np.maximum(first_of[pairs.one], first_of[pairs.two]), return_index=True)[1]] = True
-        alike = _verified(pairs.select(best), thumbnails, taken, workers)
-        first_of = _joined(first_of, alike)
+        best[np.unique(np.maximum(looks[pairs.one], looks[pairs.two]), return_index=True)[1]] = True
+        alike = _verified(pairs.select(best), thumbnails, signs, workers)
+        looks, by_clock = _joined(looks, alike), _joined(by_clock, alike.select(signs.at_once(alike)))
+        accepted.append(alike)
         pairs = pairs.select(~best)
-    return first_of
+    if mode == "exact" or not accepted:
+        return NearDuplicates(looks, looks)
+    return NearDuplicates(_without_doubtful(looks, by_clock, _Pairs.joined(accepted), signs.taken), looks)
+
+
+def _without_doubtful(looks: Rows, by_clock: Rows, pairs: "_Pairs", taken: npt.NDArray[np.float64]) -> Rows:
+    """The groups without those that are too large to be one photograph; what was taken within seconds stays.
+
+    If most of the images that look like another are in such groups, likeness says nothing here, and no group stays.
+    """
+    sizes = np.bincount(looks, minlength=len(looks))[looks]
+    large = sizes > LARGE
+    doubtful = large if large.mean() > 0.5 else large & (sizes > LARGE_SHARE * len(looks))
+    for first in np.unique(looks[doubtful]):
+        inside = np.flatnonzero(looks == first)
+        gaps = np.diff(np.sort(taken[inside]))
+        if (gaps <= AT_ONCE).sum() > len(inside) / 2:
+            doubtful[inside] = False
+    if doubtful.sum() > (sizes > 1).sum() / 2:
+        return by_clock
+    return _joined(by_clock, pairs.select(~doubtful[pairs.one]))
 
 
 def _joined(first_of: Rows, pairs: "_Pairs") -> Rows:
@@ -102,26 +181,13 @@ class _Pairs:
     def select(self, chosen: npt.NDArray[np.bool_] | Rows | slice) -> "_Pairs":
         return _Pairs(self.one[chosen], self.two[chosen], self.turned[chosen])
 
-    def at_once(self, taken: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-        """``(P,)`` whether both were taken within seconds; not if nothing says when."""
-        return np.abs(taken[self.one] - taken[self.two]) <= AT_ONCE
-
-    def by_evidence(
-        self, taken: npt.NDArray[np.float64], at_once: float, following: float, other: float
-    ) -> Tensor:
-        """``(P,)`` one of three values, by the evidence besides the pictures: time, order in the source, neither."""
-        values = np.where(self.two - self.one == 1, following, other)
-        return torch.from_numpy(np.where(self.at_once(taken), at_once, values))
-
     def blocks(self, size: int) -> Iterator["_Pairs"]:
         return (self.select(slice(start, start + size)) for start in range(0, len(self.one), size))
 
     @classmethod
     def joined(cls, parts: Sequence["_Pairs"]) -> "_Pairs":
         """All of them, each once, the first row before the second."""
-        one, two, turned = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("one", "two", "turned")
-        )
+        one, two, turned = (np.concatenate([getattr(part, name) for part in parts]) for name in _PARTS)
         # A picture that must be turned to the left to look like a second has the second turned to the right.
         swap = one > two
         turned = np.where(swap, _INVERSE[turned], turned)
@@ -130,6 +196,46 @@ class _Pairs:
         return cls(*every.T)
 
 
+@dataclass(frozen=True)
+class _Signs:
+    """What says that images are one moment, besides their pictures.
+
+    Attributes:
+        taken: ``(N,)`` seconds, or NaN.
+        follows: ``(N,)`` whether an image is the next of the one before it in the source, by the number in its name.
+    """
+
+    taken: npt.NDArray[np.float64]
+    follows: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, taken: npt.NDArray[np.float64], names: Sequence[str]) -> "_Signs":
+        """A clock that gives one second to a tenth of all images is none: a scanner's, or the date of a copy."""
+        times, counts = np.unique(taken[~np.isnan(taken)], return_counts=True)
+        often = times[counts > max(LARGE, LARGE_SHARE * len(taken))]
+        numbers = [_NUMBER.match(name) for name in names]
+        follows = np.zeros(len(taken), dtype=bool)
+        for row, (one, two) in enumerate(itertools.pairwise(numbers), start=1):
+            if one is not None and two is not None and one[1] == two[1]:
+                follows[row] = 0 <= int(two[2]) - int(one[2]) <= 1
+        return cls(np.where(np.isin(taken, often), np.nan, taken), follows)
+
+    def at_once(self, pairs: _Pairs) -> npt.NDArray[np.bool_]:
+        """``(P,)`` whether both were taken within seconds; not if nothing says when."""
+        return np.abs(self.taken[pairs.one] - self.taken[pairs.two]) <= AT_ONCE
+
+    def in_sequence(self, pairs: _Pairs) -> npt.NDArray[np.bool_]:
+        """``(P,)`` whether the name of the second follows that of the first."""
+        return (pairs.two - pairs.one == 1) & self.follows[pairs.two]
+
+    def values(self, pairs: _Pairs, at_once: float, following: float, other: float) -> Tensor:
+        """``(P,)`` one of three values, by the evidence besides the pictures: time, names, neither."""
+        values = np.where(self.in_sequence(pairs), following, other)
+        return torch.from_numpy(np.where(self.at_once(pairs), at_once, values))
+
+
+_NUMBER = re.compile(r"(.*?)(\d{1,15})\D*\Z", re.DOTALL)  # the last number of a name, and the text before it
+_PARTS = ("one", "two", "turned")
 _INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])  # of `_turned`; what is mirrored is its own inverse
 
 
@@ -142,31 +248,33 @@ def _turned(pictures: Tensor, turned: int) -> Tensor:
 # Choose pairs
 
 
-def _candidates(hashes: Hashes, features: Tensor, taken: npt.NDArray[np.float64]) -> _Pairs:
-    """Neighbours in feature space, images that follow each other by place or time, and those of nearly the same hash.
+def _candidates(hashes: Hashes, features: Tensor, signs: _Signs) -> tuple[_Pairs, _Pairs]:
+    """Pairs to compare, and of these the nearest neighbours in feature space.
 
+    They are neighbours there, images that follow each other by place or time, and those of nearly the same hash.
     Cameras number the frames of a burst one by one.
     """
     count = hashes.shape[1]
-    found = [_upright(*_neighbours(features)), _upright(np.arange(count - 1), np.arange(1, count))]
-    in_time = np.argsort(taken, kind="stable")
+    one, two, rank = _neighbours(features)
+    found = [_upright(one, two), _upright(np.arange(count - 1), np.arange(1, count))]
+    in_time = np.argsort(signs.taken, kind="stable")
     for step in (1, 2):
         following = _upright(in_time[:-step], in_time[step:])
-        found.append(following.select(following.at_once(taken)))
+        found.append(following.select(signs.at_once(following)))
     for turned, of_turned in enumerate(hashes):
-        for one, two in _same_hash(hashes[0], of_turned):
+        for first, second in _same_hash(hashes[0], of_turned):
             # A symmetric picture is no evidence.
-            differs = of_turned[two] != hashes[0][two] if turned else one < two
-            found.append(_Pairs(one[differs], two[differs], np.full(int(differs.sum()), turned)))
-    return _Pairs.joined(found)
+            differs = of_turned[second] != hashes[0][second] if turned else first < second
+            found.append(_Pairs(first[differs], second[differs], np.full(int(differs.sum()), turned)))
+    return _Pairs.joined(found), _Pairs.joined([_upright(one, two).select(rank < NEAREST)])
 
 
 def _upright(one: Rows, two: Rows) -> _Pairs:
     return _Pairs(one, two, np.zeros_like(one))
 
 
-def _neighbours(features: Tensor) -> tuple[Rows, Rows]:
-    """Images and their nearest in feature space, among those that share one of their two nearest pivots.
+def _neighbours(features: Tensor) -> tuple[Rows, Rows, Rows]:
+    """Images, their nearest in feature space, and how many are nearer, among those that share a nearest pivot.
 
     Pivots are images; with as many as the root of the number of images no table is quadratic. Frames of a burst are
     nearer to each other than to any pivot, so they nearly always share one.
@@ -178,7 +286,7 @@ def _neighbours(features: Tensor) -> tuple[Rows, Rows]:
     closest = torch.cat(
         [(rows @ features[pivots].T).topk(min(2, len(pivots)), 1).indices for rows in features.split(4_096)]
     )
-    one, two = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    one, two, rank = ([np.empty(0, np.int64)] for _ in range(3))
     for pivot in range(len(pivots)):
         for cell in (closest == pivot).any(1).nonzero()[:, 0].split(_LARGEST_CELL):
             if len(cell) < 2:
@@ -188,7 +296,8 @@ def _neighbours(features: Tensor) -> tuple[Rows, Rows]:
             best = near.topk(min(NEIGHBOURS, len(cell) - 1), 1).indices
             one.append(cell.repeat_interleave(best.shape[1]).numpy())
             two.append(cell[best].flatten().numpy())
-    return np.concatenate(one), np.concatenate(two)
+            rank.append(np.tile(np.arange(best.shape[1]), len(cell)))
+    return np.concatenate(one), np.concatenate(two), np.concatenate(rank)
 
 
 def _hashes(miniatures: npt.NDArray[np.uint8], turned: int) -> npt.NDArray[np.uint64]:
@@ -233,11 +342,12 @@ def _band(hashes: npt.NDArray[np.uint64], band: int) -> npt.NDArray[np.uint64]:
 
 
 def _fitting(
-    miniatures: npt.NDArray[np.uint8], hashes: Hashes, taken: npt.NDArray[np.float64], pairs: _Pairs
+    miniatures: npt.NDArray[np.uint8], hashes: Hashes, signs: _Signs, pairs: _Pairs, nearest: _Pairs
 ) -> _Pairs:
     """Pairs whose miniatures fit and do not differ nearly everywhere, the best first.
 
-    If one has no detail, they must have nearly the same hash. What was taken at once may differ everywhere.
+    If one has no detail, they must have nearly the same hash. What was taken at once may differ everywhere. The nearest
+    neighbours may also fit as copies that were cropped, framed or turned.
     """
     evened = np.empty(miniatures.shape, np.float16)
     for start in range(0, len(miniatures), _LOADED):
@@ -247,8 +357,8 @@ def _fitting(
     unclear = plain[pairs.one] | plain[pairs.two]
     differing = np.bitwise_count(hashes[0, pairs.one] ^ hashes[pairs.turned, pairs.two])
     fits = torch.from_numpy(differing <= MAX_BITS).float()
-    least = pairs.by_evidence(taken, FITS_AT_ONCE, FITS_NEXT, FITS)
-    most = pairs.by_evidence(taken, 1.0, DIFFER, DIFFER)
+    least = signs.values(pairs, FITS_AT_ONCE, FITS_NEXT, FITS)
+    most = signs.values(pairs, 1.0, DIFFER, DIFFER)
     clear = np.flatnonzero(~unclear)
     for start in range(0, len(clear), _PAIRS):
         chosen = clear[start : start + _PAIRS]
@@ -265,7 +375,27 @@ def _fitting(
         scores[fitting[differ]] = -1.0
         fits[chosen] = scores
     order = fits.argsort(descending=True, stable=True)
-    return pairs.select(order[(fits >= least)[order]].numpy())
+    found = pairs.select(order[(fits >= least)[order]].numpy())
+    taken = {*zip(found.one.tolist(), found.two.tolist(), strict=True)}
+    is_open = [each not in taken for each in zip(nearest.one.tolist(), nearest.two.tolist(), strict=True)]
+    others = nearest.select(np.array(is_open, dtype=bool) & ~plain[nearest.one] & ~plain[nearest.two])
+    laid = [part.select(_may_be_laid(miniatures, part)) for part in others.blocks(_PAIRS)]
+    return _Pairs(*(np.concatenate([getattr(each, name) for each in (found, *laid)]) for name in _PARTS))
+
+
+def _may_be_laid(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> Rows:
+    """Which pairs look roughly alike in the middle, and alike once one is laid over the other."""
+    one, two = (torch.from_numpy(miniatures[each]).float() for each in (pairs.one, pairs.two))
+    coarse = [
+        F.avg_pool2d(F.adaptive_avg_pool2d(each[:, None], 16), 3, 1)[:, 0, 2:-2, 2:-2].flatten(1)
+        for each in (one, two)
+    ]
+    coarse = [F.normalize(each - each.mean(1, keepdim=True), dim=1) for each in coarse]
+    rows = ((coarse[0] * coarse[1]).sum(1) >= ROUGHLY).nonzero()[:, 0]
+    alike, _ = _SMALL.are_laid_alike(
+        one[rows], two[rows], torch.full((len(rows),), LAID_APART), LAID_DISAGREES
+    )
+    return rows[alike].numpy()
 
 
 def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
@@ -277,8 +407,8 @@ def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
     return result
 
 
-def _verified(pairs: _Pairs, thumbnails: Thumbnails, taken: npt.NDArray[np.float64], workers: int) -> _Pairs:
-    """The pairs whose thumbnails are near-duplicates."""
+def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int) -> _Pairs:
+    """The pairs whose thumbnails are copies, or alike and taken within seconds."""
     alike = [np.empty(0, dtype=bool)]
     for loaded in pairs.blocks(_LOADED):
         rows, places = np.unique(np.stack([loaded.one, loaded.two]), return_inverse=True)
@@ -286,13 +416,19 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, taken: npt.NDArray[np.float
             pictures, tiny = zip(*pool.map(_picture, thumbnails(rows.tolist())), strict=True)
         colours, is_tiny = torch.from_numpy(np.stack(pictures)), torch.tensor(tiny)
         one, two = places.reshape(2, -1)
-        at = _Pairs(one, two, loaded.turned)
-        apart = loaded.by_evidence(taken, APART_AT_ONCE, APART_NEXT, APART)
-        for block, may_differ in zip(at.blocks(_PAIRS), apart.split(_PAIRS), strict=True):
-            second = _each_turned(colours[block.two], block.turned)
+        at_once, apart = (
+            torch.from_numpy(signs.at_once(loaded)),
+            signs.values(loaded, APART_NEXT, APART_NEXT, APART),
+        )
+        blocks = _Pairs(one, two, loaded.turned).blocks(_PAIRS)
+        for block, burst, may_differ in zip(blocks, at_once.split(_PAIRS), apart.split(_PAIRS), strict=True):
+            first, second = colours[block.one].float(), _each_turned(colours[block.two], block.turned).float()
             must_equal = is_tiny[block.one] | is_tiny[block.two]
-            first = colours[block.one].float()
-            alike.append(are_near_duplicates(first, second.float(), may_differ, must_equal).numpy())
+            found = are_copies(first, second, may_differ, must_equal)
+            if len(rest := (burst & ~found).nonzero()[:, 0]):
+                may_move = torch.full((len(rest),), APART_AT_ONCE)
+                found[rest] = are_near_duplicates(first[rest], second[rest], may_move, must_equal[rest])
+            alike.append(found.numpy())
     return pairs.select(np.concatenate(alike))
 
 

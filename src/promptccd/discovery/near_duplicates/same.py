@@ -31,6 +31,14 @@ RIM = 0.045  # of the side, that is not compared
 MAX_DIFFERENCE = 4.0  # mean absolute difference of pictures that must be equal, in grey levels of 255
 FINE_SIDE = 64
 NO_STEP = ((0, 0),)
+# Copies: which share of the neighbourhoods may agree less than `DISAGREES`, what must overlap, and how far a copy may
+# be stretched. Of copies that were cropped or turned by 3 degrees, nine of ten pass.
+DISAGREES, COPY_DISAGREES = 0.7, 0.01
+COPY_OVERLAP, COPY_STRETCH = 0.5, 1.5
+FRAMED = 0.6  # correlation below which the best shift means nothing, as that of a picture in a frame
+BLOCKS = 5  # a side, of the grid of blocks that are found again one by one
+BLOCK_FOUND = 0.4  # least correlation of a block with its place in the other picture
+FEWEST_BLOCKS = 6  # that must agree on how the picture was cropped, framed or turned
 
 
 @dataclass(frozen=True)
@@ -97,35 +105,69 @@ class Scale:
         """
         moved = torch.arange(-self.reach, self.reach + 1)
         found = torch.fft.irfft2(one * two.conj(), s=self._size)[:, moved[:, None], moved]
-        return self._peak(found / self._overlap)
+        return _peak(found / self._overlap, self.reach)
 
-    def _peak(self, table: Tensor) -> tuple[Tensor, Tensor]:
-        """The highest value ``(P,)`` of each table and its place ``(P, 2)``, by parabolas between the entries."""
-        width, every = table.shape[1], torch.arange(len(table))
-        values, places = table.flatten(1).max(1)
-        rows, columns = places // width, places % width
-        y, x = rows.clamp(1, width - 2), columns.clamp(1, width - 2)
-        parts = []
-        for before, after in (
-            (table[every, y - 1, x], table[every, y + 1, x]),
-            (table[every, y, x - 1], table[every, y, x + 1]),
-        ):
-            bend = (before - 2 * table[every, y, x] + after).clamp(max=-1e-6)
-            parts.append(((before - after) / (2 * bend)).clamp(-0.5, 0.5))
-        shift = torch.stack([y, x], 1) - self.reach + torch.stack(parts, 1)
-        return values, shift
+    def laid(self, one: Tensor, two: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """How evened pictures were cropped, framed or turned against each other, by blocks found again one by one.
 
-    def apart(self, one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
-        """In which share ``(P,)`` of neighbourhoods grey pairs, the second moved by ``(P, 2)``, differ.
+        Args:
+            one: ``(P, S, S)``.
+            two: ``(P, S, S)``.
+            shift: ``(P, 2)``, near which blocks are sought.
+
+        Returns:
+            Maps ``(P, 3, 2)``, see `_laid_over`, and whether enough blocks agree ``(P,)``.
+        """
+        half, reach, count = round(self.side * 10 / 64), self.side // 8, len(one)
+        width, most = 2 * half + 1, self.reach + reach + half
+        centres = torch.linspace(half, self.side - 1 - half, BLOCKS).round().long()
+        y, x = (each.flatten()[:, None, None] for each in torch.meshgrid(centres, centres, indexing="ij"))
+        near, around = torch.arange(-half, half + 1), torch.arange(-half - reach, half + reach + 1)
+        blocks = one[:, y + near[:, None], x + near]  # (P, K, width, width)
+        base = shift.round().long().clamp(-self.reach, self.reach)[:, :, None, None, None]
+        rows, columns = y + around[:, None] - base[:, 0] + most, x + around - base[:, 1] + most
+        every = torch.arange(count)[:, None, None, None]
+        regions = F.pad(two, (most,) * 4)[every, rows, columns]
+        found = F.conv2d(regions.flatten(0, 1)[None], blocks.flatten(0, 1)[:, None], groups=count * len(y))[0]
+        strength = blocks.square().sum((2, 3)).flatten()
+        energy = F.avg_pool2d(regions.square().flatten(0, 1), width, 1) * width**2
+        found /= (strength[:, None, None] * energy).clamp(min=1e-3).sqrt()
+        scores, moved = _peak(found, reach)
+        strength, scores, moved = (
+            each.reshape(count, len(y), -1).double() for each in (strength, scores, moved)
+        )
+        at = torch.cat([y, x], 1)[:, :, 0].double()
+        unit = (self.side - 1) / 2
+        source = torch.cat([at / unit - 1, torch.ones(len(y), 1)], 1).double()
+        target = (at + moved - base[:, :, 0, 0].transpose(1, 2)) / unit - 1
+        telling = (strength > strength.amax(1, keepdim=True) / 20)[..., 0]
+        weights = ((scores[..., 0] - BLOCK_FOUND).clamp(min=0) * telling).double()
+        trusted = weights
+        for _ in range(6):  # least squares, in which blocks that disagree with the others lose their weight
+            normal = torch.einsum("pk,ki,kj->pij", trusted, source, source) + 1e-6 * torch.eye(3)
+            maps = torch.linalg.solve(normal, torch.einsum("pk,ki,pkj->pij", trusted, source, target))
+            off = (source @ maps - target).norm(dim=2) * unit * 64 / self.side
+            trusted = weights / (1 + off.square()) ** 2
+        stretch = torch.linalg.svdvals(maps[:, :2])
+        sound = (stretch < COPY_STRETCH).all(1) & (stretch > 1 / COPY_STRETCH).all(1)
+        return maps.float(), sound & (((off < 1.5) & (weights > 0)).sum(1) >= FEWEST_BLOCKS)
+
+    def agreement(
+        self, one: Tensor, two: Tensor, places: Tensor, steps: Sequence[tuple[int, int]] = NO_STEP
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Where grey pairs agree, the second laid over the first by `places` ``(P, 3, 2)``.
 
         Brighter or darker is the same, and so is what lies one of these steps away, as where a camera was tilted.
         Noticed are an animal that comes before a camera trap, although most of the picture stays, and two motorcycles
         in one studio.
+
+        Returns:
+            The agreement of each neighbourhood ``(P, S, S)``, at most 1; which are telling; and which overlap.
         """
-        moved, inside = _moved(two[:, None], shift)
+        moved, overlap = _laid_over(two[:, None], places)
         two = moved[:, 0]
         # Where light has made one picture white and the other is bright, detail is lost and tells nothing.
-        inside = inside * ((torch.maximum(one, two) < WHITE) | (torch.minimum(one, two) < BRIGHT))
+        inside = overlap * ((torch.maximum(one, two) < WHITE) | (torch.minimum(one, two) < BRIGHT))
         first, second = self.detail(one) * inside, self.detail(two) * inside
         gain = (first.square().sum((1, 2)) / second.square().sum((1, 2)).clamp(min=1e-6)).sqrt()
         second = second * gain[:, None, None]
@@ -137,7 +179,64 @@ class Scale:
             product = self.around(first * second.roll(step, (1, 2)))
             energy = (energies[0] * energies[1].roll(step, (1, 2))).sqrt()
             agreement = torch.maximum(agreement, (product + floor) / (energy + floor))
-        return ((agreement < AGREES) & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
+        return agreement, telling, overlap
+
+    def apart(self, one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
+        """In which share ``(P,)`` of neighbourhoods grey pairs, the second moved by ``(P, 2)``, differ."""
+        agreement, telling, _ = self.agreement(one, two, self.moved(shift), steps)
+        return _share(agreement < AGREES, telling)
+
+    def are_laid_alike(
+        self, one: Tensor, two: Tensor, apart: Tensor, disagrees: float
+    ) -> tuple[Tensor, Tensor]:
+        """Whether grey pairs are one picture, cropped, framed or turned a little; and the maps ``(P, 3, 2)``.
+
+        At most the shares `apart` ``(P,)`` and `disagrees` of their neighbourhoods agree less than `AGREES` and
+        `DISAGREES`.
+        """
+        if not len(one):
+            return torch.zeros(0, dtype=torch.bool), torch.zeros(0, 3, 2)
+        evened = [self.evened(self.detail(each)) for each in (one, two)]
+        fit, shift = self.shifts(*(self.transformed(each) for each in evened))
+        alike, maps = torch.zeros(len(one), dtype=torch.bool), self.moved(shift)
+        for start in (shift, torch.zeros_like(shift)):
+            if not len(rows := (~alike & ((start == shift).all(1) | (fit < FRAMED))).nonzero()[:, 0]):
+                break
+            found, sound = self.laid(evened[0][rows], evened[1][rows], start[rows])
+            rows, found = rows[sound], found[sound]
+            agreement, telling, overlap = self.agreement(one[rows], two[rows], found)
+            same = (_share(agreement < AGREES, telling) <= apart[rows]) & (
+                overlap.mean((1, 2)) >= COPY_OVERLAP
+            )
+            same &= _share(agreement < DISAGREES, telling) <= disagrees
+            alike[rows[same]], maps[rows[same]] = True, found[same]
+        return alike, maps
+
+    def moved(self, shift: Tensor) -> Tensor:
+        """Maps ``(P, 3, 2)`` that move the second picture by so many pixels ``(P, 2)``."""
+        maps = torch.eye(3, 2).repeat(len(shift), 1, 1)
+        maps[:, 2] = -2 * shift / (self.side - 1)
+        return maps
+
+
+def _share(chosen: Tensor, telling: Tensor) -> Tensor:
+    return (chosen & telling).sum((1, 2)) / telling.sum((1, 2)).clamp(min=1)
+
+
+def _peak(table: Tensor, reach: int) -> tuple[Tensor, Tensor]:
+    """The highest value ``(P,)`` of each table and its place ``(P, 2)``, by parabolas between the entries."""
+    width, every = table.shape[1], torch.arange(len(table))
+    values, places = table.flatten(1).max(1)
+    rows, columns = places // width, places % width
+    y, x = rows.clamp(1, width - 2), columns.clamp(1, width - 2)
+    parts = []
+    for before, after in (
+        (table[every, y - 1, x], table[every, y + 1, x]),
+        (table[every, y, x - 1], table[every, y, x + 1]),
+    ):
+        bend = (before - 2 * table[every, y, x] + after).clamp(max=-1e-6)
+        parts.append(((before - after) / (2 * bend)).clamp(-0.5, 0.5))
+    return values, torch.stack([y, x], 1) - reach + torch.stack(parts, 1)
 
 
 def are_near_duplicates(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
@@ -153,7 +252,7 @@ def are_near_duplicates(one: Tensor, two: Tensor, apart: Tensor, must_equal: Ten
     plain = must_equal | (torch.stack([each.abs().amax((1, 2)) for each in details]).amin(0) < DETAIL)
     same = plain & ((one - two).abs().mean((1, 2, 3)) <= MAX_DIFFERENCE)
     rows = (~plain & (fit >= ALIKE)).nonzero()[:, 0]
-    rows = rows[_recoloured(one[rows], two[rows], shift[rows]) <= RECOLOURED]
+    rows = rows[_recoloured(one[rows], two[rows], _FINE.moved(shift[rows])) <= RECOLOURED]
     for steps in (NO_STEP, _STEPS):
         agree = _FINE.apart(greys[0][rows], greys[1][rows], shift[rows], steps) <= apart[rows]
         same[rows[agree]] = True
@@ -161,14 +260,31 @@ def are_near_duplicates(one: Tensor, two: Tensor, apart: Tensor, must_equal: Ten
     return same
 
 
+def are_copies(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
+    """Copies ``(P,)`` among pairs of pictures ``(P, 64, 64, 3)``: one picture, re-saved, cropped, framed or turned.
+
+    No part of it may show anything else, so that frames of a burst in which something moves are no copies. `apart`
+    ``(P,)`` is the share of the neighbourhoods that may be less alike than the others.
+    """
+    greys = one @ _GREY, two @ _GREY
+    contrast = [_FINE.detail(each).abs().amax((1, 2)) for each in greys]
+    plain = must_equal | (torch.minimum(*contrast) < DETAIL)
+    same = plain & ((one - two).abs().mean((1, 2, 3)) <= MAX_DIFFERENCE)
+    rows = (~plain).nonzero()[:, 0]
+    alike, places = _FINE.are_laid_alike(greys[0][rows], greys[1][rows], apart[rows], COPY_DISAGREES)
+    rows = rows[alike]
+    same[rows] = _recoloured(one[rows], two[rows], places[alike]) <= RECOLOURED
+    return same
+
+
 _FINE, _GREY = Scale(FINE_SIDE), torch.tensor([0.299, 0.587, 0.114])
 _STEPS = tuple(itertools.product((0, -1, 1), (0, -1, 1)))
 
 
-def _recoloured(one: Tensor, two: Tensor, shift: Tensor) -> Tensor:
+def _recoloured(one: Tensor, two: Tensor, places: Tensor) -> Tensor:
     """How different the colours ``(P,)`` of pictures are, of all colour in them; a tint of the whole does not count."""
     coarse = [F.avg_pool2d((each[..., ::2] - each[..., 1:2]).permute(0, 3, 1, 2), 4) for each in (one, two)]
-    coarse[1], inside = _moved(coarse[1], shift / 4)
+    coarse[1], inside = _laid_over(coarse[1], places)
     inside = inside[:, None]
     chroma = []
     for found in coarse:
@@ -180,17 +296,17 @@ def _recoloured(one: Tensor, two: Tensor, shift: Tensor) -> Tensor:
     return torch.where(colourless, 0.0, different)
 
 
-def _moved(pictures: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Pictures ``(P, channels, S, S)`` moved by fractions of pixels; and ``(P, S, S)``, 1 where they overlap the frame.
+def _laid_over(pictures: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Pictures ``(P, channels, S, S)`` laid over others by `places` ``(P, 3, 2)``; and ``(P, S, S)``, 1 where both are.
 
-    Their rims are left out: where a frame was moved by a program, there is nothing behind it.
+    A place ``(y, x, 1)`` in the frame, from -1 to 1, times the map is one in the picture. Rims are left out: where a
+    frame was moved by a program, there is nothing behind it.
     """
     side = pictures.shape[2]
-    rim = side * RIM
-    places = torch.arange(side) - shift[:, :, None]  # (P, 2, S)
-    y, x = places[:, 0, :, None].expand(-1, -1, side), places[:, 1, None, :].expand(-1, side, -1)
-    grid = 2 * torch.stack([x, y], 3) / (side - 1) - 1
-    moved = F.grid_sample(pictures, grid, align_corners=True, padding_mode="border")
-    frame = torch.arange(side)
-    inside = (places >= rim) & (places <= side - 1 - rim) & (frame >= rim) & (frame <= side - 1 - rim)
-    return moved, (inside[:, 0, :, None] & inside[:, 1, None, :]).float()
+    line = torch.linspace(-1, 1, side)
+    y, x = torch.meshgrid(line, line, indexing="ij")
+    at = torch.stack([y, x, torch.ones_like(x)], 2) @ places[:, None]  # (P, S, S, 2)
+    moved = F.grid_sample(pictures, at.flip(3), align_corners=True, padding_mode="border")
+    most = 1 - 2 * RIM * side / (side - 1)
+    frame = torch.maximum(y.abs(), x.abs()) <= most
+    return moved, (frame & (at.abs() <= most).all(3)).float()

@@ -1,7 +1,7 @@
 """A registry next to a model: ``registry.json``, with prototypes and columns of images in ``registry.safetensors``.
 
-Both are the rows of the store. Their checks are those of its tables: a file that anybody may have written is inserted
-into an empty store, which refuses what it does not allow. The JSON contains the sum of the other file.
+Both contain the rows of the store. A file that anybody may have written is inserted into an empty store, whose tables
+check every value; the contradictions between rows are checked here. The JSON contains the sum of the other file.
 """
 
 import hashlib
@@ -16,26 +16,24 @@ from safetensors.numpy import load, save
 
 from promptccd.discovery.project.categories import LONGEST_KEY
 from promptccd.discovery.project.registry import CategoryRegistry
-from promptccd.discovery.project.store import HASH, text_key
-from promptccd.disk import newer_format, parsed_json, plain_json, refuse_links, sha256_of, write_file
+from promptccd.discovery.project.store import HASH, ROWS, text_key
+from promptccd.disk import newer_format, parsed_json, plain_json, sha256_of, write_file
 from promptccd.errors import RegistryError
 
 FORMAT = 1
 REGISTRY, PROTOTYPES = "registry.json", "registry.safetensors"
 MOST_IMAGES = 10_000_000
-LARGEST_JSON = 512 * 2**20  # bytes
-LARGEST_TENSORS = 2 * 2**30  # bytes
+LARGEST_JSON, LARGEST_TENSORS = 512 * 2**20, 2 * 2**30  # bytes
 _NONE = -1  # no value in a column of integers
 _STATE = ("num_known", "stage", "next_id", "next_number")
-_TABLES = {  # in the JSON: columns, and the order of the rows
-    "category": ("id, name, state, born, size, vector, dormant, merged_into, earlier", "id"),
-    "forbidden": ("image, category", "1, 2"),
-    "link": ("a, b, same", "1, 2"),
-    "log": ("number, kind, what, stage, time, undone, final", "number"),
-    "change": ("entry, tab, before, after", "id"),
+_TABLES = {  # in the JSON: columns with the places of those that are JSON, and the order of the rows
+    "category": (", ".join(ROWS["category"][1]), (8,), "id"),
+    "forbidden": ("image, category", (), "1, 2"),
+    "link": ("a, b, same", (), "1, 2"),
+    "log": ("number, kind, what, stage, time, undone, final", (2,), "number"),
+    "change": ("entry, tab, before, after", (2, 3), "id"),
 }
-_COLUMNS = ("stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter")
-_IMAGES_IN = {"image": (0,), "forbidden": (0,), "link": (0, 1)}  # places in rows of changes
+_COLUMNS = ("id", *ROWS["image"][1][2:])  # of images, in the other file
 _KEYS = ("format", *_STATE, "tensors", *_TABLES)
 
 
@@ -59,32 +57,22 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
     Raises:
         RegistryError: it is larger than what is read again; nothing is written.
         DiskError: it cannot be written.
-        RunError: a link has one of the names.
     """
-    place, store = Path(folder), registry.store
-    refuse_links(place, (REGISTRY, PROTOTYPES))
-    rows = store.all(f"select id, key, {', '.join(_COLUMNS)} from image")
-    require_room(len(rows))
-    rows.sort(key=lambda row: (isinstance(row[1], str), row[1]))
-    number_of = {identity: number for number, (identity, *_) in enumerate(rows)}
-    tables = {
-        name: store.all(f"select {columns} from {name} order by {order}")
-        for name, (columns, order) in _TABLES.items()
-    }
-    tensors = save({"prototypes": np.ascontiguousarray(registry.prototypes), **_columns_of(rows)})
+    store = registry.store
+    images = store.all(f"select key, {', '.join(_COLUMNS)} from image order by typeof(key), key")
+    require_room(len(images))
+    tensors = save({"prototypes": np.ascontiguousarray(registry.prototypes), **_columns_of(images)})
     values = {
         "format": FORMAT,
         "tensors": hashlib.sha256(tensors).hexdigest(),
         **{name: store.one(f"select {name} from state") for name in _STATE},
-        "category": [[*row[:-1], json.loads(row[-1])] for row in tables["category"]],
-        "forbidden": sorted([number_of[image], category] for image, category in tables["forbidden"]),
-        "link": sorted([number_of[a], number_of[b], same] for a, b, same in tables["link"]),
-        "log": [[*row[:2], json.loads(row[2]), *row[3:]] for row in tables["log"]],
-        "change": [
-            [entry, table, *(_numbered(table, side, number_of) for side in sides)]
-            for entry, table, *sides in tables["change"]
-        ],
     }
+    for table, (columns, places, order) in _TABLES.items():
+        rows = [list(row) for row in store.all(f"select {columns} from {table} order by {order}")]
+        for row in rows:
+            for place in places:
+                row[place] = None if row[place] is None else json.loads(row[place])
+        values[table] = rows
     contents = {PROTOTYPES: (tensors, LARGEST_TENSORS), REGISTRY: (plain_json(values), LARGEST_JSON)}
     for name, (content, most) in contents.items():
         if len(content) > most:
@@ -94,7 +82,7 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
                 "promptccd discover with more images, or undo some."
             )
     for name, (content, _) in contents.items():
-        write_file(place / name, content)
+        write_file(Path(folder) / name, content)
 
 
 def load_registry(folder: str | Path) -> CategoryRegistry:
@@ -109,92 +97,67 @@ def load_registry(folder: str | Path) -> CategoryRegistry:
             f"{Path(folder).name} holds no {REGISTRY}: give the folder of a finished stage, or one that discover wrote."
         )
     try:
-        values = _parsed(path)
-        return _registry(values, _read_tensors(Path(folder) / PROTOTYPES, values["tensors"]))
+        values = _read_json(path)
+        return _registry(values, _read_tensors(path.with_name(PROTOTYPES), values["tensors"]))
     except RegistryError as error:
         raise RegistryError(f"{REGISTRY} is refused: {error}") from error
-    except (TypeError, ValueError, OverflowError, KeyError, IndexError) as error:
+    except (TypeError, ValueError, OverflowError, KeyError, IndexError, SafetensorError) as error:
         raise RegistryError(
             f"{REGISTRY} is refused: its values are damaged ({str(error)[:100]}): copy the checkpoint again."
         ) from error
 
 
 def _registry(values: dict[str, Any], tensors: dict[str, np.ndarray]) -> CategoryRegistry:
-    registry = CategoryRegistry()
-    store, prototypes = registry.store, tensors["prototypes"]
-    if (
-        prototypes.dtype != np.float32
-        or prototypes.ndim != 2
-        or (len(prototypes) and not prototypes.size)
-        or not np.isfinite(prototypes).all()
-    ):
+    registry, prototypes = CategoryRegistry(), tensors["prototypes"]
+    is_matrix = prototypes.dtype == np.float32 and prototypes.ndim == 2
+    if not is_matrix or (len(prototypes) and not prototypes.size) or not np.isfinite(prototypes).all():
         raise RegistryError(
             f"Expected finite float32 prototypes (R, D), got {prototypes.dtype} {list(prototypes.shape)}."
         )
-    rows = {
+    rows: dict[str, Sequence[Sequence[Any]]] = {
         "vector": [(row, each.astype("<f4").tobytes()) for row, each in enumerate(prototypes)],
-        "image": _image_rows(tensors),
-        "category": [_texts(row, 8) for row in values["category"]],
-        "forbidden": values["forbidden"],
-        "link": values["link"],
-        "log": [(*_texts(row, 2), 0) for row in values["log"]],
-        "change": [(number, *_texts(row, 2, 3)) for number, row in enumerate(values["change"])],
+        f"image({', '.join(('key', *_COLUMNS))})": _images_of(tensors),
     }
-    with store.transaction():
+    for table, (columns, places, _) in _TABLES.items():
+        if not all(isinstance(row, list) for row in values[table]):
+            raise TypeError("a row is no list")
+        for row in values[table]:
+            for place in places:
+                row[place] = None if row[place] is None else plain_json(row[place]).decode()
+        rows[f"{table}({columns})"] = values[table]
+    with registry.store.transaction():
         for table, each in rows.items():
             if each:
-                store.run_each(f"insert into {table} values({', '.join('?' * len(each[0]))})", each)
+                registry.store.run_each(f"insert into {table} values({', '.join('?' * len(each[0]))})", each)
         sets = ", ".join(f"{name} = ?" for name in _STATE)
-        store.run(f"update state set {sets}", *(values[name] for name in _STATE))
+        registry.store.run(f"update state set {sets}", *(values[name] for name in _STATE))
         _require_whole(registry)
     return registry
 
 
-def _texts(row: Any, *places: int) -> list[Any]:
-    """A row with the values at some places as texts of JSON."""
-    if not isinstance(row, list):
-        raise TypeError("a row is no list")
-    texts = list(row)
-    for place in places:
-        texts[place] = None if row[place] is None else plain_json(row[place]).decode()
-    return texts
-
-
-def _numbered(table: str, side: str | None, number_of: dict[int, int]) -> list[Any] | None:
-    """A row of a change with images by their numbers in the file; those that were forgotten get further ones."""
-    if side is None:
-        return None
-    row: list[Any] = json.loads(side)
-    for place in _IMAGES_IN.get(table, ()):
-        row[place] = number_of.setdefault(row[place], len(number_of))
-    return row
-
-
 def _columns_of(rows: Sequence[tuple[Any, ...]]) -> dict[str, np.ndarray]:
-    hashes = b"".join(row[1] for row in rows if isinstance(row[1], bytes))
-    names = [row[1] for row in rows if isinstance(row[1], str)]
+    hashes = b"".join(row[0] for row in rows if isinstance(row[0], bytes))
+    names = [row[0] for row in rows if isinstance(row[0], str)]
     columns = {
         "hashes": np.frombuffer(hashes, np.uint8).reshape(-1, 32),
         "names": np.frombuffer(plain_json(names), np.uint8),
     }
-    for place, name in enumerate(_COLUMNS, start=2):
-        values = [_NONE if row[place] is None else row[place] for row in rows]
-        columns[name] = np.array(values, np.float64) if name == "confidence" else _narrow(values)
+    for place, name in enumerate(_COLUMNS, start=1):
+        column = np.array([_NONE if row[place] is None else row[place] for row in rows])
+        is_real = name == "confidence"
+        columns[name] = column.astype(np.float64) if is_real else _narrow(column.astype(np.int64))
     return columns
 
 
-def _narrow(values: Sequence[int]) -> np.ndarray:
+def _narrow(column: np.ndarray) -> np.ndarray:
     """Integers in as few bytes each as all of them need."""
-    column = np.array(values, dtype=np.int64)
     least, most = column.min(initial=0), column.max(initial=0)
     return column.astype(np.min_scalar_type(min(least, -most - 1) if least < 0 else most))
 
 
-def _image_rows(tensors: dict[str, np.ndarray]) -> list[tuple[Any, ...]]:
-    hashes, names = (
-        tensors["hashes"],
-        parsed_json(tensors["names"].astype(np.uint8, casting="safe").tobytes()),
-    )
+def _images_of(tensors: dict[str, np.ndarray]) -> list[tuple[Any, ...]]:
+    hashes = tensors["hashes"]
+    names = parsed_json(tensors["names"].astype(np.uint8, casting="safe").tobytes())
     if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != 32:
         raise RegistryError(f"Expected hashes of 32 bytes, got {hashes.dtype} {list(hashes.shape)}.")
     if not isinstance(names, list) or not all(
@@ -203,9 +166,8 @@ def _image_rows(tensors: dict[str, np.ndarray]) -> list[tuple[Any, ...]]:
         raise RegistryError(
             f"Expected the names of images to be a list of texts of 1 to {LONGEST_KEY} characters."
         )
-    content, count = hashes.tobytes(), len(hashes) + len(names)
+    count = len(hashes) + len(names)
     require_room(count)
-    keys = [*(content[start : start + 32] for start in range(0, len(content), 32)), *names]
     columns = []
     for name in _COLUMNS:
         column, kinds = tensors[name], "f" if name == "confidence" else "iu"
@@ -214,7 +176,7 @@ def _image_rows(tensors: dict[str, np.ndarray]) -> list[tuple[Any, ...]]:
                 f"Expected {count} numbers in the column {name!r}, got {column.dtype} {list(column.shape)}."
             )
         columns.append([None if value == _NONE else value for value in column.tolist()])
-    return [(number, *row) for number, row in enumerate(zip(keys, *columns, strict=True))]
+    return list(zip([*map(bytes, hashes), *names], *columns, strict=True))
 
 
 def _require_whole(registry: CategoryRegistry) -> None:
@@ -226,18 +188,14 @@ def _require_whole(registry: CategoryRegistry) -> None:
     )
     if (key := store.one(banned)) is not None:
         raise RegistryError(f"Image {text_key(key)!r} is in a category that is forbidden to it.")
-    if any(first >= second for first, second in registry.links):
-        raise RegistryError("An answer is about two images of which the greater key is first.")
     if store.one("select 1 from log where number >= (select next_number from state)"):
         raise RegistryError(
             f"A log entry has a number that is not below next_number, {registry.next_number}."
         )
-    if store.one("select 1 from change where tab not in ('category', 'image', 'forbidden', 'link')"):
-        raise RegistryError("A change is of an unknown table.")
     registry.constraints(only_linked=True)
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     if (size := path.stat().st_size) > LARGEST_JSON:
         raise RegistryError(f"it has {size} bytes, more than the {LARGEST_JSON} that a registry may have.")
     try:
@@ -260,12 +218,7 @@ def _read_tensors(path: Path, expected: Any) -> dict[str, np.ndarray]:
         raise RegistryError(f"{path.name} is missing or too large: copy the checkpoint again.")
     if sha256_of(path) != expected:
         raise RegistryError(f"{path.name} is not what was saved with it: copy the checkpoint again.")
-    try:
-        found: dict[str, np.ndarray] = load(path.read_bytes())
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise RegistryError(
-            f"{path.name} is damaged ({str(error)[:100]}): copy the checkpoint again."
-        ) from error
+    found: dict[str, np.ndarray] = load(path.read_bytes())
     if missing := [name for name in ("prototypes", "hashes", "names", *_COLUMNS) if name not in found]:
         raise RegistryError(f"The column {missing[0]!r} of images is missing.")
     return found

@@ -24,11 +24,11 @@ Arguments = ParamSpec("Arguments")
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """An edit that can be made.
+    """An edit that can be made: the arguments of a function, by name.
 
     Attributes:
         kind: its name in the log.
-        values: its arguments by name.
+        values: the arguments.
         function: makes it in a transaction, or raises a `RegistryError` that says why it is not possible.
     """
 
@@ -37,17 +37,14 @@ class Edit:
     function: Callable[..., None]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without vectors: the registry's prototypes are those."""
-        values = {name: _plain(value) for name, value in self.values.items() if "prototype" not in name}
-        return {"kind": self.kind, **values}
+        """The kind and the values, without vectors: the registry has those."""
+        return {"kind": self.kind} | {
+            name: value for name, value in self.values.items() if "prototype" not in name
+        }
 
 
 class EditKind(Generic[Arguments]):
-    """A kind of edits; called with the arguments of its function, it gives an `Edit`.
-
-    Attributes:
-        kind: its name in the log.
-    """
+    """A kind of edits, with its name in the log; called with the arguments of its function, it returns an `Edit`."""
 
     def __init__(self, function: Callable[Concatenate[Rows, Arguments], None]):
         self.kind = re.sub(r"(?<=[a-zA-Z])(?=[A-Z])", "_", function.__name__).lower()
@@ -58,16 +55,9 @@ class EditKind(Generic[Arguments]):
         """An edit of this kind."""
         bound = self._signature.bind(None, *arguments, **named)
         bound.apply_defaults()
-        _, *names = self._signature.parameters
-        return Edit(self.kind, {name: bound.arguments[name] for name in names}, self._function)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset | np.ndarray):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
+        values = dict(bound.arguments)
+        del values[next(iter(values))]  # the rows
+        return Edit(self.kind, values, self._function)
 
 
 @EditKind
@@ -217,8 +207,6 @@ def NotACategory(
             f"Category {found.id} was labelled at stage 0, it is one: rename it, merge it or move its images."
         )
     members = rows.members_of(found.id)
-    if assignment:
-        rows.choose(assignment)
     if strangers := sorted(assignment.keys() - set(members)):
         raise RegistryError(f"Image {strangers[0]!r} is not in category {found.id}: leave it out.")
     given = {each: rows.category(each).id for each in set(assignment.values())}

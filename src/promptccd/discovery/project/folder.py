@@ -8,7 +8,7 @@
 from pathlib import Path
 
 from promptccd.disk import PROJECT as PROJECT
-from promptccd.disk import make_inside, refuse_links, remove_leftovers
+from promptccd.disk import make_inside, remove_leftovers
 
 RECORD = "project.json"
 CATEGORIES, BEFORE = "categories.sqlite", "before.sqlite"
@@ -23,12 +23,10 @@ def open_project(out: Path) -> Path:
         out: folder of the results; must exist.
 
     Raises:
-        RunError: a link stands under a name that will be written.
+        RunError: a link has its name.
         DiskError: it cannot be made.
     """
-    project = make_inside(out, PROJECT)
-    refuse_links(project, [RECORD, BEFORE, CHUNKS, PAGE, CATEGORIES])
-    return project
+    return make_inside(out, PROJECT)
 
 
 def clear_leftovers(project: Path) -> None:

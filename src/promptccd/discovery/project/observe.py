@@ -7,13 +7,11 @@ before). Images that a person has pinned say little about a cluster: they stay i
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from promptccd.discovery.project.categories import LONGEST_KEY
 from promptccd.discovery.project.rows import Rows, Snapshot
 from promptccd.discovery.project.store import stored_key
 from promptccd.errors import RegistryError
@@ -93,41 +91,6 @@ class StageGroups:
         )
         return placed, [self.keys[row] for row in np.flatnonzero(~inside).tolist()]
 
-    def checked(self) -> "StageGroups":
-        """The grouping with clusters as 64-bit integers.
-
-        Raises:
-            RegistryError: lengths differ, a key or a settled id occurs twice, or a value is out of range.
-        """
-        for name in ("clusters", "confidences", "features"):
-            values = getattr(self, name)
-            if values is not None and len(values) != len(self.keys):
-                raise RegistryError(f"Expected {len(self.keys)} {name}, one per image, got {len(values)}.")
-        for key in self.keys:
-            if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
-                raise RegistryError(f"Expected keys of 1 to {LONGEST_KEY} characters, got {str(key)[:60]!r}.")
-        if (repeated := _repeated(self.keys)) is not None:
-            raise RegistryError(f"Image {repeated!r} was grouped twice: leave duplicates out.")
-        if (repeated := _repeated(each for each in self.settled if each is not None)) is not None:
-            raise RegistryError(f"Two clusters are said to be category {repeated}: join them first.")
-        self._check_values()
-        return replace(self, clusters=np.asarray(self.clusters).astype(np.int64))
-
-    def _check_values(self) -> None:
-        count, clusters = len(self.prototypes), np.asarray(self.clusters)
-        if len(self.settled) != count:
-            raise RegistryError(f"Expected {count} ids, one per cluster, got {len(self.settled)}.")
-        if len(clusters) and clusters.dtype.kind not in "iu":
-            raise RegistryError(f"Expected clusters to be integers, got {clusters.dtype}.")
-        if len(clusters) and not NO_CATEGORY <= clusters.min() <= clusters.max() < count:
-            raise RegistryError(
-                f"Expected clusters of 0 to {count - 1}, or -1, got {clusters.min()} to {clusters.max()}."
-            )
-        if self.prototypes.ndim != 2 or not np.isfinite(self.prototypes).all():
-            raise RegistryError(f"Expected finite prototypes (K, D), got shape {self.prototypes.shape}.")
-        if self.confidences is not None and not ((self.confidences >= 0) & (self.confidences <= 1)).all():
-            raise RegistryError("Expected confidences of 0 to 1, got one outside or NaN.")
-
 
 def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot) -> tuple[int | None, ...]:
     """Bring a grouping into the rows of a registry; returns `StageChange.cluster_ids`.
@@ -135,13 +98,13 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
     Args:
         rows: of the registry, within a transaction.
         stage: stage of the images that were never seen before.
-        groups: the grouping.
-        before: what the registry knows.
+        groups: the grouping, with values that fit each other.
+        before: the categories and images of the registry.
 
     Raises:
-        RegistryError: the grouping is malformed, or does not fit the registry.
+        RegistryError: the grouping does not fit the registry.
     """
-    groups, waiting = groups.checked().placed()
+    groups, waiting = replace(groups, clusters=np.asarray(groups.clusters, dtype=np.int64)).placed()
     homes = {key: before.pinned.get(key) for key in waiting}
     gone = {key for key, home in homes.items() if home is None}
     members = (
@@ -410,7 +373,3 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 def weighted_mean(means: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Mean in float64 of the images of which these are means, from their numbers; of the means where all are 0."""
     return np.average(means.astype(np.float64), axis=0, weights=sizes if sizes.any() else None)
-
-
-def _repeated(values: Iterable[Any]) -> Any:
-    return next((value for value, count in Counter(values).items() if count > 1), None)

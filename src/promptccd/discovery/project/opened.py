@@ -34,16 +34,14 @@ class ProjectFile:
         return str(self.registry.store.revision)
 
     def refresh(self) -> Changes | None:
-        """What changed since the last call, by whomever; `None` if that is not known."""
-        revision = self.registry.store.revision
-        changes = self.registry.store.changes_since(self._seen)
-        self._seen = revision
-        return changes
+        """The changes of all processes since the last call; `None` if the log does not tell."""
+        before, self._seen = self._seen, self.registry.store.revision
+        return self.registry.store.changes_since(before) if before != self._seen else Changes()
 
     changes = refresh
 
     def save(self) -> None:
-        """Write what the transaction does not: nothing."""
+        """Do nothing: the transaction writes everything."""
 
 
 class Checkpoint:

@@ -111,7 +111,7 @@ class Project:
         return self._store.registry
 
     def refresh(self) -> str:
-        """Take in what others have corrected; returns the name of the state."""
+        """Apply the corrections of other processes; returns the name of the state."""
         with self.still:
             self._took(self._store.refresh())
             return self._store.mark
@@ -176,22 +176,17 @@ class Project:
 
     @correction(Kind.CATEGORY, Kind.FLAG)
     def dissolve(self, category: int, *, to_nearest: bool = True) -> LogEntry:
-        """Say that a category is none.
+        """Remove a category that is none.
 
         Args:
             category: its id.
-            to_nearest: whether each of its images goes to the nearest other one, or all to none. Images of a run whose
-                features are not at hand go to none.
+            to_nearest: whether each of its images goes to the nearest other one, or all to none. In a stage of a run,
+                images without features go to none: the next stage would learn from places that nobody chose.
         """
         from promptccd.discovery.project import corrections
 
-        # The next stage of a run would learn from places that nobody chose.
-        rest = not self._store.is_stage
-        return self.edit(
-            lambda: corrections.dissolve(
-                self.registry, self.features(), category, to_nearest=to_nearest, rest_to_nearest=rest
-            )
-        )
+        options = {"to_nearest": to_nearest, "rest_to_nearest": not self._store.is_stage}
+        return self.edit(lambda: corrections.dissolve(self.registry, self.features(), category, **options))
 
     def regroup(self, num_categories: int) -> StageChange:
         """Make the newest images of a discovery fewer or more categories; what a person named or said stays.
@@ -206,10 +201,10 @@ class Project:
         return self.take_up(self.find_anew(num_categories))
 
     def find_anew(self, num_categories: int) -> "tuple[str, FoundGroups]":
-        """Look for what `regroup` takes up, which takes a while; others may look and correct meanwhile.
+        """Find the groups of `regroup`, which takes a while and blocks no other correction.
 
         Returns:
-            The state that it was found in, and the groups.
+            The state that they were found in, and the groups, for `take_up`.
         """
         from promptccd.discovery.project import corrections
 
@@ -218,13 +213,13 @@ class Project:
         return mark, corrections.find_anew(registry, self.folder, num_categories)
 
     def take_up(self, found: "tuple[str, FoundGroups]") -> StageChange:
-        """Take in what `find_anew` has found."""
+        """Apply the groups of `find_anew`."""
         mark, groups = found
 
         def act() -> StageChange:
             if self._store.mark != mark:
                 raise GoneError(
-                    "Something was corrected while groups were looked for, so all is as it was: ask again."
+                    "Something was corrected while groups were looked for, so nothing was changed: ask again."
                 )
             return self.registry.observe(groups.stage, groups.groups)
 
@@ -380,23 +375,23 @@ class Project:
             if self._command is not None:
                 remove_leftovers(self._store.folder)
             self._took(self._store.refresh())
-            record, result = self._store.folder / TOLD, None
-            mark = [[self.folder.name, *(self._command.words if self._command else ())], self._store.mark]
-            if self._command is not None and _read(record) == mark:
+            command, record, result = self._command, self._store.folder / TOLD, None
+            words = [self.folder.name, *(command.words if command else ())]
+            if command is not None and _read(record) == [words, self._store.mark]:
                 logger.info(
                     "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
                     "the command again to do it once more.",
-                    self._command.words[0],
+                    command.words[0],
                 )
             else:
                 with self.registry.store.transaction():
                     result = act()
-                    if self._command is not None:
-                        write_file(record, json.dumps([mark[0], self._store.mark]))
+                    if command is not None:
+                        write_file(record, json.dumps([words, self._store.mark]))
                     self._store.save()
                 self._took(self._store.changes())
-            if self._command is not None:
-                self._command.tell(self.registry)
+            if command is not None:
+                command.tell(self.registry)
             record.unlink(missing_ok=True)
         return result
 

@@ -60,10 +60,7 @@ class CategoryRegistry(Rows):
 
     def _entries(self, condition: str) -> tuple[LogEntry, ...]:
         rows = self.store.all(f"select number, kind, what, stage, time, final from log {condition}")
-        return tuple(
-            LogEntry(number, kind, json.loads(what), stage, time, bool(final))
-            for number, kind, what, stage, time, final in rows
-        )
+        return tuple(LogEntry(*row[:2], json.loads(row[2]), *row[3:5], bool(row[5])) for row in rows)
 
     @property
     def newest(self) -> LogEntry | None:
@@ -98,18 +95,8 @@ class CategoryRegistry(Rows):
             members: category by image key, where it is known; all of them came with `stage`.
 
         Raises:
-            RegistryError: lengths differ, an id occurs twice, or an image's category is not among the ids.
+            RegistryError: an id occurs twice, an image's category is not among the ids, or a prototype does not fit.
         """
-        if not len(ids) == len(names) == len(prototypes) or len(set(ids)) != len(ids):
-            raise RegistryError(
-                f"Expected one name and one prototype for each of {len(ids)} different ids, got {len(names)} names "
-                f"and {len(prototypes)} prototypes for {len(set(ids))} ids."
-            )
-        placed = {key: int(identity) for key, identity in (members or {}).items()}
-        if strangers := [key for key, identity in placed.items() if identity not in set(map(int, ids))]:
-            raise RegistryError(
-                f"Image {strangers[0]!r} is in category {placed[strangers[0]]}, which has no prototype."
-            )
         registry, taken = cls(), set[str]()
         run, run_each = registry.store.run, registry.store.run_each
         with registry.store.transaction():
@@ -125,7 +112,10 @@ class CategoryRegistry(Rows):
                 )  # fmt: skip
             run_each(
                 "insert into image(key, stage, category, pinned, unseen, quarter) values(?, ?, ?, 0, 0, 0)",
-                [(stored_key(key), stage, placed[key]) for key in sorted(placed)],
+                [
+                    (stored_key(key), stage, int(identity))
+                    for key, identity in sorted((members or {}).items())
+                ],
             )
             registry.count_images()
             next_id = max([num_known, *(int(each) + 1 for each in ids)])
@@ -174,10 +164,8 @@ class CategoryRegistry(Rows):
             What changed; `StageChange.cluster_ids` names the category of every cluster.
 
         Raises:
-            RegistryError: the grouping is malformed or does not fit; nothing changed.
+            RegistryError: the grouping does not fit; nothing changed.
         """
-        if stage < 0:
-            raise RegistryError(f"Expected a stage >= 0, got {stage}.")
         is_new, before = stage > self.stage, self.snapshot()
         what = {"stage": int(stage), "images": len(groups.keys), "clusters": len(groups.prototypes)}
         with self.store.transaction():
@@ -231,7 +219,7 @@ class CategoryRegistry(Rows):
 
     def _replayed(self, entry: LogEntry, *, undo: bool) -> LogEntry:
         with self.store.transaction():
-            self.require_whole(self.store.replay(entry.number, undo=undo), counted=False)
+            self.require_whole(self.store.replay(entry.number, undo=undo))
             self.store.run("update log set undone = ? where number = ?", undo, entry.number)
             self.store.count_revision(entry.number)
         return entry
@@ -272,8 +260,9 @@ class CategoryRegistry(Rows):
         found = [each for each in self.categories.values() if ids is None or each.id in ids]
         sizes = Counter[int]()
         if counted:
-            count = "select category, count(*) from image where category >= 0 group by category"
-            sizes.update(dict(store.all(count)))
+            those = "category >= 0" if ids is None else f"category in ({', '.join(map(str, ids))})"
+            counts = store.all(f"select category, count(*) from image where {those} group by category")
+            sizes.update(dict(counts))
         for each in found:
             if each.id >= next_id:
                 problem = f"is there, and the next free id is {next_id}"

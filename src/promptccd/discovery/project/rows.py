@@ -15,10 +15,22 @@ from promptccd.discovery.project.store import Store, stored_key, text_key
 from promptccd.disk import plain_json
 from promptccd.errors import DataError, RegistryError
 
-# A correction of many, such as a split, pins images that nobody has looked at.
+# A correction of many, such as a split, pins images that nobody has reviewed.
 STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
 _LINKS = "select one.key, two.key, same from link join image one on one.id = a join image two on two.id = b"
+_BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
 _CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
+# One image in `Rows.columns`: -1 in place of a row or a category, 1 in place of a confidence.
+COLUMNS = np.dtype(
+    [
+        ("row", "i4"),
+        ("stage", "i4"),
+        ("category", "i4"),
+        ("confidence", "f8"),
+        ("pinned", "u1"),
+        ("reviewed", "u1"),
+    ]  # fmt: skip
+)
 
 Value = TypeVar("Value")
 
@@ -56,8 +68,7 @@ class ByImage(Mapping[str, Value], Generic[Value]):
 
     def read(self, keys: Iterable[str] | None = None) -> dict[str, Value]:
         """The values of some images, or of all, for many uses."""
-        store, query = self._store, self._query
-        rows = store.all(f"{query} order by id") if keys is None else store.of_keys(query, keys)
+        rows = self._store.images(self._query, keys)
         return {text_key(key): self._read(*values) for key, *values in rows}
 
     def keys(self) -> Any:
@@ -96,7 +107,7 @@ class Snapshot:
         return [each for each in self.categories.values() if not each.retired]
 
     def resolve(self, identity: int) -> int | None:
-        """The category that holds what this one held: itself, what it was merged into, or none."""
+        """The category that contains the images of this one: itself, the one it was merged into, or none."""
         return _resolved(self.categories, identity)
 
 
@@ -141,12 +152,9 @@ class Rows:
         """
         token = self.store.token
         if self._categories[0] != token:
-            self._categories = token, {each.id: each for each in self._categories_where("true")}
+            rows = self.store.all(f"select {_CATEGORY} from category order by id")
+            self._categories = token, {row[0]: _category(*row) for row in rows}
         return MappingProxyType(self._categories[1])
-
-    def _categories_where(self, condition: str, *values: Any) -> list[Category]:
-        rows = self.store.all(f"select {_CATEGORY} from category where {condition} order by id", *values)
-        return [_category(*row) for row in rows]
 
     @property
     def num_known(self) -> int:
@@ -179,26 +187,26 @@ class Rows:
         Raises:
             RegistryError: there is none of that id; for a merged one the message names its survivor.
         """
-        is_number = isinstance(identity, int | np.integer) and not isinstance(identity, bool)
-        found = self._categories_where("id = ?", int(identity)) if is_number else []
-        if not found:
+        rows = self.store.all(f"select {_CATEGORY} from category where id = ?", int(identity))
+        if not rows:
             ids = [str(each) for each in self.names()]
             listed = ", ".join(ids[:20] + ["..."] * (len(ids) > 20)) or "none yet"
             raise RegistryError(f"There is no category {identity!r}. There are: {listed}.")
-        if found[0].merged_into is not None:
+        found = _category(*rows[0])
+        if found.merged_into is not None:
             raise RegistryError(
                 f"Category {identity} was merged into category {self.resolve(identity)}: use that, or undo the merge."
             )
-        if found[0].retired:
+        if found.retired:
             raise RegistryError(f"Category {identity} was said to be no category: undo that, or use another.")
-        return found[0]
+        return found
 
     def names(self) -> dict[int, str]:
         """Names of the categories that are not retired, by id."""
         return dict(self.store.all("select id, name from category where state <> 'retired' order by id"))
 
     def resolve(self, identity: int) -> int | None:
-        """The category that holds what `identity` held: itself, what it was merged into, or none.
+        """The category that contains the images of this one: itself, the one it was merged into, or none.
 
         Raises:
             RegistryError: the id was never given.
@@ -210,10 +218,10 @@ class Rows:
     @property
     def prototypes(self) -> np.ndarray:
         """All rows of prototypes ``(R, D)`` float32; `Category.prototype_row` points into them."""
-        rows = self.store.all("select value from vector order by id")
-        return (
-            np.stack([np.frombuffer(row, "<f4") for (row,) in rows]) if rows else np.zeros((0, 0), np.float32)
-        )
+        rows = [
+            np.frombuffer(row, "<f4") for (row,) in self.store.all("select value from vector order by id")
+        ]
+        return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
 
     def active_prototypes(self) -> ActivePrototypes:
         """Ids, names and prototypes of the active categories, as ``model.set_categories`` takes them."""
@@ -229,7 +237,7 @@ class Rows:
     @property
     def put_aside(self) -> set[str]:
         """Keys of images that a person set aside; others are in such a category because they are like its images."""
-        return self._keys("where pinned and category in (select id from category where state = 'aside')")
+        return self._keys("pinned and category in (select id from category where state = 'aside')")
 
     def is_aside(self, key: str) -> bool:
         """Whether an image is in a category that was set aside."""
@@ -239,31 +247,29 @@ class Rows:
     @property
     def unassigned(self) -> list[str]:
         """Keys of images without a category, sorted."""
-        return sorted(self._keys("where category is null"))
+        return sorted(self._keys("category is null"))
 
     def members_of(self, identity: int) -> list[str]:
         """Keys of a category's images, sorted."""
-        return sorted(self._keys("where category = ?", identity))
+        return sorted(self._keys("category = ?", identity))
 
     def _keys(self, condition: str, *values: Any) -> set[str]:
-        return {text_key(key) for (key,) in self.store.all(f"select key from image {condition}", *values)}
+        rows = self.store.all(f"select key from image where {condition}", *values)
+        return {text_key(key) for (key,) in rows}
 
-    def columns(self, keys: Iterable[str] | None = None) -> tuple[list[str], *tuple[np.ndarray, ...]]:
-        """Images, all or some: keys, stages, categories or -1, confidences or 1, pinned or not, reviewed or not."""
+    def columns(self, row_of: Mapping[str, int], keys: Iterable[str] | None = None) -> np.ndarray:
+        """Images, all of them or some, as a table of `COLUMNS`; ``row`` is that of `row_of`."""
         query = (
             "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned, "
             "pinned and reviewed is not null from image where true"
         )
-        rows = self.store.all(f"{query} order by id") if keys is None else self.store.of_keys(query, keys)
-        kinds = np.int32, np.int32, np.float64, np.uint8, np.uint8
-        return [text_key(row[0]) for row in rows], *(
-            np.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds, start=1)
-        )
+        rows = ((row_of.get(text_key(key), -1), *values) for key, *values in self.store.images(query, keys))
+        return np.fromiter(rows, COLUMNS)
 
     def snapshot(self) -> Snapshot:
         """All categories and images, in one reading."""
-        found = self.store.all("select key, stage, category, confidence, pinned from image order by id")
-        rows = [(text_key(key), *values) for key, *values in found]
+        query = "select key, stage, category, confidence, pinned from image where true"
+        rows = [(text_key(key), *values) for key, *values in self.store.images(query)]
         return Snapshot(
             self.categories,
             {key: stage for key, stage, *_ in rows},
@@ -276,19 +282,15 @@ class Rows:
     def forbidden(self) -> dict[str, tuple[int, ...]]:
         """The categories that a person has taken an image out of, by key."""
         found = dict[str, tuple[int, ...]]()
-        for key, category in self.store.all(
-            "select key, forbidden.category from forbidden join image on image.id = image order by image, 2"
-        ):
+        for key, category in self.store.all(f"{_BANS} order by image, 2"):
             found[text_key(key)] = (*found.get(text_key(key), ()), category)
         return found
 
     @property
     def links(self) -> dict[tuple[str, str], str]:
         """Answers about two images, the smaller key first: ``"same"`` or ``"different"``."""
-        return {
-            (text_key(a), text_key(b)): "same" if same else "different"
-            for a, b, same in self.store.all(_LINKS)
-        }
+        rows = self.store.all(_LINKS)
+        return {(text_key(a), text_key(b)): "same" if same else "different" for a, b, same in rows}
 
     def constraints(self, *, only_linked: bool = False) -> GroupingConstraints:
         """What people said about images, for the next grouping.
@@ -300,17 +302,17 @@ class Rows:
             RegistryError: they contradict each other.
         """
         among = "and image.id in (select a from link union select b from link)" if only_linked else ""
-        links = sorted((*sorted(map(text_key, pair)), same) for *pair, same in self.store.all(_LINKS))
+        pairs = {"same": list[tuple[str, str]](), "different": list[tuple[str, str]]()}
+        for (first, second), answer in self.links.items():
+            pairs[answer].append((first, second) if first < second else (second, first))
         bans = dict[str, set[int]]()
-        for key, category in self.store.all(
-            f"select key, forbidden.category from forbidden join image on image.id = forbidden.image {among}"
-        ):
+        for key, category in self.store.all(f"{_BANS} {among}"):
             bans.setdefault(text_key(key), set()).add(category)
         pinned = self.store.all(f"select key, category from image where pinned {among}")
         try:
             return GroupingConstraints(
-                tuple((first, second) for first, second, same in links if same),
-                tuple((first, second) for first, second, same in links if not same),
+                tuple(sorted(pairs["same"])),
+                tuple(sorted(pairs["different"])),
                 {text_key(key): category for key, category in pinned},
                 {key: frozenset(each) for key, each in bans.items()},
             )
@@ -327,11 +329,11 @@ class Rows:
     def new_category(self, born: int) -> int:
         """Add a discovered category without images or a prototype, and return its id."""
         identity = self.next_id
+        name = free_name(default_name(identity), self.names().values())
         self.store.run("update state set next_id = next_id + 1")
         self.store.run(
-            "insert into category values(?, ?, 'discovered', ?, 0, 0, 0, null, '[]')",
-            identity, free_name(default_name(identity), self.names().values()), born,
-        )  # fmt: skip
+            "insert into category values(?, ?, 'discovered', ?, 0, 0, 0, null, '[]')", identity, name, born
+        )
         return identity
 
     def set_prototypes(self, vectors: Mapping[int, ArrayLike] | None) -> None:
@@ -363,31 +365,29 @@ class Rows:
 
     def drop_unused_prototypes(self) -> None:
         """Delete the prototypes that no category refers to, and number the others from 0 on."""
-        used = sorted({row for each in self.categories.values() for row in each.rows})
+        categories, vectors = self.categories.values(), dict(self.store.all("select * from vector"))
+        used = sorted({row for each in categories for row in each.rows})
         position = {row: place for place, row in enumerate(used)}
-        changed = [
-            (
-                position[each.prototype_row],
-                plain_json([position[row] for row in each.earlier_rows]).decode(),
-                each.id,
-            )
-            for each in self.categories.values()
-        ]
-        vectors = dict(self.store.all("select * from vector"))
         self.store.run("delete from vector")
         self.store.run_each(
             "insert into vector values(?, ?)", [(position[row], vectors[row]) for row in used]
         )
-        self.store.run_each("update category set vector = ?, earlier = ? where id = ?", changed)
+        for each in categories:
+            earlier = plain_json([position[row] for row in each.earlier_rows]).decode()
+            self.change(each.id, vector=position[each.prototype_row], earlier=earlier)
 
     def count_images(self) -> None:
         """Update the sizes of all categories."""
         sizes = dict(
             self.store.all("select category, count(*) from image where category >= 0 group by category")
         )
-        for each in self.categories.values():
-            if each.size != (size := sizes.get(each.id, 0)):
-                self._resize([(each.id, size - each.size)])
+        self._resize(
+            [
+                (each.id, sizes.get(each.id, 0) - each.size)
+                for each in self.categories.values()
+                if each.size != sizes.get(each.id, 0)
+            ]
+        )
 
     def _resize(self, steps: Sequence[tuple[Any, ...]]) -> None:
         """Add to the sizes of categories: ids, each with a number."""
@@ -404,10 +404,7 @@ class Rows:
         Raises:
             RegistryError: there are none, or one was never seen.
         """
-        listed = [keys] if isinstance(keys, str) else list(keys)
-        if odd := [key for key in listed if not isinstance(key, str)]:
-            raise RegistryError(f"Expected keys of images to be text, got {odd[0]!r}.")
-        unique = list(dict.fromkeys(listed))
+        unique = list(dict.fromkeys([keys] if isinstance(keys, str) else keys))
         if not unique:
             raise RegistryError("Expected at least one image, got none: select images first.")
         self.store.run("delete from chosen")

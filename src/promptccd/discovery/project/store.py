@@ -10,11 +10,11 @@ import re
 import sqlite3
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from promptccd.errors import DiskError, RegistryError
 from promptccd.systems import flush, rename
 
 FORMAT = 1
-_AT_ONCE = 500  # values in a statement
+_AT_ONCE, _READ_AT_ONCE = 500, 10_000  # values in a statement; rows
 WAIT_S = 10  # for another process, while the file is replaced
 HASH = re.compile("[0-9a-f]{64}")  # a SHA-256; keys of this form are stored as 32 bytes
 _OF_DISK = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_BUSY", "SQLITE_CANTOPEN")
@@ -73,24 +73,23 @@ create table log(
   number integer primary key check(number >= 0), kind text not null check(typeof(kind) = 'text'),
   what text not null check(typeof(what) = 'text'), stage integer not null check(typeof(stage) = 'integer'),
   time text, undone integer not null check(undone in (0, 1)), final integer not null check(final in (0, 1)),
-  revision integer not null);
-create table change(id integer primary key, entry integer not null, tab text not null, before text, after text);
+  revision integer not null default 0);
+create table change(
+  id integer primary key, entry integer not null,
+  tab text not null check(tab in ('category', 'image', 'forbidden', 'link')), before text, after text);
 create index by_entry on change(entry);
 pragma user_version = {FORMAT};
 """
-# Columns that name a row, and the other ones, of every table that a correction changes.
+# Columns of every table that a correction changes; the first ones, so many, name a row.
 ROWS = {
-    "category": (["id"], ["name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"]),
+    "category": (1, ["id", "name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"]),
     "image": (
-        ["id"],
-        ["key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter"],
+        1,
+        ["id", "key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter"],
     ),
-    "forbidden": (["image", "category"], []),
-    "link": (["a", "b"], ["same"]),
+    "forbidden": (2, ["image", "category"]),
+    "link": (2, ["a", "b", "same"]),
 }
-_CATEGORY_OF = {"category": 0, "image": 3, "forbidden": 1}  # place of an id in a row
-_STATE_OF_CATEGORY, _SIZE_OF_CATEGORY = 2, 4
-_FORGED = "The log does not fit the categories: the file was altered. Use an earlier copy of it."
 
 
 @dataclass(frozen=True)
@@ -136,17 +135,15 @@ class Store:
             RegistryError: there is none, it is damaged, or a newer version wrote it.
             DiskError: it cannot be opened.
         """
-        if not path.is_file() or path.is_symlink():
+        if not path.is_file():
             raise RegistryError(f"There is no file {path.name} in {str(path.parent)!r}.")
         try:
             store = cls(open_database(path, _SCHEMA), path)
         except sqlite3.OperationalError as error:
             raise DiskError(f"{str(path)!r} cannot be opened ({error}).") from error
-        except sqlite3.Error as error:
-            raise RegistryError(f"{str(path)!r} is damaged ({error}).") from error
-        except ValueError as error:
+        except (sqlite3.Error, ValueError) as error:
             raise RegistryError(
-                f"{path.name} is refused: {error}. Group the images again with another --out."
+                f"{str(path)!r} is refused: {error}. Group the images again with another --out."
             ) from error
         if (newer := newer_format(store.one("pragma user_version"), FORMAT)) is not None:
             raise RegistryError(f"{path.name} {newer}")
@@ -154,10 +151,10 @@ class Store:
 
     def copy(self) -> "Store":
         """A store in memory with the same rows."""
-        copied = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        copied.execute("pragma foreign_keys = on")
-        self._try(lambda: self._database.backup(copied))
-        return Store(copied)
+        copied = Store(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
+        copied.run("pragma foreign_keys = on")
+        self._try(lambda: self._database.backup(copied._database))
+        return copied
 
     def write_to(self, path: Path) -> None:
         """Replace the rows of a file, whole or not at all.
@@ -165,11 +162,15 @@ class Store:
         Raises:
             DiskError: it cannot be written; what is there stays.
         """
-        place = path if path.exists() else temporary(path)
+        end = time.monotonic() + WAIT_S
+
+        def give_up(status: int, remaining: int, total: int) -> None:
+            if remaining and time.monotonic() > end:
+                raise sqlite3.OperationalError("another process has locked it")
+
+        place = path if path.is_file() and not path.is_symlink() else temporary(path)
         with closing(self._try(lambda: sqlite3.connect(place, WAIT_S, isolation_level=None), path)) as target:
-            if place != path:
-                target.execute("pragma journal_mode = off")  # nothing to go back to
-            self._try(lambda: self._database.backup(target, progress=_within(WAIT_S)), place)
+            self._try(lambda: self._database.backup(target, progress=give_up), place)
         if place != path:
             rename(place, path)
             flush(path.parent)
@@ -201,13 +202,16 @@ class Store:
                 raise DiskError(f"{place!r} cannot be written ({error}); nothing changed.") from error
             raise RegistryError(f"{place!r} would contradict itself, or is damaged ({error}).") from error
 
-    def of_keys(self, query: str, keys: Iterable[str]) -> list[tuple[Any, ...]]:
-        """Rows of a query of images, whose last words are a condition, for some of them by key."""
-        stored, found = [stored_key(key) for key in keys], list[tuple[Any, ...]]()
-        for start in range(0, len(stored), _AT_ONCE):
-            part = stored[start : start + _AT_ONCE]
-            found += self.all(f"{query} and key in ({', '.join('?' * len(part))})", *part)
-        return found
+    def images(self, query: str, keys: Iterable[str] | None = None) -> Iterator[tuple[Any, ...]]:
+        """Rows of a query of images, whose last words are a condition; of all, or of some by key."""
+        if keys is None:
+            cursor = self.run(f"{query} order by id")
+            while rows := self._try(lambda: cursor.fetchmany(_READ_AT_ONCE)):
+                yield from rows
+            return
+        stored = iter([stored_key(key) for key in keys])
+        while part := list(islice(stored, _AT_ONCE)):
+            yield from self.all(f"{query} and key in ({', '.join('?' * len(part))})", *part)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -250,36 +254,29 @@ class Store:
         """Put rows back as they were before an entry of the log, or as they were after it.
 
         Returns:
-            Ids of the categories that changed, or that images entered or left.
+            Ids of the categories that changed, or that images left or entered.
 
         Raises:
-            RegistryError: the rows are not those of the entry, since somebody altered the file.
+            RegistryError: the changes are damaged, since somebody altered the file.
         """
-        self.record(None)
-        rows = self.all(
-            f"select tab, before, after from change where entry = ? order by id {'desc' if undo else 'asc'}",
-            entry,
-        )
-        steps, sizes = list[tuple[str, list[Any]]](), Counter[int | None]()
+        sides = "after, before" if undo else "before, after"
+        order = "desc" if undo else "asc"
+        touched, steps = set[int](), list[tuple[str, list[Any]]]()
         try:
-            for table, *texts in rows:
-                here, target = (None if each is None else _row(table, json.loads(each)) for each in texts)
-                if undo:
-                    here, target = target, here
-                steps.append(_statement(table, here, target))
-                for sign, row in ((-1, here), (1, target)):
-                    if row is not None and table in _CATEGORY_OF:
-                        size = row[_SIZE_OF_CATEGORY] if table == "category" else 0
-                        sizes[row[_CATEGORY_OF[table]]] += sign * ((table == "image") - size)
+            for table, *texts in self.all(
+                f"select tab, {sides} from change where entry = ? order by id {order}", entry
+            ):
+                here, target = (None if each is None else json.loads(each) for each in texts)
+                if table in ("category", "image"):
+                    touched.update(each[0 if table == "category" else 3] for each in (here, target) if each)
+                steps.append(_replayed(table, here, target))
         except (ValueError, TypeError, LookupError) as error:
-            raise RegistryError(_FORGED) from error
-        if any(size for identity, size in sizes.items() if identity is not None):
-            raise RegistryError(_FORGED)
-        for statement, alike in groupby(steps, key=lambda step: step[0]):
-            values = [row for _, row in alike]
-            if self.run_each(statement, values) != len(values):
-                raise RegistryError(_FORGED)
-        return {each for each in sizes if isinstance(each, int)}
+            raise RegistryError(
+                "The log is damaged: the file was altered. Use an earlier copy of it."
+            ) from error
+        for statement, alike in groupby(steps, key=itemgetter(0)):
+            self.run_each(statement, [row for _, row in alike])
+        return {each for each in touched if isinstance(each, int)}
 
     # Revisions
 
@@ -318,7 +315,7 @@ class Store:
             if table == "image":
                 images.update(each[1] for each in sides)
                 forgotten |= len(sides) == 1
-            elif len({each[_STATE_OF_CATEGORY] == "aside" for each in sides}) == 2:
+            elif len({each[2] == "aside" for each in sides}) == 2:  # its state
                 turned.add(sides[0][0])
         return Changes(frozenset(images), frozenset(turned), forgotten)
 
@@ -333,39 +330,24 @@ def text_key(key: str | bytes) -> str:
     return key.hex() if isinstance(key, bytes) else key
 
 
-def _row(table: str, values: list[Any]) -> list[Any]:
-    """A row of a change, which anybody may have written.
-
-    Raises:
-        ValueError: it has other columns.
-    """
-    if type(values) is not list or len(values) != sum(map(len, ROWS[table])):
-        raise ValueError(f"a row of {table} has other columns")
-    if table == "image":
-        values[1] = stored_key(values[1])
-    return values
-
-
-def _statement(table: str, here: list[Any] | None, target: list[Any] | None) -> tuple[str, list[Any]]:
-    """The statement that puts a row into another state, and its values; `None` is no row."""
-    names, others = ROWS[table]
-    count, columns = len(names), [*names, *others]
-    exact = [place for place, name in enumerate(columns) if name != "confidence"]  # which JSON rounds
-    where = " and ".join(f"{columns[place]} is ?" for place in exact)
-    found = [here[place] for place in exact] if here else []
-    if here is None and target is not None:
-        return f"insert into {table}({', '.join(columns)}) values({', '.join('?' * len(columns))})", target
+def _replayed(table: str, here: Any, target: Any) -> tuple[str, list[Any]]:
+    """The statement that replaces a row of a change by another one, and its values; `None` is no row."""
+    count, columns = ROWS[table]
     if target is None:
-        return f"delete from {table} where {where}", found
-    if here is None or here[:count] != target[:count]:
-        raise ValueError("a row has another name")
-    sets = ", ".join(f"{each} = ?" for each in others)
-    return f"update {table} set {sets} where {where}", [*target[count:], *found]
+        condition = " and ".join(f"{each} = ?" for each in columns[:count])
+        return f"delete from {table} where {condition}", here[:count]
+    if table == "image":
+        target[1] = stored_key(target[1])
+    sets = ", ".join(f"{each} = excluded.{each}" for each in columns[count:])
+    return (
+        f"insert into {table} values({', '.join('?' * len(columns))}) on conflict({', '.join(columns[:count])}) "
+        f"do {f'update set {sets}' if sets else 'nothing'}",
+        target,
+    )
 
 
 def _triggers() -> Iterator[str]:
-    for table, (names, others) in ROWS.items():
-        columns = [*names, *others]
+    for table, (_, columns) in ROWS.items():
         old, new = (
             f"json_array({', '.join(_as_json(f'{side}.{each}') for each in columns)})"
             for side in ("old", "new")
@@ -385,18 +367,6 @@ def _triggers() -> Iterator[str]:
 
 def _as_json(column: str) -> str:
     """SQL of a value as JSON can contain it."""
-    is_key = column.endswith(".key")
-    return (
-        f"case typeof({column}) when 'blob' then lower(hex({column})) else {column} end" if is_key else column
-    )
-
-
-def _within(seconds: float) -> Callable[[int, int, int], None]:
-    """Ends a copy that waits for so long for another process."""
-    end = time.monotonic() + seconds
-
-    def progress(status: int, remaining: int, total: int) -> None:
-        if remaining and time.monotonic() > end:
-            raise sqlite3.OperationalError("another process has locked it")
-
-    return progress
+    if not column.endswith(".key"):
+        return column
+    return f"case typeof({column}) when 'blob' then lower(hex({column})) else {column} end"

@@ -76,15 +76,16 @@ class Columns:
     def _read(
         self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Collection[str] | None = None
     ) -> None:
-        found, *values = registry.columns(keys)
-        rows = np.array([row_of.get(key, -1) for key in found], np.int64)
-        stages, categories, confidences, pinned, reviewed = (column[rows >= 0] for column in values)
-        rows = rows[rows >= 0]
-        aside = np.isin(categories, [each.id for each in registry.aside])
-        self.group[rows] = np.where(aside, ASIDE, categories)
-        self.sure[rows] = np.rint(255 * confidences)
-        is_new, is_away = stages == registry.stage, ~self._here[rows]
-        self.flags[rows] = PINNED * pinned + NEWEST * is_new + AWAY * is_away + REVIEWED * reviewed
+        found = registry.columns(row_of, keys)
+        found = found[found["row"] >= 0]
+        rows = found["row"]
+        aside = np.isin(found["category"], [each.id for each in registry.aside])
+        self.group[rows] = np.where(aside, ASIDE, found["category"])
+        self.sure[rows] = np.rint(255 * found["confidence"])
+        is_new, is_away = found["stage"] == registry.stage, ~self._here[rows]
+        self.flags[rows] = (
+            PINNED * found["pinned"] + NEWEST * is_new + AWAY * is_away + REVIEWED * found["reviewed"]
+        )
 
     def packed(self) -> bytes:
         """All of them one after the other, as a window reads them."""
@@ -145,7 +146,7 @@ class ProjectView(Project):
         self._laying = threading.Lock()
         self._columns: Columns | None = None
         self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
-        self._right: tuple[object, dict[str, Any]] = (None, {})  # what was said last, and in which state
+        self._right: tuple[object, dict[str, Any]] = (None, {})  # the newest answer, and its state
         self._telling = threading.Lock()  # every open window asks, and one answer is for all
         self.photos = self._photos()
 
@@ -163,8 +164,8 @@ class ProjectView(Project):
             if self._images != self.registry.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
-        elif self._columns is not None:
-            self._columns.take(self.registry, self._changed(changes), self.photos.rows)
+        elif self._columns is not None and (keys := self._changed(changes)):
+            self._columns.take(self.registry, keys, self.photos.rows)
 
     def _changed(self, changes: Changes) -> set[str]:
         """Photographs that look different in a window."""
@@ -401,7 +402,7 @@ class ProjectView(Project):
             revision = store.revision
             act()
             changes = store.changes_since(revision)
-            answer = {**self._summary(self.refresh()), "base": base, "changed": None}
+            answer = {**self._summary(self._store.mark), "base": base, "changed": None}
             if changes is not None and not changes.forgotten:
                 rows = sorted(self.photos.rows[key] for key in self._changed(changes))
                 values = {name: getattr(columns, name)[rows].tolist() for name in ("group", "sure", "flags")}

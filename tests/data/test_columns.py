@@ -1,0 +1,349 @@
+"""Tables as other programs and trades write them: which column holds what, words for no label, splits."""
+
+import base64
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from datasets import Dataset
+from PIL import Image
+
+from promptccd.data import StageStream
+from promptccd.data.labels import Layout, close_to, label_column_of, read_categories, without_label
+from promptccd.data.tables import open_images
+from promptccd.errors import DataError
+from promptccd.images.limits import SkippedFileError
+
+NAMES = [f"{number}.png" for number in range(6)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six images, each of its own shade."""
+    for shade, name in enumerate(NAMES):
+        Image.new("RGB", (9, 9), (shade, 7, 7)).save(tmp_path / name)
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (9, 9), (6, 7, 7)).save(tmp_path / "photos" / "ISIC_0027.jpg", quality=100)
+    return tmp_path
+
+
+def read(place: Path, split: str = "train", **columns: object) -> list[tuple[int, str | None]]:
+    """The shade and the label of every row, as a training reads them."""
+    opened = open_images(str(place), split, layout=Layout(**columns))  # type: ignore[arg-type]
+    chosen = Layout(**columns)  # type: ignore[arg-type]
+    column = label_column_of(opened.table, opened.layout.label)
+    labelled = np.flatnonzero(~without_label(opened.table, column, chosen.na))
+    ids, names = read_categories(opened.table.select(labelled), column, chosen.separator)
+    found: dict[int, str] = {
+        row: names[label] for row, label in zip(labelled.tolist(), ids.tolist(), strict=True)
+    }
+    stages = StageStream.from_dataset(opened, split_rule="whole", unlabelled=[], **_as_options(columns))
+    images = stages[0].images
+    shades = [np.asarray(images.decode(row).image)[0, 0, 0].item() for row in range(len(images))]
+    by_row = dict(zip(sorted(found), shades, strict=True))
+    return [(by_row[row], found[row]) for row in sorted(found)]
+
+
+def _as_options(columns: dict) -> dict:
+    names = {
+        "image": "image_column",
+        "label": "label_column",
+        "na": "label_na",
+        "separator": "label_separator",
+    }
+    return {names[name]: value for name, value in columns.items()}
+
+
+def write(
+    folder: Path, heading: str, cells: Sequence[str], names: Sequence[str] = NAMES, name: str = "list.csv"
+) -> Path:
+    lines = [heading, *(f"{image},{cell}" for image, cell in zip(names, cells, strict=False))]
+    (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / name
+
+
+AB = ["a", "b", "a", "b", "a", "b"]
+PLAIN = [(shade, AB[shade]) for shade in range(6)]
+
+
+@pytest.mark.parametrize(
+    "image", ["path", "filepath", "file_name", "Image Path", "image-file", "img", "image_id", "ID", "photo"]
+)
+@pytest.mark.parametrize(
+    "label", ["label", "species", "target", "class_name", "Category", "y", "dx", "scientificName"]
+)
+def test_usual_names_of_columns_are_recognised(image: str, label: str, folder: Path) -> None:
+    assert read(write(folder, f"{image},{label}", AB)) == PLAIN
+
+
+def test_columns_with_other_names_are_found_by_their_content(folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    assert read(write(folder, "Datei,Art", AB)) == PLAIN
+    assert "'Datei' is read as paths of images (--image_column" in caplog.text
+    assert "'Art' is read as the label (--label_column" in caplog.text
+    with pytest.raises(DataError, match="names the columns .*and one of label"):
+        read(write(folder, "Datei,Art,Ort", [f"{each},x" for each in AB]))
+    with pytest.raises(
+        DataError, match="names the columns"
+    ):  # a list without a heading would lose its first row
+        read(write(folder, "9.png,c", AB))
+
+
+@pytest.mark.parametrize(
+    "name", ["list.csv", "list.jsonl", "metadata.csv", "metadata.jsonl", "list.parquet", "list.xlsx"]
+)
+def test_options_win_over_usual_names(name: str, folder: Path) -> None:
+    rows = pd.DataFrame({
+        "path": ["gone.png"] * 6, "file_name": NAMES, "label": ["x", "y"] * 3, "species": AB, "photo": NAMES[::-1],
+    })  # fmt: skip
+    place = folder / name
+    if name.endswith("csv"):
+        rows.to_csv(place, index=False)
+    elif name.endswith("jsonl"):
+        place.write_text("\n".join(json.dumps(each) for each in rows.to_dict("records")))
+    elif name.endswith("xlsx"):
+        rows.to_excel(place, index=False)
+    else:
+        rows.to_parquet(place)
+    if name.startswith("metadata"):  # what a data set calls a metadata file names images by file_name
+        place.write_text(place.read_text().replace("path", "other"))
+        place = folder
+    assert read(place, image="file_name", label="species") == PLAIN
+    assert read(place, image="photo", label="species") == [(5 - shade, label) for shade, label in PLAIN]
+    if name != "metadata.csv":
+        with pytest.raises(DataError, match="No .*column 'art'.*species"):
+            read(place, image="file_name", label="art")
+
+
+@pytest.mark.parametrize(
+    "word", ["", "NA", "nan", "NaN", "None", "null", "NULL", "N/A", "#N/A", "<NA>", "unlabelled"]
+)
+@pytest.mark.parametrize("name", ["list.csv", "list.jsonl", "metadata.csv"])
+def test_words_of_pandas_are_no_label(word: str, name: str, folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    cells = ["a", "b", word, "b", "a", word]
+    if name.endswith("jsonl"):
+        place = folder / name
+        place.write_text(
+            "\n".join(json.dumps({"path": p, "label": c}) for p, c in zip(NAMES, cells, strict=True))
+        )
+    else:
+        place = write(folder, "file_name,label", cells, name=name)
+    place = folder if name.startswith("metadata") else place
+    assert read(place) == [(0, "a"), (1, "b"), (3, "b"), (4, "a")]
+    if word:
+        assert f"2 of 6 rows have no label ({word}); --label_na sets other words" in caplog.text
+
+
+def test_other_words_for_no_label(folder: Path) -> None:
+    place = write(folder, "path,label", ["Na", "K", "none", "unknown", "NA", "?"])
+    assert [label for _, label in read(place)] == ["Na", "K", "none", "unknown", "?"]  # sodium is a label
+    assert [label for _, label in read(place, na=("unknown", "?"))] == ["Na", "K", "none", "NA"]
+    assert [label for _, label in read(place, na=())] == ["Na", "K", "none", "unknown", "NA", "?"]
+    ids = write(folder, "path,label", ["0", "1", "-1", "2", "-1", "0"])
+    assert [label for _, label in read(ids)] == ["0", "1", "2", "0"]
+    with pytest.raises(DataError, match="Row 2 of column 'label' has no label .*--label_na"):
+        StageStream.from_dataset(str(ids), class_blocks=[2, 1])
+    degrees = write(folder, "path,label", ["-1", "-2", "0", "-1", "1", "0"])
+    assert len(read(degrees)) == 6  # temperatures, of which -1 is one
+
+
+def test_numbers_without_a_label_in_parquet(folder: Path) -> None:
+    for labels in ([0, 1, -1, 1, 0, -1], [0.0, 1.0, np.nan, 1.0, 0.0, None]):
+        pd.DataFrame({"path": NAMES, "label": labels}).to_parquet(folder / "list.parquet")
+        assert read(folder / "list.parquet") == [(0, "0"), (1, "1"), (3, "1"), (4, "0")]
+
+
+SPLIT = ["train", "test", "train", "val", "test", "train"]
+
+
+@pytest.mark.parametrize("column", ["split", "Subset", "partition", "set", "fold"])
+@pytest.mark.parametrize("name", ["list.csv", "list.parquet", "metadata.csv"])
+def test_a_column_of_splits_divides_the_rows(column: str, name: str, folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    rows = pd.DataFrame({"file_name": NAMES, "label": AB, column: SPLIT})
+    rows.to_parquet(folder / name) if name.endswith("parquet") else rows.to_csv(folder / name, index=False)
+    place = folder if name.startswith("metadata") else folder / name
+    assert read(place) == [(0, "a"), (2, "a"), (5, "b")]
+    assert (
+        f"column {column!r} divides the rows: train 3, test 2, validation 1 (--split chooses)" in caplog.text
+    )
+    assert read(place, "test") == [(1, "b"), (4, "a")]
+    with pytest.raises(DataError, match="no split 'unseen'"):
+        read(place, "unseen")
+    assert len(open_images(str(place), labelled=False).table) == 6 or name.startswith("metadata")
+
+
+def test_other_columns_of_splits(folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    yes_no = write(
+        folder, "path,is_training_image,label", [f"{number % 2},{cell}" for number, cell in enumerate(AB)]
+    )
+    assert [shade for shade, _ in read(yes_no)] == [1, 3, 5]
+    caplog.clear()
+    folds = write(folder, "path,fold,label", [f"{number % 3},{cell}" for number, cell in enumerate(AB)])
+    assert len(read(folds)) == 6
+    assert "'fold' (0, 1, 2, ...) names no train or test, and divides nothing" in caplog.text
+    some = write(folder, "path,split,label", ["Training,a", ",b", "TRAIN,a", "test,b", "extra,a", ",b"])
+    assert [shade for shade, _ in read(some)] == [0, 2]
+
+
+PARQUET = {
+    "pandas, paths": lambda rows, file: rows.to_parquet(file),
+    "pandas, bytes": lambda rows, file: rows.assign(path=rows["path"].map(_bytes(file))).to_parquet(file),
+    "pandas, structs": lambda rows, file: rows.assign(
+        path=[{"bytes": _bytes(file)(each), "path": each} for each in rows["path"]]
+    ).to_parquet(file),
+    "another name": lambda rows, file: (
+        rows.rename(columns={"path": "jpg"}).assign(jpg=rows["path"].map(_bytes(file))).to_parquet(file)
+    ),
+    "large strings, as polars": lambda rows, file: _large(rows, "large_string").to_parquet(file),
+    "large bytes, as polars": lambda rows, file: _large(
+        rows.assign(path=rows["path"].map(_bytes(file))), "large_binary"
+    ).to_parquet(file),
+    "categories of pandas": lambda rows, file: rows.assign(label=rows["label"].astype("category")).to_parquet(
+        file
+    ),
+    "an index": lambda rows, file: rows.set_index("path").to_parquet(file),
+    "paths of Windows": lambda rows, file: rows.assign(path=".\\" + rows["path"]).to_parquet(file),
+}
+
+
+def _bytes(file: Path):
+    return lambda name: (file.parent / name).read_bytes()
+
+
+def _large(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
+    import pyarrow as pa
+
+    return rows.assign(path=pd.Series(rows["path"], dtype=pd.ArrowDtype(getattr(pa, kind)())))
+
+
+@pytest.mark.parametrize("kind", PARQUET)
+def test_parquet_as_other_programs_write_it(kind: str, folder: Path) -> None:
+    PARQUET[kind](pd.DataFrame({"path": NAMES, "label": AB}), folder / "list.parquet")
+    assert read(folder / "list.parquet") == PLAIN
+
+
+def test_parquet_may_not_name_what_lies_elsewhere(folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    pd.DataFrame({"path": ["../0.png"] * 2, "label": ["a", "b"]}).to_parquet(inner / "list.parquet")
+    with pytest.raises((DataError, SkippedFileError), match="a file outside of the data set"):
+        StageStream.from_dataset(str(inner / "list.parquet"), class_blocks=[1, 1])
+
+
+MULTI = {
+    "bars": ["a|b", "a", "b", "b|a", "a", "b"],
+    "semicolons": ["a;b", "a", "b", "b; c", "a", "c"],
+    "no label alone": ["a|b", "b|c", "a|c", "c|b", "a|b", "b|a"],
+    "commas": ["'a,b'", "a", "b", "'b,a'", "a", "b"],
+    "blanks": ["a b", "a", "b", "b a", "a", "b"],
+    "a list of Python": ["\"['a', 'b']\"", "['a']", "['b']", "\"['b', 'a']\"", "['a']", "['b']"],
+    "a list of JSON": ['"[""a"", ""b""]"', '"[""a""]"', '"[""b""]"', '"[""b""]"', '"[""a""]"', '"[""b""]"'],
+}
+
+
+@pytest.mark.parametrize("kind", MULTI)
+def test_several_labels_are_refused_or_the_first_counts(kind: str, folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    cells = [each.replace("'a,b'", '"a,b"').replace("'b,a'", '"b,a"') for each in MULTI[kind]]
+    place = write(folder, "path,label", cells)
+    with pytest.raises(DataError, match=r"several labels in \d of 6 rows.*--label_separator") as refused:
+        read(place)
+    mark = str(refused.value).split("--label_separator ")[1].split("'")[1]
+    first = [each.strip("[\"'")[0] for each in cells]
+    assert [label for _, label in read(place, separator=mark)] == first
+    assert "rows, which name several" in caplog.text
+    whole = [label for _, label in read(place, separator="")]
+    assert len(set(whole)) > 2
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["Larus fuscus", "Larus canus", "Sterna hirundo", "Larus canus", "Parus major", "Larus fuscus"],
+        ["New York", "York", "New Haven", "York", "New York", "New Haven"],
+        ['"heron, grey"', '"heron, purple"', "tern", "tern", '"heron, grey"', "tern"],
+        ["N/S", "E/W", "N/S", "E/W", "up", "up"],
+        ["good", "crack+", "good", "C++", "C", "crack+"],
+        ["x (a)", "y (a)", "x (b)", "x (a)", "(c)", "y (a)"],
+    ],
+)
+def test_names_with_marks_are_one_label(cells: list[str], folder: Path) -> None:
+    found = read(write(folder, "path,label", cells))
+    assert [label for _, label in found] == [each.strip('"') for each in cells]
+
+
+def test_labels_that_are_lists_in_parquet(folder: Path) -> None:
+    def parquet(labels: list[list[int]]) -> Path:
+        pd.DataFrame({"path": NAMES, "label": labels}).to_parquet(folder / "list.parquet")
+        return folder / "list.parquet"
+
+    one_hot = parquet([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    assert [label for _, label in read(one_hot)] == ["0", "1", "2", "0", "1", "2"]
+    assert [label for _, label in read(parquet([[0], [1], [2], [0], [1], [2]]))] == [
+        "0",
+        "1",
+        "2",
+        "0",
+        "1",
+        "2",
+    ]
+    with pytest.raises(DataError, match=r"several labels in 2 of 6 rows, such as \[0, 1\] in row 0"):
+        read(parquet([[0, 1], [1], [2], [0, 2], [1], [2]]))
+    several = parquet([[0, 1], [1], [2], [0, 2], [1], [2]])
+    assert [label for _, label in read(several, separator="any")] == ["0", "1", "2", "0", "1", "2"]
+
+
+def test_bare_names_are_found_below_the_list(folder: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    place = write(folder, "image_id,dx", ["a", "b"], ["ISIC_0027", "0"])
+    assert [label for _, label in read(place)] == ["a", "b"]
+    assert "2 of 2 files are found by their names, 'ISIC_0027' is 'photos/ISIC_0027.jpg'" in caplog.text
+    (folder / "more").mkdir()
+    Image.new("RGB", (9, 9)).save(folder / "more" / "ISIC_0027.png")
+    caplog.clear()
+    open_images(str(place))
+    assert "1 of 2 files are not there, the first in line 2: 'ISIC_0027'" in caplog.text  # two have that name
+    caplog.clear()
+    open_images(str(write(folder, "path,label", ["a"], ["other/0.png"])))
+    assert "1 of 1 files are not there" in caplog.text  # a name with folders means that file
+
+
+def test_labels_that_come_later_are_asked_about(folder: Path) -> None:
+    first = write(folder, "path,label", ["pizza", "soup 1", "pizza", "soup 1"], NAMES[:4])
+    for label, asked in (("piza", "pizza"), ("Pizza", "pizza"), ("soup 2", ""), ("bread", ""), ("pizza", "")):
+        later = write(folder, "path,label", [label], NAMES[4:5], "later.csv")
+        stream = write(folder, "path,label", [""], NAMES[5:], "stream.csv")
+        options = {"unlabelled": [str(stream)], "labels": [str(later)]}
+        if asked:
+            with pytest.raises(DataError, match=f"{label!r}: did you mean {asked!r}.*--accept_new_labels"):
+                StageStream.from_dataset(str(first), **options)
+        stages = StageStream.from_dataset(str(first), **options, accept_new_labels=True)
+        assert set(stages.later_labels.values()) == {label}
+
+
+def test_misspellings_within_a_table_are_reported(folder: Path, caplog) -> None:
+    table = Dataset.from_dict({"label": ["pizza"] * 9 + ["piza"] + ["soup"] * 9})
+    read_categories(table, "label")
+    assert "'piza' has few images and is spelled like 'pizza'" in caplog.text
+    assert [close_to(each, ["heron", "class 10"]) for each in ("herons", "class 11", "her")] == [
+        "heron",
+        "",
+        "",
+    ]
+
+
+def test_parquet_of_vectors_and_of_images_as_text(folder: Path) -> None:
+    rows = pd.DataFrame({"vector": [[0.5] * 8] * 6, "label": AB})
+    rows.to_parquet(folder / "vectors.parquet")
+    with pytest.raises(DataError, match="Which column holds the images.*'vector'"):
+        read(folder / "vectors.parquet")
+    texts = [base64.b64encode((folder / name).read_bytes()).decode() for name in NAMES]
+    pd.DataFrame({"image": texts, "label": AB}).to_parquet(folder / "text.parquet")
+    assert read(folder / "text.parquet") == PLAIN

@@ -1,0 +1,302 @@
+"""VB-CGCD: numbers worked by hand, a written-out reference, and stages that end twice."""
+
+import math
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from scipy.stats import multivariate_normal
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from promptccd.clustering import AnchoredKMeans
+from promptccd.data.randomness import seed_of
+from promptccd.methods import StageContext
+from promptccd.methods.vb_cgcd import (
+    VBCGCDModel,
+    VBCGCDObjective,
+    log_densities,
+    mean_determinant,
+    shrunk_estimate,
+    stopping_rule,
+    svi_estimate,
+    svi_rate,
+)
+from promptccd.runs import train_run
+from promptccd.training.options import TrainingArguments
+from tests.conftest import TINY_HEAD, resumable_recipe
+from tests.runs.test_variants import in_a_fork, in_folder, stage_bytes
+
+
+def of(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def gaussian(mean: list[float], covariance: list[list[float]]) -> torch.Tensor:
+    return torch.cat([of(mean).T, of(*covariance)], dim=1)
+
+
+UNIT = gaussian([0, 0], [[1, 0], [0, 1]])
+
+
+def test_densities_by_hand() -> None:
+    other = gaussian([1, 0], [[2, 0.5], [0.5, 1]])
+    found = log_densities(of([0.6, 0.2]), torch.stack([UNIT, other]))
+    np.testing.assert_allclose(found, [[-2.037877, -2.209114]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weight", "diagonal"), [(0.0, [2 / 3, 2]), (0.5, [0.714286, 1.857143]), (2.0, [0.8, 1.6])]
+)
+def test_shrunk_covariances_by_hand(weight: float, diagonal: list[float]) -> None:
+    points = of([1, 0], [3, 0], [2, 3], [9, 9])
+    found = shrunk_estimate(points, torch.tensor([0, 0, 0, 1]), 3, torch.eye(2).double(), weight)
+    np.testing.assert_allclose(found[0], [[2, diagonal[0], 0], [1, 0, diagonal[1]]], atol=1e-6)
+    np.testing.assert_allclose(found[2, :, 1:], np.eye(2))  # a class without images
+    unseen = of([50, -50], [0, 0])
+    assert log_densities(unseen, found[[0, 2]]).argmax(1).tolist() == [0, 0]
+
+
+def test_few_points_have_a_covariance_by_shrinkage_alone() -> None:
+    points, groups = torch.eye(5)[:3].double(), torch.zeros(3, dtype=torch.int64)
+    plain = shrunk_estimate(points, groups, 1, torch.eye(5).double(), 0.0)
+    assert torch.linalg.matrix_rank(plain[0, :, 1:]) == 2
+    found = shrunk_estimate(points, groups, 1, torch.eye(5).double(), 2.0)
+    assert mean_determinant(found) == pytest.approx(-3.770523, abs=1e-6)
+
+
+def test_rates_of_the_released_code() -> None:
+    for step, rate in {0: 4e-6, 50: 2.2e-5, 100: 4e-5, 600: 3.4e-5, 999: 2.986450e-5}.items():
+        assert svi_rate(step) == pytest.approx(rate, abs=1e-11)
+    assert sum(map(svi_rate, range(1000))) == pytest.approx(0.0333995, abs=1e-7)
+
+
+def written_out(points: torch.Tensor, groups: torch.Tensor, steps: int, batch: int, seed: int) -> np.ndarray:
+    """Adam from N(0, I) on gradients as they are on paper."""
+    generator, size = torch.Generator().manual_seed(seed), points.shape[1]
+    state = np.stack([np.concatenate([np.zeros((size, 1)), np.eye(size)], axis=1)] * int(groups.max() + 1))
+    first, second = np.zeros_like(state), np.zeros_like(state)
+    for step in range(steps):
+        rows, slope = torch.randint(len(points), (batch,), generator=generator), np.zeros_like(state)
+        for point, group in zip(points[rows].numpy(), groups[rows].tolist(), strict=True):
+            inverse = np.linalg.inv(state[group, :, 1:])
+            rest = inverse @ (point - state[group, :, 0])
+            slope[group, :, 0] += rest
+            slope[group, :, 1:] += (np.outer(rest, rest) - inverse) / 2
+        first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
+        rate = 4e-6 + (4e-5 - 4e-6) * step / 100 if step < 100 else 4e-5 * 0.85 ** ((step - 100) / 500)
+        move = first / (1 - 0.9 ** (step + 1)) / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)
+        state = state + rate * move
+    return state
+
+
+def test_the_first_step_moves_every_value_by_the_rate() -> None:
+    """Rows (1, 2) and (0, -1): the gradient at N(0, I) is (1, 1) and [[-.5, 1], [1, 1.5]]."""
+    rows, groups = of([1, 2], [0, -1]), torch.zeros(2, dtype=torch.int64)
+    drawn = (
+        torch.randint(2, (2,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(99)
+    )
+    seed = next(seed for seed, both in enumerate(drawn) if set(both) == {0, 1})
+    found = svi_estimate(rows, groups, 1, 1, 2, torch.Generator().manual_seed(seed))[0]
+    np.testing.assert_allclose(found - UNIT, 4e-6 * of([1, -1, 1], [1, 1, 1]), atol=1e-12)
+
+
+def test_svi_is_the_one_on_paper() -> None:
+    points = torch.randn(60, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    groups = torch.arange(60) % 4
+    found = svi_estimate(points, groups, 4, 120, 6, torch.Generator().manual_seed(1))
+    np.testing.assert_allclose(found, written_out(points, groups, 120, 6, 1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("old", "mean", "borders", "above"),
+    [
+        ([-2.0, -1.0, -3.0], -1.691006, (-1.873328, -0.795127), False),
+        ([1.0, 2.0, 0.0], 1.308994, (1.491315, 0.413114), True),
+    ],
+)
+def test_the_stopping_rule_by_hand(
+    old: list[float], mean: float, borders: tuple[float, float], above: bool
+) -> None:
+    def of_logs(logs: list[float]) -> torch.Tensor:
+        return torch.tensor([[[0.0, math.exp(each)]] for each in logs], dtype=torch.float64)
+
+    assert mean_determinant(of_logs(old)) == pytest.approx(mean, abs=1e-6)
+    for border, ratio in zip(borders, (60 / 50, (10 / 60) ** 0.5), strict=True):
+        stops = stopping_rule(of_logs(old), ratio)
+        for side in (-1e-5, 1e-5):
+            assert stops(of_logs([border + side])) == ((side > 0) == above)
+
+
+def test_images_that_an_earlier_class_explains_leave() -> None:
+    x, clusters = of([-0.5, 0.4, 1.4, 2.9, 3.2, 3.6]).T, torch.tensor([0, 0, 0, 1, 1, 1])
+    found = shrunk_estimate(x, clusters, 2, torch.eye(1).double(), 0.0)
+    np.testing.assert_allclose(found[:, 0, 0], [0.433333, 3.233333], atol=1e-6)
+    assert float(found[0, 0, 1]) == pytest.approx(0.602222, abs=1e-6)
+    found[..., 1].clamp_(min=0.25)
+    old = gaussian([0], [[1]])[None]
+    assert log_densities(x, torch.cat([old, found])).argmax(1).tolist() == [0, 1, 1, 2, 2, 2]
+
+
+def test_a_large_prior_is_a_linear_discriminant() -> None:
+    generator = np.random.default_rng(0)
+    centres, labels = generator.normal(size=(4, 6)), np.repeat(range(4), 30)
+    points = centres[labels] + 0.7 * generator.normal(size=(120, 6)) * [1, 2, 1, 1, 0.3, 1]
+    rest = points - np.stack([points[labels == each].mean(0) for each in range(4)])[labels]
+    shared = torch.from_numpy(rest.T @ rest / len(rest))
+    unseen = torch.from_numpy(generator.normal(size=(500, 6)))
+    found = shrunk_estimate(torch.from_numpy(points), torch.from_numpy(labels), 4, shared, 1e9)
+    discriminant = LinearDiscriminantAnalysis(solver="lsqr", priors=[0.25] * 4).fit(points, labels)
+    assert log_densities(unseen, found).argmax(1).tolist() == discriminant.predict(unseen.numpy()).tolist()
+
+
+def test_svi_keeps_the_last_state_that_is_positive_definite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At ten thousand times the rates a covariance is lost within 1,000 steps."""
+    points = 0.03 * torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    groups = torch.arange(40) % 2
+    monkeypatch.setattr("promptccd.methods.vb_cgcd.svi_rate", lambda step: 0.01)
+    found = svi_estimate(points, groups, 2, 1_000, 16, torch.Generator().manual_seed(1))
+    assert math.isfinite(mean_determinant(found))
+    assert bool(log_densities(points, found).isfinite().all())
+
+
+def test_svi_takes_the_step_before_the_rule_holds() -> None:
+    points = torch.randn(60, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    groups, seen = torch.arange(60) % 2, []
+
+    def run(steps: int, stop: object = None) -> torch.Tensor:
+        return svi_estimate(points, groups, 2, steps, 16, torch.Generator().manual_seed(1), stop)
+
+    def stop(state: torch.Tensor) -> bool:
+        seen.append(state)
+        return len(seen) == 3
+
+    assert torch.equal(run(30, stop), run(11))  # asked from step 10 on; at the third time 12 steps are done
+    assert torch.equal(run(30, lambda state: False), run(30))
+
+
+def test_densities_are_those_of_scipy() -> None:
+    generator = np.random.default_rng(1)
+    means, roots = generator.normal(size=(3, 4)), generator.normal(size=(3, 4, 4))
+    covariances, points = roots @ roots.transpose(0, 2, 1) + np.eye(4), generator.normal(size=(7, 4))
+    gaussians = torch.from_numpy(np.concatenate([means[..., None], covariances], axis=2))
+    expected = [multivariate_normal(*pair).logpdf(points) for pair in zip(means, covariances, strict=True)]
+    found = log_densities(torch.from_numpy(points), gaussians).T
+    np.testing.assert_allclose(found, expected)
+
+
+def stage(
+    index: int, features: torch.Tensor, model: VBCGCDModel, labels: torch.Tensor | None, count: int
+) -> VBCGCDObjective:
+    images: Any = SimpleNamespace(stage=SimpleNamespace(index=index))
+    context = StageContext(images, labels, num_categories=count)
+    return VBCGCDObjective(model, context, TrainingArguments(), Accelerator(cpu=True), lambda what: features)
+
+
+def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torch.Tensor]]:
+    """A model after a stage of three labelled classes and a stream with two new ones, and the features of both."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(5, 32, dtype=torch.float64, generator=generator)
+    labels = torch.arange(60) % 3
+    truth = torch.cat([torch.arange(20) % 3, 3 + torch.arange(40) % 2])
+    sets = [
+        F.normalize(centres[ids] + 0.5 * torch.randn(len(ids), 32, dtype=torch.float64, generator=generator))
+        for ids in (labels, truth)
+    ]
+    model = VBCGCDModel.from_pretrained(backbone, **TINY_HEAD, pca_size=6, **options).double()
+    stage(0, sets[0], model, labels, 3).end_stage()
+    model.set_categories(torch.zeros(3, 32), [0, 1, 2], list("abc"))
+    model.config.num_known = 3
+    stage(1, sets[1], model, None, 5).end_stage()
+    return model, sets
+
+
+def test_stages_are_those_on_paper(backbone_folder: Path) -> None:
+    """In float64: directions, shrinkage, densities and relabelling, from the same clusters."""
+    model, (first, second) = ended_stages(backbone_folder)
+    labels, old, new = np.arange(60) % 3, first.numpy(), second.numpy()
+    values, axes = np.linalg.eigh(np.cov(old.T, ddof=0))
+    scale = 1 / np.sqrt(values[-6:].mean())
+    x, y = ((each - old.mean(0)) @ axes[:, -6:] * scale for each in (old, new))
+    assert x.var(0).mean() == pytest.approx(1)
+    within = sum(np.cov(x[labels == each].T, ddof=0) for each in range(3)) / 3
+    shared = 0.9 * within + 0.1 * np.trace(within) / 6 * np.eye(6)
+    nu = 16 * 6
+
+    def fitted(points: np.ndarray) -> Any:
+        covariance = (len(points) * np.cov(points.T, ddof=0) + nu * shared) / (len(points) + nu)
+        return multivariate_normal(points.mean(0), covariance)
+
+    known = [fitted(x[labels == each]) for each in range(3)]
+    kmeans = AnchoredKMeans(2, 100, random_state=seed_of("vb-cgcd", 1, 1) % 2**32)
+    clusters = np.asarray(kmeans.fit_predict(model.project(second)))
+    found = [fitted(y[clusters == each]) for each in (0, 1)]
+    best = np.stack([each.logpdf(y) for each in known + found]).argmax(0)
+    assert 0 < np.mean(best < 3) < 0.5
+    found = [fitted(y[(clusters == each) & (best >= 3)]) for each in (0, 1)]
+    expected = np.stack([each.logpdf(y) for each in known + found], axis=1)
+    np.testing.assert_allclose(
+        log_densities(model.project(second), model.class_gaussians), expected, rtol=1e-9
+    )
+    assert model.assign_natively(second).tolist() == expected.argmax(1).tolist()
+
+
+def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(
+    backbone_folder: Path, tmp_path: Path
+) -> None:
+    model, (_, second) = ended_stages(backbone_folder)
+    before = model.class_gaussians.clone()
+    stage(2, second, model, None, 6).end_stage()
+    assert torch.equal(model.class_gaussians[:5], before)
+    model.float().save_pretrained(tmp_path)
+    again = VBCGCDModel.from_pretrained(tmp_path)
+    assert torch.equal(again.class_gaussians, model.class_gaussians)
+    assert again.assign_natively(second.float()).tolist() == model.assign_natively(second.float()).tolist()
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_the_estimate_of_the_paper_ends_a_stage(backbone_folder: Path, early_stop: bool) -> None:
+    model, (first, _) = ended_stages(backbone_folder, estimate="svi", svi_steps=60, early_stop=early_stop)
+    assert model.class_gaussians.shape == (5, 6, 7)
+    assert float((model.class_gaussians - torch.eye(7)[1:]).abs().max()) < 0.01
+    assert np.mean(model.assign_natively(first).numpy() == np.arange(60) % 3) > 0.9
+
+
+def test_more_new_classes_than_images_and_images_that_all_leave(backbone_folder: Path) -> None:
+    for options in ({}, {"estimate": "svi", "svi_steps": 3}):
+        model, (first, second) = ended_stages(backbone_folder, **options)
+        stage(2, second[:2], model, None, 9).end_stage()
+        stage(3, first[:4], model, None, 10).end_stage()
+        assert bool(model.class_gaussians.isfinite().all())
+        assert int(model.assign_natively(second).max()) < 9
+
+
+@pytest.mark.slow
+def test_a_kill_between_the_passes_of_the_end_of_a_stage_leaves_no_trace(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = resumable_recipe(image_folder, backbone_folder, tmp_path / "whole")
+    values["model"] |= {"variant": "vb-cgcd"}
+    values["training"] |= {"epochs": 1, "discovery_epochs": 0}
+    train_run(in_folder(values, tmp_path / "whole"))
+    recipe, estimated = in_folder(values, tmp_path / "killed"), VBCGCDObjective._estimated
+
+    def killed_at_second(self: VBCGCDObjective, *args: Any, second: bool = False) -> torch.Tensor:
+        if second and self.stage.images.stage.index == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return estimated(self, *args, second=second)
+
+    def work() -> None:
+        monkeypatch.setattr(VBCGCDObjective, "_estimated", killed_at_second)
+        train_run(recipe)
+
+    assert in_a_fork(work) == -signal.SIGKILL
+    assert sorted(path.name for path in (tmp_path / "killed").glob("stage*")) == ["stage0", "stage1"]
+    train_run(recipe)
+    assert stage_bytes(tmp_path / "killed") == stage_bytes(tmp_path / "whole")
