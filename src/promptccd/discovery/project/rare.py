@@ -32,9 +32,10 @@ def rare_first(registry: CategoryRegistry, features: Features, keys: Sequence[st
     Returns:
         Their keys, farthest first.
     """
-    seen, members, rows = registry.looks.read(), registry.members.read(), features.row_of
+    seen = sorted(registry.looks.read().keys() & registry.pinned.read().keys())
+    known, members, rows = set(seen), registry.members.read(), features.row_of
     aside = {each.id for each in registry.aside}
-    kept = [key for key in keys if key in rows and key not in seen and members.get(key) not in aside]
+    kept = [key for key in keys if key in rows and key not in known and members.get(key) not in aside]
     held = torch.from_numpy(registry.prototypes_of([*registry.active, *registry.aside]).matrix)
     return [kept[row] for row in _farthest_first(features.of(kept)[1], held, features.of(seen)[1], most)]
 

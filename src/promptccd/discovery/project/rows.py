@@ -21,16 +21,8 @@ _LINKS = "select one.key, two.key, same from link join image one on one.id = a j
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
 _CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
 # One image in `Rows.columns`: -1 in place of a row or a category, 1 in place of a confidence.
-COLUMNS = np.dtype(
-    [
-        ("row", "i4"),
-        ("stage", "i4"),
-        ("category", "i4"),
-        ("confidence", "f8"),
-        ("pinned", "u1"),
-        ("reviewed", "u1"),
-    ]  # fmt: skip
-)
+COLUMNS = np.dtype("i4, i4, i4, f8, u1, u1")
+COLUMNS.names = "row", "stage", "category", "confidence", "pinned", "reviewed"
 
 Value = TypeVar("Value")
 
