@@ -39,6 +39,7 @@ OPTIONS = {
     "promptccd": {"prompts_at_test": True},  # its native prediction is that to plain features
     "promptccd-pp": {"num_parts": 2},
     "metagcd": {"options": {"meta_episodes": 2, "meta_epochs": 2}},
+    "dydm": {"options": {"expansion_size": 40}},
 }
 TRAINING = {"grow-merge": {"exemplars_per_class": 3}}
 

@@ -258,23 +258,9 @@ def test_a_damaged_file_of_a_person_is_no_copy(trained_run: Path, tmp_path: Path
         PromptCCDModel.from_pretrained(stage)
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("revison", "revision"),
-        ("cache_dri", "cache_dir"),
-        ("num_component", "num_components"),
-        ("dtyp", "dtype"),
-    ],
-)
-def test_a_mistyped_keyword_is_named_with_the_likely_one(trained_run: Path, typed: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=f"Unknown argument '{typed}' .* Did you mean '{meant}'"):
-        PromptCCDModel.from_pretrained(trained_run / "stage3", **{typed: 1})
-
-
-def test_a_keyword_that_is_like_none_is_named(trained_run: Path) -> None:
-    with pytest.raises(TypeError, match="Unknown argument 'xyzzy'"):
-        PromptCCDModel.from_pretrained(trained_run / "stage3", xyzzy=1)
+def test_an_unknown_keyword_is_named(trained_run: Path) -> None:
+    with pytest.raises(TypeError, match="'revison'"):
+        PromptCCDModel.from_pretrained(trained_run / "stage3", revison=1)
     with pytest.raises(TypeError, match=r"takes no 'revison': did you mean revision\?"):
         CategoryDiscoveryPipeline.from_pretrained(trained_run / "stage3", revison="v1")
 

@@ -2,8 +2,6 @@
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
-from promptccd import systems
 from promptccd.cli.main import main
 from promptccd.errors import DeviceError, DivergedError, OutOfMemoryError, RunError
-from promptccd.images.decode import DecodedImage, Decoding, decode_image
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs import RunDirectory, load_model, predict, predict_folder, train_run
+from promptccd.runs import RunDirectory, load_model, predict_folder, train_run
 from promptccd.runs.predict import Prediction
 from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
@@ -206,25 +201,6 @@ def test_a_device_that_is_not_there_is_said(name: str, trained_run: Path, tmp_pa
     assert f"Cannot compute on '{name}': " in error and "Give another device, such as cpu or cuda:0." in error
 
 
-def test_predictions_are_made_on_the_device_that_is_named(
-    trained_run: Path, tmp_path: Path, monkeypatch
-) -> None:
-    devices = []
-
-    def note(model: nn.Module, *_: object, **__: object) -> predict.FolderPredictions:
-        devices.append(next(model.parameters()).device.type)
-        return predict.FolderPredictions([], {})
-
-    monkeypatch.setattr(predict, "predict_folder", note)
-    monkeypatch.setattr("promptccd.runs.predict_folder", note)
-    monkeypatch.setattr(
-        "promptccd.methods.processes.EXACT", ("cpu", "meta")
-    )  # or its features would be compared, and it has none
-    for name in ("meta", "cpu"):  # the other device that every machine has
-        assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 0
-    assert devices == ["meta", "cpu"]
-
-
 @pytest.mark.moderate
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems allow fewer names")
 def test_a_file_may_have_any_name(trained_run: Path, tmp_path: Path) -> None:
@@ -235,36 +211,6 @@ def test_a_file_may_have_any_name(trained_run: Path, tmp_path: Path) -> None:
     found = predict_folder(load_model(trained_run / "stage1"), trained_run / "stage1", tmp_path)
     assert [each.file for each in found.predictions] == sorted(names)
     assert not found.skipped
-
-
-@pytest.mark.moderate
-def test_images_are_read_on_every_core_and_not_far_ahead(
-    trained_run: Path, tmp_path: Path, monkeypatch
-) -> None:
-    together, reads, reads_at_forwards = threading.Barrier(2), [], []
-
-    def read(content: bytes, decoding: Decoding) -> DecodedImage:
-        reads.append(content)
-        together.wait(timeout=30)  # breaks, and every read with it, where one is made at a time
-        return decode_image(content, decoding)
-
-    for number, image in enumerate(coloured_images(1, 20)):
-        image["image"].save(tmp_path / f"{number:02}.png")
-    model = load_model(trained_run / "stage3")
-
-    def count(*_: object) -> None:
-        time.sleep(0.1)  # whatever is asked for has been read by now
-        reads_at_forwards.append(len(reads))
-
-    model.register_forward_pre_hook(count)
-    expected = predict_folder(model, trained_run / "stage3", tmp_path)
-    monkeypatch.setattr(systems, "available_cores", lambda: 2)
-    monkeypatch.setattr(predict, "decode_image", read)
-    reads_at_forwards.clear()
-    found = predict_folder(model, trained_run / "stage3", tmp_path, batch_size=2)
-    assert [each.file for each in found.predictions] == [f"{number:02}.png" for number in range(20)]
-    assert [each.category for each in found.predictions] == [each.category for each in expected.predictions]
-    assert reads_at_forwards[0] < 10 and reads_at_forwards[-1] == 20
 
 
 @pytest.mark.fault(30, 38)

@@ -31,9 +31,9 @@ __all__ = ["recipes", "undisturbed"]  # fixtures
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--slurm", "partition=gpu"], "--slurm belongs to --engine slurm, and the engine is local."),
-        (["--cell-gpus", "0.5"], "--cell-gpus belongs to --engine ray, and the engine is local."),
-        (["--engine", "slurm", "--slurm", "gpu"], "Expected --slurm KEY=VALUE, got 'gpu'."),
+        (["--slurm", "partition=gpu"], "--slurm belongs to --engine slurm."),
+        (["--cell-gpus", "0.5"], "--cell-gpus belongs to --engine ray."),
+        (["--engine", "slurm", "--slurm", "gpu"], "Expected --slurm KEY=VALUE."),
     ],
 )
 def test_options_of_another_engine_are_refused(recipes: Path, tmp_path: Path, capsys, words, message) -> None:
@@ -50,18 +50,6 @@ def test_an_engine_that_is_not_installed_says_how_it_is(
     sweep = ["sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "--out", str(tmp_path)]
     assert main([*sweep, "--engine", engine]) == 2
     assert f"pip install 'promptccd[{engine}]'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("gpus", [-0.5, 1_000.0])
-def test_a_number_of_gpus_that_nobody_has_is_refused_before_a_cluster_is_joined(
-    gpus: float, monkeypatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigurationError, match=f"Expected --cell-gpus from 0 on, got {gpus}"):
-        RayEngine(gpus)
-    for possible in (None, 0.0, 0.5, 999.0):
-        with pytest.raises(ConfigurationError, match="needs ray"):
-            RayEngine(possible)
 
 
 class PretendedRay(ModuleType):
@@ -249,7 +237,7 @@ def test_without_slurm_or_a_cluster_nothing_is_started(tmp_path: Path, monkeypat
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setitem(sys.modules, "ray", object())
     with pytest.raises(
-        ConfigurationError, match=r"RAY_ADDRESS names no cluster, and none is started.*ray start"
+        ConfigurationError, match=r"RAY_ADDRESS names no cluster, and none is started.*cluster.md"
     ):
         RayEngine()
     monkeypatch.setitem(sys.modules, "submitit", object())

@@ -34,7 +34,11 @@ from tests.conftest import resumable_recipe
 from tests.discovery.conftest import write_pictures
 from tests.pretend_device import GpuTensor, Log, pretend_gpu, teachable
 
-MODEL = {"promptccd-pp": {"num_parts": 2}, "metagcd": {"options": {"meta_episodes": 1, "meta_epochs": 1}}}
+MODEL = {
+    "promptccd-pp": {"num_parts": 2},
+    "metagcd": {"options": {"meta_episodes": 1, "meta_epochs": 1}},
+    "dydm": {"options": {"expansion_size": 40}},
+}
 TRAINING = {
     "grow-merge": {"exemplars_per_class": 3},
     "pa-cgcd": {"optimizer": "adamw", "learning_rate": 1e-3},

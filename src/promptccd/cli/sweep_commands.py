@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """All of it as JSON types: rows per stage and cell, averages, failures, and the grid of two fields."""
+def sweep_record(result: "SweepResult") -> dict[str, Any]:
+    """All of it as JSON types: rows per stage and cell, averages and failures."""
     cells = [
         {
             "cell": cell.name,
@@ -51,7 +51,7 @@ def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -
         }
         for cell in result.cells
     ]
-    grid, groups = result.grid(settings), result.groups
+    groups = result.groups
     averages = reports.records(evaluation.variant_averages(groups).round(4)) if groups else []
     return {
         "unit": "percent",
@@ -60,11 +60,10 @@ def sweep_record(result: "SweepResult", settings: Mapping[str, Sequence[Any]]) -
         "baselines": {name: [each.to_dict() for each in scores] for name, scores in result.baselines.items()},
         "failures": dict(result.failures),
         "unfinished": dict(result.unfinished),
-        "grid": None if grid is None else reports.records(grid),
     }
 
 
-def write_page(result: "SweepResult", settings: Mapping[str, Sequence[Any]], out: Path) -> None:
+def write_page(result: "SweepResult", out: Path) -> None:
     """Write the comparison as a page, into ``report`` of the sweep's folder."""
     costs: dict[str, list[Any]] = {}
     for cell in result.cells:
@@ -81,7 +80,6 @@ def write_page(result: "SweepResult", settings: Mapping[str, Sequence[Any]], out
         make_inside(out, "report"),
         title=f"Sweep {out.absolute().name}",
         facts={name: text for name, text in facts.items() if text},
-        grid=result.grid(settings),
         costs=costs,
     )
 
@@ -164,12 +162,12 @@ def sweep_command(options: argparse.Namespace) -> None:
     cells = reports.plan_cells(options.config or images, options.seeds, settings, out, given_fields(options))
     if (result := _swept(options, cells, out)) is None:
         return
-    record, missing, groups = sweep_record(result, settings), _missing(result), _counted(result)
+    record, missing, groups = sweep_record(result), _missing(result), _counted(result)
     markdown = [evaluation.markdown(evaluation.average_grid(groups))] if groups else []
     with reports.locked_tables(out):
         _write_tables(out, record, "\n\n".join([*markdown, *missing]), record["averages"])
         if groups:
-            write_page(result, settings, out)
+            write_page(result, out)
     compared = [comparison_table(groups)] if groups else []
     show(options, record, lambda: "\n".join([*compared, *missing]))
     _require_whole(result)
@@ -211,30 +209,24 @@ def _swept(
 
 def _require_fitting(options: argparse.Namespace) -> None:
     """Refuse, with a `ConfigurationError`, options of the other kind of sweep, or of another engine."""
-    odd = [each for each in options.slurm if not all(each.partition("="))]
-    of_table = options.methods or options.datasets or options.small
-    not_of_table = options.baselines or options.images or len(options.config or ()) > 1
-    engine = f"and the engine is {options.engine}."
+    images, configs = options.images, options.config or ()
     for is_wrong, message in (
-        (options.slurm and options.engine != "slurm", f"--slurm belongs to --engine slurm, {engine}"),
-        (options.cell_gpus and options.engine != "ray", f"--cell-gpus belongs to --engine ray, {engine}"),
-        (odd, f"Expected --slurm KEY=VALUE, got {''.join(odd[:1])!r}."),
+        (options.slurm and options.engine != "slurm", "--slurm belongs to --engine slurm."),
+        (options.cell_gpus and options.engine != "ray", "--cell-gpus belongs to --engine ray."),
+        (not all(all(each.partition("=")) for each in options.slurm), "Expected --slurm KEY=VALUE."),
         (
-            of_table and not options.table,
-            "--methods, --datasets and --small belong to --table, which is not given.",
+            (options.methods or options.datasets or options.small) and not options.table,
+            "--methods, --datasets and --small belong to --table.",
         ),
         (
-            not options.table and bool(options.config) == bool(options.images),
+            not options.table and bool(configs) == bool(images),
             "Expected one of a folder of your images, --config with recipes, and --table with a table of the paper.",
         ),
         (
-            options.table and not_of_table,
+            options.table and (options.baselines or images or len(configs) > 1),
             "--table has no images of yours, one folder of recipes as --config, and no --baselines.",
         ),
-        (
-            options.method and not options.images,
-            f"--method {' '.join(options.method or ())} is for images of your own: give a folder.",
-        ),
+        (options.method and not images, "--method is for images of your own: give a folder."),
     ):
         if is_wrong:
             raise ConfigurationError(message)

@@ -59,8 +59,9 @@ def publish_stages(
         api: the client; its token must be allowed to write.
 
     Raises:
-        ConfigurationError: the Hub does not accept the name, or the stages have no labels to score by.
-        HubError: the Hub could not be reached or refused, or the repository is public and `public` was not given.
+        ConfigurationError: the Hub does not accept the name, the stages have no labels to score by, or the repository
+            is public and `public` was not given.
+        HubError: the Hub could not be reached or refused.
         DiskError: the temporary folder has too little space.
     """
     require_name(name, "data set", "Give NAMESPACE/NAME.")
@@ -69,7 +70,7 @@ def publish_stages(
             f"{stages[1].place} has no labels, so stages of it cannot be scored. Push the images as a data set: "
             f"Dataset.push_to_hub({name!r})."
         )
-    api = api or client()
+    api, images = api or client(), sum(map(len, stages))
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
         contents: dict[str, Path | bytes] = {
             **_written(stages, Path(folder), ids_only),
@@ -82,7 +83,8 @@ def publish_stages(
                 contents,
                 api=api,
                 message="Stages",
-                holds=_holdings(stages, ids_only),
+                holds=f"{images} {'image ids' if ids_only else 'images'} in {len(stages)} stages; all labels and the "
+                f"names of {len(stages.categories)} categories",
                 replaces="*.parquet",
                 dry_run=dry_run,
             )
@@ -105,12 +107,6 @@ def _licence(stages: StageStream) -> Licence:
         )
     except Exception as error:  # a missing card, a dead connection: a dozen types
         return Licence(None, reason=f"the card of `{name}` could not be read: {one_line(error)[:120]}")
-
-
-def _holdings(stages: StageStream, ids_only: bool) -> str:
-    what = "image ids" if ids_only else "images"
-    of_stages = [f"stage {count.stage} with {count.images} {what}" for count in stages.counts]
-    return f"{', '.join(of_stages)}; all labels and the names of {len(stages.categories)} categories"
 
 
 def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Path]:

@@ -25,9 +25,8 @@ from promptccd.disk import (
     trusted,
     write_directory,
 )
-from promptccd.errors import ConfigurationError, HubError, RunError, one_line
+from promptccd.errors import ConfigurationError, HubError, one_line
 from promptccd.hub.commits import CARD, SILENCE_S, bounded_waits, client, reason_of
-from promptccd.models import load_configuration
 from promptccd.models.checkpoint import CONFIGURATION, find_model, split_revision
 from promptccd.runs import RunDirectory
 from promptccd.runs.card import Source, seed_on_card
@@ -99,7 +98,7 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
     if match is None:
         raise HubError(f"Expected the repository of a stage such as team/promptccd-cub-stage2, got {name!r}.")
     fetched, last = [], int(match["stage"])
-    is_commit = revision is not None and re.fullmatch("[0-9a-f]{40}", revision) is not None
+    is_commit = bool(re.fullmatch("[0-9a-f]{40}", revision or ""))
     if is_commit and last:
         logger.warning(
             "%s is a commit of stage %d: earlier stages are fetched at their newest commit.", name, last
@@ -115,9 +114,9 @@ def fetch_stages(name: str, run: RunDirectory, seed: int) -> list[int]:
 
 
 def _fetch(name: str, run: RunDirectory, stage: int, seed: int) -> None:
+    others = [*neighbouring_stages(run.stage(stage))]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "stage"
-        others = [*neighbouring_stages(run.stage(stage))]
         place, commit = download_stage(name, source, others)
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
@@ -152,9 +151,8 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
     folder = Path(place)
     is_run = (folder / "manifest.json").exists()
     if dataset is not None and not (is_run and recompute):
-        reason = f"{place} is verified without them" if is_run else f"{place} is no run"
         raise ConfigurationError(
-            f"--dataset {dataset} has no effect, images are not read: {reason}. Leave it out."
+            f"--dataset {dataset} has no effect, because no image is read: leave it out, or verify a whole run."
         )
     if is_run:
         run = RunDirectory(folder)
@@ -162,12 +160,11 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
         for stage, fetched in enumerate(map(run.fetched.get, range(run.num_finished))):
             checks += _source_checks(run.stage(stage), f"stage{stage}", fetched)
         return checks
-    if folder.is_dir():
-        name = folder.absolute().name
-        return [*stage_checks(folder, name), *_source_checks(folder, name)]
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "stage"
-        name, _ = download_stage(place, folder)
+        name = folder.absolute().name
+        if not folder.is_dir():
+            folder = Path(temporary) / "stage"
+            name, _ = download_stage(place, folder)
         return [*stage_checks(folder, name), *_source_checks(folder, name)]
 
 
@@ -192,22 +189,19 @@ def _source_check(what: str, source: Source, folder: Path) -> Check:
             return Check(what, f"the source does not exist: {one_line(error)[:120]}")
         return Check(f"{what}: not compared, the Hub did not answer ({one_line(error)[:120]})")
     try:
-        values = parsed_json(theirs)
-        if source.is_copy:
-            own = parsed_json((folder / CHECKSUMS).read_bytes())
-            names = sorted(
-                name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name)
-            )
-            return Check(what, f"different files: {', '.join(names[:3])}" if names else "")
-        config = load_configuration(folder)
-        ours = {"model_type": config.model_type, "num_known": config.num_known, "stage": source.stage}
-        problems = [
-            f"its {key} is {values.get(key)!r}, not {value!r}"
-            for key, value in ours.items()
-            if values.get(key) != value
-        ]
-    except (RunError, ValueError, AttributeError, TypeError) as error:
+        values = dict(parsed_json(theirs))
+        own = dict(parsed_json((folder / wanted).read_bytes()))
+    except (OSError, TypeError, ValueError) as error:
         return Check(what, f"its {wanted} cannot be read: {one_line(error)}")
-    if source.stage >= (config.stage or 0):
-        problems.append(f"it is not earlier than stage {config.stage}")
+    if source.is_copy:
+        names = [name for name in {*own, *values} - {*EDITABLE} if own.get(name) != values.get(name)]
+        return Check(what, f"different files: {', '.join(sorted(names)[:3])}" if names else "")
+    ours = {key: own.get(key) for key in ("model_type", "num_known")} | {"stage": source.stage}
+    problems = [
+        f"its {key} is {values.get(key)!r}, not {value!r}"
+        for key, value in ours.items()
+        if values.get(key) != value
+    ]
+    if source.stage >= (own.get("stage") or 0):
+        problems.append(f"it is not earlier than stage {own.get('stage')}")
     return Check(what, "; ".join(problems))

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
+from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from promptccd.methods.base import Objective, Rows
 from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.processes import same_on_all
 from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
@@ -117,9 +119,13 @@ class ClassifierModel(CategoryDiscoveryModel):
         """Features, and with the projection also the tokens that enter the last block."""
         rotation = self.rotation(pixel_values)
         entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
-        features = class_row(self.backbone, entering, rotation=rotation)
+        features = class_row(self.backbone, entering, self.block_of(prompted), rotation)
         tokens = {"entering": entering, "rotation": rotation} if project else {}
         return self._output(features, project, **tokens)
+
+    def block_of(self, prompted: bool | None) -> nn.Module | None:
+        """The last block of a forward; `None` is that of the backbone."""
+        return None
 
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor:
@@ -263,6 +269,76 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
         done = min(1.0, epoch / max(1, config.teacher_epochs - 1))
         first, last = config.first_teacher_temperature, config.teacher_temperature
         return first + (last - first) * done
+
+
+@strict
+class DiscoveryConfig(SelfDistillationConfig):
+    """Options of methods that discover as Happy does.
+
+    Attributes:
+        discovery_temperature: of the teaching prediction at unlabelled stages.
+        discovery_entropy_weight: of the terms that keep predictions even between and within old and new classes.
+        clustered_rows: whether new rows of the classifier start at cluster centres far from the old ones, or at random.
+    """
+
+    entropy_weight: float = bounded(1.0, 0, 1e6)
+    discovery_temperature: float = bounded(0.05, 1e-6, 1e6)
+    discovery_entropy_weight: float = bounded(1.0, 0, 1e6)
+    clustered_rows: bool = True
+
+
+class DiscoveryObjective(SelfDistillationObjective):
+    """SimGCD whose new classes start at clusters, and whose predictions are even between and within old and new ones.
+
+    "Old" are all classes of earlier stages. Stage 0 is SimGCD's.
+    """
+
+    @property
+    def config(self) -> DiscoveryConfig:
+        """See the base class."""
+        assert isinstance(self.model.config, DiscoveryConfig)
+        return self.model.config
+
+    def begin_stage(self) -> None:
+        """Count the old classes, then add new ones."""
+        self.num_old = self.model.classifier.num_classes
+        super().begin_stage()
+
+    def new_rows(self, count: int) -> Tensor:
+        """At an unlabelled stage, the cluster centres farthest from all old rows, with the length of drawn rows."""
+        drawn = super().new_rows(count)
+        if self.stage.labels is not None or not self.config.clustered_rows:
+            return drawn
+        features = self.plain_features("features for new classes").cpu()
+        kmeans = KMeans(min(self.num_old + count, len(features)), random_state=0)
+        centres = F.normalize(torch.from_numpy(same_on_all(kmeans.fit(features.numpy()).cluster_centers_)))
+        nearest = (centres @ F.normalize(self.model.classifier.weight.detach().cpu()).T).amax(1)
+        chosen = drawn.norm(dim=1).mean() * centres[nearest.argsort(stable=True)[:count]]
+        return torch.cat([chosen, drawn[len(chosen) :]])  # of fewer images than classes, some rows are drawn
+
+    def teacher_temperature(self, epoch: int) -> float:
+        """See the base class."""
+        return (
+            self.config.discovery_temperature
+            if self.stage.labels is None
+            else super().teacher_temperature(epoch)
+        )
+
+    def evenness_terms(self, logits: Tensor) -> dict[str, Tensor]:
+        """See the base class; at unlabelled stages between old and new classes, and within each."""
+        if self.stage.labels is not None:
+            return super().evenness_terms(logits)
+        mean = mean_prediction(logits, self.config.student_temperature)
+        weight = self.config.discovery_entropy_weight
+        old, new = mean[: self.num_old], mean[self.num_old :]
+        if not len(new):
+            return {"entropy": weight * unevenness(old)}
+        groups = torch.stack([old.sum(), new.sum()])
+        within = [unevenness(each / each.sum().clamp(min=LEAST_SHARE)) for each in (old, new)]
+        return {"entropy": weight * (unevenness(groups) + within[0] + within[1])}
+
+
+LEAST_SHARE = 1e-8  # a share of the mass whose logarithm still has a gradient
 
 
 def self_distillation_loss(logits: Tensor, student_temperature: float, teacher_temperature: float) -> Tensor:

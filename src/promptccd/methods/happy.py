@@ -3,30 +3,24 @@
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import (
     ClassifierModel,
+    DiscoveryConfig,
+    DiscoveryObjective,
     RememberingModel,
-    SelfDistillationConfig,
-    SelfDistillationObjective,
-    mean_prediction,
-    unevenness,
 )
 from promptccd.methods.processes import same_on_all, sent
 from promptccd.models.configuration import bounded
 
 
 @strict
-class HappyConfig(SelfDistillationConfig):
+class HappyConfig(DiscoveryConfig):
     """Happy.
 
     Attributes:
-        discovery_temperature: of the teaching prediction at unlabelled stages.
-        discovery_entropy_weight: of the terms that keep predictions even between and within old and new classes.
-        clustered_rows: whether new rows of the classifier start at cluster centres far from the old ones, or at random.
         replay_weight: of the cross-entropy of features drawn around the means of old classes.
         hardness_temperature: of the soft-max by which classes near others are drawn more often.
         drift_weight: of the squared distance to the features of the stage before.
@@ -36,10 +30,6 @@ class HappyConfig(SelfDistillationConfig):
 
     model_type = "happy"
 
-    entropy_weight: float = bounded(1.0, 0, 1e6)
-    discovery_temperature: float = bounded(0.05, 1e-6, 1e6)
-    discovery_entropy_weight: float = bounded(1.0, 0, 1e6)
-    clustered_rows: bool = True
     replay_weight: float = bounded(1.0, 0, 1e6)
     hardness_temperature: float = bounded(0.1, 1e-6, 1e6)
     drift_weight: float = bounded(1.0, 0, 1e6)
@@ -53,47 +43,22 @@ class HappyModel(ClassifierModel, RememberingModel):
     config: HappyConfig
 
 
-LEAST_SHARE = 1e-8  # a share of the mass whose logarithm still has a gradient
-
-
-class HappyObjective(SelfDistillationObjective):
+class HappyObjective(DiscoveryObjective):
     """SimGCD's loss at stage 0 (as in the released code; the paper has no self-distillation there).
 
     Later: self-distillation, evenness between and within old and new classes, InfoNCE, cross-entropy of features drawn
     around the means of old classes, and squared distance to the previous stage's features. All have weight 1 unless
-    the model's configuration says otherwise (the paper's ablation). "Old" are all classes of earlier stages.
+    the model's configuration says otherwise (the paper's ablation).
     """
 
     model: HappyModel
 
     def begin_stage(self) -> None:
         """Keep the last block as the previous stage left it, then add new classes."""
-        self.num_old = self.model.classifier.num_classes
         if self.stage.labels is None:
             self.keep_last_block()
             self.hardness = hardness(self.model.class_means, self.model.config.hardness_temperature).cpu()
         super().begin_stage()
-
-    def new_rows(self, count: int) -> Tensor:
-        """At an unlabelled stage, the cluster centres farthest from all old rows, with the length of drawn rows."""
-        drawn = super().new_rows(count)
-        if self.stage.labels is not None or not self.model.config.clustered_rows:
-            return drawn
-        features = self.plain_features("features for new classes").cpu()
-        kmeans = KMeans(min(self.num_old + count, len(features)), random_state=0)
-        centres = F.normalize(torch.from_numpy(same_on_all(kmeans.fit(features.numpy()).cluster_centers_)))
-        nearest = (centres @ F.normalize(self.model.classifier.weight.detach().cpu()).T).amax(1)
-        farthest = centres[nearest.argsort(stable=True)[:count]]
-        chosen = drawn.norm(dim=1).mean() * farthest
-        return torch.cat(
-            [chosen, drawn[len(chosen) :]]
-        )  # drawn rows where there are fewer images than classes
-
-    def teacher_temperature(self, epoch: int) -> float:
-        """See the base class."""
-        if self.stage.labels is None:
-            return self.model.config.discovery_temperature
-        return super().teacher_temperature(epoch)
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """SimGCD's, and at unlabelled stages ``replay`` and ``drift``."""
@@ -104,19 +69,6 @@ class HappyObjective(SelfDistillationObjective):
         # The paper has 1 - cos, which is half of it.
         parts["drift"] = self.model.config.drift_weight * self.moved(rows).mean()
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
-
-    def evenness_terms(self, logits: Tensor) -> dict[str, Tensor]:
-        """See the base class; at unlabelled stages between old and new classes, and within each."""
-        if self.previous is None:
-            return super().evenness_terms(logits)
-        mean = mean_prediction(logits, self.config.student_temperature)
-        weight = self.model.config.discovery_entropy_weight
-        old, new = mean[: self.num_old], mean[self.num_old :]
-        if not len(new):
-            return {"entropy": weight * unevenness(old)}
-        groups = torch.stack([old.sum(), new.sum()])
-        within = [unevenness(each / each.sum().clamp(min=LEAST_SHARE)) for each in (old, new)]
-        return {"entropy": weight * (unevenness(groups) + within[0] + within[1])}
 
     def replay_loss(self, rows: Rows) -> Tensor:
         """Cross-entropy of as many drawn features as the batch has; classes near others are drawn more often."""

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
+from promptccd.errors import CheckpointError, one_line, shown
 from promptccd.models.assignment import (
     GAUSSIANS_STORED,
     SPREAD_SCALARS,
@@ -263,19 +263,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
         except CheckpointError:
             raise
         except Exception as error:
-            # Transformers gives keywords that it does not know to the constructor.
-            unknown = next((each for each in kwargs if f"argument {each!r}" in str(error)), None)
-            if isinstance(error, TypeError) and unknown is not None:
-                known = [
-                    *HUB_OPTIONS,
-                    *cls.config_class.__dataclass_fields__,
-                    "dtype",
-                    "device_map",
-                    "variant",
-                ]
-                raise TypeError(
-                    f"Unknown argument {unknown!r} of {cls.__name__}.from_pretrained.{did_you_mean(unknown, known)}"
-                ) from error
             if loading is not None and loading.is_building:  # a hostile configuration may fail anywhere
                 raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
             raise

@@ -23,7 +23,7 @@ import torch
 
 from promptccd import systems
 from promptccd.disk import make_folder, make_inside
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, one_line
 from promptccd.processes import ProcessApart
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -75,7 +75,7 @@ class Job:
         try:
             outcome = result()
         except Exception as error:  # of the call, or of the engine
-            outcome = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            outcome = f"{type(error).__name__}: {one_line(error)}"
         self.problem = outcome if isinstance(outcome, str) else f"exit code {outcome}" * bool(outcome)
 
 
@@ -164,9 +164,8 @@ def visible_devices() -> list[str]:
     """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them; none where there is none."""
     named = os.environ.get(VISIBLE)
     if named is not None:
-        devices = [each.strip() for each in named.split(",")]
-        # CUDA shows none behind the first that is none.
-        return list(itertools.takewhile(lambda each: each not in ("", "-1"), devices))
+        devices = (each.strip() for each in named.split(","))
+        return list(itertools.takewhile(lambda each: each not in ("", "-1"), devices))  # as CUDA reads it
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
@@ -240,24 +239,19 @@ class RayEngine(Engine):
     """
 
     def __init__(self, gpus: float | None = 0.0, cpus: int | None = None):
-        if gpus is not None and not 0 <= gpus < 1_000:
-            raise ConfigurationError(f"Expected --cell-gpus from 0 on, got {gpus}.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else its makers get statistics
         ray = _imported("ray", "ray")
         if (address := os.environ.get(RAY_ADDRESS, "")) in ("", "local"):
             raise ConfigurationError(
-                f"{RAY_ADDRESS} names no cluster, and none is started: it would listen on all addresses. On its first "
-                "machine: ray get-auth-token --generate; RAY_AUTH_MODE=token ray start --head --disable-usage-stats "
-                "--include-dashboard=false; then, on any machine with the same ~/.ray/auth_token: RAY_AUTH_MODE=token "
-                f"{RAY_ADDRESS}=MACHINE:6379 promptccd ... --engine ray"
+                f"{RAY_ADDRESS} names no cluster, and none is started: it would listen on all addresses. Start one as "
+                "docs/how_to/cluster.md describes, and give its address."
             )
         try:
             ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            reason = str(error).strip().splitlines()[-1].rstrip(".")
             raise ConfigurationError(
-                f"The Ray cluster at {address} cannot be joined: {reason}. See that it runs, and that RAY_AUTH_MODE "
-                "and its token are the same here and there."
+                f"The Ray cluster at {address} cannot be joined: {one_line(error)} Check that it runs, and that "
+                "RAY_AUTH_MODE and its token are the same here and there."
             ) from error
         has = ray.cluster_resources()
         self._ray, self.cpus = ray, cpus or int(os.environ.get("OMP_NUM_THREADS", 1))

@@ -14,14 +14,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 from transformers.utils import logging as transformers_logging
 
@@ -30,13 +28,12 @@ from promptccd.data.tables import open_images
 from promptccd.disk import make_inside, open_to_change, problems_of, remove_leftovers, write_file
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.locks import FolderLock, owner_of, owners_of
 from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, Job, PoolOfDevices, visible_devices
 from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
 from promptccd.runs.evaluate import RunEvaluation
-from promptccd.runs.folder import RunDirectory
+from promptccd.runs.folder import RESUME, RunDirectory
 from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
 from promptccd.runs.train import train_run
 from promptccd.training.progress import StopRequest
@@ -46,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 CellWork = Callable[[Recipe], Any]
 LOG, BASELINES, RECIPES = "train.log", "baselines.json", ".cells"
-LONGEST_FOLDER_NAME = 180  # of a folder; file systems take 255, and a stage's repository adds to it
 SECONDS_TO_WAIT_FOR_TABLES = 60.0  # another sweep that ends at the same time writes a page
 SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
 _SECONDS_BETWEEN_LOOKS = 0.1  # for a signal, and for the end of a cell
@@ -134,43 +130,33 @@ class SweepCell:
             cells: all cells of the sweep.
             at_work: names of those that are being trained; `None` is returned while one of them pretrains the backbone.
         """
-        if self.recipe.model.backbone is not None:
+        model, made = self.recipe.model, None
+        if model.backbone is not None:
             return self.recipe
         if self.run.begun:
-            # Relative to the run, of another cell.
-            recorded: str | None = self.run.manifest["recipe"]["model"]["backbone"]
-            made = None if recorded is None else self.path.parent / Path(recorded).parent.name / "backbone"
+            recorded = self.run.manifest["recipe"]["model"][
+                "backbone"
+            ]  # relative to the run, of another cell
+            made = recorded and self.path.parent / Path(recorded).parent.name / "backbone"
         else:
-            others = [
-                each for each in cells if each.name != self.name and each.backbone_key == self.backbone_key
-            ]
+            others = [each for each in cells if each is not self and each.backbone_key == self.backbone_key]
             made = next((each.run.backbone for each in others if not problems_of(each.run.backbone)), None)
             if made is None and any(each.name in at_work for each in others):
                 return None
-        return replace(
-            self.recipe, model=replace(self.recipe.model, backbone=None if made is None else str(made))
-        )
+        return replace(self.recipe, model=replace(model, backbone=made and str(made)))
 
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""
         require_recipe(self.run, self.recipe_among([]) or self.recipe)
 
     def finished(self) -> bool:
-        """Whether the folder contains this whole training: the same recipe, every stage and its row in the table."""
+        """Whether the folder contains this whole training, cleaned up: the same recipe, every stage and its row."""
         run = self.run
         if not run.begun or not _same_place(run.recipe.data.dataset, self.recipe.data.resolved.dataset):
             return False  # only the training can tell whether data in another place is the same
         rows = [] if run.results is None else [row.stage for row in run.results.stages]
-        return rows == list(range(1, run.num_stages)) and not any(
-            problems_of(run.stage(stage)) for stage in range(run.num_stages)
-        )
-
-    def remove_temporary_files(self) -> None:
-        """Delete the rest of a training, or a scoring, that was killed after the last stage."""
-        with suppress(RunError), FolderLock(self.path):  # another writer deletes it as well
-            remove_leftovers(self.path)
-            for stage in range(self.run.num_stages):
-                self.run.forget_states(stage)
+        is_whole = not any(problems_of(run.stage(stage)) for stage in range(run.num_stages))
+        return rows == list(range(1, run.num_stages)) and is_whole and not (run.path / RESUME).exists()
 
 
 def plan_cells(
@@ -223,11 +209,7 @@ def _planned_cell(
 ) -> SweepCell:
     varied = (f"{key.partition('.')[2]}={_name_part(value)}" for key, value in settings.items())
     variant = "-".join([source.stem, *varied])
-    if len(name := f"{variant}-seed{seed}") > LONGEST_FOLDER_NAME:
-        raise ConfigurationError(
-            f"The folder name {name!r} has {len(name)} characters, at most {LONGEST_FOLDER_NAME} are safe. Put long "
-            "values into recipe files of their own."
-        )
+    name = f"{variant}-seed{seed}"
     values = {section: dict(part) for section, part in overrides.items()}
     for key, value in {**settings, "training.seed": seed, "training.output_dir": str(out / name)}.items():
         section, _, item = key.partition(".")
@@ -321,14 +303,8 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
     states = {
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }
-    return states | _running_elsewhere([cell for cell in cells if states[cell.name] != "finished"])
-
-
-def _running_elsewhere(cells: Sequence[SweepCell]) -> dict[str, str]:
-    """Where other processes are at work on cells; a lease counts only if it is renewed, which is waited for."""
-    return {
-        path.name: f"running on {owner}" for path, owner in owners_of(cell.path for cell in cells).items()
-    }
+    owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
+    return states | {path.name: f"running on {owner}" for path, owner in owners.items()}
 
 
 def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
@@ -420,23 +396,6 @@ class SweepResult:
                 groups.setdefault(cell.variant, []).append(self.scores[cell.name])
         return groups | self.baselines
 
-    def grid(self, settings: Mapping[str, Sequence[Any]]) -> pd.DataFrame | None:
-        """Mean All, Old and New over seeds for every recipe and pair of values; NaN where no cell is finished.
-
-        `None` unless exactly two fields of the settings, which become columns, have several values.
-        """
-        keys = [key for key, values in settings.items() if len(values) > 1]
-        if len(keys) != 2:
-            return None
-        rows = [
-            {"config": cell.config}
-            | {key: str(cell.settings[key]) for key in keys}
-            | (self.scores[cell.name].average if cell.name in self.scores else dict.fromkeys(PARTS))
-            for cell in self.cells
-        ]
-        table = pd.DataFrame(rows).astype(dict.fromkeys(PARTS, float))
-        return table.groupby(["config", *keys], sort=False, as_index=False)[list(PARTS)].mean().round(4)
-
 
 def _baseline_rows(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, Mapping[str, str]]]:
     """Cells that baselines are scored with, and the names of their rows."""
@@ -526,10 +485,9 @@ class _Sweep:
     plugins: Sequence[str]
     failures: dict[str, str] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)
-    _started: float = field(default_factory=time.monotonic)
     _num_done: int = 0  # trained cells
     _running: dict[str, tuple[SweepCell, Job]] = field(default_factory=dict)
-    _owned: set[str] = field(default_factory=set)  # cells that another process was seen at work on
+    _seen: dict[str, str] = field(default_factory=dict)  # other processes that were at work on cells
     _last_job: float = 0.0  # since when no job of ours runs
 
     def train(self, work: CellWork) -> None:
@@ -539,8 +497,6 @@ class _Sweep:
         todo = [cell for cell in self.cells if cell not in done]
         if done:
             logger.info("%d of %d cells are finished already.", len(done), len(self.cells))
-        for cell in done:
-            cell.remove_temporary_files()
         new = [cell.recipe for cell in todo if not cell.run.begun]
         for recipe in {recipe.model.backbone: recipe for recipe in new}.values():
             require_whole_patches(recipe)
@@ -553,7 +509,7 @@ class _Sweep:
         Raises:
             InterruptedRunError: Ctrl-C or SIGTERM.
         """
-        waiting, seconds, is_asked = list(todo), list[float](), False
+        waiting, is_asked = list(todo), False
         self._last_job = time.monotonic()
         try:
             while self._running or (waiting and not self.stop.received):
@@ -574,11 +530,10 @@ class _Sweep:
                 for cell, job in [pair for pair in self._running.values() if not pair[1].running]:
                     del self._running[cell.name]
                     self._last_job = time.monotonic()
-                    seconds.append(self._last_job - job.started)
                     if job.problem and owner_of(cell.path) and not self.stop.received:
                         waiting.append(cell)  # another process was quicker
                     else:
-                        self._end(cell, job, prefix, seconds, len(waiting) + len(self._running))
+                        self._end(cell, job, prefix)
         finally:
             for _, job in self._running.values():
                 job.kill()
@@ -590,20 +545,15 @@ class _Sweep:
         if len(self._running) >= self.jobs:
             return None
         owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
-        for name in owners.keys() - self._owned:
+        for name in owners.keys() - self._seen.keys():
             logger.info("%s: running on %s", name, owners[name])
-        for cell in [cell for cell in waiting if cell.name in self._owned - owners.keys()]:
-            if not prefix and cell.finished():
-                logger.info("%s: done elsewhere%s", cell.name, _average(cell))
-                self._num_done += 1
-                waiting.remove(cell)
-        self._owned = {*owners}
+        self._seen |= owners
         free = [cell for cell in waiting if cell.name not in owners]
         if not (free or self._running) and time.monotonic() - self._last_job > SECONDS_TO_WAIT_FOR_LOCK:
-            alive = _running_elsewhere(waiting)
-            self.elsewhere |= alive
+            alive = owners_of(cell.path for cell in waiting)
+            self.elsewhere |= {path.name: f"running on {owner}" for path, owner in alive.items()}
             # The others are leases that no process renews: a training waits until they are over.
-            waiting[:] = free = [cell for cell in waiting if cell.name not in alive]
+            waiting[:] = free = [cell for cell in waiting if cell.path not in alive]
         # Rather than wait for other processes alone, a cell makes a backbone of its own.
         at_work = owners.keys() | self._running.keys()
         for busy in [at_work] if self._running else [at_work, ()]:
@@ -619,16 +569,13 @@ class _Sweep:
         arguments = (recipe.to_dict(), work, str(log.absolute()), str(Path.cwd()), self.plugins)
         self._running[cell.name] = (cell, self.engine.start(work_into_log, arguments, cell.name, device))
 
-    def _end(self, cell: SweepCell, job: Job, prefix: str, seconds: Sequence[float], left: int) -> None:
+    def _end(self, cell: SweepCell, job: Job, prefix: str) -> None:
         name, problem = f"{prefix}{cell.name}", _last_words(cell.path / LOG, job.problem)
         if not problem:
             self._num_done += not prefix
-            to_come = f", {_clock(sum(seconds) / len(seconds) * left / self.jobs)} left" if left else ""
-            logger.info(
-                "%s: done in %s%s; %s since the start, %d to go%s",
-                name, _clock(seconds[-1]), "" if prefix else _average(cell),
-                _clock(time.monotonic() - self._started), left, to_come,
-            )  # fmt: skip
+            results = None if prefix else cell.run.results
+            scored = "" if results is None else f", All {results.average['all']:.1f}"
+            logger.info("%s: done in %.0f s%s", name, time.monotonic() - job.started, scored)
         elif not self.stop.received:
             self.failures[name] = problem
             logger.error("%s: FAILED, see %s\n  %s", name, cell.path / LOG, problem.splitlines()[-1])
@@ -668,15 +615,3 @@ def _last_words(log: Path, problem: str) -> str:
     lines = [line for line in text.splitlines() if line]
     more = [] if lines and problem.startswith("exit code") else [problem]
     return "\n".join([*lines, *more][-_LAST_LINES:])
-
-
-def _average(cell: SweepCell) -> str:
-    if (results := cell.run.results) is None:
-        return ""
-    own = "" if results.native is None else f" ({NATIVE_PREDICTION} {results.native.average['all']:.1f})"
-    return f", All {results.average['all']:.1f}{own}"
-
-
-def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
-    return str(timedelta(seconds=round(seconds)))

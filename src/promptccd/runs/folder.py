@@ -324,12 +324,10 @@ def _no_run(path: Path) -> str:
     """Why a folder is no run, and which one may be meant."""
     if not path.exists():
         return f"{nothing_at(path)} Give the folder of a run, the --output_dir of promptccd train."
-    advice = "Give the --output_dir of promptccd train."
-    if below := sorted(each.parent.name for each in path.glob("*/manifest.json")):
-        advice = f"It contains the runs {', '.join(below[:MOST_LISTED])}: give one of them."
-    elif RunDirectory(path.parent).begun:
-        advice = f"It belongs to the run {path.parent}: give that."
-    return f"{path} is not a run: it has no manifest.json. {advice}"
+    near = [*sorted(path.glob("*/manifest.json")), path.absolute().parent / "manifest.json"]
+    runs = [str(each.parent) for each in near if each.exists()]
+    advice = f"one of {', '.join(runs[:MOST_LISTED])}" if runs else "the --output_dir of promptccd train"
+    return f"{path} is not a run: it has no manifest.json. Give {advice}."
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,11 @@ def train_run(
     if not stages.is_scored:
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
         if is_main:
-            _log_streams(training.counting, stages)
+            logger.info(
+                "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories: %s "
+                "(--category_count). Nothing is scored.", len(stages.labelled), stages.num_known,
+                sum(map(len, stages[1:])), len(stages) - 1, training.counting,
+            )  # fmt: skip
     with StopRequest() as stop, ExitStack() as context:
         if is_main:
             context.enter_context(FolderLock(run.path))
@@ -138,16 +142,6 @@ def train_run(
     if own_processes:
         accelerator.end_training()
     return score
-
-
-def _log_streams(counting: str, stages: StageStream) -> None:
-    estimated = f"are estimated ({counting}; --category_count gives them)"
-    logger.info(
-        "%d images of %d categories are labelled, %d in %d streams are not. Numbers of categories %s; nothing is "
-        "scored.",
-        len(stages.labelled), stages.num_known, sum(map(len, stages[1:])), len(stages) - 1,
-        "are those given" if counting == "given" else estimated,
-    )  # fmt: skip
 
 
 @contextmanager
@@ -331,16 +325,15 @@ class _Training:
             bare = np.setdiff1d(np.arange(self.stages.num_known), self._known_ids())
             if len(bare):
                 logger.warning(
-                    "Stage 0: %d of its %d categories have no image there, %s for one. They cannot be learnt here; "
-                    "images of them will be found as new categories and still count as Old. Give them more images, or "
-                    "leave them out.", len(bare), self.stages.num_known, stage.category_names[bare[0]],
+                    "Stage 0 has no image of %d of its %d categories, such as %s: they cannot be learnt, and their "
+                    "images will be found as new categories.", len(bare), self.stages.num_known,
+                    stage.category_names[bare[0]],
                 )  # fmt: skip
         elif given:
             logger.info(
-                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d of these change their "
-                "category; named: %s; new: %s. Labels of other images do not count yet.",
-                stage.index, made.images, len(given), made.moved, ", ".join(made.named) or "none",
-                ", ".join(made.new) or "none",
+                "Later labels, before stage %d: %d of %d are of images of earlier stages; %d change their category; "
+                "named: %s; new: %s.", stage.index, made.images, len(given), made.moved,
+                ", ".join(made.named) or "none", ", ".join(made.new) or "none",
             )  # fmt: skip
 
     def _trainer(self, stage: Stage) -> StageTrainer:

@@ -1,0 +1,155 @@
+"""DYDM: numbers worked by hand, exact updates, and its discovery against Happy's."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+
+from promptccd.methods import StageContext
+from promptccd.methods.dydm import DYDMModel, DYDMObjective, divergence
+from promptccd.models.backbone import blocks_of
+from promptccd.runs import load_model, train_run
+from promptccd.training.options import TrainingArguments
+from tests.conftest import TINY_HEAD, quick_recipe
+from tests.runs.test_variants import RATE, in_folder
+
+
+def of(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.fixture
+def model(backbone_folder: Path) -> DYDMModel:
+    """In float64, with two axes of a feature as they are: features with these values pass the expansion unchanged."""
+    made = DYDMModel.from_pretrained(backbone_folder, **TINY_HEAD, expansion_size=2).double()
+    made.begin_memory(torch.eye(32, 2, dtype=torch.float64))
+    return made
+
+
+def test_the_ridge_classifier_and_its_update_by_hand(model: DYDMModel) -> None:
+    def wide(rows: torch.Tensor) -> torch.Tensor:
+        return F.pad(rows, (0, 30))
+
+    first = of([1, 0], [1, 1], [0, 2])
+    model.remember(wide(first), torch.tensor([0, 0, 1]), 2)
+    np.testing.assert_allclose(model.readout, [[0.947477, -0.205973], [0.010299, 0.432544]], atol=1e-6)
+    inverse = torch.linalg.inv(model.squares + 0.1 * torch.eye(2))
+    np.testing.assert_allclose(inverse, [[0.525232, -0.102987], [-0.102987, 0.216272]], atol=1e-6)
+    model.expansion = torch.cat([model.expansion[:2], 0 * model.expansion[2:]])
+    second = of([2, 1], [1, -1])  # a negative value would not pass: its square is added by hand
+    model.squares += second.T @ second
+    model.sums = F.pad(model.sums, (0, 1)) + second.T @ F.one_hot(torch.tensor([2, 2]), 3).double()
+    model.remember(wide(second[:0]), torch.tensor([], dtype=torch.int64), 3)
+    expected = [[0.262874, -0.086188, 0.458953], [0.066796, 0.305969, -0.129282]]
+    np.testing.assert_allclose(model.readout, expected, atol=1e-6)
+    scores = model.memory_scores(wide(of([1, 0.5])))
+    np.testing.assert_allclose(scores, [[0.296272, 0.066796, 0.394312]], atol=1e-6)
+    assert model.assign_natively(wide(of([1, 0.5]))).tolist() == [2]
+
+
+@pytest.mark.parametrize(("temperature", "expected"), [(2.0, 0.078428), (1.0, 0.074026)])
+def test_rehearsal_by_hand(temperature: float, expected: float) -> None:
+    found = divergence(of([1, 0.2]), of([0.5, 0.5]), temperature)
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_updates_are_those_of_all_images_at_once_in_any_order(backbone_folder: Path) -> None:
+    """Also against the recursive update of the inverse, which the paper writes."""
+    generator = torch.Generator().manual_seed(0)
+    expansion = torch.randn(32, 50, dtype=torch.float64, generator=generator) / 6
+    points = F.normalize(torch.randn(2_300, 32, dtype=torch.float64, generator=generator))
+    classes = torch.randint(4, (2_300,), generator=generator)
+    found = []
+    for parts in ([slice(0, None)], [slice(1_500, None), slice(0, 1_500)]):
+        model = DYDMModel.from_pretrained(backbone_folder, **TINY_HEAD, expansion_size=50).double()
+        model.begin_memory(expansion)
+        for part in parts:
+            model.remember(points[part], classes[part], 4)
+        found.append(model.readout)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-9)
+    old, new = (torch.relu(points[part] @ expansion) for part in (slice(1_500, None), slice(0, 1_500)))
+    inverse = torch.linalg.inv(old.T @ old + 0.1 * torch.eye(50))
+    weights = inverse @ old.T @ F.one_hot(classes[1_500:], 4).double()
+    middle = torch.linalg.inv(torch.eye(1_500) + new @ inverse @ new.T)
+    inverse = inverse - inverse @ new.T @ middle @ new @ inverse
+    weights = weights + inverse @ new.T @ (F.one_hot(classes[:1_500], 4).double() - new @ weights)
+    np.testing.assert_allclose(found[0], weights, atol=1e-8)
+
+
+def test_rounding_of_stored_sums_is_far_below_the_ridge(backbone_folder: Path) -> None:
+    """Sums of 20,000 unit rows in float32, as a checkpoint has them."""
+    model = DYDMModel.from_pretrained(backbone_folder, **TINY_HEAD, expansion_size=200)
+    generator = torch.Generator().manual_seed(0)
+    model.begin_memory((2 * torch.rand(32, 200, generator=generator) - 1) / 32**0.5)
+    points = F.normalize(torch.randn(20_000, 32, generator=generator))
+    classes = torch.randint(5, (20_000,), generator=generator)
+    model.remember(points, classes, 5)
+    exact = torch.relu(points.double() @ model.expansion.double())
+    rounding = torch.linalg.matrix_norm(model.squares.double() - exact.T @ exact, 2)
+    assert float(rounding) < 0.05 * model.config.memory_ridge
+
+
+def test_a_stage_adds_the_images_that_the_discovery_classifier_calls_new(
+    model: DYDMModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    points = F.normalize(torch.rand(6, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
+    images: Any = SimpleNamespace(stage=SimpleNamespace(index=0))
+    context = StageContext(images, torch.tensor([0, 1, 0, 1, 0, 1]), num_categories=2)
+
+    def objective(stage: StageContext) -> DYDMObjective:
+        made = DYDMObjective(model, stage, TrainingArguments(), Accelerator(cpu=True), lambda what: points)
+        made.begin_stage()
+        return made
+
+    model.config.expansion_size = 7
+    objective(context).end_stage()
+    assert (model.expansion.shape, model.readout.shape, model.config.num_memory) == ((32, 7), (7, 2), 2)
+    expanded, before = torch.relu(points @ model.expansion), model.squares
+    images.stage.index = 1
+    made = objective(StageContext(images, num_categories=4))
+    rows = torch.stack(
+        [-points.mean(0), points[1], points[0], -points.mean(0)]
+    )  # all but image 0 are of an old class
+    model.classifier.weight = torch.nn.Parameter(rows)
+    own = model.classifier(points).argmax(1)
+    assert own.tolist() == [2, *own[1:].tolist()]
+    with caplog.at_level(logging.WARNING, "promptccd"):
+        made.end_stage()
+    new = own >= 2
+    np.testing.assert_allclose(model.squares - before, expanded[new].T @ expanded[new], atol=1e-12)
+    assert "1 new classes got no image" in caplog.text
+    assert bool((model.readout[:, 3] == 0).all())
+    assert model.plain_block == "discovery"
+
+
+@pytest.mark.slow
+def test_without_rehearsal_it_discovers_as_happy_does(
+    image_folder: Path, backbone_folder: Path, tmp_path: Path
+) -> None:
+    options = {
+        "happy": {"replay_weight": 0.0, "drift_weight": 0.0},
+        "dydm": {"rehearsal_weight": 0.0, "expansion_size": 40},
+    }
+    found = {}
+    for name, own in options.items():
+        values = quick_recipe(image_folder, backbone_folder, tmp_path / name, variant=name, options=own)
+        values["training"] |= {"learning_rate": RATE}
+        train_run(in_folder(values, tmp_path / name))
+        found[name] = load_model(tmp_path / name / "stage2")
+    happy, ours = found["happy"], found["dydm"]
+    assert torch.equal(happy.classifier.weight, ours.classifier.weight)
+    blocks = [blocks_of(each.backbone)[-1].state_dict() for each in (happy, ours)]
+    assert all(torch.equal(value, blocks[1][name]) for name, value in blocks[0].items())
+    assert any(
+        not torch.equal(value, ours.memory_block.state_dict()[name]) for name, value in blocks[1].items()
+    )
+    first = load_model(tmp_path / "dydm" / "stage0")
+    for name, value in first.memory_block.state_dict().items():
+        assert torch.equal(value, ours.memory_block.state_dict()[name])
+    assert torch.equal(first.expansion, ours.expansion)
