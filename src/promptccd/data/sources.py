@@ -84,6 +84,7 @@ class ImageSource(ABC):
     """Lists files and gives their bytes; messages call it by its `name`."""
 
     name: str
+    shows_images = True  # not where its pictures only stand for something else
 
     @abstractmethod
     def entries(self, limits: IntakeLimits) -> list[Entry]:

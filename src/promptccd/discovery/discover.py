@@ -101,7 +101,7 @@ class DiscoveryResult:
 
 def discover(
     session: DiscoverySession,
-    source: str | Path,
+    source: str | Path | None,
     out: str | Path,
     *,
     num_categories: int | None = None,
@@ -119,7 +119,7 @@ def discover(
 
     Args:
         session: fresh, with its model.
-        source: a folder, a zip archive, or a data set.
+        source: a folder, a zip archive, or a data set; `None` for given items without images.
         out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run needs.
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
@@ -151,7 +151,7 @@ class _Discovery:
     """
 
     session: DiscoverySession
-    source: str | Path
+    source: str | Path | None
     out: Path
     num_categories: int | None
     adaptation: AdaptationOptions | None
@@ -265,12 +265,13 @@ class _Discovery:
         """Log the time, memory and disk that many images need."""
         if count < MANY:
             return
-        session, feature = self.session, 4 * self.session.model.config.vision_config.hidden_size
+        session, feature = self.session, 4 * self.session.width
         memory, kept = _FILE_BYTES + 2 * feature, _THUMBNAIL_BYTES + _LINE_BYTES + feature
         logger.info(
             "%d files: about %s to read them, %d at once, while features are computed on %s. Up to %s of memory "
             "besides the model; of disk in %s %s that stay and save it the next time.",
-            count, readable_time(count * seconds_each), session.workers, session.model.device,
+            count, readable_time(count * seconds_each), session.workers,
+            "no device" if session.given else session.model.device,
             readable_size(count * memory), self.out, readable_size(count * kept),
         )  # fmt: skip
 

@@ -63,6 +63,7 @@ FORMATS = {
     "sidecars": Format("keywords in XMP files, and a list for Label Studio", "sidecars:export_sidecars"),
     "publish": Format("pixels without metadata, as an ImageFolder", "publish:export_publish"),
     "publish-parquet": Format("pixels without metadata, as a parquet table", "publish:export_parquet"),
+    "table": Format("names and categories as CSV, of all weeks", "table:export_table"),
 }  # fmt: skip
 
 

@@ -139,6 +139,11 @@ class Intake:
         self._source.close()
 
     @property
+    def has_tiles(self) -> bool:
+        """Whether pictures of ids and texts stand for the items, which are no evidence of anything."""
+        return not self._source.shows_images
+
+    @property
     def miniatures(self) -> np.ndarray:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
         found = self._seen.miniatures(file.content_hash for file in self.used)
