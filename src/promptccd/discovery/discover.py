@@ -42,7 +42,6 @@ from promptccd.disk import (
     read_file,
     readable_size,
     remove_leftovers,
-    require_space,
     write_file,
 )  # fmt: skip
 from promptccd.errors import DataError, RunError
@@ -259,7 +258,8 @@ class _Discovery:
                     f"{stage} was trained already: go on with it as the model and without --adapt, or give another "
                     "--out."
                 )
-        self._require_space()
+        before, used = self.session.registry.images.read(), self.session.current.intake.used
+        require_room(len(before) + sum(file.key not in before for file in used))
 
     def _announce(self, count: int, seconds_each: float) -> None:
         """Log the time, memory and disk that many images need."""
@@ -274,16 +274,6 @@ class _Discovery:
             "no device" if session.given else session.model.device,
             readable_size(count * memory), self.out, readable_size(count * kept),
         )  # fmt: skip
-
-    def _require_space(self) -> None:
-        """Refuse results that the disk or a registry has no room for, before images are grouped."""
-        before, used = self.session.registry.images.read(), self.session.current.intake.used
-        require_room(len(before) + sum(file.key not in before for file in used))
-        trained = 0 if self.adaptation is None else self.session.model.get_memory_footprint()
-        copied = sum(file.num_bytes for file in used)
-        copies = sum(FORMATS[name].copies for name in set(self.exports))  # of the others, most are links
-        # Encoding a picture again may shrink it, but hardly to less than half.
-        require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
 
     def _group(self) -> None:
         """Group the images, unless an earlier discovery did, whose groups and corrections then stay."""
