@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -413,7 +414,12 @@ class DiscoverySession:
         images = NewImages(
             keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
         )
-        change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        try:
+            change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        except DataError as error:  # a person knows files, not keys
+            names = {key: repr(file.name) for key, file in stage.files.items()}
+            named = re.sub("[0-9a-f]{64}", lambda key: names.get(key[0], key[0]), str(error))
+            raise DataError(named) from error
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
         return change

@@ -343,6 +343,11 @@ def read_intake(
             "%d files were changed, their pictures are the same: groups and corrections stay.",
             report.changed,
         )
+    if reader.replaced:
+        logger.info(
+            "%d files show other pictures than before, such as %r: they are new images. Corrections of the earlier "
+            "pictures stay with those.", len(reader.replaced), reader.replaced[0],
+        )  # fmt: skip
     return intake
 
 
@@ -354,6 +359,7 @@ class _Reader:
         files: those that were read or skipped.
         num_read: files that were not known.
         num_changed: files with other bytes than before that show the same picture.
+        replaced: names of files that show another picture than before.
     """
 
     def __init__(
@@ -379,6 +385,7 @@ class _Reader:
         self._waiting = deque[tuple[int, Stamp | None, str | Future[str]]]()
         self._running, self._claiming = dict[str, Future[DecodedFile]](), threading.Lock()
         self.num_read = self.num_changed = 0
+        self.replaced = list[str]()
 
     def listed(self, entry: Entry) -> tuple[Entry, Stamp | None, str]:
         """An entry, its stamp, and the hash of its content if that is known."""
@@ -493,7 +500,9 @@ class _Reader:
         self._running.pop(digest, None)
         if stamp is not None and not verdict.is_passing:
             before = seen.hash_at(stamp.path)
-            self.num_changed += before not in ("", digest) and seen.known_key(before) == file.key != ""
+            was = "" if before in ("", digest) else seen.known_key(before)
+            self.num_changed += was == file.key != ""
+            self.replaced += [file.name] * (was not in ("", file.key) and file.key != "")
             seen.add_file(stamp, digest)
         self.files[index] = file
 
