@@ -441,6 +441,13 @@ class _Training:
             folders = self.recipe.data.unlabelled or []
             name = Path(folders[index - 1]).name if index <= len(folders) else f"stage {index}"
             logger.info("%s: %s", name, stream)
+        ids, estimated = assignments["category_ids"], self.count is not None and self.count.is_estimate
+        if estimated and not np.setdiff1d(ids[ids >= 0], np.concatenate(self.earlier.assigned)).size:
+            logger.warning(
+                "stage %d: no new category was found in %d images; the number of categories is %s. If there are new "
+                "ones, give the numbers of all stages to --category_count, in a new --output_dir.",
+                index, len(ids), self.count,
+            )  # fmt: skip
         reports = [images.report.to_dict() for images in self.images]
         run.write("images.json", {"stages": reports, "left_out": dict(self.stages.left_out)})
         seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
