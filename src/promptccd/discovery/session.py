@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -234,21 +234,19 @@ class DiscoverySession:
         self,
         source: ImageSource | str | Path | Sequence[str | Path] | None,
         progress: Progress | None = None,
-        announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Read every file of a source and judge it; features are computed meanwhile, and `embed` returns them.
 
         Args:
             source: a folder, a zip archive, a data set, or a list of files; `None` for given items without images.
             progress: see `read_intake`.
-            announce: see `read_intake`.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
         self._embedder = self.new_embedder()
-        intake = self.read_with(self._embedder, source, progress=progress, announce=announce)
+        intake = self.read_with(self._embedder, source, progress=progress)
         try:
             intake.require_images()
         except DataError:
