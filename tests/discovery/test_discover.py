@@ -22,7 +22,7 @@ from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.project.folder import PROJECT
-from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, RunError
+from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, PromptCCDError, RunError
 from promptccd.images import identity
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
@@ -253,25 +253,23 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
         discover(session, albums[0], tmp_path / "out")
 
 
+@pytest.mark.parametrize("target", ["absent", "key"])
 @pytest.mark.parametrize(
     "place",
     [
-        "discovery.html",
-        "folders",
-        PROJECT,
-        *(
-            f"{PROJECT}/{name}"
-            for name in ("categories.sqlite", "before.sqlite", SEEN, FEATURES, "project.json")
-        ),
+        "discovery.html", "assignments.csv", "folders", PROJECT,
+        *(f"{PROJECT}/{name}" for name in ("categories.sqlite", "before.sqlite", SEEN, FEATURES, "project.json")),
     ],
-)
-def test_nothing_is_written_through_a_link(session, albums, tmp_path, place):
+)  # fmt: skip
+def test_nothing_is_written_through_a_link(session, albums, tmp_path, place, target):
+    (outside := tmp_path / "outside").mkdir()
+    (outside / "key").write_bytes(b"key")
     link = tmp_path / "out" / place
     link.parent.mkdir(parents=True)
-    link.symlink_to(tmp_path / "absent")
-    with contextlib.suppress(RunError):  # else a rename has put a file in the place of the link
-        discover(session, albums[0], tmp_path / "out")
-    assert not (tmp_path / "absent").exists()
+    link.symlink_to(outside / target)
+    with contextlib.suppress(PromptCCDError):  # where a file would be changed in place
+        discover(session, albums[0], tmp_path / "out", exports=["folders"])
+    assert {each.name: each.read_bytes() for each in outside.iterdir()} == {"key": b"key"}
 
 
 @pytest.mark.moderate
