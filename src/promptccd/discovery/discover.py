@@ -168,7 +168,7 @@ class _Discovery:
             session.seen = SeenFiles(project, session.made_with)
             stack.callback(session.seen.close)  # only after an error: the session may be used further
             self._begin()
-            if self.engine is not None and self.trained is None:
+            if self.engine is not None and self.source is not None and self.trained is None:
                 with self._timed("parts"):
                     spread(session, self.source, self.out, self.engine, self._heed, self._progress)
             import_parts(session, project)
