@@ -29,6 +29,7 @@ from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
+from promptccd.images.rendering import Rendering
 from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
 from promptccd.training.devices import device_named, placed
 from promptccd.version import __version__
@@ -84,7 +85,7 @@ class DiscoverySession:
         limits: limits on what is read; by default those for a person's own files.
         seen: results of earlier reading and embedding; by default of this session alone.
         workers: images that are decoded at once; by default one for each core of this process.
-        bit_depth: see `read_intake`.
+        rendering: see `read_intake`.
         image_roots: see `read_intake`.
         precision: of the features, see `Embedder`.
         batch_size: images per forward, see `Embedder`.
@@ -106,7 +107,7 @@ class DiscoverySession:
         limits: IntakeLimits | None = None,
         seen: SeenFiles | None = None,
         workers: int | None = None,
-        bit_depth: int | None = None,
+        rendering: Rendering | None = None,
         image_roots: Sequence[str | Path] = (),
         precision: Precision = "auto",
         batch_size: int | None = None,
@@ -115,7 +116,7 @@ class DiscoverySession:
         self._model, self._view, self.registry, self.given = model, view, registry, given
         self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
         self.workers = workers or systems.available_cores()
-        self.bit_depth, self.image_roots = bit_depth, image_roots
+        self.rendering, self.image_roots = rendering, image_roots
         self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
         self.stages: list[SessionStage] = []
         self.opened_with: dict[str, Any] = {}
@@ -271,7 +272,7 @@ class DiscoverySession:
             return read_intake(
                 source if self.given is None else self.given.source(source, self.image_roots),
                 limits=self.limits,
-                bit_depth=self.bit_depth,
+                rendering=self.rendering,
                 image_roots=self.image_roots,
                 view=self._view,
                 workers=self.workers,

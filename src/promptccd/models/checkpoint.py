@@ -32,6 +32,7 @@ from transformers.utils.hub import extract_commit_hash
 
 from promptccd.data.views import sides_of
 from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
+from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -471,6 +472,8 @@ def _processor(values: Mapping[str, Any]) -> Any:
     }
     if wrong := [key for key, fits in is_fitting.items() if not fits]:
         raise ValueError(f"No view can be made with its {wrong[0]} {shown(values.get(wrong[0]))}.")
+    if (rendering := values.get("rendering")) is not None:
+        processor.rendering = Rendering.from_dict(rendering).to_dict()
     return processor
 
 

@@ -197,6 +197,7 @@ class _Training:
         self.accelerator, self.stop, self.after_stages = accelerator, stop, after_stages
         self.is_main, self.method = accelerator.is_main_process, method_named(recipe.model.variant)
         self.view = evaluation_view(recipe, run)
+        self.view.record(stages.rendering)
         if self.is_main:
             colours = {"mean": [*map(float, self.view.mean)], "std": [*map(float, self.view.std)]}
             run.update_manifest({NORMALISATION: colours})
