@@ -390,7 +390,7 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
         (method, data)
         for method in ("promptccd-gcd", "happy", "grow-merge")
         for data in ("cifar100", "imagenet100")
-    } | {("happy, k-means", "cifar100")}
+    } | {("happy, k-means", "cifar100"), ("promptccd-gcd, native prediction", "cifar100")}
     for method, natively in (("promptccd-gcd", False), ("happy", True)):
         scores = [RunDirectory(out / f"{method}-cifar100-seed{seed}").results for seed in (1, 2)]
         own = [(score.native if natively else score).average["all"] for score in scores]
