@@ -1,5 +1,6 @@
 """Files, pictures and features that were stored are found again, and nothing that a stranger wrote is believed."""
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -285,13 +286,17 @@ def test_features_of_a_stranger_are_missing(tmp_path: Path, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("name", [SEEN, f"{SEEN}-wal", FEATURES])
-def test_links_and_pipes_are_refused(tmp_path: Path, name: str) -> None:
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
     (tmp_path / "elsewhere").write_bytes(b"")
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / name).symlink_to(tmp_path / "elsewhere")
-    for is_reader in (False, True):
-        with pytest.raises(RunError, match="link"):
-            SeenFiles(tmp_path / "project", is_reader=is_reader)
+    for is_reader in (True, False):
+        with (
+            contextlib.suppress(RunError),
+            closing(SeenFiles(tmp_path / "project", is_reader=is_reader)) as seen,
+        ):
+            if not is_reader:
+                seen.store_features("space", KEYS[:1], torch.ones(1, 3))
     assert (tmp_path / "elsewhere").read_bytes() == b""
 
 
