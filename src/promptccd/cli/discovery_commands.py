@@ -23,6 +23,7 @@ from promptccd.cli.options import (
     command,
     declare,
     limits_of,
+    rendering_of,
     show,
     whole_number,
 )
@@ -102,7 +103,7 @@ def discover_command(options: argparse.Namespace) -> None:
     session = start(
         seed=options.seed,
         limits=limits_of(options, options.limit),
-        bit_depth=options.bit_depth,
+        rendering=rendering_of(options),
         image_roots=options.image_roots,
         workers=options.workers,
         precision=options.precision,
@@ -219,7 +220,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
         *([f"  {FOLLOWED}"] if OUTSIDE in report.skipped_reasons else []),
-        *([f"  {report.depths} (--bit-depth sets another)"] if report.depths else []),
+        *([f"  {report.rendering} (--window sets another)"] if report.rendering else []),
         *(f"  {count} with a note: {note}" for note, count in report.notes.items()),
         _near_duplicates(result.near_duplicates),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"

@@ -103,6 +103,10 @@ class ImageSource(ABC):
             DataError: the source as a whole exceeds a limit.
         """
 
+    def head(self, entry: Entry, count: int, limits: IntakeLimits) -> bytes:
+        """The first bytes of an entry without a reason; errors are those of `read`."""
+        return self.read(entry, ByteBudget(limits, self.name))[:count]
+
     def stamp(self, entry: Entry) -> Stamp | None:
         """The stamp of an entry; `None` where only reading tells whether it is the same as before."""
         return None

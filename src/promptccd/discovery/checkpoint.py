@@ -51,6 +51,7 @@ def save_checkpoint(
 
     def fill(staging: Path) -> None:
         model.save_pretrained(staging)
+        session.view.record(session.current.intake.decoding.rendering)
         session.view.processor.save_pretrained(staging)
         save_registry(session.registry, staging)
         add(staging)
@@ -85,7 +86,7 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
-        "decoding": {"max_pixels": decoding.max_pixels, **vars(decoding.depths)},
+        "decoding": {"max_pixels": decoding.max_pixels, **decoding.rendering.to_dict()},
         "sources": list(dict.fromkeys(sources)),
     }
     session.current.before.store.write_to(project / BEFORE)

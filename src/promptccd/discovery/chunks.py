@@ -84,7 +84,9 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
                 clear_leftovers(folder)
                 with contextlib.closing(SeenFiles(folder, session.made_with)) as seen:
                     embedder = session.new_embedder(seen, is_part=True)
-                    embedder.features_of(session.read_with(embedder, opened, entries=mine), session.workers)
+                    embedder.features_of(
+                        session.read_with(embedder, opened, entries=mine, rendered_by=files), session.workers
+                    )
     logger.info("Part %d of %d: %d of %d new files.", part, parts, len(mine), len(files))
 
 

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
+from promptccd.images.rendering import Rendering
 from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
 from promptccd.training.devices import device_named, placed
 from promptccd.version import __version__
@@ -83,7 +85,7 @@ class DiscoverySession:
         limits: limits on what is read; by default those for a person's own files.
         seen: results of earlier reading and embedding; by default of this session alone.
         workers: images that are decoded at once; by default one for each core of this process.
-        bit_depth: see `read_intake`.
+        rendering: see `read_intake`.
         image_roots: see `read_intake`.
         precision: of the features, see `Embedder`.
         batch_size: images per forward, see `Embedder`.
@@ -105,7 +107,7 @@ class DiscoverySession:
         limits: IntakeLimits | None = None,
         seen: SeenFiles | None = None,
         workers: int | None = None,
-        bit_depth: int | None = None,
+        rendering: Rendering | None = None,
         image_roots: Sequence[str | Path] = (),
         precision: Precision = "auto",
         batch_size: int | None = None,
@@ -114,7 +116,7 @@ class DiscoverySession:
         self._model, self._view, self.registry, self.given = model, view, registry, given
         self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
         self.workers = workers or systems.available_cores()
-        self.bit_depth, self.image_roots = bit_depth, image_roots
+        self.rendering, self.image_roots = rendering, image_roots
         self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
         self.stages: list[SessionStage] = []
         self.opened_with: dict[str, Any] = {}
@@ -233,21 +235,19 @@ class DiscoverySession:
         self,
         source: ImageSource | str | Path | Sequence[str | Path] | None,
         progress: Progress | None = None,
-        announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Read every file of a source and judge it; features are computed meanwhile, and `embed` returns them.
 
         Args:
             source: a folder, a zip archive, a data set, or a list of files; `None` for given items without images.
             progress: see `read_intake`.
-            announce: see `read_intake`.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
         self._embedder = self.new_embedder()
-        intake = self.read_with(self._embedder, source, progress=progress, announce=announce)
+        intake = self.read_with(self._embedder, source, progress=progress)
         try:
             intake.require_images()
         except DataError:
@@ -272,7 +272,7 @@ class DiscoverySession:
             return read_intake(
                 source if self.given is None else self.given.source(source, self.image_roots),
                 limits=self.limits,
-                bit_depth=self.bit_depth,
+                rendering=self.rendering,
                 image_roots=self.image_roots,
                 view=self._view,
                 workers=self.workers,
@@ -413,7 +413,12 @@ class DiscoverySession:
         images = NewImages(
             keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
         )
-        change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        try:
+            change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        except DataError as error:  # a person knows files, not keys
+            names = {key: repr(file.name) for key, file in stage.files.items()}
+            named = re.sub("[0-9a-f]{64}", lambda key: names.get(key[0], key[0]), str(error))
+            raise DataError(named) from error
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
         return change
