@@ -5,7 +5,7 @@ import io
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -285,13 +285,16 @@ def test_features_of_a_stranger_are_missing(tmp_path: Path, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("name", [SEEN, f"{SEEN}-wal", FEATURES])
-def test_links_and_pipes_are_refused(tmp_path: Path, name: str) -> None:
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
     (tmp_path / "elsewhere").write_bytes(b"")
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / name).symlink_to(tmp_path / "elsewhere")
-    for is_reader in (False, True):
-        with pytest.raises(RunError, match="link"):
-            SeenFiles(tmp_path / "project", is_reader=is_reader)
+    for is_reader in (True, False):
+        with suppress(
+            RunError
+        ):  # a database refuses; a link of another name is replaced, or refused when it is written
+            with closing(SeenFiles(tmp_path / "project", is_reader=is_reader)) as seen:
+                seen.store_features("space", ["a" * 64], torch.ones(1, 3))
     assert (tmp_path / "elsewhere").read_bytes() == b""
 
 
