@@ -553,8 +553,8 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
             "rehearsal_temperature": 1.0, "num_memory": 0,
         },
         "vb-cgcd": {
-            "num_classes": 0, "pca_size": 384, "prior_weight": 16.0, "svi_steps": 1_000, "svi_batch": 128, "contrast_weight": 0.35,
-            "num_gaussians": 0, "num_directions": 0,
+            "num_classes": 0, "pca_size": 384, "prior_weight": 16.0, "svi_steps": 1_000, "svi_batch": 128,
+            "contrast_weight": 0.35, "num_gaussians": 0, "num_directions": 0,
         },
         "rankstats": pairs,
         "frost": {**pairs, "pseudo_weight": 0.01, "drawn_per_class": 2, "drift_weight": 10.0, "num_means": 0},

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from promptccd.discovery.intake.reading import Intake, IntakeFile, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DataError, nothing_at, one_line
 from promptccd.images.limits import ByteBudget, IntakeLimits
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 IDS = ("id", "file", "file_name", "filename", "filepath", "path", "image", "name", "item", "sha256")
 TEXTS = ("text", "title", "transcript", "description", "sentence")
@@ -72,7 +75,7 @@ class GivenFeatures:
         """
         what = "The features" if place is None else f"{display_name(place.name)!r}"
         try:
-            rows = torch.as_tensor(np.asarray(vectors, dtype=np.float32))
+            rows = torch.from_numpy(np.array(vectors, dtype=np.float32))
         except (TypeError, ValueError) as error:
             raise DataError(f"{what}: expected numbers, as many for each item. {one_line(error)}") from error
         if rows.ndim != 2 or not len(rows) or not 1 <= rows.shape[1] <= MOST_WIDE:
@@ -262,8 +265,7 @@ def _items_in(file: Path) -> tuple[list[str], list[str] | None]:
     if not columns:
         raise DataError(f"{display_name(file.name)!r} has no columns. Give a column id.")
     chosen, shown = _column(columns, IDS) or columns[0], _column(columns, TEXTS)
-    cells = [*sheet[chosen].map(str)]
-    return cells, None if shown is None else [*sheet[shown].map(str)]
+    return _cells(sheet, chosen) or [], _cells(sheet, shown)
 
 
 def _column(columns: Sequence[str], usual: Sequence[str]) -> str | None:
@@ -297,7 +299,8 @@ def _of_npz(file: Path) -> Named:
     texts = {name: each for name, each in arrays.items() if each.ndim == 1 and each.dtype.kind in "UiS"}
     ids, shown = _column([*texts], (*IDS, "ids", "files", "names", "paths")), _column([*texts], TEXTS)
     vectors = arrays[_one(arrays, file)]
-    return vectors, *(None if each is None else texts[each].astype(str).tolist() for each in (ids, shown))
+    named, words = (None if each is None else texts[each].astype(str).tolist() for each in (ids, shown))
+    return vectors, named, words
 
 
 def _of_safetensors(file: Path) -> Named:
@@ -316,46 +319,30 @@ def _of_safetensors(file: Path) -> Named:
 
 
 def _of_parquet(file: Path) -> Named:
-    """A column of lists, or else all columns of numbers; an id column, and texts if there are some."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    """A column of lists, or else all columns of decimals; an id column, and texts if there are some."""
+    import pandas as pd
 
-    table, lists, numbers, words = pq.read_table(file), list[str](), list[str](), list[str]()
-    for each in table.schema:
-        if (
-            pa.types.is_list(each.type)
-            or pa.types.is_large_list(each.type)
-            or pa.types.is_fixed_size_list(each.type)
-        ):
-            lists.append(each.name)
-        elif pa.types.is_floating(each.type):
-            numbers.append(each.name)
-        elif (
-            pa.types.is_string(each.type)
-            or pa.types.is_large_string(each.type)
-            or pa.types.is_integer(each.type)
-        ):
-            words.append(each.name)
+    sheet = pd.read_parquet(file)
+    sheet = sheet if sheet.index.name is None else sheet.reset_index()
+    first = {name: sheet[name].iloc[0] for name in sheet.columns} if len(sheet) else {}
+    lists = [name for name, cell in first.items() if isinstance(cell, np.ndarray)]
+    decimals = [name for name in first if sheet[name].dtype.kind == "f"]
+    words = [name for name, cell in first.items() if isinstance(cell, str)]
     chosen = _column(lists, VECTORS) or (lists[0] if len(lists) == 1 else None)
-    if chosen is None and (lists or not numbers):
+    if chosen is None and (lists or not decimals):
         raise DataError(
-            f"{display_name(file.name)!r} has no single column of vectors (columns: {', '.join(table.column_names)}). "
+            f"{display_name(file.name)!r} has no single column of vectors (columns: {', '.join(sheet.columns)}). "
             "Call one of them features."
         )
-    if chosen is None:
-        vectors = np.stack([table[name].to_numpy() for name in numbers], axis=1)
-    else:
-        cells = table[chosen].to_pylist()
-        widths = {None if each is None else len(each) for each in cells}
-        if len(widths) != 1 or None in widths:
-            raise DataError(
-                f"{display_name(file.name)!r}: rows of {chosen!r} have {len(widths)} widths. Give one width."
-            )
-        vectors = np.array(cells, dtype=np.float32)
-    texts = [name for name in words if not pa.types.is_integer(table.schema.field(name).type)]
-    ids = _column(words, IDS) or (texts[0] if len(texts) == 1 and texts[0].lower() not in TEXTS else None)
-    shown = _column(texts, TEXTS)
-    return vectors, *(None if each is None else [*map(str, table[each].to_pylist())] for each in (ids, shown))
+    if chosen is not None and len({np.shape(cell) for cell in sheet[chosen]}) != 1:
+        raise DataError(f"{display_name(file.name)!r}: the rows of {chosen!r} have several widths.")
+    vectors = sheet[decimals].to_numpy() if chosen is None else np.stack([*sheet[chosen]])
+    ids = _column([*first], IDS) or (words[0] if len(words) == 1 and words[0].lower() not in TEXTS else None)
+    return vectors, _cells(sheet, ids), _cells(sheet, _column(words, TEXTS))
+
+
+def _cells(sheet: "pd.DataFrame", column: str | None) -> list[str] | None:
+    return None if column is None else [*map(str, sheet[column])]
 
 
 _READERS: dict[str, Callable[[Path], Named]] = {

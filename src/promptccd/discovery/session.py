@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -234,21 +235,19 @@ class DiscoverySession:
         self,
         source: ImageSource | str | Path | Sequence[str | Path] | None,
         progress: Progress | None = None,
-        announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Read every file of a source and judge it; features are computed meanwhile, and `embed` returns them.
 
         Args:
             source: a folder, a zip archive, a data set, or a list of files; `None` for given items without images.
             progress: see `read_intake`.
-            announce: see `read_intake`.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
         self._embedder = self.new_embedder()
-        intake = self.read_with(self._embedder, source, progress=progress, announce=announce)
+        intake = self.read_with(self._embedder, source, progress=progress)
         try:
             intake.require_images()
         except DataError:
@@ -414,7 +413,12 @@ class DiscoverySession:
         images = NewImages(
             keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
         )
-        change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        try:
+            change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        except DataError as error:  # a person knows files, not keys
+            names = {key: repr(file.name) for key, file in stage.files.items()}
+            named = re.sub("[0-9a-f]{64}", lambda key: names.get(key[0], key[0]), str(error))
+            raise DataError(named) from error
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
         return change

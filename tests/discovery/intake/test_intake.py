@@ -483,17 +483,6 @@ def test_an_error_in_a_worker_ends_the_intake(photos, monkeypatch):
         read_intake(photos, workers=3)
 
 
-def test_what_many_files_will_cost_is_told_once(photos, monkeypatch):
-    told = []
-    monkeypatch.setattr(reading, "TRIED", 5)
-    read_intake(photos, announce=lambda *what: told.append(what)).close()
-    assert [count for count, _ in told] == [16]
-    assert 0 < told[0][1] < 60
-    monkeypatch.setattr(reading, "TRIED", 17)
-    read_intake(photos, announce=lambda *what: told.append(what)).close()
-    assert len(told) == 1
-
-
 def test_there_is_a_core_to_work_on(monkeypatch):
     assert 1 <= available_cores() <= os.cpu_count()
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS

@@ -4,7 +4,6 @@ import hashlib
 import logging
 import os
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,7 +34,6 @@ from promptccd.images.rendering import CUT, DEPTH_BYTES, Rendering, may_be_deep
 logger = logging.getLogger(__name__)
 
 WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
-TRIED = 100  # files, whose time predicts that of the others
 
 
 @dataclass(frozen=True)
@@ -301,14 +299,13 @@ def read_intake(
     use: Callable[[IntakeFile, Tensor], None] | None = None,
     seen: SeenFiles | None = None,
     entries: Sequence[Entry] | None = None,
-    announce: Callable[[int, float], None] | None = None,
 ) -> Intake:
     """Read every file of a source once and judge it. No file stops the reading, whatever it holds.
 
     Args:
         source: a source, or a path for `find_source`.
         limits: by default those for a person's own files.
-        rendering: rule by which values, pages and bands are shown; what it leaves open is that of `seen`, or of the
+        rendering: rule by which values and pages are shown; what it leaves open is that of `seen`, or of the
             model of `view`, or decided by the files.
         rendered_by: entries that decide it; by default those that are read.
         image_roots: further folders that links in a folder of images may lead into.
@@ -320,7 +317,6 @@ def read_intake(
         seen: results of earlier reading: the files that it knows are neither opened nor decoded again, the others are
             added. By default nothing is known.
         entries: those to read; by default all of the source.
-        announce: called with the number of files to read and the seconds that each of the first `TRIED` took.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
@@ -339,11 +335,8 @@ def read_intake(
             seen.use(decoding.rendering)
             reader = _Reader(opened, limits, decoding, view, seen, use, pool, 2 * workers)
             listed = [reader.listed(entry) for entry in entries]
-            unread = sum(not entry.reason and not known for entry, _, known in listed)
-            started = time.monotonic()
             for each in listed if progress is None else progress(listed, len(listed), "reading images"):
-                if reader.add(*each) and reader.num_read == TRIED and announce is not None:
-                    announce(unread, (time.monotonic() - started) / TRIED)
+                reader.add(*each)
             reader.finish()
     except BaseException:
         opened.close()
@@ -359,6 +352,11 @@ def read_intake(
             "%d files were changed, their pictures are the same: groups and corrections stay.",
             report.changed,
         )
+    if reader.replaced:
+        logger.info(
+            "%d files show other pictures than before, such as %r: they are new images. Corrections of the earlier "
+            "pictures stay with those.", len(reader.replaced), reader.replaced[0],
+        )  # fmt: skip
     return intake
 
 
@@ -391,8 +389,8 @@ class _Reader:
     Attributes:
         decoding: how images are decoded.
         files: those that were read or skipped.
-        num_read: files that were not known.
         num_changed: files with other bytes than before that show the same picture.
+        replaced: names of files that show another picture than before.
     """
 
     def __init__(
@@ -417,7 +415,8 @@ class _Reader:
         self._first, self._decoded = dict[str, int](), dict[str, DecodedFile]()  # by picture; by content
         self._waiting = deque[tuple[int, Stamp | None, str | Future[str]]]()
         self._running, self._claiming = dict[str, Future[DecodedFile]](), threading.Lock()
-        self.num_read = self.num_changed = 0
+        self.num_changed = 0
+        self.replaced = list[str]()
 
     def listed(self, entry: Entry) -> tuple[Entry, Stamp | None, str]:
         """An entry, its stamp, and the hash of its content if that is known."""
@@ -426,8 +425,8 @@ class _Reader:
             return entry, stamp, ""
         return entry, stamp, self._seen.content_of(stamp)
 
-    def add(self, entry: Entry, stamp: Stamp | None, known: str) -> bool:
-        """Give the next file to the pool unless its content is known; return whether it was read."""
+    def add(self, entry: Entry, stamp: Stamp | None, known: str) -> None:
+        """Give the next file to the pool unless its content is known."""
         index = len(self.files)
         self._entries.append(entry)
         try:
@@ -443,13 +442,11 @@ class _Reader:
                 size = len(content)
         except SkippedFileError as skipped:
             self.files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
-            return False
+            return
         self.files.append(IntakeFile(index, entry.name, Verdict(Status.USED), num_bytes=size))
         self._waiting_bytes += size
-        self.num_read += not known
         while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
             self._finish_first()
-        return not known
 
     def finish(self) -> None:
         """Complete all files."""
@@ -499,7 +496,9 @@ class _Reader:
         self._running.pop(digest, None)
         if stamp is not None and not verdict.is_passing:
             before = seen.hash_at(stamp.path)
-            self.num_changed += before not in ("", digest) and seen.known_key(before) == file.key != ""
+            was = "" if before in ("", digest) else seen.known_key(before)
+            self.num_changed += was == file.key != ""
+            self.replaced += [file.name] * (was not in ("", file.key) and file.key != "")
             seen.add_file(stamp, digest)
         self.files[index] = file
 

@@ -5,6 +5,7 @@
 
 import json
 import logging
+import os
 import shutil
 import tempfile
 import weakref
@@ -177,15 +178,40 @@ class SeenFiles(Database):
         """
         if known := self.known_key(digest):
             return known
-        content = self.hash_at(path)
-        before = self.known_key(content)
-        if before in ("", image.key):
-            return image.key
-        miniatures, row = self.miniatures([content]), self._content(content)
-        if row is None or not miniatures:
-            return image.key
+        for content in self._contents_before(path):
+            before = self.known_key(content)
+            if before == image.key or (before and self._is_edited(content, image)):
+                return before
+        return image.key
+
+    def _contents_before(self, path: str) -> list[str]:
+        """Earlier contents of a file, and of files that are gone and had its name with another ending."""
+        if not path or (content := self.hash_at(path)):
+            return [content] if path else []
+        self.flush()
+        stem = _path(os.path.splitext(path)[0])
+        with self.reading() as db:
+            # "/" follows "." in ASCII, so these are the paths that begin with the stem and a dot.
+            found = db.execute(
+                "select path, hash from file where path > ? and path < ?", (stem + b".", stem + b"/")
+            )
+            return [digest.hex() for each, digest in found if not os.path.lexists(each)]
+
+    def _is_edited(self, content: str, image: SeenImage) -> bool:
+        """Whether a picture shows what an earlier content did, scaled, cropped, or with other colours."""
+        miniatures, thumbnails, row = (
+            self.miniatures([content]),
+            self.thumbnails([content]),
+            self._content(content),
+        )
+        if row is None or not miniatures or not thumbnails:
+            return False
         was = (row[3], row[4]), miniatures[content]
-        return before if is_edited_file_of(was, (image.size, image.miniature)) else image.key
+        if is_edited_file_of(was, (image.size, image.miniature)):
+            return True
+        from promptccd.discovery.near_duplicates.find import is_edited  # torch is slow to import
+
+        return is_edited(thumbnails[content], image.thumbnail)
 
     def add_decoded(self, digest: str, decoded: DecodedFile) -> None:
         """Store the result of decoding a new content."""
