@@ -143,7 +143,7 @@ class SweepCell:
             made = next((each.run.backbone for each in others if not problems_of(each.run.backbone)), None)
             if made is None and any(each.name in at_work for each in others):
                 return None
-        return replace(self.recipe, model=replace(model, backbone=made and str(made)))
+        return replace(self.recipe, model=replace(model, backbone=str(made) if made else None))
 
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""
