@@ -59,6 +59,20 @@ _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "
 # The records of a run
 
 
+def require_own_folder(run: RunDirectory, data: DataArguments) -> None:
+    """Refuse a folder of images as the folder of a run: stages would be read as categories.
+
+    Raises:
+        ConfigurationError: the folder is that of the images or of a stream.
+    """
+    for place in (data.resolved.dataset, *(data.unlabelled or ())):
+        folder = os.path.expanduser(place)
+        if run.path.exists() and os.path.exists(folder) and run.path.samefile(folder):
+            raise ConfigurationError(
+                f"output_dir {str(run.path)!r} is the folder of the images. Give the run another folder."
+            )
+
+
 def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
     """Record what a run is made with, or check that a run to be continued was made with the same.
 

@@ -417,10 +417,10 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int
         apart = signs.values(loaded, APART_AT_ONCE, APART_NEXT, APART).split(_PAIRS)
         disagrees = signs.values(loaded, 1.0, COPY_DISAGREES, COPY_DISAGREES).split(_PAIRS)
         blocks = _Pairs(one, two, loaded.turned).blocks(_PAIRS)
-        for block, *may_differ in zip(blocks, apart, disagrees, strict=True):
+        for block, little, much in zip(blocks, apart, disagrees, strict=True):
             first, second = colours[block.one].float(), _each_turned(colours[block.two], block.turned).float()
             must_equal = is_tiny[block.one] | is_tiny[block.two]
-            alike.append(are_near_duplicates(first, second, *may_differ, must_equal).numpy())
+            alike.append(are_near_duplicates(first, second, little, much, must_equal).numpy())
     return pairs.select(np.concatenate(alike))
 
 
