@@ -130,20 +130,19 @@ class SweepCell:
             cells: all cells of the sweep.
             at_work: names of those that are being trained; `None` is returned while one of them pretrains the backbone.
         """
-        model, made = self.recipe.model, None
+        model = self.recipe.model
         if model.backbone is not None:
             return self.recipe
         if self.run.begun:
-            recorded = self.run.manifest["recipe"]["model"][
-                "backbone"
-            ]  # relative to the run, of another cell
-            made = recorded and self.path.parent / Path(recorded).parent.name / "backbone"
+            recorded = self.run.manifest["recipe"]["model"]["backbone"]
+            owner = recorded and self.path.parent / Path(recorded).parent.name  # recorded relative to the run
         else:
             others = [each for each in cells if each is not self and each.backbone_key == self.backbone_key]
-            made = next((each.run.backbone for each in others if not problems_of(each.run.backbone)), None)
-            if made is None and any(each.name in at_work for each in others):
+            owner = next((each.path for each in others if not problems_of(each.run.backbone)), None)
+            if owner is None and any(each.name in at_work for each in others):
                 return None
-        return replace(self.recipe, model=replace(model, backbone=made and str(made)))
+        backbone = str(RunDirectory(owner).backbone) if owner else None
+        return replace(self.recipe, model=replace(model, backbone=backbone))
 
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""
