@@ -709,13 +709,10 @@ def test_a_sweep_is_stopped_saved_and_finished(windows):
 
 
 @pytest.mark.moderate
-def test_long_paths_are_refused_before_the_work_and_left_out_of_exports(windows):
+def test_long_paths_are_left_out_of_exports(windows):
     told = windows.run(
         """
 from promptccd.discovery.exports.export_folder import ExportFolder, text_item
-deep = here / ("d" * 100) / ("e" * 100)
-print(refusal(lambda: disk.require_space(deep, 1, "the training"), DiskError))
-disk.require_space(here / "short", 1, "the training")
 with ExportFolder.opened(here / "out") as folder:
     long = "n" * 240 + ".txt"
     placed = folder.put([text_item("a.txt", "a", "a photograph"), text_item(long, "b", "another")])
@@ -723,11 +720,5 @@ with ExportFolder.opened(here / "out") as folder:
     print("|".join(folder.finish().lines()))
 """
     )
-    refusal, exported = told.split("\n")
-    assert re.fullmatch(
-        r"Files of the training would have a path of \d+ characters where the system takes 259, in .*e+\. "
-        "Give a folder with a shorter path.",
-        refusal,
-    )
-    assert "Not in it, 1: 'another': it would have a path of" in exported
+    assert "Not in it, 1: 'another': it would have a path of" in told
     assert [each.name for each in (windows.disk / "out").glob("*.txt")] == ["a.txt"]

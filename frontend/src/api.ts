@@ -52,6 +52,7 @@ export interface Progress {
   done: number;
   count: number;
   place: string;
+  photographs: number;
   told: string[];
   problem: string;
 }
@@ -78,7 +79,7 @@ export interface Right {
 
 export interface Why {
   group: number | null;
-  set: boolean;
+  state: "found" | "pinned" | "reviewed";
   sure: number | null;
   measured: boolean; // whether the model has measured how often it is right when it is so sure
   like: number[];
@@ -92,9 +93,9 @@ export interface Facts { path: string; date: string }
 
 export interface Skipped { note: string; files: string[] }
 
-export const SET = 1;
-export const NEWEST = 2;
+export const NEWEST = 2; // bits of a photograph
 export const AWAY = 4; // its file is not where it was
+export const REVIEWED = 8; // a person has looked at it, and put or left it where it is
 export const NOWHERE = -1;
 export const ASIDE = -2; // set aside, or like what was
 export const COMING = -3; // a group that the server has not named yet

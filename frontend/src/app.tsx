@@ -8,10 +8,11 @@ import { Desk, Order, Place, Screen } from "./desk";
 import { Folders, LeftOut, Strip } from "./file";
 import { Grid } from "./grid";
 import { Grow } from "./grow";
-import { Choice, GroupList, Groups, Name, Offer } from "./groups";
+import { Choice, Cover, GroupList, Groups, Menu, Name, Offer } from "./groups";
 import { ACTIONS, Actions, Top } from "./layers";
 import { PhotoMap } from "./map";
 import { Quick, Same } from "./quick";
+import { useAnswer } from "./sheet";
 import { t, Words } from "./texts";
 
 const SHOWN: Record<Screen, ComponentType<{ desk: Desk }>> = { groups: Groups, desk: Quick, approve: Approve, check: Check, same: Same, map: PhotoMap, changed: Changed, folders: Folders, skipped: LeftOut };
@@ -48,6 +49,7 @@ function Bar({ desk }: { desk: Desk }) {
   return (
     <Header class={`bar${desk.place === "groups" ? "" : " inside"}`} data-area="bar">
       <button class="skip" onClick={(event) => goToArea(event.currentTarget.getRootNode() as ShadowRoot, "main")}>{t("skipTo")}</button>
+      {desk.place !== "groups" && <button class="back" onClick={() => desk.go("groups")}>‹ {t("groups")}</button>}
       <Title class="title" dir="auto">
         <a href="#view=groups">{title}</a> <small>{t("photos", { n: photos })}</small>
         {locked && <small class="locked" title={locked}> · {t("locked")}</small>}
@@ -64,20 +66,26 @@ function Bar({ desk }: { desk: Desk }) {
         }}
         onKeyDown={(event) => {
           if (event.key !== "F6") event.stopPropagation();
-          if (event.key === "Enter" && desk.words.trim()) desk.go("found", desk.words.trim());
+          if (event.key === "Enter" && desk.words.trim()) search(desk);
           if (event.key === "Escape") event.currentTarget.blur();
         }}
       />
-      <button class={desk.place === "map" ? "here" : ""} onClick={() => desk.go("map")}>{t("map")}</button>
-      {desk.counts.open > 0 && <button class={desk.place === "desk" ? "here" : ""} onClick={() => desk.go("desk")}>{t("quick")}</button>}
-      {desk.counts.open > 0 && <button class={desk.place === "check" ? "here" : ""} onClick={() => desk.go("check")}>{t("check")}</button>}
-      <button disabled={!undo} title={undo ? desk.cause(undo) : ""} onClick={() => void desk.back()}>{t("undo")}</button>
-      <button disabled={!redo} title={redo ? desk.cause(redo) : ""} onClick={() => void desk.back(true)}>{t("redo")}</button>
-      {can_write && <button class="wide" onClick={() => desk.open({ kind: "take" })}>{t("takeAway")}</button>}
+      <button disabled={!undo} title={undo ? desk.cause(undo) : ""} onClick={() => void desk.back()}><i aria-hidden="true">↶</i> {t("undo")}</button>
+      <button disabled={!redo} title={redo ? desk.cause(redo) : ""} onClick={() => void desk.back(true)}><i aria-hidden="true">↷</i> {t("redo")}</button>
+      {can_write && <button class="wide" onClick={() => desk.open({ kind: "take" })}><i aria-hidden="true">⤓</i> {t("takeAway")}</button>}
       <button class="help" aria-label={t("help")} title={`${t("help")} (?)`} onClick={() => desk.open({ kind: "keys" })}>?</button>
       {desk.isInside && window === top && <a class="button wide" href={home()} target="_blank" rel="noopener">{t("ownWindow")}</a>}
     </Header>
   );
+}
+
+/** Opens the only group that is called so, or else looks for files. */
+function search(desk: Desk): void {
+  const [only, other] = desk.groups;
+  const words = desk.words.trim();
+  desk.words = "";
+  if (only && !other) desk.go("group", only.id);
+  else desk.go("found", words);
 }
 
 const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "oldestFirst"], ["late", "newestFirst"]]; // prettier-ignore
@@ -102,12 +110,16 @@ function Head({ desk }: { desk: Desk }) {
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
         {group && <button disabled={!isOpen} onClick={() => desk.go("approve", group.id)}>{t("approve")}</button>}
-        {group && <button title={t("drawHow")} onClick={() => desk.go("desk", group.id)}>{t("draw")}</button>}
-        {group && group.size > 1 && <button onClick={() => void desk.edit({ do: "split", category: group.id }, "split")}>{t("splitDo")}</button>}
-        {group && group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
-        {group && group.standing !== "known" && <button onClick={() => void desk.edit({ do: "set_aside", category: group.id }, "setGroupAside")}>{t("asideDo")}</button>}
+        {group && group.size > 1 && <button onClick={() => split(desk, group.id)}>{t("splitDo")}</button>}
         {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.edit({ do: "forget" }, "forgotten", { n: desk.counts.away })}>{t("forgetDo")}</button>}
         <button disabled={!desk.shown.length} onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
+        {group && (
+          <Menu>
+            <button title={t("drawHow")} onClick={() => desk.go("desk", group.id)}>{t("draw")}</button>
+            {group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
+            {group.standing !== "known" && <button onClick={() => void desk.edit({ do: "set_aside", category: group.id }, "setGroupAside")}>{t("asideDo")}</button>}
+          </Menu>
+        )}
         {group && group.near.length > 0 && (
           <span class="row near">
             <small>{t("resembles")}</small>
@@ -123,10 +135,26 @@ function Head({ desk }: { desk: Desk }) {
           <button aria-label={t("larger")} onClick={() => desk.resize(1.3)}>+</button>
         </span>
       </div>
+      {group && <Halves key={group.id} desk={desk} id={group.id} />}
       {HOW[desk.place] && <p class="none">{t(HOW[desk.place]!)}</p>}
       {desk.place === "alike" && <Grow key={location.hash} desk={desk} />}
       <Strip desk={desk} />
     </div>
+  );
+}
+
+const split = (desk: Desk, id: number) => void desk.edit({ do: "split", category: id }, "split");
+
+/** A group that looks like two: what Split would make of it. */
+function Halves({ desk, id }: { desk: Desk; id: number }) {
+  const parts = useAnswer<number[][]>(`halves/${id}`, desk.edits);
+  if (!parts?.length) return null;
+  return (
+    <p class="row halves">
+      {t("halves")}
+      {parts.map((rows) => <Cover key={rows[0]} desk={desk} group={{ cover: rows }} most={3} />)}
+      <button class="primary" onClick={() => split(desk, id)}>{t("splitDo")}</button>
+    </p>
   );
 }
 
@@ -188,16 +216,6 @@ export function onKey(desk: Desk, event: KeyboardEvent, root: ShadowRoot): void 
   if (!act) return;
   event.preventDefault();
   act();
-}
-
-/** Looks for the photograph of a file that is dropped, or of a path that is pasted; several are meant to be added, and that is said. */
-export function onGiven(desk: Desk, event: Event, given: DataTransfer, root: ShadowRoot): void {
-  if (event.type !== "paste") event.preventDefault(); // the browser would leave the page for a file
-  if (event.type === "dragover" || !desk.summary || desk.top || isTyping(root)) return;
-  const found = given.files.length ? [...given.files].map((file) => file.name) : given.getData("text/plain").trim().split("\n");
-  const name = found[0].trim().replace(/^"|"$/g, "").split(/[\\/]/).at(-1)!;
-  if (found.length > 1) desk.isInside || desk.say("addHow");
-  else if (name) desk.go("found", found[0].startsWith("file:") ? decodeURIComponent(name) : name);
 }
 
 const isTyping = ({ activeElement }: ShadowRoot) => activeElement instanceof HTMLSelectElement || (activeElement instanceof HTMLInputElement && ["text", "search"].includes(activeElement.type));

@@ -5,13 +5,11 @@ import { Desk } from "./desk";
 import { Offer } from "./groups";
 import { Act, Buttons, Keyed } from "./quick";
 import { RightLine } from "./right";
-import { numbers, t } from "./texts";
+import { t } from "./texts";
 
 const PAGE = 30;
-const MOST = 120; // photographs on a page
 const LEAST = 8; // photographs between what is right and what is not, for which nobody searches
 const MOST_SKIPPED = 960; // as many as an address may name
-const HOUR_MS = 3_600_000;
 
 /** The sure ones of a group, surest first, by pages. A page that is right is stored at once; one that is not is halved until few are left. */
 export function Approve({ desk }: { desk: Desk }) {
@@ -20,9 +18,10 @@ export function Approve({ desk }: { desk: Desk }) {
   const first = useRef<number[] | null>(null);
   const isThere = (row: number) => desk.isOpen(row) && desk.columns.group[row] === desk.group; // neither stored nor moved by another window
   const rows = (first.current ??= Array.from(desk.columns.group.keys()).filter(isThere).sort((a, b) => sure[b] - sure[a] || a - b));
-  const [{ size, bad }, setFound] = useState<{ size: number; bad: number[] | null }>({ size: PAGE, bad: null }); // `bad`: photographs of which some are wrong
+  const [bad, setBad] = useState<number[] | null>(null); // photographs of which some are wrong
+  const list = useRef<HTMLUListElement>(null);
   const open = (bad ?? rows).filter(isThere);
-  const page = open.slice(0, bad ? Math.ceil(open.length / 2) : size);
+  const page = open.slice(0, bad ? Math.ceil(open.length / 2) : PAGE);
   const isDone = !page.length || (bad !== null && open.length <= LEAST);
   const approved = rows.filter((row) => desk.columns.group[row] === desk.group && !desk.isOpen(row)).length;
 
@@ -34,23 +33,16 @@ export function Approve({ desk }: { desk: Desk }) {
   };
   useEffect(() => void (isDone && next()), [isDone]);
   const right = async () => {
-    desk.pace.began ||= Date.now();
-    desk.pace.approved += page.length;
-    if (!bad) setFound({ size: Math.min(2 * size, MOST), bad });
-    const said = { n: approved + page.length, hourly: pace(desk), name: group.name };
-    if (!(await desk.edit({ do: "confirm", images: page }, "approved", said))) desk.pace.approved -= page.length;
+    if (scrolled(list.current!)) return; // what was not in view is not reviewed
+    await desk.edit({ do: "confirm", images: page }, "approved", { n: approved + page.length, name: group.name });
   };
-  const wrong = () => {
-    desk.pace.began ||= Date.now();
-    setFound({ size, bad: page });
-  };
-  const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), wrong], ["s", t("enough"), next]];
+  const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), () => setBad(page)], ["s", t("enough"), next]];
   if (isDone) return <p class="empty">{t("loading")}</p>;
   return (
     <Keyed desk={desk} acts={acts}>
       <div class="screen">
         <h2 dir="auto">{t("approveHow", { name: group.name })}</h2>
-        <ul class="page" aria-label={t("photos", { n: page.length })}>
+        <ul class="page" ref={list} aria-label={t("photos", { n: page.length })}>
           {page.map((row) => <li key={row}><img src={desk.picture(row, 320)} alt={desk.name(row)} title={desk.name(row)} data-row={row} /></li>)}
         </ul>
         <p class="row foot">
@@ -62,17 +54,20 @@ export function Approve({ desk }: { desk: Desk }) {
   );
 }
 
-const hasOpen = (desk: Desk, id: number) => desk.columns.group.some((group, row) => group === id && desk.isOpen(row));
-
-/** How many an hour a person has approved in this window. */
-function pace(desk: Desk): string {
-  const { approved, began } = desk.pace;
-  const hours = (Date.now() - began) / HOUR_MS;
-  return numbers.format(Math.round(approved / Math.max(hours, 1 / 3600)));
+/** Shows the next part of a list that is longer than the screen; whether there was one. */
+function scrolled(list: HTMLElement): boolean {
+  const screen = list.closest(".screen")!;
+  const below = list.getBoundingClientRect().bottom - screen.querySelector(".foot")!.getBoundingClientRect().top;
+  if (below < 8) return false;
+  screen.scrollTop += Math.min(below + 8, screen.clientHeight * 0.7);
+  return true;
 }
+
+const hasOpen = (desk: Desk, id: number) => desk.columns.group.some((group, row) => group === id && desk.isOpen(row));
 
 interface Screen {
   group: number; // that is proposed
+  likely: boolean; // whether most are right there
   reviewed: number; // photographs that speak for it
   rows: number[];
   like: number[];
@@ -112,6 +107,7 @@ export function Check({ desk }: { desk: Desk }) {
     setPicked(isOff ? picked.filter((other) => other !== each) : [...picked.filter((other) => !run.includes(other)), ...run]);
   };
   const take = async () => {
+    if (scrolled(grid.current!)) return;
     if (!open.length || (await desk.edit({ do: "sort", images: open, to: open.map(() => screen.group) }, "sorted"))) ask();
   };
   const skip = () => {
@@ -126,18 +122,21 @@ export function Check({ desk }: { desk: Desk }) {
     const keys: Record<string, () => void> = { " ": () => row !== undefined && pick(row, event.shiftKey), ArrowLeft: go(-1), ArrowRight: go(1), ArrowUp: go(-1 * columns()), ArrowDown: go(columns()) };
     return keys[key];
   };
+  const all: [string, () => unknown] = [t("checkDo", { n: open.length, name: group.name }), take];
+  const none: [string, () => unknown] = [t(screen.likely ? "skip" : "goOn"), skip];
+  const [answer, other] = screen.likely && open.length ? [all, none] : [none, all]; // Enter is what is likely
   const acts: Act[] = [
-    ["Enter", open.length ? t("checkDo", { n: open.length, name: group.name }) : t("goOn"), take],
-    ["n", t("newGroup"), () => desk.gather(about).then(() => setPicked([]))],
+    ["Enter", ...answer],
+    ["n", t("newGroup"), () => desk.open({ kind: "new", rows: about })],
     ["m", t("moveTo"), () => desk.open({ kind: "move", rows: about })],
     ["0", t("noGroup"), () => say(null)],
-    ["s", t("skip"), skip],
+    ["s", ...other],
   ];
   const where = (each: number) => `${desk.isOpen(each) ? "" : "→ "}${desk.groupName(desk.columns.group[each])}`;
   return (
     <Keyed desk={desk} acts={acts} more={point}>
       <div class="screen">
-        <h2 dir="auto">{t(screen.reviewed ? "checkHow" : "checkFirst", { name: group.name, n: screen.reviewed })}</h2>
+        <h2 dir="auto">{t(!screen.likely ? "checkOdd" : screen.reviewed ? "checkHow" : "checkFirst", { name: group.name, n: screen.reviewed })}</h2>
         <p><RightLine desk={desk} /></p>
         <ul class="page" ref={grid} aria-label={t("photos", { n: rows.length })}>
           {rows.map((each, index) => (

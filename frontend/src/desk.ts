@@ -1,5 +1,5 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, Right, SET, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, REVIEWED, Right, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
@@ -12,7 +12,7 @@ export type GroupOrder = "size" | "unsure" | "name" | "id";
 export type Filter = "any" | "unnamed" | "new" | "known";
 export type Layer =
   | { kind: "large"; row: number; why: boolean }
-  | { kind: "move"; rows: number[] }
+  | { kind: "move" | "new"; rows: number[] }
   | { kind: "merge"; ids: number[] }
   | { kind: "dissolve"; id: number }
   | { kind: "file"; row: number }
@@ -25,6 +25,7 @@ const STAYS_MS = 1500;
 const SLOW_MS = 1000;
 const SAID_MS = 10_000;
 const REFUSED_MS = 30_000;
+const ARRIVES_MS = 500; // from a word about a place to the place
 const LAYERED = "layered"; // the entry of the browser's history that Back takes a layer from
 const SMALLEST = 96;
 
@@ -56,13 +57,13 @@ export class Desk {
   edits = 0; // made in this window
   lost = false;
   over = "";
+  private saidAt = 0;
   private lostWhy = "";
   counts = this.tally();
   folders: Folder[] = [];
   right: Right | null = null;
   private rightAsked = 0; // how often
   isBlind = false; // whether what is sorted now was drawn, and not the least sure
-  readonly pace = { approved: 0, began: 0 }; // of what is approved by pages, in this window
   within: number | null = null; // the group that is drawn from alone
   private retaken: number | null = null; // whose answer was taken back
   private reached = -1; // in the order of what is sorted
@@ -157,7 +158,7 @@ export class Desk {
   /** How many the places hold, once for every state. */
   private tally() {
     const { group, flags } = this.columns;
-    const counts = { unsure: 0, open: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
+    const counts = { unsure: 0, open: 0, reviewed: 0, new: 0, none: 0, all: 0, away: 0, aside: 0 };
     for (let row = 0; row < group.length; row++) {
       if (this.isAway(row)) {
         counts.away++;
@@ -165,6 +166,7 @@ export class Desk {
       }
       counts.all++;
       if (this.isOpen(row)) counts.open++;
+      else if (group[row] >= 0) counts.reviewed++;
       if (group[row] === ASIDE) counts.aside++;
       else if (group[row] === NOWHERE) counts.none++;
       else if (this.isUnsure(row)) counts.unsure++;
@@ -218,10 +220,10 @@ export class Desk {
     return Boolean(this.columns.flags[row] & AWAY);
   }
 
-  /** Whether it is in a group in which nobody has put or left it. */
+  /** Whether it is in a group and no person has looked at it there. */
   isOpen(row: number): boolean {
     const { group, flags } = this.columns;
-    return !(flags[row] & (SET | AWAY)) && group[row] >= 0;
+    return !(flags[row] & (REVIEWED | AWAY)) && group[row] >= 0;
   }
 
   isUnsure(row: number): boolean {
@@ -243,7 +245,7 @@ export class Desk {
 
   label(row: number): string {
     const parts = [this.name(row), this.groupName(this.columns.group[row])];
-    if (this.columns.flags[row] & SET) parts.push(t("setByYou"));
+    if (this.columns.flags[row] & REVIEWED) parts.push(t("setByYou"));
     if (this.isUnsure(row)) parts.push(t("unsure"));
     if (this.isAway(row)) parts.push(t("away"));
     return parts.join(", ");
@@ -358,6 +360,7 @@ export class Desk {
     const kept = this.went || this.isInside ? null : sessionStorage.getItem(`view ${hash}`);
     [this.at, this.went, this.isLayered] = [hash, false, history.state === LAYERED];
     const isArrival = Boolean(this.shown.length || this.place !== place);
+    if (Date.now() - this.saidAt > ARRIVES_MS) this.tell(""); // it was about another place
     this.place = place;
     this.layers = [];
     this.naming = this.sorting = null;
@@ -516,7 +519,7 @@ export class Desk {
   private tell(text: string, lasts = REFUSED_MS): void {
     clearTimeout(this.fading);
     if (text) this.fading = window.setTimeout(() => this.tell(""), lasts);
-    this.status = text;
+    [this.status, this.saidAt] = [text, Date.now()];
     this.told++;
     this.changed();
   }
@@ -575,7 +578,7 @@ export class Desk {
       if (edit.do === "move") group[row] = (edit.to as number | null) ?? NOWHERE;
       if (edit.do === "gather") group[row] = COMING;
       if (edit.do === "set_images_aside") group[row] = ASIDE;
-      flags[row] |= SET;
+      flags[row] |= REVIEWED;
     }
     return () => before.forEach(([row, was, flagged]) => ([group[row], flags[row]] = [was, flagged]));
   }

@@ -1,6 +1,6 @@
 /** Photographs as a grid that scrolls: only those that can be seen are there. */
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { SET } from "./api";
+import { REVIEWED } from "./api";
 import { arriveAt } from "./areas";
 import { Desk } from "./desk";
 import { t } from "./texts";
@@ -102,7 +102,7 @@ export function Grid({ desk }: { desk: Desk }) {
   }
   return (
     <div class="scroll" ref={box} onScroll={() => (setSharp(false), look())}>
-      {n === 0 && <p class="empty">{t("empty")} {desk.place === "found" && !desk.isInside && t("addHow")}</p>}
+      {n === 0 && <p class="empty">{t(desk.place === "found" ? "notFound" : "empty")}</p>}
       <div
         class="cells"
         data-area="main"
@@ -169,7 +169,7 @@ function Cell({ desk, index, left, top, cell }: CellProps) {
     >
       <img src={desk.pictures.url(row, SHARP) ?? desk.pictures.url(row, SMALL)} alt="" decoding="async" draggable={false} />
       <span class="box" aria-hidden="true" />
-      {Boolean(desk.columns.flags[row] & SET) && <span class="dot" aria-hidden="true" />}
+      {Boolean(desk.columns.flags[row] & REVIEWED) && <span class="dot" aria-hidden="true" />}
       {desk.place === "alike" && <span class="like" aria-hidden="true">{desk.likes.get(row)?.toFixed(2)}</span>}
       {desk.isUnsure(row) && <span class="query" aria-hidden="true">?</span>}
     </div>

@@ -1,7 +1,7 @@
 /** Groups: cards to scan, the list beside the photographs, and a name that is typed in place. */
 import { ComponentChildren, ComponentProps } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { Group, Skipped } from "./api";
+import { Group, NOWHERE, Skipped } from "./api";
 import { arriveAt, onArrow } from "./areas";
 import { Desk, Filter, GroupOrder } from "./desk";
 import { RightLine } from "./right";
@@ -119,6 +119,18 @@ export function Choice<T extends string>({ label, value, values, take }: { label
   );
 }
 
+/** What is done more rarely: it closes once something is chosen, or the focus leaves it. */
+export function Menu({ children }: { children: ComponentChildren }) {
+  const box = useRef<HTMLDetailsElement>(null);
+  const close = () => box.current?.removeAttribute("open");
+  return (
+    <details class="menu" ref={box} onFocusOut={(event) => event.relatedTarget && !event.currentTarget.contains(event.relatedTarget as Node) && close()}>
+      <summary class="button">{t("moreWays")}</summary>
+      <div onClick={close}>{children}</div>
+    </details>
+  );
+}
+
 /** All groups as cards. */
 export function Groups({ desk }: { desk: Desk }) {
   const groups = desk.groups;
@@ -140,9 +152,15 @@ export function Groups({ desk }: { desk: Desk }) {
   return (
     <div class="scroll overview">
       <div class="row tools" data-area="tools">
-        <Places desk={desk} />
-        {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
-        {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
+        <Next desk={desk} />
+        <Menu>
+          {desk.counts.open > 0 && <button onClick={() => desk.go("desk")}>{t("quick")}</button>}
+          {desk.counts.open > 0 && <button onClick={() => desk.go("check")}>{t("check")}</button>}
+          {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
+          <button onClick={() => desk.go("map")}>{t("map")}</button>
+          {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
+          <Places desk={desk} />
+        </Menu>
         <Choice label={t("sortBy")} value={desk.groupOrder} values={GROUP_ORDERS} take={(each) => ((desk.groupOrder = each), desk.changed())} />
         <Choice label={t("show")} value={desk.filter} values={desk.hasKnown ? FILTERS : FILTERS.slice(0, 2)} take={(each) => ((desk.filter = each), desk.changed())} />
       </div>
@@ -151,7 +169,7 @@ export function Groups({ desk }: { desk: Desk }) {
           {t("searchFiles", { n: groups.length, words: desk.words })}
         </button>
       )}
-      <RightLine desk={desk} />
+      {desk.counts.reviewed > 0 && <div class="said"><RightLine desk={desk} /></div>}
       <Alike desk={desk} />
       <ul class="cards" aria-label={t("groups")} data-area="main" ref={cards} onKeyDown={onArrow}>
         {groups.map((group) => (
@@ -180,6 +198,19 @@ export function Groups({ desk }: { desk: Desk }) {
       </ul>
     </div>
   );
+}
+
+const REVIEWS = 20; // photographs, after which the range says something
+
+/** The next step: names, some reviews, and then the export. */
+function Next({ desk }: { desk: Desk }) {
+  const unnamed = desk.summary!.groups.filter((each) => !each.named && each.size > 0).length;
+  const name = () => ((desk.naming = desk.card = desk.nextUnnamed(NOWHERE) ?? NOWHERE), (desk.refocus = "list"), desk.changed());
+  const left = Math.min(REVIEWS - desk.counts.reviewed, desk.counts.open);
+  const [text, act] = unnamed ? [t("nextName", { n: unnamed }), name]
+    : left > 0 || !desk.summary!.can_write ? [left > 0 ? t("nextReview", { n: left }) : t("check"), () => desk.go(left > 0 ? "desk" : "check")]
+    : [t("takeAway"), () => desk.open({ kind: "take" })]; // prettier-ignore
+  return <button class="primary next" onClick={act}>{text}</button>;
 }
 
 /** Pairs of groups that may be one; to name both tells them apart. */
@@ -232,7 +263,6 @@ export function GroupList({ desk }: { desk: Desk }) {
   return (
     <nav class="list" aria-label={t("groups")} data-area="list">
       <div class="places">
-        <button class="place" onClick={() => desk.go("groups")}>‹ {t("groups")}</button>
         <Places desk={desk} />
       </div>
       <ul onKeyDown={onArrow}>

@@ -6,14 +6,14 @@ import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
 import { FileSheet } from "./file";
 import { Sheet, useAnswer } from "./sheet";
-import { DissolveSheet, RegroupSheet } from "./sheets";
+import { DissolveSheet, NewSheet, RegroupSheet } from "./sheets";
 import { percent, t, Words } from "./texts";
 import { Zoom, ZoomKeys } from "./zoom";
 
 export function Top({ desk }: { desk: Desk }) {
   const { top } = desk;
   if (!top) return null;
-  const all = { large: Large, move: MoveSheet, dissolve: DissolveSheet, file: FileSheet, merge: MergeSheet, take: TakeSheet, regroup: RegroupSheet, keys: HelpSheet };
+  const all = { large: Large, move: MoveSheet, dissolve: DissolveSheet, file: FileSheet, merge: MergeSheet, take: TakeSheet, regroup: RegroupSheet, new: NewSheet, keys: HelpSheet };
   const Shown = all[top.kind] as ComponentType<{ desk: Desk } & Layer>;
   return <Shown key={`${desk.layers.length} ${top.kind}`} desk={desk} {...top} />;
 }
@@ -82,7 +82,7 @@ function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
 /** What can be done with photographs: the key, what its button says, and what both do. */
 export const ACTIONS: [string, Words, (desk: Desk, rows: number[]) => unknown][] = [
   ["m", "moveTo", (desk, rows) => desk.open({ kind: "move", rows })],
-  ["g", "newGroup", (desk, rows) => desk.gather(rows)],
+  ["g", "newGroup", (desk, rows) => desk.open({ kind: "new", rows })],
   ["b", "belongs", (desk, rows) => desk.confirm(rows)],
   ["x", "asideDo", (desk, rows) => desk.edit({ do: "set_images_aside", images: rows }, "setAside")],
   ["Delete", "takeOut", (desk, rows) => desk.move(rows, null)],
@@ -110,7 +110,7 @@ function WhyHere({ desk, row }: { desk: Desk; row: number }) {
   if (!why) return <aside class="why" aria-busy="true" />;
   const name = desk.groupName(why.group);
   const text = why.group === null ? t("whyNone")
-    : why.set ? t("whySet", { name })
+    : why.state !== "found" ? t(why.state === "reviewed" ? "whySet" : "whyPinned", { name })
     : why.sure === null ? t("whyGroup", { name })
     : t(why.measured ? "whySure" : "whyLikeness", { name, sure: percent(why.sure) }); // prettier-ignore
   return (
@@ -208,7 +208,13 @@ function TakeSheet({ desk }: { desk: Desk }) {
             <button onClick={() => void begin(null)}>{t("cancel")}</button>
           </p>
         )}
-        {progress?.told.map((line) => <p key={line} dir="auto">{line}</p>)}
+        {progress?.place && (
+          <p dir="auto">
+            <b>{t("exported", { n: progress.photographs, place: progress.place })}</b>{" "}
+            <button class="primary" onClick={() => void post("show_in_folder", {}).catch((error: Error) => desk.fail(error))}>{t("openFolder")}</button>
+          </p>
+        )}
+        {progress?.told.slice(1).map((line) => <p key={line} dir="auto">{line}</p>)}
         {progress?.problem && <p class="problem" dir="auto">{progress.problem}</p>}
       </div>
     </Sheet>

@@ -1,7 +1,7 @@
 /** `<promptccd-desk>`: the page as one element, whose look and insides nothing around it touches. */
 import { h, render } from "preact";
 import { setBase } from "./api";
-import { App, onGiven, onKey } from "./app";
+import { App, onKey } from "./app";
 import look from "./desk.css";
 import { Desk } from "./desk";
 
@@ -24,8 +24,7 @@ class DeskElement extends HTMLElement {
     if (this.hasAttribute("view")) location.hash = `view=${this.getAttribute("view")}`;
     this.leaving = new AbortController();
     document.addEventListener("keydown", (event) => this.concerns(event, base !== null) && onKey(this.desk!, event, this.root), this.leaving);
-    document.addEventListener("paste", (event) => this.concerns(event, base !== null) && onGiven(this.desk!, event, event.clipboardData!, this.root), this.leaving);
-    for (const kind of ["dragover", "drop"] as const) this.addEventListener(kind, (event) => event.dataTransfer!.types.includes("Files") && onGiven(this.desk!, event, event.dataTransfer!, this.root), this.leaving);
+    for (const kind of ["dragover", "drop"] as const) this.addEventListener(kind, (event) => event.dataTransfer!.types.includes("Files") && event.preventDefault(), this.leaving); // the browser would leave the page for a file
     this.begin(base !== null);
   }
 

@@ -7,7 +7,7 @@ import { percent, t } from "./texts";
 export function RightLine({ desk }: { desk: Desk }) {
   useEffect(() => void desk.loadRight().catch((error) => desk.fail(error)), [desk.summary!.revision, desk.place, desk.within]);
   const { right } = desk;
-  if (!right) return null;
+  if (!right || (!right.looked && desk.within === null)) return null;
   const { share, low, high, drawn, wrong, looked } = right;
   const name = desk.within === null ? "" : desk.groupName(desk.within);
   const text = share === null || low === null || high === null ? t(name ? "rightUnknownOf" : "rightUnknown", { n: looked, name })

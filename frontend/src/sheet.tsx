@@ -48,7 +48,7 @@ export function useAnswer<T>(path: string, revision = 0): T | null {
   const [found, setFound] = useState<{ path: string; answer: T } | null>(null);
   useEffect(() => {
     let current = true;
-    void get<T>(path).then((answer) => current && setFound({ path, answer }));
+    void get<T>(path).then((answer) => current && setFound({ path, answer }), () => undefined); // what it is about has just gone
     return () => void (current = false);
   }, [path, revision]);
   return found?.path === path ? found.answer : null;

@@ -18,6 +18,17 @@ export function DissolveSheet({ desk, id }: { desk: Desk; id: number }) {
   );
 }
 
+/** The name of a new group; without one it has a number. */
+export function NewSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
+  const [name, setName] = useState("");
+  const make = () => (desk.close(), void desk.gather(rows, name.trim()));
+  return (
+    <Sheet desk={desk} name="sheet" label={t("newTitle", { n: rows.length })} act={<button class="primary" onClick={make}>{t("newGroup")}</button>}>
+      <input autofocus value={name} dir="auto" maxLength={100} placeholder={t("nameOf")} aria-label={t("nameOf")} onInput={(event) => setName(event.currentTarget.value)} onKeyDown={(event) => event.key === "Enter" && !event.isComposing && make()} />
+    </Sheet>
+  );
+}
+
 /** Fewer or more groups, over the range that would be about as good. */
 export function RegroupSheet({ desk }: { desk: Desk }) {
   const about = useAnswer<About>("about");

@@ -37,9 +37,6 @@ EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the 
 _OLD_S = 86_400
 _LARGEST_SUMS = 16 * 2**20  # bytes; the folder may be a stranger's
 _LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})", re.DOTALL)
-_LONGEST_PATH = (
-    f"{PROJECT}/{TEMPORARY}categories.sqlite-0123456789abcdef-journal"  # of a run or a project, in its folder
-)
 _OF_DISK = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 # Files that the Hub, its client and git leave beside a checkpoint that they fetched.
 FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")
@@ -228,15 +225,11 @@ def require_no_links(folder: Path) -> None:
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
-    """Make sure before long work that a folder, which need not exist, has room for `needed` bytes and our longest path.
+    """Make sure that a folder, which need not exist, has room for `needed` bytes.
 
     Raises:
         DiskError: naming the folder, `what` will be written, the bytes that are needed and those that are free.
     """
-    if wrong := systems.too_long(folder / _LONGEST_PATH):
-        raise DiskError(
-            f"Files of {what} would have {wrong}, in {folder}. Give a folder with a shorter path."
-        )
     free = _free(folder)
     if free < needed:
         raise DiskError(

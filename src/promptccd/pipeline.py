@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -109,13 +108,8 @@ class CategoryDiscoveryPipeline(Pipeline):
     def _sanitize_parameters(
         self, top_k: int | None = None, timeout: float | None = None, **unknown: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        for name in unknown:
-            near = get_close_matches(name, (*_PARAMETERS, *HUB_OPTIONS), n=1)
-            raise TypeError(
-                f"The pipeline takes no {name!r}: {f'did you mean {near[0]}? ' if near else ''}It takes "
-                f"{', '.join(_PARAMETERS)}; model, device, image_processor and options of the Hub are given when it is "
-                "made."
-            )
+        if unknown:
+            raise TypeError(f"Unknown arguments: {', '.join(unknown)}. Known: {', '.join(_PARAMETERS)}.")
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ValueError(f"Expected top_k to be a whole number >= 1, got {top_k!r}.")
         best = {} if top_k is None else {"top_k": top_k}
@@ -180,8 +174,7 @@ def _of_array(image: Any) -> Any:
     if hasattr(image, "dtype") and hasattr(image, "shape"):
         raise ValueError(
             "Cannot read an image: expected an array of uint8 in the shape (H, W), (H, W, 3) or (H, W, 4), got "
-            f"{type(image).__name__} of {image.dtype} in {tuple(image.shape)}. Convert it, hand several as a list, and "
-            "a batch of model inputs to the model itself."
+            f"{image.dtype} in {tuple(image.shape)}. Give several images as a list."
         )
     return image
 

@@ -49,9 +49,19 @@ def test_the_metric_is_the_formula(labelled) -> None:
     shrinkage = max(0.01, ledoit_wolf_shrinkage(residuals, assume_centered=True))
     values, vectors = np.linalg.eigh(residuals.T @ residuals / (len(points) - KNOWN))
     values = (1 - shrinkage) * values + shrinkage * values.mean()
-    whitener = vectors @ np.diag(values**-0.125) @ vectors.T
+    whitener = vectors @ np.diag(values**-0.25) @ vectors.T
+    whitener /= np.sqrt(((residuals @ whitener) ** 2).mean() * 40 / 39)
     assert mixture.whitener_.numpy() == pytest.approx(whitener, rel=1e-9)
     assert mixture.means_.numpy() == pytest.approx(means @ whitener, rel=1e-9)
+    assert mixture.sizes_.tolist() == [40] * KNOWN
+
+
+SIZES = np.arange(10, 10 + KNOWN)  # of labelled categories
+
+
+def log_densities(points: np.ndarray, means: np.ndarray, factor: float) -> np.ndarray:
+    """Labelled means are off by D / n in the mean, squared."""
+    return -factor / 2 * (squared(points, means) - np.append(WIDTH / SIZES, np.zeros(NEW)))
 
 
 def written_out(points: np.ndarray, means: np.ndarray, factor: float) -> tuple[float, np.ndarray, float]:
@@ -59,7 +69,7 @@ def written_out(points: np.ndarray, means: np.ndarray, factor: float) -> tuple[f
     share, means = 0.5, means.copy()
     for _ in range(module.STEPS):
         weights = np.log(np.repeat([share / KNOWN, (1 - share) / NEW], [KNOWN, NEW]))
-        joint = weights - factor / 2 * squared(points, means)
+        joint = weights + log_densities(points, means, factor)
         posterior = softmax(joint, axis=1)
         mass = posterior.sum(0)
         means[KNOWN:] = posterior[:, KNOWN:].T @ points / mass[KNOWN:, None]
@@ -78,11 +88,11 @@ def first_means(points: np.ndarray, known: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "likelier"), [(12, 0), (75, 1)], ids=["the first start", "the second start"]
+    ("seed", "likelier", "loss"), [(16, 0, 0.02), (18, 1, 0.002)], ids=["the first start", "the second start"]
 )
-def test_the_fit_of_a_stream_is_the_formula(labelled, seed: int, likelier: int) -> None:
+def test_the_fit_of_a_stream_is_the_formula(seed: int, likelier: int, loss: float) -> None:
     stream, _ = drawn([3] * KNOWN + [50] * NEW, seed, noise=2.5)
-    mixture = CalibratedMixture(balance=0.5).fit(*labelled)
+    mixture = CalibratedMixture(known_loss=loss).fit(*drawn(SIZES.tolist(), seed=2))
     points = stream @ mixture.whitener_.numpy()
     known = mixture.means_.numpy()
     starts = [np.concatenate([known, first]) for first in first_means(points, known)]
@@ -93,8 +103,18 @@ def test_the_fit_of_a_stream_is_the_formula(labelled, seed: int, likelier: int) 
     assert mixture.means_.numpy() == pytest.approx(means, rel=1e-8)
     assert mixture.known_share_ == pytest.approx(share, rel=1e-9)
     weights = np.log(np.repeat([share / KNOWN, (1 - share) / NEW], [KNOWN, NEW]))
-    weights[:KNOWN] += 0.5 * (weights[-1] - weights[0])
-    joint = weights - mixture.temperature_ / 2 * squared(points, means)
+    joint, even = weights + log_densities(points, means, mixture.temperature_), weights[-1] - weights[0]
+    chances = softmax(joint, axis=1)
+
+    def recalled(balance: float) -> float:
+        """Images of known categories that are expected to be found."""
+        said = (joint + balance * even * (np.arange(KNOWN + NEW) < KNOWN)).argmax(1)
+        return chances[said < KNOWN, said[said < KNOWN]].sum() / chances[:, :KNOWN].sum()
+
+    assert (mixture.balance_ > 0) == (loss < 0.01)
+    assert recalled(mixture.balance_) >= recalled(1) - loss
+    assert mixture.balance_ == 0 or recalled(mixture.balance_ - 0.025) < recalled(1) - loss
+    joint[:, :KNOWN] += mixture.balance_ * even
     assert mixture.predict_proba(stream) == pytest.approx(np.exp(log_softmax(joint, axis=1)), abs=1e-9)
     assert (mixture.predict(stream) == joint.argmax(1)).all()
 
@@ -111,7 +131,7 @@ def test_the_temperature_is_the_formula() -> None:
     def whitener(residuals: np.ndarray, categories: int) -> np.ndarray:
         values, vectors = np.linalg.eigh(residuals.T @ residuals / (len(residuals) - categories))
         values = (1 - shrinkage) * values + shrinkage * values.mean()
-        return vectors @ np.diag(values**-0.125) @ vectors.T
+        return vectors @ np.diag(values**-0.25) @ vectors.T
 
     of_category = torch.randperm(KNOWN, generator=torch_generator("calibrated categories", 0)).numpy() % 5
     of_image = torch.randperm(len(points), generator=torch_generator("calibrated images", 0)).numpy() % 5
@@ -134,7 +154,9 @@ def test_the_temperature_is_the_formula() -> None:
     sizes = np.bincount(labels)[labels]
     apart = np.where(sizes > 1, sizes / np.maximum(sizes - 1, 1), 1)
     variance = ((whitened**2).sum(1) * apart).mean() / WIDTH
-    assert mixture.temperature_ == pytest.approx(factor / variance, rel=1e-9)
+    assert mixture.temperature_ == pytest.approx(factor, rel=1e-9)
+    scaled = whitener(residuals, KNOWN) / np.sqrt(variance)
+    assert mixture.whitener_.numpy() == pytest.approx(scaled, rel=1e-6, abs=1e-9)
 
 
 def test_labels_teach_a_factor_that_fits_held_out_categories(labelled) -> None:
@@ -206,15 +228,15 @@ def test_tensors_and_arrays_give_the_same_and_so_does_the_second_time(labelled, 
     assert (arrays == probabilities(*map(torch.from_numpy, labelled), torch.from_numpy(stream[0]))).all()
 
 
-@pytest.mark.parametrize("what", ["one category", "one each", "unlabelled", "too few", "too many", "balance"])
+@pytest.mark.parametrize("what", ["one category", "one each", "unlabelled", "too few", "too many", "loss"])
 def test_what_cannot_be_fitted_is_refused(labelled, stream, what: str) -> None:
     points, labels = labelled
     with pytest.raises(ValueError, match=r".{20}"):
         if what in ("too few", "too many"):
             number = KNOWN - 1 if what == "too few" else KNOWN + len(stream[0]) + 1
             CalibratedMixture().fit(points, labels).partial_fit(stream[0], num_categories=number)
-        elif what == "balance":
-            CalibratedMixture(balance=2).fit(points, labels)
+        elif what == "loss":
+            CalibratedMixture(known_loss=2).fit(points, labels)
         else:
             given = {
                 "one category": labels * 0,
@@ -225,7 +247,7 @@ def test_what_cannot_be_fitted_is_refused(labelled, stream, what: str) -> None:
 
 
 def test_it_is_an_estimator_of_scikit_learn(stream) -> None:
-    assert clone(CalibratedMixture(balance=0.3)).balance == 0.3
+    assert clone(CalibratedMixture(known_loss=0.3)).known_loss == 0.3
     with pytest.raises(NotFittedError):
         CalibratedMixture().predict(stream[0])
     assert doctest.testmod(module).failed == 0

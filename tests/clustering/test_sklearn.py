@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.cluster import KMeans
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -184,8 +184,20 @@ def test_categories_are_counted(digits) -> None:
     )  # six, of which nothing tells how they spread
     assert CategoryCounter().fit(three, single).n_categories_ >= 6
     assert CategoryCounter(start=5, prior="paper").fit(three).n_categories_ == 3
-    with pytest.raises(ValueError, match="a prior of auto, paper, matched, calibrated, got 'none'"):
+    with pytest.raises(ValueError, match="a prior of auto, paper, matched, calibrated, assumed, got 'none'"):
         CategoryCounter(prior="none").fit(three)
+
+
+@pytest.mark.parametrize("load", [load_iris, load_wine, load_breast_cancer, load_digits])
+@pytest.mark.parametrize("share", [0.6, 1.0])
+def test_without_labels_the_range_holds_the_truth(load, share: float) -> None:
+    """Of real data that choose nothing, in their own units and scaled: the variance within categories is unknown."""
+    points, truth = load(return_X_y=True)
+    chosen = np.random.default_rng(0).permutation(len(points))[: int(min(500, share * len(points)))]
+    for each in (points, StandardScaler().fit_transform(points)):
+        low, high = CategoryCounter().fit(each[chosen]).range_
+        assert low < high
+        assert low <= len(np.unique(truth)) <= high
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ from promptccd.data.views import (
 )
 from promptccd.errors import InterruptedRunError
 from promptccd.images.decode import DecodedImage, Status, Verdict
+from promptccd.images.rendering import Rendering
 from promptccd.training.progress import progress_bar
 from tests.images.test_decode import oriented, photograph
 
@@ -173,7 +174,7 @@ def test_another_size_and_another_decoding_are_another_cache(tmp_path: Path, dec
     for options, more in (
         (SMALL, {}),
         (ViewOptions(image_size=28, resize_size=31), {}),
-        (SMALL, {"bit_depth": 12}),
+        (SMALL, {"rendering": Rendering(given=(0, 4095))}),
         (SMALL, {"max_pixels": 10**6}),
     ):
         stages = StageStream.from_dataset(table, class_blocks=[1, 1], **more)

@@ -310,10 +310,9 @@ def test_one_deep_image_among_many_is_found_wherever_it_stands(as_files: bool, t
         image = {"bytes": None, "path": str(path)} if as_files else {"bytes": content, "path": None}
         records.append({"image": image, "label": 0})
     table = as_table(records)
-    images = ImageRows(table, roots=[tmp_path]).with_bit_depth()
-    assert images.decoding.depths.integer == 12
+    images = ImageRows(table, roots=[tmp_path]).with_one_rendering()
+    assert images.decoding.rendering.integer == (0, 4095)
     assert "12 bits" in images.decode(137).verdict.note
     assert "12 bits" in images.decode(151).verdict.note  # and not 10
-    others = ImageRows(table.select([*range(137), 151]), roots=[tmp_path]).with_bit_depth()
+    others = ImageRows(table.select([*range(137), 151]), roots=[tmp_path]).with_one_rendering()
     assert "10 bits" in others.decode(137).verdict.note
-    assert ImageRows(table, roots=[tmp_path]).with_bit_depth(16).decoding.depths.fixed == 16

@@ -11,8 +11,11 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.data.sources import Stamp
+from promptccd.discovery import DiscoverySession
 from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.edits import Answer
 from promptccd.discovery.project.folder import PROJECT
+from promptccd.errors import DataError
 from tests.discovery.corrected import registry_in
 from tests.discovery.stored import stored_in
 from tests.discovery.test_cache import costs, rows_of
@@ -46,7 +49,27 @@ def turned(path: Path) -> None:
         image.transpose(Image.Transpose.ROTATE_90).save(path, quality=95)
 
 
+def redrawn(change: Callable[[Image.Image], Image.Image]) -> Edit:
+    def edit(path: Path) -> None:
+        with Image.open(path) as image:
+            change(image).save(path, quality=88)
+
+    return edit
+
+
+def converted(path: Path) -> None:
+    with Image.open(path) as image:
+        image.save(path.with_suffix(".webp"), quality=85)
+    path.unlink()
+
+
 EDITS: dict[str, Edit] = {
+    "half the size": redrawn(lambda image: image.resize((60, 45))),
+    "levels": redrawn(
+        lambda image: image.point([min(255, round(255 * (v / 240) ** 0.8)) for v in range(256)] * 3)
+    ),
+    "a crop of 90 %": redrawn(lambda image: image.crop((7, 3, 115, 84))),
+    "another format": converted,
     "a caption": lambda path: rewritten(path, exif=exif(title="a heron")),
     "a keyword": lambda path: (
         rewritten(path, exif=exif(), xmp=XMP) if path.suffix == ".jpg" else rewritten(path)
@@ -101,7 +124,8 @@ def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_pa
         assert main([*discover, "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert (files["used"], files["duplicates"]) == (12, 0)
-    assert files["changed"] == (0 if name in ("the date of the file alone", "its name") else 12)
+    unchanged = ("the date of the file alone", "its name", "another format")
+    assert files["changed"] == (0 if name in unchanged else 12)
     assert cost.embedded == 0
     assert stored_in(out / PROJECT)["feature"] == features
     assert registry_in(out).state_hash() == before.state_hash()
@@ -173,3 +197,25 @@ def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
     assert (
         missing[0] == ["one.bmp"] and "one.bmp" not in missing[1]
     )  # what it showed before is not here any more
+
+
+@pytest.mark.moderate
+def test_a_file_that_shows_another_picture_is_named_and_errors_name_files(
+    backbone_folder, album, tmp_path, caplog
+):
+    out = tmp_path / "out"
+    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
+    assert main([*discover, "--num_categories", "3"]) == 0
+    photograph((120, 90), seed=99).save(album / "00.jpg", quality=92)
+    with caplog.at_level("INFO"):
+        assert main(discover) == 0
+    assert "1 files show other pictures than before, such as '00.jpg'" in caplog.text
+
+    session = DiscoverySession.open(backbone_folder)
+    session.read(album)
+    session.embed()
+    session.group(2)
+    first, second = session.current.keys[:2]
+    session.registry.edit(Answer(first, second, False))
+    with pytest.raises(DataError, match=r"'00\.jpg' .* '01\.png'|'01\.png' .* '00\.jpg'"):
+        session.group(1)

@@ -32,7 +32,7 @@ def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     kept = torch.cat([(given.labels == each).nonzero()[:, 0] for each in range(10)])
     assert len(kept) > 120  # more than the 12 of each that are replayed
     if prior != "paper":
-        assert (found.low, found.count, found.high) == (15, 15, 15)
+        assert (found.low, found.count, found.high) == (15, 15, 16)
         assert "6 counts of held-out" in found.margin
     else:
         assert "likelihood" in found.margin

@@ -17,9 +17,9 @@ from PIL import Image, ImageFile, ImageOps
 
 from promptccd import systems
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
-from promptccd.images.depth import Depths
 from promptccd.images.kinds import kind_of
 from promptccd.images.limits import MAX_REDUCED
+from promptccd.images.rendering import Rendering
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 CODECS = [
@@ -110,7 +110,6 @@ BOMB_WEBP = bytes.fromhex("524946461a000000574542505650384c0e0000002ffebfff0f071
 
 PAGE = "HTML): save the picture itself instead of the page"
 STARTS = "not an image that can be read (starts like"
-SAVE = "save it as 8 or 16 bit without negative values"
 NOTHING = "{} million pixels in {} bytes, as no photograph has: nothing but one colour, or made to do harm"
 # Pillow 13 refuses more than twice its own limit by itself.
 BOMB_NOTE = (
@@ -170,19 +169,14 @@ GOLDEN = {  # file name -> (content, status, note)
         b"P5 48 36 65535\n" + RAMP_16.astype(">u2").tobytes(), NOTED, "16 bits scaled to 8 bits",
     ),
     "signed.tif": (
-        tiff(RAMP_16.astype(np.int32) - 9), SKIPPED,
-        f"integer image with values from -9 to 65526; only 0 to 65535 is read: {SAVE}",
-    ),
-    "wide.tif": (
-        tiff(RAMP_16.astype(np.int32) * 2), SKIPPED,
-        f"integer image with values from 0 to 131070; only 0 to 65535 is read: {SAVE}",
+        tiff(RAMP_16.astype(np.int32) - 9), NOTED, "16 bits scaled to 8 bits, smaller values cut",
     ),
     "float 0 to 1.tif": (tiff(RAMP_01), NOTED, "float values from 0 to 1 scaled to 8 bits"),
     "float 0 to 255.tif": (
         tiff(RAMP_01 * 255), NOTED, "float values from 0 to 255 scaled to 8 bits",
     ),
-    "nan.tif": (tiff(HOLED), SKIPPED, f"float image with NaN or infinite values: {SAVE}"),
-    "infinite.tif": (tiff(INFINITE), SKIPPED, f"float image with NaN or infinite values: {SAVE}"),
+    "nan.tif": (tiff(HOLED), NOTED, "float values from 0 to 1 scaled to 8 bits"),
+    "infinite.tif": (tiff(INFINITE), NOTED, "float values from 0 to 1 scaled to 8 bits"),
     "moving.gif": (frames("GIF"), NOTED, "first of 12 frames used, which is empty"),
     "moving.webp": (frames("WEBP"), NOTED, "first of 12 frames used, which is empty"),
     "moving.png": (frames("PNG"), NOTED, "first of 12 frames used, which is empty"),
@@ -452,7 +446,9 @@ def test_values_of_more_than_8_bits_are_scaled_by_the_depth_that_holds_them(bits
             contents.append(b"P6 48 36 65535\n" + values.astype(">u2").tobytes())
         for content in contents:
             found = decode_image(content)
-            assert found.depth.needed == found.depth.used == bits
+            assert found.verdict.note.startswith(
+                (f"{bits} bits scaled", f"float values from 0 to {top} scaled")
+            )
             assert np.abs(np.asarray(found.image).astype(int) - expected).max() <= 1
             assert found.verdict.note.endswith("scaled to 8 bits")
 
@@ -479,11 +475,11 @@ DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10
 )
 def test_a_file_that_says_its_depth_is_believed_unless_a_person_says_another(content):
     found = decode_image(content())
-    assert (found.depth.needed, found.depth.is_said) == (12, True)
+    assert found.levels.said == 12
     assert np.asarray(found.image).max() == round(700 / 4095 * 255)
-    others = Decoding(depths=Depths(integer=16))
+    others = Decoding(rendering=Rendering(integer=(0, 65535)))
     assert pixels_of(decode_image(content(), others)) == pixels_of(found)
-    said = decode_image(content(), Decoding(depths=Depths(fixed=8)))
+    said = decode_image(content(), Decoding(rendering=Rendering(given=(0, 255))))
     assert np.asarray(said.image).max() == 255
     assert "8 bits scaled to 8 bits, larger values cut" in said.verdict.note
 
@@ -491,7 +487,8 @@ def test_a_file_that_says_its_depth_is_believed_unless_a_person_says_another(con
 def test_what_a_file_says_is_no_more_believed_when_its_values_do_not_fit():
     """As the standard of PNG has it, the values of a chunk sBIT are scaled up to all 16 bits."""
     found = decode_image(deep_png(DIM * 90, chunk(b"sBIT", b"\x0c")))
-    assert (found.depth.used, np.asarray(found.image).max()) == (16, round(63000 / 65535 * 255))
+    assert found.verdict.note == "16 bits scaled to 8 bits"
+    assert np.asarray(found.image).max() == round(63000 / 65535 * 255)
 
 
 def test_colours_with_transparency_keep_their_depth_too():

@@ -47,7 +47,7 @@ def test_a_folder_and_a_name_with_a_namespace_mean_themselves(tmp_path: Path, mo
 
 def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(OSError, match="the Hub is not to be asked.*PROMPTCCD_NAMESPACE"):
+    with pytest.raises(OSError, match="the Hub is switched off.*PROMPTCCD_NAMESPACE"):
         find_model("promptccd-pp-cub-stage3")
     monkeypatch.setenv(NAMESPACE_VARIABLE, "team")
     with pytest.raises(OSError, match="team/promptccd-pp-cub-stage3"):

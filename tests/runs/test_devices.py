@@ -13,6 +13,7 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.errors import DeviceError, DivergedError, OutOfMemoryError, RunError
+from promptccd.images.rendering import Rendering
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, load_model, predict_folder, train_run
 from promptccd.runs.predict import Prediction
@@ -326,16 +327,16 @@ def test_a_folder_is_predicted_by_one_depth_and_without_raws_beside_their_pictur
     for name in ("a.NEF", "a.jpg"):
         next(iter(coloured_images(1, 1)))["image"].save(tmp_path / name, "JPEG")
 
-    def rows(bit_depth: int | None = None) -> dict[str, Prediction]:
-        found = predict_folder(load_model(stage), stage, tmp_path, bit_depth=bit_depth)
+    def rows(rendering: Rendering | None = None) -> dict[str, Prediction]:
+        found = predict_folder(load_model(stage), stage, tmp_path, rendering=rendering)
         assert found.skipped == {"a.NEF": "camera RAW beside a.jpg, which is used"}
         return {each.file: each for each in found.predictions}
 
     with caplog.at_level("INFO", logger="promptccd"):
         together = rows()
-    assert "shown as 12 bits" in caplog.text
+    assert "12 bits, window 0 to 4095" in caplog.text
     assert together["dim.png"].note == "12 bits scaled to 8 bits"
-    assert rows(bit_depth=10)["dim.png"].distance != together["dim.png"].distance
+    assert rows(Rendering(given=(0, 1023)))["dim.png"].distance != together["dim.png"].distance
     assert (
         "exceeds the limit"
         in predict_folder(load_model(stage), stage, tmp_path, max_pixels=99).skipped["dim.png"]

@@ -79,8 +79,6 @@ def give(page: Page, folder: Path) -> None:
     """Choose a folder's files and have them grouped."""
     files = sorted(folder.iterdir())
     page.locator("#pc-own input[type=file]").set_input_files(files)
-    told(page, f"{len(files)} more: press")
-    press(page, "Find groups")
     told(page, "files are in groups")
 
 
@@ -101,7 +99,7 @@ def test_a_visit_from_the_first_click_to_the_end(
     said(page, "Now called “sunflower”")
     assert {HOSTILE, "sunflower", "flamingo"} <= set(names(page))
 
-    press(page, "Find groups")
+    press(page, "Group again")
     told(page, "No photographs yet")
     give(page, photos[0])
     told(page, "24 of 25 files are in groups")
@@ -150,8 +148,6 @@ def test_cancel_ends_the_work_and_the_example_stays(visit: Visit, server: Server
     page = visit.page
     opened(page, server)
     page.locator("#pc-own input[type=file]").set_input_files(sorted(tmp_path.iterdir()))
-    told(page, "150 more: press")
-    press(page, "Find groups")
     told(page, "Reading images")
     press(page, "Cancel")
     told(page, "As you asked")

@@ -264,7 +264,7 @@ def test_values_out_of_bounds(visitor: Visitor) -> None:
     for api, values in (("images", []), ("find_groups", ["many"]), ("find_groups", [0])):
         answer = visitor.call(api, values)
         assert answer.went_well == (api == "images")  # of the example
-    refused(visitor.call("model", []), "Find groups in photographs of your own first")
+    refused(visitor.call("model", []), "Choose photographs of your own first")
     visitor.screens(pictures())
     for count in (10**9, -5):
         refused(visitor.find(count))

@@ -318,7 +318,8 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
     "frost": ({"variant": "frost", "options": {"drift_weight": 0.1}}, {}),
     "vb-cgcd": ({"variant": "vb-cgcd"}, {"discovery_epochs": 0}),
-    "dydm": ({"variant": "dydm", "options": {"expansion_size": 40}}, {}),
+    # Of few images, a small ridge makes rounding larger.
+    "dydm": ({"variant": "dydm", "options": {"expansion_size": 40, "memory_ridge": 10.0}}, {}),
     "gcd-replay": ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
     "simgcd-replay": ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
     "grow-merge": (

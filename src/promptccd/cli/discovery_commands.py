@@ -4,7 +4,9 @@ import argparse
 import logging
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from promptccd import discovery, reports, systems
@@ -21,6 +23,7 @@ from promptccd.cli.options import (
     command,
     declare,
     limits_of,
+    rendering_of,
     show,
     whole_number,
 )
@@ -42,11 +45,15 @@ KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
 
 
 _DISCOVER: Arguments = {
-    "model": dict(metavar="MODEL",
+    "model": dict(metavar="MODEL", nargs="?",
         help="finished stage, whose categories are known, or bare backbone: a folder, a Hub id, or photographs, the "
         "bundled backbone, which needs no network"),
-    "images": dict(metavar="IMAGES", help="folder, zip archive, or data set of the Hub"),
+    "images": dict(metavar="IMAGES", nargs="?", help="folder, zip archive, or data set of the Hub"),
     "--out": dict(metavar="DIR", required=True, help="folder of the results"),
+    "--features": dict(metavar="FILE",
+        help="features that another model computed, in place of MODEL: .parquet, .npy, .npz or .safetensors"),
+    "--images": dict(metavar="PLACE", dest="pictures", help="images of --features, whose paths or names are the ids"),
+    "--items": dict(metavar="FILE", help="table of the ids of --features and of texts to show, without images"),
     "--num_categories": dict(metavar="auto|N", default="auto",
         help="number of all categories, known ones included (default: auto, which estimates it)"),
     "--adapt": dict(action="store_true", help="training of one stage on the images first, into DIR/stage<t+1>"),
@@ -92,18 +99,16 @@ def discover_command(options: argparse.Namespace) -> None:
     if options.adapt:
         adaptation = AdaptationOptions(options.epochs, options.batch_size or AdaptationOptions.batch_size)
     part, engine = _part(options.chunk), _engine(options)
-    session = discovery.DiscoverySession.open(
-        options.model,
+    start, source = _start(options)
+    session = start(
         seed=options.seed,
         limits=limits_of(options, options.limit),
-        bit_depth=options.bit_depth,
+        rendering=rendering_of(options),
         image_roots=options.image_roots,
         workers=options.workers,
         precision=options.precision,
         batch_size=options.batch_size,
         near_duplicates=options.near_duplicates,
-        device=options.device,
-        max_model_bytes=options.max_model_bytes,
     )
     if part is not None:
         later = {
@@ -114,11 +119,11 @@ def discover_command(options: argparse.Namespace) -> None:
         }
         for name in (name for name, value in later.items() if value):
             logger.warning("--%s is ignored with --chunk: give it to the command without --chunk.", name)
-        return discovery.make_part(session, options.images, options.out, *part)
+        return discovery.make_part(session, source, options.out, *part)
     with StopRequest() as stop:
         result = discovery.discover(
             session,
-            options.images,
+            source,
             options.out,
             num_categories=num_categories,
             adaptation=adaptation,
@@ -130,6 +135,28 @@ def discover_command(options: argparse.Namespace) -> None:
     logger.info("Written: %s", ", ".join(str(path) for path in result.paths))
     for line in (line for each in result.exports for line in each.lines()):
         logger.info("%s", line)
+
+
+def _start(options: argparse.Namespace) -> "tuple[Callable[..., discovery.DiscoverySession], str]":
+    """What opens a session, and the source that it reads."""
+    if options.features is None:
+        if options.model is None or options.images is None or options.pictures or options.items:
+            raise ConfigurationError("Give MODEL and IMAGES, or --features FILE with --images or --items.")
+        opened = {"device": options.device, "max_model_bytes": options.max_model_bytes}
+        return partial(discovery.DiscoverySession.open, options.model, **opened), options.images
+    without = {
+        "MODEL": options.model,
+        "--adapt": options.adapt,
+        "--chunk": options.chunk,
+        "--engine": options.engine,
+    }
+    without |= {"--devices": options.devices, "--images": options.pictures and options.items}
+    if given := next((name for name, value in without.items() if value), ""):
+        other = "--items" if given == "--images" else "--features"
+        raise ConfigurationError(f"{given} and {other} exclude each other. Leave one of them out.")
+    features = discovery.GivenFeatures.read(options.features, options.items)
+    source = options.pictures or options.items or options.features
+    return partial(discovery.DiscoverySession.from_features, features), source
 
 
 def _count(text: str) -> int | None:
@@ -193,7 +220,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         f"{'copy' if report.duplicates == 1 else 'copies'}, {report.skipped} skipped",
         *(f"  skipped {count}: {reason}" for reason, count in report.skipped_reasons.items()),
         *([f"  {FOLLOWED}"] if OUTSIDE in report.skipped_reasons else []),
-        *([f"  {report.depths} (--bit-depth sets another)"] if report.depths else []),
+        *([f"  {report.rendering} (--window sets another)"] if report.rendering else []),
         *(f"  {count} with a note: {note}" for note, count in report.notes.items()),
         _near_duplicates(result.near_duplicates),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"

@@ -64,6 +64,9 @@ COMMANDS = {
 }
 
 
+_QUIET_S = 0.4  # of imports, after which a line says what takes so long
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, or one of `promptccd.errors`.
 
@@ -77,10 +80,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command.needs:
             _require_place()
         # The imports take seconds, in which a signal ends the process at once.
-        for module in options.command.needs:
-            import_module(module)
-        for place in getattr(options, "plugin", ()):
-            import_module("promptccd.methods").load_plugin(place)
+        first_words = threading.Timer(_QUIET_S, to_stderr, ["loading libraries takes some seconds"])
+        first_words.daemon = True
+        if "torch" not in sys.modules:
+            first_words.start()
+        try:
+            for module in options.command.needs:
+                import_module(module)
+            for place in getattr(options, "plugin", ()):
+                import_module("promptccd.methods").load_plugin(place)
+        finally:
+            first_words.cancel()
         with signals_end_command():
             _run(options)
     except (Exception, KeyboardInterrupt) as error:

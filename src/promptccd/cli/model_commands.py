@@ -15,6 +15,7 @@ from promptccd.cli.options import (
     Arguments,
     command,
     limits_of,
+    rendering_of,
     show,
     whole_number,
 )
@@ -91,7 +92,7 @@ def predict_command(options: argparse.Namespace) -> None:
         place,
         options.folder,
         top_k=options.top_k,
-        bit_depth=options.bit_depth,
+        rendering=rendering_of(options),
         max_pixels=limits_of(options).max_pixels,
         image_roots=options.image_roots,
     )

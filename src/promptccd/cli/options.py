@@ -6,10 +6,13 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from promptccd.errors import ConfigurationError
-from promptccd.images.limits import BIT_DEPTHS, BYTES_PER_PIXEL, MAX_PIXELS, IntakeLimits
+from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, PAGES, IntakeLimits
+
+if TYPE_CHECKING:
+    from promptccd.images.rendering import Rendering
 
 MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
 MOST_SEED = 10**MOST_DIGITS - 1
@@ -160,9 +163,12 @@ DECODING: Arguments = {  # of a person's own images
     "--max-megapixels": dict(metavar="N", type=whole_number(1, MOST_MEGAPIXELS),
         help=f"size above which an image is skipped; each megapixel takes {BYTES_PER_PIXEL} MB of memory (default: "
         f"{MAX_PIXELS // 10**6}, and four times as many for a JPEG of a camera)"),
-    "--bit-depth": dict(type=int, choices=BIT_DEPTHS,
-        help="bits of the values of images with more than 8 (default: as each file says, or the fewest that hold all "
-        "its values)"),
+    "--window": dict(nargs=2, type=float, metavar=("LOW", "HIGH"),
+        help="values that are black and white in images with more than 8 bits (default: as each file says, or decided "
+        "once by the values of the files)"),
+    "--pages": dict(choices=PAGES, help="picture of a file with several pages (default: first)"),
+    "--bands": dict(nargs="+", type=int, metavar="BAND",
+        help="numbers from 1 of the three bands, or the one, that are shown (default: the first three)"),
     "--image_roots": dict(nargs="+", action="extend", default=[], metavar="PLACE",
         help="further folders that links among the images may lead into (default: links out of the images are "
         "skipped)"),
@@ -201,6 +207,20 @@ def declare(parser: argparse._ActionsContainer, table: Arguments) -> None:
     """Add the arguments of a table."""
     for name, given in table.items():
         parser.add_argument(name, **given)
+
+
+def rendering_of(options: argparse.Namespace) -> "Rendering":
+    """The rule for values, pages and bands that was given.
+
+    Raises:
+        ConfigurationError: a value is not one of a rule.
+    """
+    from promptccd.images.rendering import Rendering  # here, so that help does not wait for numpy
+
+    try:
+        return Rendering.from_dict({"given": options.window, "pages": options.pages, "bands": options.bands})
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def limits_of(options: argparse.Namespace, max_files: int | None = None) -> IntakeLimits:

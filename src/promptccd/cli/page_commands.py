@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from promptccd import runs
 from promptccd.cli.logs import hide_bars
-from promptccd.cli.options import DECODING, Arguments, command, limits_of, whole_number
+from promptccd.cli.options import DECODING, Arguments, command, limits_of, rendering_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import page as pages
 from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at, one_line
@@ -61,10 +61,17 @@ def open_command(options: argparse.Namespace) -> None:
         if not is_project:
             _find_groups(folder, out, options)
         return
-    if is_project and (options.bit_depth or options.max_megapixels or options.image_roots):
+    of_photographs = (
+        options.window,
+        options.pages,
+        options.bands,
+        options.max_megapixels,
+        options.image_roots,
+    )
+    if is_project and any(of_photographs):
         logger.warning(
-            "--bit-depth, --max-megapixels and --image_roots apply to photographs, and %s is a project: give the "
-            "folder of photographs with them.", folder,
+            "--window, --pages, --bands, --max-megapixels and --image_roots apply to photographs, and %s is a "
+            "project: give the folder of photographs with them.", folder,
         )  # fmt: skip
     if not is_project:
         try:
@@ -122,7 +129,7 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
         session = DiscoverySession.open(
             options.model,
             limits=limits_of(options),
-            bit_depth=options.bit_depth,
+            rendering=rendering_of(options),
             image_roots=options.image_roots,
         )
         found = discover(session, folder, out, stop=stop)
@@ -132,8 +139,8 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
         found.distinct,
         found.estimate,
     )
-    if found.report.depths:
-        logger.info("%s (--bit-depth sets another).", found.report.depths.capitalize())
+    if found.report.rendering:
+        logger.info("%s (--window sets another).", found.report.rendering.capitalize())
     if found.report.skipped:
         logger.info("Files that were skipped: %d; %s says why.", found.report.skipped, out / "discovery.html")
     if OUTSIDE in found.report.skipped_reasons:

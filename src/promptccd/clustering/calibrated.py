@@ -20,13 +20,14 @@ from promptccd.clustering.sklearn import points_of, read_labels, seed_from
 from promptccd.clustering.spread import shrinkage_of
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.errors import DataError
-from promptccd.models.assignment import CategoryGaussians, squared_distances, two_shares
+from promptccd.models.assignment import CategoryGaussians, log_density, squared_distances, two_shares
 
 FOLDS = 5  # of categories and of images, when labels teach the temperature
-POWER = 0.25  # of the covariance that is divided out: 0 keeps distances as they are, 1 whitens
+POWER = 0.5  # of the covariance that is divided out: 0 keeps distances as they are, 1 whitens
 STEPS = 30  # of expectation-maximisation; a fixed number, so that a GPU is not waited for
 RESTARTS = 10  # of the k-means that a stream starts from
 TEMPERATURES = torch.logspace(np.log10(0.003), np.log10(3), 40, dtype=torch.float64)
+BALANCES = torch.linspace(0, 1, 41, dtype=torch.float64)
 LEAST_VARIANCE = 1e-6  # within categories, as a share of all: features that equal their means have none
 VALUES_AT_ONCE = 2**24  # in float64, 128 MB
 
@@ -34,32 +35,39 @@ VALUES_AT_ONCE = 2**24  # in float64, 128 MB
 class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
     """Gaussians around category means, with two shares: that of known and that of new categories.
 
-    `fit` keeps the mean m_k of every labelled category, and of all of them one covariance within categories, shrunk
-    towards one variance in all directions (Ledoit and Wolf, 2004). Features are multiplied by its power -1/8, a quarter
-    of whitening; s^2 is the variance that is left, per dimension. Labels teach a factor t: held-out images of held-out
-    categories are likeliest under the logits ``-t |x - m_k|^2 / (2 s^2)``. In many dimensions t lies far below 1, where
-    a Gaussian would be much too sure.
+    `fit` keeps the mean m_k and the number n_k of images of every labelled category, and of all of them one covariance
+    within categories, shrunk towards one variance in all directions (Ledoit and Wolf, 2004). Features are multiplied by
+    its power -1/4, half of whitening, and scaled to a variance of 1 per dimension. Labels teach a factor t: held-out
+    images of held-out categories are likeliest under the logits ``-t |x - m_k|^2 / 2``. In many dimensions t lies far
+    below 1, where a Gaussian would be much too sure.
 
     `partial_fit` clusters a stream by k-means, once with known means fixed, once into the new categories alone, where
     images that lie nearer to a known mean leave their cluster. Expectation-maximisation on the stream then fits the new
     means and the share a of images of known categories, with known means fixed; the likelier of both fits stays::
 
-        p(k | x) ~ w_k exp(-t |x - m_k|^2 / (2 s^2)),  w_k = a / K_known or (1 - a) / K_new
+        p(k | x) ~ w_k exp(-t (|x - m_k|^2 - D / n_k) / 2),  w_k = a / K_known, known
+        p(k | x) ~ w_k exp(-t |x - m_k|^2 / 2),              w_k = (1 - a) / K_new, new
 
-    New categories are known ones for the next stream.
+    D / n_k is the part of the distance that comes from the error of the mean. New categories are known ones for the
+    next stream.
+
+    Streams in which new categories prevail draw images away from known ones. Predictions therefore use shares between
+    the estimated ones and one share for all categories: as near to the estimated ones as possible, if that costs at
+    most the share `known_loss` of the known images that the model expects to find with one share for all.
 
     Args:
-        balance: how far a prediction moves from the estimated shares (0) to one share for all categories (1). Streams
-            in which new categories prevail draw images away from known ones; more balance keeps these.
+        known_loss: share of images of known categories that may be lost for a higher accuracy over all.
         random_state: seed of the folds, of k-means and of the estimated number of categories.
 
     Attributes:
         classes_: ``(K,)``, the labels that were given, then max + 1, max + 2, ... for new categories.
         means_: ``(K, D)``, in the metric of `whitener_`.
         whitener_: ``(D, D)``, multiplies features.
-        temperature_: the factor t / sigma^2 of squared distances.
+        sizes_: ``(K,)``, how many images each mean is that of.
+        temperature_: the factor t of squared distances.
         known_share_: the share a of the last stream; 1 before there is one.
         num_known_: categories that were known before the last stream.
+        balance_: how far predictions move from that share (0) to one share for all categories (1).
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -70,8 +78,8 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
 
-    def __init__(self, *, balance: float = 0.9, random_state: Any = 0):
-        self.balance = balance
+    def __init__(self, *, known_loss: float = 0.01, random_state: Any = 0):
+        self.known_loss = known_loss
         self.random_state = random_state
 
     @torch.no_grad()
@@ -82,7 +90,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             ValueError: shapes, labels or parameters do not fit together, or fewer than two categories have two images.
             TypeError: a parameter of another type.
         """
-        check_scalar(self.balance, "balance", (int, float), min_val=0, max_val=1)
+        check_scalar(self.known_loss, "known_loss", (int, float), min_val=0, max_val=1)
         points = _on_device(self, X)
         labels = torch.from_numpy(read_labels(y, len(points))).to(points.device)
         if (labels < 0).any():
@@ -107,19 +115,22 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             (residuals.square().sum(1) * apart).mean() / points.shape[1], _least_variance(points @ whitener)
         )
         self.classes_ = classes.cpu().numpy()
-        self.whitener_ = whitener
-        self.means_ = means @ whitener
-        self.temperature_ = float(_taught_factor(points, rows, shrinkage, self._seed) / variance)
-        self.num_known_, self.known_share_ = len(classes), 1.0
+        self.whitener_ = whitener / variance.sqrt()
+        self.means_, self.sizes_ = means @ self.whitener_, sizes.double()
+        self.temperature_ = _taught_factor(points, rows, shrinkage, self._seed)
+        self.num_known_, self.known_share_, self.balance_ = len(classes), 1.0, 1.0
         return self
 
     @classmethod
-    def of(cls, gaussians: CategoryGaussians, random_state: Any = 0) -> "CalibratedMixture":
-        """A fitted mixture, to learn the next stream."""
-        mixture = cls(balance=gaussians.balance, random_state=random_state)
-        mixture.whitener_, mixture.means_ = gaussians.whitener.double(), gaussians.means.double()
+    def of(
+        cls, gaussians: CategoryGaussians, device: torch.device | str = "cpu", *, random_state: Any = 0
+    ) -> "CalibratedMixture":
+        """A fitted mixture, to learn the next stream on a device."""
+        mixture = cls(random_state=random_state)
         mixture.classes_, mixture.n_features_in_ = np.array(gaussians.ids), len(gaussians.whitener)
-        for name in ("num_known", "known_share", "temperature"):
+        for name in ("whitener", "means", "sizes"):
+            setattr(mixture, f"{name}_", getattr(gaussians, name).to(device, torch.float64))
+        for name in ("num_known", "known_share", "temperature", "balance"):
             setattr(mixture, f"{name}_", getattr(gaussians, name))
         return mixture
 
@@ -130,11 +141,12 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         return CategoryGaussians(
             self.whitener_,
             self.means_,
+            self.sizes_,
             tuple(self.classes_.tolist()),
             num_known=self.num_known_,
             known_share=self.known_share_,
             temperature=self.temperature_,
-            balance=self.balance,
+            balance=self.balance_,
         )
 
     @torch.no_grad()
@@ -160,12 +172,13 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
                 f"Expected num_categories from the {len(known)} known ones to {len(known) + len(points)}, "
                 f"got {num_categories}."
             )
-        self.num_known_, self.known_share_ = len(known), 1.0
+        self.num_known_, self.known_share_, self.balance_ = len(known), 1.0, 1.0
         if num_new:
             starts = _starts(points, known, num_new, seed_of("calibrated", self._seed, len(known)))
             fits = (self._fit_new(points, torch.cat([known, new])) for new in starts)
-            _, self.means_, share = max(fits, key=lambda fit: float(fit[0]))
-            self.known_share_ = float(share)
+            _, self.means_, mass, share = max(fits, key=lambda fit: float(fit[0]))
+            self.sizes_, self.known_share_ = torch.cat([self.sizes_, mass[len(known) :]]), float(share)
+            self.balance_ = self._balance(points)
             first = int(self.classes_.max()) + 1
             self.classes_ = np.concatenate([self.classes_, np.arange(first, first + num_new)])
         return self
@@ -182,11 +195,12 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
     def _seed(self) -> int:
         return seed_from(self.random_state) or 0
 
-    def _fit_new(self, points: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _fit_new(self, points: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Expectation-maximisation from the means ``(K, D)``, of which the first `num_known_` stay.
 
         Returns:
-            The log-likelihood of the last step, the means, and the share of known categories.
+            The log-likelihood of the last step, the means, how many images each has ``(K,)``, and the share of known
+            categories.
         """
         known, (num, total) = self.num_known_, (len(points), len(means))
         share = torch.tensor(0.5, dtype=points.dtype, device=points.device)
@@ -195,7 +209,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             mass, sums = torch.zeros_like(means[:, 0]), torch.zeros_like(means[known:])
             likelihood = torch.zeros_like(share)
             for some in _blocks(points, total):
-                joint = weights - 0.5 * self.temperature_ * squared_distances(some, means)
+                joint = weights + log_density(some, means, self.sizes_, self.temperature_)
                 posterior = joint.softmax(1)
                 likelihood += joint.logsumexp(1).sum()
                 mass += posterior.sum(0)
@@ -204,7 +218,20 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             new = torch.where(lost, means[known:], sums / mass[known:, None].clamp(min=1e-9))
             means = torch.cat([means[:known], new])
             share = (mass[:known].sum() + known) / (num + total)
-        return likelihood, means, share
+        return likelihood, means, mass, share
+
+    def _balance(self, points: Tensor) -> float:
+        """The least balance with which the expected number of known images is `known_loss` below that of 1 at most."""
+        known, total = self.num_known_, len(self.means_)
+        weights = two_shares(points.new_tensor(self.known_share_), known, total)
+        found, expected = points.new_zeros(len(BALANCES)), points.new_zeros(())
+        for some in _blocks(points, max(total, len(BALANCES))):
+            joint = weights + log_density(some, self.means_, self.sizes_[:known], self.temperature_)
+            best, margin = joint[:, :known].amax(1), joint[:, known:].amax(1) - joint[:, :known].amax(1)
+            is_known = margin[:, None] < BALANCES.to(points) * (weights[-1] - weights[0])
+            found += (best - joint.logsumexp(1)).exp() @ is_known.to(points)
+            expected += joint.softmax(1)[:, :known].sum()
+        return float(BALANCES[int((found >= found[-1] - self.known_loss * expected).int().argmax())])
 
 
 def _on_device(estimator: Any, X: Any, reset: bool = True) -> Tensor:

@@ -136,8 +136,9 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
 
     Args:
         start: number of clusters to begin with; `None` is that of labelled categories, or 2 without.
-        prior: of categories: ``"paper"``, ``"matched"`` or ``"calibrated"`` to the labelled ones; ``"auto"`` calibrates
-            where at least five categories have two labelled points, and is the paper's elsewhere.
+        prior: of categories: ``"paper"``, ``"matched"`` or ``"calibrated"`` to the labelled ones, or ``"assumed"``
+            without any; ``"auto"`` calibrates where at least five categories have two labelled points. Elsewhere it is
+            ``"assumed"``, and the range goes from a third to three times the estimate.
         random_state: seeds the search; `None` is 0.
 
     Attributes:
@@ -176,8 +177,8 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
         sizes = known.unique(return_counts=True)[1]
         categories, prior = len(sizes), self.prior
         if prior == "auto":
-            prior = "calibrated" if (sizes > 1).sum() >= FEWEST_TO_CALIBRATE else "paper"
-        elif prior != "paper" and not (sizes > 1).any():
+            prior = "calibrated" if (sizes > 1).sum() >= FEWEST_TO_CALIBRATE else "assumed"
+        elif prior in ("matched", "calibrated") and not (sizes > 1).any():
             raise DataError(
                 f"Expected two labelled points of a category at least, of which prior={prior!r} learns how far it "
                 f"spreads, got {len(known)} of {categories} categories: label more, or take prior='auto'."

@@ -79,6 +79,10 @@ class FolderSource(ImageSource):
         """The bytes of a file; a link is resolved again, because it may have changed."""
         return read_regular_file(self._target(entry), budget)
 
+    def head(self, entry: Entry, count: int, limits: IntakeLimits) -> bytes:
+        """The first bytes of a file."""
+        return first_bytes(self._target(entry), count)
+
     def stamp(self, entry: Entry) -> Stamp | None:
         """The stamp of a file; for a link, of its target."""
         try:

@@ -6,7 +6,6 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +19,10 @@ from promptccd.data.labels import image_column_of
 from promptccd.data.names import display_name
 from promptccd.data.sources import identity_of, is_below, read_regular_file, within_limit
 from promptccd.errors import DataError
-from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image, depth_of
-from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
+from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decide, decode_image
 from promptccd.images.files import first_bytes
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.images.rendering import DEPTH_BYTES, may_be_deep
 
 logger = logging.getLogger(__name__)
 
@@ -101,25 +100,15 @@ class ImageRows:
                 except SkippedFileError:
                     yield b""
 
-    def with_bit_depth(self, bit_depth: int | None = None) -> "ImageRows":
-        """The same images; those with more than 8 bits a value are all converted by one bit depth.
+    def with_one_rendering(self) -> "ImageRows":
+        """The same images; those with more than 8 bits a value are shown by one rule, which they decide if need be."""
+        found = decide(self.decoding, [*self._deep_rows()], self.read)
+        if str(found.rendering) and found != self.decoding:
+            logger.info("%s (--window sets another).", str(found.rendering).capitalize())
+        return ImageRows(self._table, self._column, self._roots, found)
 
-        Args:
-            bit_depth: of all of them; by default what each file says, or else the smallest of
-                `promptccd.images.limits.BIT_DEPTHS` that holds the values of all. Images that by their first bytes may
-                have more than 8 bits are read for it.
-        """
-        depths = Depths(fixed=bit_depth)
-        found = [] if bit_depth is not None else [*self._depths_found()]
-        if found:
-            depths = Depths.holding(found)
-            logger.info(
-                "%s (bit_depth sets another).",
-                str(depths).capitalize() or "Images are shown by the depth that their files say they have",
-            )
-        return ImageRows(self._table, self._column, self._roots, replace(self.decoding, depths=depths))
-
-    def _depths_found(self) -> Iterator[Depth]:
+    def _deep_rows(self) -> Iterator[int]:
+        """Rows that by their first bytes may have more than 8 bits a value."""
         starts = self._by_row(
             lambda chunk: pyarrow.compute.binary_slice(chunk.field("bytes"), 0, DEPTH_BYTES), pyarrow.binary()
         )
@@ -127,8 +116,8 @@ class ImageRows:
         for row, start in enumerate(starts.to_pylist()):
             with contextlib.suppress(SkippedFileError):  # it is skipped with its reason when it is read
                 head = first_bytes(self._own_file(named[row]), DEPTH_BYTES) if row in named else start or b""
-                if may_be_deep(head) and (depth := depth_of(self.read(row), self.decoding)):
-                    yield depth
+                if may_be_deep(head):
+                    yield row
 
     def read(self, row: int, budget: ByteBudget | None = None) -> bytes:
         """The bytes of a row's image; without a budget they are not counted, and the usual limit on one image holds.

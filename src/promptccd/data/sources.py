@@ -84,6 +84,7 @@ class ImageSource(ABC):
     """Lists files and gives their bytes; messages call it by its `name`."""
 
     name: str
+    shows_images = True  # not where its pictures only stand for something else
 
     @abstractmethod
     def entries(self, limits: IntakeLimits) -> list[Entry]:
@@ -101,6 +102,10 @@ class ImageSource(ABC):
             SkippedFileError: this file cannot be read or exceeds a limit on one file.
             DataError: the source as a whole exceeds a limit.
         """
+
+    def head(self, entry: Entry, count: int, limits: IntakeLimits) -> bytes:
+        """The first bytes of an entry without a reason; errors are those of `read`."""
+        return self.read(entry, ByteBudget(limits, self.name))[:count]
 
     def stamp(self, entry: Entry) -> Stamp | None:
         """The stamp of an entry; `None` where only reading tells whether it is the same as before."""

@@ -41,6 +41,7 @@ from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
 from promptccd.images.limits import MAX_PIXELS
+from promptccd.images.rendering import Rendering
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
 
@@ -217,7 +218,7 @@ class StageStream(Sequence[Stage]):
         held_out_only: bool = False,
         split_rule: str = "mixed",
         image_roots: Sequence[str | os.PathLike[str]] | None = None,
-        bit_depth: int | None = None,
+        rendering: Rendering | None = None,
         max_pixels: int = MAX_PIXELS,
     ) -> "StageStream":
         """Cut any data set with an image and a label column into stages.
@@ -251,7 +252,7 @@ class StageStream(Sequence[Stage]):
                 labelled stage with all images; `class_blocks` is ignored); see `promptccd.data.splits.cut_by_rule`.
             image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
                 folder of a data set that was given by name. `None` is the download folders for one that was loaded.
-            bit_depth: as `ImageRows.with_bit_depth` takes it.
+            rendering: rule by which values, pages and bands are shown; what it leaves open the images decide.
             max_pixels: of an image, see `promptccd.images.decode.Decoding`.
 
         Raises:
@@ -276,10 +277,13 @@ class StageStream(Sequence[Stage]):
             held_out_only=held_out_only,
         )
         images = ImageRows(
-            opened.table, opened.layout.image or image_column, image_roots, Decoding(max_pixels)
+            opened.table,
+            opened.layout.image or image_column,
+            image_roots,
+            Decoding(max_pixels, rendering or Rendering()),
         )
         images.require_own_files("the data set")
-        images = images.with_bit_depth(bit_depth)
+        images = images.with_one_rendering()
         if unlabelled is None or split_rule == "whole":
             used = np.flatnonzero(category_ids != UNUSED)  # by any seed
             category_ids, cut = cut_by_rule(
@@ -358,6 +362,11 @@ class StageStream(Sequence[Stage]):
         if not isinstance(stage, LabelledStage):
             raise DataError("This slice of the stream does not begin with the labelled stage 0.")
         return stage
+
+    @property
+    def rendering(self) -> Rendering:
+        """The rule by which the images are shown."""
+        return self._stages[0].images.decoding.rendering
 
     @property
     def num_known(self) -> int:
@@ -474,7 +483,7 @@ def _rows_of(
     opened = _open_dataset(dataset, "train", None)
     images = ImageRows(opened.table, roots=roots_of(opened.name) if opened.name else None)
     images.require_own_files("the source data set")
-    images = images.with_bit_depth()
+    images = images.with_one_rendering()
     labels = np.full(len(images), UNUSED, dtype=np.int64)
     labels[: len(published)] = published[: len(images)]
     found = _data_fingerprint(images, labels, split.categories)

@@ -18,6 +18,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 from promptccd.data.options import ViewOptions
 from promptccd.errors import shown
 from promptccd.images.decode import MAX_ASPECT, DecodedImage
+from promptccd.images.rendering import Rendering
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -182,6 +183,13 @@ class EvaluationView:
         self.processor = processor
         self.mean: tuple[float, ...] = tuple(processor.image_mean)
         self.std: tuple[float, ...] = tuple(processor.image_std)
+        self.rendering = Rendering.from_dict(getattr(processor, "rendering", None) or {})
+
+    def record(self, rendering: Rendering) -> None:
+        """Let the processor, and so a checkpoint, state how files became the pictures that the model has seen."""
+        self.rendering = rendering
+        if rendering != Rendering():
+            self.processor.rendering = rendering.to_dict()
 
     @property
     def sides(self) -> tuple[int, int]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from promptccd.discovery.exports.rows import AssignmentRow as AssignmentRow
     from promptccd.discovery.exports.rows import assignment_rows as assignment_rows
     from promptccd.discovery.exports.rows import assignments_csv as assignments_csv
+    from promptccd.discovery.given_features import GivenFeatures as GivenFeatures
     from promptccd.discovery.intake.seen import SeenFiles as SeenFiles
     from promptccd.discovery.options import AdaptationOptions as AdaptationOptions
     from promptccd.discovery.project import Project as Project

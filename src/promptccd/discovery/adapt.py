@@ -26,7 +26,6 @@ from promptccd.discovery.checkpoint import (
     newest_stage_in,
     save_checkpoint,
 )
-from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.intake.reading import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
 from promptccd.discovery.project.checkpoint_form import load_registry
@@ -197,7 +196,7 @@ def command_of(
     of the results or, if it has none, of the model's.
     """
     asked = {
-        "model": feature_space(session.model, session.view, ""),
+        "model": session.model_space,
         "came_with": session.registry.state_hash(),
         "seed": session.seed,
         "num_categories": num_categories,

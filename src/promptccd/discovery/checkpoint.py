@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.embedding import feature_space
 from promptccd.discovery.project.checkpoint_form import has_registry, load_registry, save_registry
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES, RECORD, open_project
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
@@ -52,6 +51,7 @@ def save_checkpoint(
 
     def fill(staging: Path) -> None:
         model.save_pretrained(staging)
+        session.view.record(session.current.intake.decoding.rendering)
         session.view.processor.save_pretrained(staging)
         save_registry(session.registry, staging)
         add(staging)
@@ -61,28 +61,32 @@ def save_checkpoint(
     return Path(folder)
 
 
-def save_progress(session: DiscoverySession, out: Path, came_with: str, source: str | Path) -> None:
+def save_progress(session: DiscoverySession, out: Path, came_with: str, source: str | Path | None) -> None:
     """Write the registry, the one before this stage, and a record of what both were made with.
 
     The registry is written last: if the writer is killed before, the folder holds the earlier one. `came_with` is the
     hash of the registry that the model came with, `source` the place of the newest images.
     """
-    project, place = open_project(out), Path(os.path.expanduser(source))
+    project = open_project(out)
     sources = read_record(out)["sources"] if (project / RECORD).is_file() else []
-    sources += [str(place.absolute() if place.exists() else source)]
+    if source is not None:
+        place = Path(os.path.expanduser(source))
+        sources += [str(place.absolute() if place.exists() else source)]
     sources += [os.path.abspath(os.path.expanduser(each)) for each in session.image_roots]
-    spread, decoding = session.model.spread, session.current.intake.decoding
+    spread, decoding = session.spread, session.current.intake.decoding
     record = {
         "format": FORMAT,
-        "model": feature_space(session.model, session.view, ""),
+        "model": session.model_space,
         "features": session.current.space,
-        "found_with": found_with(session.model, out),
+        "found_with": {"model": "given features", "method": ""}
+        if session.given
+        else found_with(session.model, out),
         # If new images look like known ones, it was not measured how often a confidence is right.
         "measured": spread is not None and spread.tells_new,
         "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
-        "decoding": {"max_pixels": decoding.max_pixels, **vars(decoding.depths)},
+        "decoding": {"max_pixels": decoding.max_pixels, **decoding.rendering.to_dict()},
         "sources": list(dict.fromkeys(sources)),
     }
     session.current.before.store.write_to(project / BEFORE)
@@ -139,7 +143,7 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
         return None
     record = read_record(out)
     estimate, images = record["estimate"], record["images"]
-    if record["model"] != feature_space(session.model, session.view, ""):
+    if record["model"] != session.model_space:
         newest = newest_stage_in(out)
         if newest is not None and load_registry(newest).state_hash() == session.registry.state_hash():
             # The process that trained this model in `out` was killed before it could record so.

@@ -35,21 +35,22 @@ _SEVERAL = 4
 _WAIT_S = 10.0  # for the lock of a killed process
 
 
-def results_folder(source: str | Path, out: str | Path) -> Path:
+def results_folder(source: str | Path | None, out: str | Path) -> Path:
     """The folder for the results, made if need be.
 
     Raises:
         ConfigurationError: it is a checkpoint, or lies inside the folder of images.
         DiskError: it cannot be made.
     """
-    folder, images = Path(os.path.expanduser(out)), Path(os.path.expanduser(source))
+    folder = Path(os.path.expanduser(out))
+    images = None if source is None else Path(os.path.expanduser(source))
     if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
         raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
     if RunDirectory(folder).begun:
         raise ConfigurationError(
             f"{str(out)!r} is a run of promptccd train: give another --out for the results."
         )
-    if images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
+    if images is not None and images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
         raise ConfigurationError(
             f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
             "--out outside of it."
@@ -83,7 +84,9 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
                 clear_leftovers(folder)
                 with contextlib.closing(SeenFiles(folder, session.made_with)) as seen:
                     embedder = session.new_embedder(seen, is_part=True)
-                    embedder.features_of(session.read_with(embedder, opened, entries=mine), session.workers)
+                    embedder.features_of(
+                        session.read_with(embedder, opened, entries=mine, rendered_by=files), session.workers
+                    )
     logger.info("Part %d of %d: %d of %d new files.", part, parts, len(mine), len(files))
 
 

@@ -40,23 +40,17 @@ from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import (
     read_file,
-    readable_size,
     remove_leftovers,
-    require_space,
     write_file,
 )  # fmt: skip
 from promptccd.errors import DataError, RunError
 from promptccd.locks import LOCK, FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
-from promptccd.training.progress import StopRequest, progress_bar, readable_time
+from promptccd.training.progress import StopRequest, progress_bar
 from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
 
-MANY = 1_000  # from so many files on, a message announces what they will cost
-_THUMBNAIL_BYTES = 6_000  # of 128 pixels
-_FILE_BYTES = 5_000  # name, verdict, hash, miniature and so on in memory, without features
-_LINE_BYTES = 1_500  # the same on disk
 _IDLE = (LOCK, *SEEN_FILES)  # files of a project that hold nothing of an image
 
 
@@ -102,7 +96,7 @@ class DiscoveryResult:
 
 def discover(
     session: DiscoverySession,
-    source: str | Path,
+    source: str | Path | None,
     out: str | Path,
     *,
     num_categories: int | None = None,
@@ -120,7 +114,7 @@ def discover(
 
     Args:
         session: fresh, with its model.
-        source: a folder, a zip archive, or a data set.
+        source: a folder, a zip archive, or a data set; `None` for given items without images.
         out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run needs.
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
@@ -152,7 +146,7 @@ class _Discovery:
     """
 
     session: DiscoverySession
-    source: str | Path
+    source: str | Path | None
     out: Path
     num_categories: int | None
     adaptation: AdaptationOptions | None
@@ -174,7 +168,7 @@ class _Discovery:
             session.seen = SeenFiles(project, session.made_with)
             stack.callback(session.seen.close)  # only after an error: the session may be used further
             self._begin()
-            if self.engine is not None and self.trained is None:
+            if self.engine is not None and self.source is not None and self.trained is None:
                 with self._timed("parts"):
                     spread(session, self.source, self.out, self.engine, self._heed, self._progress)
             import_parts(session, project)
@@ -247,7 +241,7 @@ class _Discovery:
         session, earlier = self.session, self.earlier
         if earlier is not None:
             session.registry = earlier.registry
-        session.read(self.source, self._progress, self._announce)
+        session.read(self.source, self._progress)
         if earlier is not None and session.current.stage == earlier.registry.stage:
             session.current.before = earlier.before or session.current.before
         if self.trained is not None:
@@ -259,30 +253,8 @@ class _Discovery:
                     f"{stage} was trained already: go on with it as the model and without --adapt, or give another "
                     "--out."
                 )
-        self._require_space()
-
-    def _announce(self, count: int, seconds_each: float) -> None:
-        """Log the time, memory and disk that many images need."""
-        if count < MANY:
-            return
-        session, feature = self.session, 4 * self.session.model.config.vision_config.hidden_size
-        memory, kept = _FILE_BYTES + 2 * feature, _THUMBNAIL_BYTES + _LINE_BYTES + feature
-        logger.info(
-            "%d files: about %s to read them, %d at once, while features are computed on %s. Up to %s of memory "
-            "besides the model; of disk in %s %s that stay and save it the next time.",
-            count, readable_time(count * seconds_each), session.workers, session.model.device,
-            readable_size(count * memory), self.out, readable_size(count * kept),
-        )  # fmt: skip
-
-    def _require_space(self) -> None:
-        """Refuse results that the disk or a registry has no room for, before images are grouped."""
-        before, used = self.session.registry.images.read(), self.session.current.intake.used
-        require_room(len(before) + sum(file.key not in before for file in used))
-        trained = 0 if self.adaptation is None else self.session.model.get_memory_footprint()
-        copied = sum(file.num_bytes for file in used)
-        copies = sum(FORMATS[name].copies for name in set(self.exports))  # of the others, most are links
-        # Encoding a picture again may shrink it, but hardly to less than half.
-        require_space(self.out, trained + copies * copied // 2, "the results that were asked for")
+        before = session.registry.images.read()
+        require_room(len(before) + sum(key not in before for key in session.current.keys))
 
     def _group(self) -> None:
         """Group the images, unless an earlier discovery did, whose groups and corrections then stay."""

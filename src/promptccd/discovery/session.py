@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,8 @@ from promptccd.data.loaders import Progress
 from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
-from promptccd.discovery.embedding import Embedder, load_embedder
+from promptccd.discovery.embedding import Embedder, feature_space, load_embedder
+from promptccd.discovery.given_features import GivenEmbedder, GivenFeatures
 from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_duplicates
@@ -27,9 +29,12 @@ from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
-from promptccd.models import Assignment, CategoryDiscoveryModel
+from promptccd.images.rendering import Rendering
+from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
 from promptccd.training.devices import device_named, placed
 from promptccd.version import __version__
+
+TEMPERATURE = 0.1  # of the confidences of given features, in squared distance
 
 
 @dataclass(eq=False)
@@ -72,14 +77,15 @@ class DiscoverySession:
     stage: the categories found so far are then fixed, and keep their prototypes.
 
     Args:
-        model: embeds the images; a bare backbone is a model without categories.
+        model: embeds the images; a bare backbone is a model without categories. `None` with given features.
         view: the model's deterministic view.
         registry: categories and corrections so far.
+        given: features of another model, see `from_features`.
         seed: random seed.
         limits: limits on what is read; by default those for a person's own files.
         seen: results of earlier reading and embedding; by default of this session alone.
         workers: images that are decoded at once; by default one for each core of this process.
-        bit_depth: see `read_intake`.
+        rendering: see `read_intake`.
         image_roots: see `read_intake`.
         precision: of the features, see `Embedder`.
         batch_size: images per forward, see `Embedder`.
@@ -92,28 +98,29 @@ class DiscoverySession:
 
     def __init__(
         self,
-        model: CategoryDiscoveryModel,
-        view: EvaluationView,
+        model: CategoryDiscoveryModel | None,
+        view: EvaluationView | None,
         registry: CategoryRegistry,
         *,
+        given: GivenFeatures | None = None,
         seed: int = 1,
         limits: IntakeLimits | None = None,
         seen: SeenFiles | None = None,
         workers: int | None = None,
-        bit_depth: int | None = None,
+        rendering: Rendering | None = None,
         image_roots: Sequence[str | Path] = (),
         precision: Precision = "auto",
         batch_size: int | None = None,
         near_duplicates: NearDuplicateMode = "auto",
     ):
-        self.model, self.view, self.registry = model, view, registry
+        self._model, self._view, self.registry, self.given = model, view, registry, given
         self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
         self.workers = workers or systems.available_cores()
-        self.bit_depth, self.image_roots = bit_depth, image_roots
+        self.rendering, self.image_roots = rendering, image_roots
         self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
         self.stages: list[SessionStage] = []
         self.opened_with: dict[str, Any] = {}
-        self._embedder: Embedder | None = None  # at work since the images were read
+        self._embedder: Embedder | GivenEmbedder | None = None  # at work since the images were read
         self._estimate: CountEstimate | None = None
 
     @classmethod
@@ -145,6 +152,76 @@ class DiscoverySession:
         session.opened_with = {**options, "seen": None, "place": place, "max_model_bytes": max_model_bytes}
         return session
 
+    @classmethod
+    def from_features(
+        cls,
+        features: Any,
+        ids: Sequence[str] | None = None,
+        texts: Sequence[str] | None = None,
+        **options: Any,
+    ) -> "DiscoverySession":
+        """Start from features that another model computed, of images or of anything else.
+
+        `discover` and `read` take the images, whose paths, names or SHA-256 are the ids. Items without images are read
+        from `None`, or from the file of the features; a tile with id and text stands for each.
+
+        Args:
+            features: ``(N, D)`` array, a file that `GivenFeatures.read` reads, or `GivenFeatures`.
+            ids: distinct ids of an array's rows; by default their numbers.
+            texts: shown with the ids.
+            options: ``seed``, ``limits`` and the other arguments of the class.
+
+        Raises:
+            DataError: features are not finite or of several widths, or ids are not distinct.
+        """
+        if isinstance(features, str | Path):
+            features = GivenFeatures.read(features)
+        elif not isinstance(features, GivenFeatures):
+            features = GivenFeatures.of(features, ids, texts)
+        return cls(None, None, CategoryRegistry(), given=features, **options)
+
+    @property
+    def model(self) -> CategoryDiscoveryModel:
+        """The model; a `DataError` where features were given without one."""
+        if self._model is None:
+            raise DataError("Features were given without a model. Give a model instead of features.")
+        return self._model
+
+    @model.setter
+    def model(self, model: CategoryDiscoveryModel) -> None:
+        self._model = model
+
+    @property
+    def view(self) -> EvaluationView:
+        """The model's view; errors are those of `model`."""
+        if self._view is None:
+            raise DataError("Features were given without a model. Give a model instead of features.")
+        return self._view
+
+    @property
+    def model_space(self) -> str:
+        """Name of what features are computed with, on any device; see `feature_space`."""
+        return self.given.space if self.given else feature_space(self.model, self.view, "")
+
+    @property
+    def width(self) -> int:
+        """D of the features."""
+        return self.given.width if self.given else self.model.config.vision_config.hidden_size
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the confidences."""
+        return TEMPERATURE if self.given else self.model.config.confidence_temperature
+
+    @property
+    def spread(self) -> CategorySpread | None:
+        """How far the model's categories spread, if that was measured."""
+        return None if self.given else self.model.spread
+
+    def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
+        """The spread of some categories, if that was measured."""
+        return None if self.given else self.model.spread_for(ids)
+
     # Images in
 
     @property
@@ -156,23 +233,21 @@ class DiscoverySession:
 
     def read(
         self,
-        source: ImageSource | str | Path | Sequence[str | Path],
+        source: ImageSource | str | Path | Sequence[str | Path] | None,
         progress: Progress | None = None,
-        announce: Callable[[int, float], None] | None = None,
     ) -> SessionStage:
         """Read every file of a source and judge it; features are computed meanwhile, and `embed` returns them.
 
         Args:
-            source: a folder, a zip archive, a data set, or a list of files.
+            source: a folder, a zip archive, a data set, or a list of files; `None` for given items without images.
             progress: see `read_intake`.
-            announce: see `read_intake`.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
         self._embedder = self.new_embedder()
-        intake = self.read_with(self._embedder, source, progress=progress, announce=announce)
+        intake = self.read_with(self._embedder, source, progress=progress)
         try:
             intake.require_images()
         except DataError:
@@ -188,18 +263,18 @@ class DiscoverySession:
         self._estimate = None
         return self.current
 
-    def read_with(self, embedder: Embedder, source: Any, **options: Any) -> Intake:
+    def read_with(self, embedder: Embedder | GivenEmbedder, source: Any, **options: Any) -> Intake:
         """Read a source (`read_intake`) while an embedder computes features of new images.
 
         The embedder stores its features also if an error ends the reading.
         """
         try:
             return read_intake(
-                source,
+                source if self.given is None else self.given.source(source, self.image_roots),
                 limits=self.limits,
-                bit_depth=self.bit_depth,
+                rendering=self.rendering,
                 image_roots=self.image_roots,
-                view=self.view,
+                view=self._view,
                 workers=self.workers,
                 use=embedder.add,
                 seen=embedder.seen,
@@ -212,7 +287,10 @@ class DiscoverySession:
     @property
     def made_with(self) -> dict[str, int]:
         """Settings of the decoder, for `SeenFiles`."""
-        return {"max_pixels": self.limits.max_reduced_pixels, "enough": self.view.enough}
+        return {
+            "max_pixels": self.limits.max_reduced_pixels,
+            "enough": self._view.enough if self._view else 0,
+        }
 
     def embed(self, progress: Progress | None = None) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images; with them, near-duplicates are found."""
@@ -224,8 +302,10 @@ class DiscoverySession:
         self.seen.store_followers(stage.keys, {key: first.key for key, first in self.near_duplicates.items()})
         return stage.features
 
-    def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder:
+    def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder | GivenEmbedder:
         """An embedder with the session's settings; it stores features with the session's files by default."""
+        if self.given is not None:
+            return GivenEmbedder(self.given, seen or self.seen)
         return Embedder(
             self.model, self.view, batch_size=self.batch_size, precision=self.precision, seen=seen or self.seen,
             is_part=is_part,
@@ -234,7 +314,7 @@ class DiscoverySession:
     def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> NearDuplicates:
         """Near-duplicates, stored for the next time that the same pictures are read."""
         used, mode = stage.intake.used, self.near_duplicate_mode
-        if mode == "off":
+        if mode == "off" or stage.intake.has_tiles:
             return NearDuplicates.none(len(used))
         miniatures, taken, names = stage.intake.miniatures, stage.intake.taken, [file.name for file in used]
         given = hashlib.sha256(json.dumps([__version__, mode, stage.keys, names]).encode())
@@ -333,7 +413,12 @@ class DiscoverySession:
         images = NewImages(
             keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
         )
-        change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        try:
+            change, estimate = self._grouping(self.remembered).group(images, num_categories)
+        except DataError as error:  # a person knows files, not keys
+            names = {key: repr(file.name) for key, file in stage.files.items()}
+            named = re.sub("[0-9a-f]{64}", lambda key: names.get(key[0], key[0]), str(error))
+            raise DataError(named) from error
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
         return change
@@ -356,9 +441,8 @@ class DiscoverySession:
         return change
 
     def _grouping(self, remembered: Remembered) -> StageGrouping:
-        model = self.model
         return StageGrouping(
-            self.registry, model.config.confidence_temperature, model.spread_for, self.fixed, remembered, self.seed
+            self.registry, self.temperature, self.spread_for, self.fixed, remembered, self.seed
         )  # fmt: skip
 
     @property
@@ -411,8 +495,8 @@ class DiscoverySession:
             self.current.keys,
             self.features,
             settled=self.settled,
-            temperature=self.model.config.confidence_temperature,
-            spread_for=self.model.spread_for,
+            temperature=self.temperature,
+            spread_for=self.spread_for,
         )
 
     # One image

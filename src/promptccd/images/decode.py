@@ -7,12 +7,12 @@ and never gets past the pixel limit, because that is checked on the header.
 import io
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from errno import ELOOP, ENOENT
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -20,19 +20,12 @@ from PIL import ExifTags, Image
 from promptccd import systems
 from promptccd.images.capture_dates import capture_date
 from promptccd.images.colour import in_srgb
-from promptccd.images.depth import (
-    Depth,
-    Depths,
-    UnusableValuesError,
-    deep_values,
-    is_deep,
-    may_be_deep,
-)
 from promptccd.images.files import opened_file
 from promptccd.images.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
 from promptccd.images.kinds import DEVELOP, FIRST_BYTES, heif_plugin, is_heif, picture_kind, why_no_picture
 from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
 from promptccd.images.raw import camera_raw
+from promptccd.images.rendering import PROBED, Levels, Rendering, UnusableValuesError, deep_values, is_deep
 
 # Pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half.
 MOST_HANDED_ON = 50_000_000
@@ -43,6 +36,7 @@ MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 # Common formats of photographs and drawings; each of Pillow's other thirty is one more parser to attack.
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
+_T = TypeVar("_T")
 _UPRIGHT = {  # EXIF orientation -> the turn that undoes it, and the edges that become left, upper, right and lower
     2: (Image.Transpose.FLIP_LEFT_RIGHT, (2, 1, 0, 3)),
     3: (Image.Transpose.ROTATE_180, (2, 3, 0, 1)),
@@ -84,12 +78,12 @@ class Decoding:
     Attributes:
         max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
             `MAX_REDUCED` times as many.
-        depths: how many bits the values of files with more than 8 have.
+        rendering: which values, pages and bands are shown.
         handed_on: pixels of a decoded image; one with more is reduced to half its width and height, or less.
     """
 
     max_pixels: int = MAX_PIXELS
-    depths: Depths = field(default_factory=Depths)
+    rendering: Rendering = field(default_factory=Rendering)
     handed_on: int = MOST_HANDED_ON
 
     @property
@@ -111,7 +105,7 @@ class DecodedImage:
         loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
         taken: when the camera says it was taken, see `promptccd.images.capture_dates`; empty if it does not.
         jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
-        depth: of a file with more than 8 bits a value; `None` for others.
+        levels: values of a file with more than 8 bits a value; `None` for others.
     """
 
     image: Image.Image | None
@@ -120,7 +114,7 @@ class DecodedImage:
     box: tuple[float, float, float, float] = (0, 0, 0, 0)
     loaded: Image.Image | np.ndarray | None = None
     jpeg: bytes = b""
-    depth: Depth | None = None
+    levels: Levels | None = None
     taken: str = ""
 
 
@@ -161,7 +155,7 @@ def decode_image(
     Args:
         source: bytes of a file, a path, an image of Pillow, or the ``{"bytes": ..., "path": ...}`` of
             ``datasets.Image(decode=False)``, where bytes win. `None` is a missing image.
-        decoding: limits, and the rule for depths; by default those for a person's own files, each by itself.
+        decoding: limits, and the rule for values; by default those for a person's own files, each by itself.
         enough: decode 1/2, 1/4 or 1/8 of the width and height of a JPEG file where that leaves at least this many
             pixels a side: for 12 megapixels a quarter of the time.
 
@@ -185,9 +179,24 @@ def decode_image(
     raise TypeError(f"Expected bytes, a path, an image or {{'bytes', 'path'}}, got {type(source).__name__}.")
 
 
-def depth_of(content: bytes, decoding: Decoding) -> Depth | None:
-    """The depth of a file with more than 8 bits a value; `None` for others, most of which are not decoded for it."""
-    return decode_image(content, decoding).depth if may_be_deep(content[:32]) else None
+def decide(decoding: Decoding, deep: Sequence[_T], read: Callable[[_T], bytes]) -> Decoding:
+    """The same with a rule for values that holds for all files of a source; what is decided stays.
+
+    Args:
+        decoding: with a rule that may be undecided.
+        deep: the files that may have more than 8 bits a value; `PROBED` of them decide.
+        read: gives the bytes of one; after a `SkippedFileError` it does not count.
+    """
+    rendering = decoding.rendering
+    if not deep or rendering.given or (rendering.integer and rendering.real):
+        return decoding
+
+    def levels() -> Iterator[Levels | None]:
+        for place in np.unique(np.linspace(0, len(deep) - 1, PROBED).astype(int)).tolist():
+            with suppress(SkippedFileError):
+                yield decode_image(read(deep[place]), decoding).levels
+
+    return replace(decoding, rendering=rendering.decided_by(levels()))
 
 
 def _decode_file(path: str | os.PathLike[str], decoding: Decoding, enough: int | None) -> DecodedImage:
@@ -306,7 +315,7 @@ def _decode_opened(
             f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
         )
     with _room_for(image.width * image.height):
-        rgb, note, loaded, depth = _load_rgb(image, decoding.depths)
+        rgb, note, loaded, levels = _load_rgb(image, decoding.rendering)
         if shrink > scale:
             rgb, scale = rgb.reduce(shrink // scale), shrink
     own_orientation = _orientation(image)
@@ -327,7 +336,7 @@ def _decode_opened(
     notes.append(_shape_note(*size))
     text = "; ".join(filter(None, notes))
     verdict = Verdict(Status.NOTED if text else Status.USED, text)
-    return DecodedImage(rgb, verdict, size, box, loaded, depth=depth, taken=capture_date(image))
+    return DecodedImage(rgb, verdict, size, box, loaded, levels=levels, taken=capture_date(image))
 
 
 @contextmanager
@@ -402,27 +411,27 @@ def _reduce(image: Image.Image, enough: int) -> int:
 
 
 _TRUNCATED = "truncated file"
-_Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Depth | None]
+_Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Levels | None]
 
 
-def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
-    """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its depth."""
+def _load_rgb(image: Image.Image, rendering: Rendering) -> _Loaded:
+    """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its levels."""
     try:
         bits = 16 if is_deep(image) else image.info.get("bit_depth", 8) if image.format == "HEIF" else 8
         deep = deep_values(image)
         if deep is None:
             image.load()
-            source, depth = image, None
+            source, levels = image, None
             scaled = f"{bits}-bit colours of which 8 bits can be read" if bits > 8 else ""
         else:
-            shown, depth = deep.shown(depths)
-            source, scaled = Image.fromarray(shown), _scaled_note(depth)
+            shown, levels, scaled = deep.shown(rendering)
+            source = Image.fromarray(shown)
             source.info = {name: value for name, value in image.info.items() if name == "icc_profile"}
         rgb, profile = in_srgb(source)
         rgb, over = _over_white(rgb)
         notes = "; ".join(filter(None, [scaled, profile, over]))
         if deep is not None:
-            return rgb, notes, deep.values, depth
+            return rgb, notes, deep.values, levels
         # Counting the frames of an animation may go on to the last, and load it.
         is_same = rgb is image
         rgb = image.copy() if is_same else rgb
@@ -434,12 +443,6 @@ def _load_rgb(image: Image.Image, depths: Depths) -> _Loaded:
         raise _RefusedError("not enough memory to decode it", is_passing=True) from None
     except Exception as error:  # as above
         raise _RefusedError(_TRUNCATED if "truncated" in str(error).lower() else "damaged file") from None
-
-
-def _scaled_note(depth: Depth) -> str:
-    is_float, larger = depth.kind == "float", ", larger values cut" if depth.needed > depth.used else ""
-    what = f"{depth.kind} values from 0 to {2**depth.used - 1}" if is_float else f"{depth.used} bits"
-    return f"{what} scaled to 8 bits{larger}"
 
 
 def _over_white(image: Image.Image) -> tuple[Image.Image, str]:

@@ -9,7 +9,6 @@ import numpy as np
 from PIL import Image
 
 from promptccd.images.decode import MAX_ASPECT, DecodedImage, Decoding, Verdict, decode_image
-from promptccd.images.depth import Depth
 from promptccd.images.jpeg import ADOBE, END, JFIF, JPEG, jpeg_segments
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class SeenImage:
             lose their ends first, because their short side would vanish otherwise.
         view: ``(3, S, S)`` uint8, or `None` if no view was asked for.
         taken: when it was taken, see `DecodedImage`.
-        depth: what the other values depend on, of a file with more than 8 bits a value.
+        is_rendered: whether the other values depend on the rule of `promptccd.images.rendering`.
     """
 
     size: tuple[int, int]
@@ -132,7 +131,7 @@ class SeenImage:
     thumbnail: bytes
     view: "Tensor | None" = None
     taken: str = ""
-    depth: Depth | None = None
+    is_rendered: bool = False
 
 
 def view_of(content: bytes, decoding: Decoding, view: View) -> "Tensor | None":
@@ -162,7 +161,7 @@ def look_at(content: bytes, decoding: Decoding, view: View | None) -> tuple[Verd
         thumbnail=_encoded_thumbnail(small),
         view=None if view is None else view(decoded),
         taken=decoded.taken,
-        depth=decoded.depth,
+        is_rendered=decoded.levels is not None,
     )
 
 

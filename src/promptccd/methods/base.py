@@ -161,6 +161,11 @@ class Objective:
         self.accelerator, self.plain_features = accelerator, plain_features
         self.forward_rows = forward_rows
 
+    @property
+    def config(self) -> Any:
+        """The model's configuration."""
+        return self.model.config
+
     def begin_stage(self) -> None:
         """Prepare a stage, on the model as the previous stage left it; does nothing by default.
 

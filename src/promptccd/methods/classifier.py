@@ -215,7 +215,7 @@ class ClassifierObjective(ComparingObjective):
 
     def new_rows(self, count: int) -> Tensor:
         """First values of further rows of the classifier, ``(n, D)``."""
-        return sampled_rows(count, self.model.config.vision_config.hidden_size, self.generator())
+        return sampled_rows(count, self.config.vision_config.hidden_size, self.generator())
 
 
 def sampled_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
@@ -229,12 +229,6 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
     ``(1 - w) (distillation + eps R + InfoNCE) + w (cross-entropy + SupCon)``; without a label w is 0. The contrastive
     terms read the MLP's unit outputs, the others the classifier.
     """
-
-    @property
-    def config(self) -> SelfDistillationConfig:
-        """The model's configuration."""
-        assert isinstance(self.model.config, SelfDistillationConfig)
-        return self.model.config
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``distillation``, `evenness_terms`, ``info_nce``; with labels ``classification`` and ``supervised``."""
@@ -292,12 +286,6 @@ class DiscoveryObjective(SelfDistillationObjective):
 
     "Old" are all classes of earlier stages. Stage 0 is SimGCD's.
     """
-
-    @property
-    def config(self) -> DiscoveryConfig:
-        """See the base class."""
-        assert isinstance(self.model.config, DiscoveryConfig)
-        return self.model.config
 
     def begin_stage(self) -> None:
         """Count the old classes, then add new ones."""

@@ -157,7 +157,7 @@ class DYDMObjective(DiscoveryObjective):
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """Those of discovery, and at unlabelled stages ``rehearsal``."""
-        parts, config = super().losses(rows), self.model.config
+        parts, config = super().losses(rows), self.config
         if self.previous is None:
             return parts
         assert rows.output.features is not None

@@ -69,7 +69,7 @@ class FrostObjective(RankStatisticsObjective):
         views, images = rows.bottleneck.shape[:2]
         before = gather_rows(self.features_before(rows).unflatten(0, (views, -1)), images)
         parts["replay"] = self.replay_loss(rows)
-        parts["drift"] = self.model.config.drift_weight * flat_distance(before, rows.features)
+        parts["drift"] = self.config.drift_weight * flat_distance(before, rows.features)
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
     def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> list[Tensor]:
@@ -78,7 +78,7 @@ class FrostObjective(RankStatisticsObjective):
 
     def replay_loss(self, rows: Rows) -> Tensor:
         """Cross-entropy of features drawn around the means of old classes, as many of each."""
-        means, each = self.model.class_means, self.model.config.drawn_per_class
+        means, each = self.model.class_means, self.config.drawn_per_class
         noise = torch.randn(
             each * len(means), means.shape[1], generator=self.generator(rows.epoch, rows.step)
         )
@@ -98,7 +98,7 @@ class FrostObjective(RankStatisticsObjective):
         super().end_stage()
         if own is None:
             return  # without a novel head there are no new classes
-        known, classes = self.model.config.num_means, self.model.classifier.num_classes
+        known, classes = self.config.num_means, self.model.classifier.num_classes
         own, means, deviations = own.to(features.device), [], [self.model.class_deviation] * known
         for number in range(known, classes):
             members = features[own == number]

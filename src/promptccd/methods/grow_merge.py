@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, sampled_rows
 from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.methods.pairs import PairWatch, pair_loss, same_top_ranks
+from promptccd.methods.pairs import pair_loss, same_top_ranks, share_of_pairs
 from promptccd.methods.processes import same_on_all
 from promptccd.models.backbone import blocks_of, class_row, run_prefix
 from promptccd.models.base import CategoryDiscoveryOutput
@@ -135,19 +135,12 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         """At an unlabelled stage, find the images that look known, and add a branch."""
         if self.stage.labels is not None:
             return
-        config = self.model.config
+        config = self.config
         new = max(0, self.stage.count - len(config.category_ids))
         static = self.plain_features("features of the static branch")
         self.known: Tensor = same_on_all(self.model.looks_known(static).cpu())
         self.model.grow(sampled_rows(new, static.shape[1], self.generator()))
         self.previous = blocks_of(self.model.backbone)[-1]
-        # A head of one output cannot push images apart: there is nothing to warn of.
-        self.watch = PairWatch(config.top_ranks, new > 1 and self.accelerator.is_main_process)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Check the pairs of the epoch before."""
-        if self.stage.labels is None:
-            self.watch.check()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """GCD's at stage 0; later ``info_nce``, ``drift`` of known images, ``pairs`` of others, ``supervised``.
@@ -164,18 +157,18 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         parts = {
             "info_nce": contrast["info_nce"],
             # Not `mean`, which is NaN without a known image.
-            "drift": self.model.config.distill_weight * drift.sum() / max(1, drift.numel()),
+            "drift": self.config.distill_weight * drift.sum() / max(1, drift.numel()),
         }
-        if self.model.config.num_clusters:
+        if self.config.num_clusters:
             others = rows.features[:, rows.places(streamed & ~known)]
-            positive = same_top_ranks(others[0], self.model.config.top_ranks)
+            positive = same_top_ranks(others[0], self.config.top_ranks)
             answers = self.model.clusters(others)
             # Without an image the sum over nothing still gives every process a gradient, of zeros.
             parts["pairs"] = pair_loss(answers, positive) if len(positive) else answers.sum()
         parts |= contrast  # the supervised term comes last
         loss = torch.stack(list(parts.values())).sum()
-        if self.model.config.num_clusters:
-            parts["positive_pairs"] = self.watch.share(positive).float()
+        if self.config.num_clusters:
+            parts["positive_pairs"] = share_of_pairs(positive).float()
         parts["known_images"] = known.sum() / max(1, int(streamed.sum()))
         return {"loss": loss, **parts}
 
@@ -183,16 +176,15 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
     def end_stage(self) -> None:
         """After stage 0, keep the means of labelled classes, and how near most images lie to one of them."""
         if self.stage.labels is None:
-            self.watch.check()
             return
         features = self.plain_features("features for the means of classes")
         labels = self.stage.labels.to(features.device)
         means = torch.stack([features[labels == each].mean(0) for each in labels.unique()])
         self.model.remember(same_on_all(F.normalize(means)))
         nearest = (features @ self.model.class_means.T).amax(1)
-        least = torch.quantile(nearest, self.model.config.known_quantile)
+        least = torch.quantile(nearest, self.config.known_quantile)
         # Rounding may leave it above 1.
-        self.model.config.known_similarity = float(same_on_all(least.clamp(max=1)))
+        self.config.known_similarity = float(same_on_all(least.clamp(max=1)))
 
 
 METHOD = Method(

@@ -57,7 +57,7 @@ class HappyObjective(DiscoveryObjective):
         """Keep the last block as the previous stage left it, then add new classes."""
         if self.stage.labels is None:
             self.keep_last_block()
-            self.hardness = hardness(self.model.class_means, self.model.config.hardness_temperature).cpu()
+            self.hardness = hardness(self.model.class_means, self.config.hardness_temperature).cpu()
         super().begin_stage()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
@@ -65,9 +65,9 @@ class HappyObjective(DiscoveryObjective):
         parts = super().losses(rows)
         if self.previous is None:
             return parts
-        parts["replay"] = self.model.config.replay_weight * self.replay_loss(rows)
+        parts["replay"] = self.config.replay_weight * self.replay_loss(rows)
         # The paper has 1 - cos, which is half of it.
-        parts["drift"] = self.model.config.drift_weight * self.moved(rows).mean()
+        parts["drift"] = self.config.drift_weight * self.moved(rows).mean()
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
     def replay_loss(self, rows: Rows) -> Tensor:
@@ -77,7 +77,7 @@ class HappyObjective(DiscoveryObjective):
         classes = torch.multinomial(self.hardness, count, replacement=True, generator=generator)
         noise = torch.randn(count, means.shape[1], generator=generator)
         classes, noise = sent(classes, means.device), sent(noise.to(means.dtype), means.device)
-        features = means[classes] + self.model.config.class_radius * noise
+        features = means[classes] + self.config.class_radius * noise
         logits = self.model.classifier(features) / self.config.student_temperature
         return F.cross_entropy(logits, classes)
 
@@ -89,7 +89,7 @@ class HappyObjective(DiscoveryObjective):
         own = self.stage.labels if first else self.model.assign_natively(features)
         assert own is not None
         own, means, variances = own.to(features.device), [], []
-        for number in range(self.model.config.num_means, self.model.classifier.num_classes):
+        for number in range(self.config.num_means, self.model.classifier.num_classes):
             members = features[own == number]
             row = self.model.classifier.weight[number]
             means.append(F.normalize(members.mean(0) if len(members) else row, dim=-1))
@@ -98,7 +98,7 @@ class HappyObjective(DiscoveryObjective):
         if means:
             self.model.remember(same_on_all(torch.stack(means)))
         if first:
-            self.model.config.class_radius = float(same_on_all(torch.stack(variances).mean().sqrt()))
+            self.config.class_radius = float(same_on_all(torch.stack(variances).mean().sqrt()))
 
 
 def hardness(means: Tensor, temperature: float) -> Tensor:

@@ -72,7 +72,7 @@ class MetaGCDObjective(ContrastiveObjective):
             return super().losses(rows)
         similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
         closeness = closest_views(similarities.detach(), len(rows.bottleneck))
-        neighbours = closeness >= self.model.config.neighbour_threshold
+        neighbours = closeness >= self.config.neighbour_threshold
         neighbours.fill_diagonal_(False)
         count = neighbours.sum(1).float()
         parts = {
@@ -81,7 +81,7 @@ class MetaGCDObjective(ContrastiveObjective):
         }
         loss = parts["info_nce"]
         if neighbours.any():
-            temperature, weight = self.arguments.temperature_supervised, self.model.config.neighbour_weight
+            temperature, weight = self.arguments.temperature_supervised, self.config.neighbour_weight
             parts["soft_neighbours"] = soft_neighbour_loss(similarities, closeness, neighbours, temperature)
             loss = torch.lerp(loss, parts["soft_neighbours"], weight)
         shares = {"with_neighbours": (count > 0).float().mean(), "neighbours": count.mean()}
@@ -96,13 +96,13 @@ class MetaGCDObjective(ContrastiveObjective):
         difference.) It runs after the stage's last saved state, and its draws are keyed by position: a run that is
         interrupted here repeats it whole, with the same bytes.
         """
-        if self.stage.labels is None or not self.model.config.meta_episodes:
+        if self.stage.labels is None or not self.config.meta_episodes:
             return
-        outer = self._optimizer(self.model.config.meta_learning_rate)
+        outer = self._optimizer(self.config.meta_learning_rate)
         held_out_losses: list[Tensor] = []
-        for episode in range(self.model.config.meta_episodes):
+        for episode in range(self.config.meta_episodes):
             generator = numpy_generator("meta", self.arguments.seed, episode)
-            labels, most = self.stage.labels.numpy(), self.model.config.meta_sessions
+            labels, most = self.stage.labels.numpy(), self.config.meta_sessions
             for session in list(pseudo_sessions(labels, most, generator)):
                 before = [each.detach().clone() for each in self._learning()]
                 self._adapt(session, len(held_out_losses), generator)
@@ -113,7 +113,7 @@ class MetaGCDObjective(ContrastiveObjective):
                         own.copy_(value)
                 outer.step()
         if held_out_losses and self.accelerator.is_main_process:
-            each = torch.stack(held_out_losses).view(self.model.config.meta_episodes, -1).mean(1)
+            each = torch.stack(held_out_losses).view(self.config.meta_episodes, -1).mean(1)
             logger.info(
                 "Meta-training: %d sessions, loss of held-out images %.4f in the first episode, %.4f in the last.",
                 len(held_out_losses), each[0], each[-1],
@@ -122,7 +122,7 @@ class MetaGCDObjective(ContrastiveObjective):
     def _adapt(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> None:
         """Train on a session like on an unlabelled stage, at the rate of one."""
         optimizer = self._optimizer(self.arguments.rate_of(1))
-        laps = [self._lap(session.images, generator) for _ in range(self.model.config.meta_epochs)]
+        laps = [self._lap(session.images, generator) for _ in range(self.config.meta_epochs)]
         for rows in self._forward(number, laps):
             optimizer.zero_grad()
             self._add_gradient(self.losses(dataclasses.replace(rows, labels=None))["loss"], 1.0)
@@ -131,9 +131,9 @@ class MetaGCDObjective(ContrastiveObjective):
     def _judge(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> Tensor:
         """Add the gradient of the labelled loss of a session's held-out images; returns that loss."""
         batches, losses = self._lap(session.held_out, generator), []
-        for rows in self._forward(number, [batches], after=self.model.config.meta_epochs):
+        for rows in self._forward(number, [batches], after=self.config.meta_epochs):
             parts = super().losses(rows)
-            loss = torch.lerp(parts["info_nce"], parts["supervised"], self.model.config.neighbour_weight)
+            loss = torch.lerp(parts["info_nce"], parts["supervised"], self.config.neighbour_weight)
             self._add_gradient(loss, 1 / len(batches))
             losses.append(loss.detach())
         return torch.stack(losses).mean()
@@ -157,7 +157,7 @@ class MetaGCDObjective(ContrastiveObjective):
 
     def _forward(self, session: int, laps: list[list[np.ndarray]], after: int = 0) -> Iterator[Rows]:
         """Rows of the laps of a session; its views are keyed by epochs that no stage has."""
-        first = self.arguments.epochs_of(0) + session * (self.model.config.meta_epochs + 1) + after
+        first = self.arguments.epochs_of(0) + session * (self.config.meta_epochs + 1) + after
         batches = [(first + lap, batch) for lap, each in enumerate(laps) for batch in each]
         assert self.forward_rows is not None
         return self.forward_rows(f"meta-training, session {session + 1}", batches)

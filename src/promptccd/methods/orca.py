@@ -64,14 +64,14 @@ class ORCAObjective(ClassifierObjective):
         """At a labelled stage, set the margin to the mean uncertainty of the predictions."""
         if self.stage.labels is None:
             return
-        config = self.model.config
+        config = self.config
         logits = config.logit_scale * self.model.classifier(self.plain_features("features for the margin"))
         uncertainty = same_on_all(1 - float(logits.softmax(1).amax(1).mean()))
         self.model.margin.fill_(min(uncertainty, config.largest_margin))
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``pairs``, ``entropy``, and ``classification`` with labels; all but ``pairs`` read the first view alone."""
-        scale = self.model.config.logit_scale
+        scale = self.config.logit_scale
         cosines = self.model.classifier(rows.features)  # (2, B, K)
         answers = (scale * cosines).softmax(-1)
         partners = self.partners(rows)

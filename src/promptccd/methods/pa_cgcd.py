@@ -98,7 +98,7 @@ class PACGCDObjective(ClassifierObjective):
 
     def new_rows(self, count: int) -> Tensor:
         """First values of proxies, of length ``sqrt(2 D / K)`` or so."""
-        width = self.model.config.vision_config.hidden_size
+        width = self.config.vision_config.hidden_size
         return (2 / self.stage.count) ** 0.5 * torch.randn(count, width, generator=self.generator())
 
     def pseudo_labels(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,7 +113,7 @@ class PACGCDObjective(ClassifierObjective):
         count = self.stage.count - self.num_old
         if count < 1:
             return old_labels, new_labels, self.new_rows(0)
-        config, generator = self.model.config, self.generator()
+        config, generator = self.config, self.generator()
         clearly_old, clearly_new = split_old_and_new(features, similarity, config, generator)
         is_new = ~clearly_old
         least = similarity.argsort(stable=True)[: max(2, count)]
@@ -136,12 +136,12 @@ class PACGCDObjective(ClassifierObjective):
         together = torch.cat([features[rows.places(is_old)], features[chosen], drawn])
         own = torch.cat([old[is_old], new[is_new], classes])
         anchor = self.anchor(together, sent(own, together.device))
-        drift = self.model.config.distill_weight * self.drift(rows, chosen)
+        drift = self.config.distill_weight * self.drift(rows, chosen)
         return {"loss": anchor + drift, "anchor": anchor, "drift": drift}
 
     def anchor(self, features: Tensor, labels: Tensor) -> Tensor:
         """The proxy-anchor loss of features ``(N, D)`` and their labels ``(N,)``."""
-        config, cosines = self.model.config, self.model.classifier(features)
+        config, cosines = self.config, self.model.classifier(features)
         return proxy_anchor_loss(cosines, labels, config.proxy_scale, config.proxy_margin)
 
     def draw(self, count: int, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -165,7 +165,7 @@ class PACGCDObjective(ClassifierObjective):
 
     def adjust_gradients(self, epoch: int) -> None:
         """Proxies alone learn in the first epochs; at stage 0 gradients are clipped value by value."""
-        config, labelled = self.model.config, self.stage.labels is not None
+        config, labelled = self.config, self.stage.labels is not None
         share = config.warmup_share if labelled else config.discovery_warmup_share
         warmup = round(share * self.arguments.epochs_of(self.stage.images.stage.index))
         for role, parameters in self.model.learning().items():

@@ -1,6 +1,5 @@
 """RankStats' statistic, model and objective: images whose largest feature dimensions agree are a pair."""
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -59,8 +58,6 @@ class RankStatisticsModel(HeadlessClassifierModel):
         self.novel.grow(rows)
 
 
-logger = logging.getLogger(__name__)
-
 # Titles of the losses of `RankStatisticsObjective`.
 PAIR_LOSSES = {
     "classification": "cross-entropy of labels",
@@ -69,40 +66,6 @@ PAIR_LOSSES = {
     "consistency": "disagreement between views, weighted",
     "positive_pairs": "share of pairs that are positive",
 }
-FEWEST_POSITIVES = 1e-3  # share of all pairs; with fewer the novel head only learns to keep images apart
-
-
-class PairWatch:
-    """Warns once a stage, if this process `may_warn`, when hardly any pair is positive.
-
-    The statistic was made for features >= 0; two images must have their `top_ranks` largest dimensions in common.
-    """
-
-    def __init__(self, top_ranks: int, may_warn: bool):
-        self.top_ranks, self.may_warn = top_ranks, may_warn
-        self.shares: list[Tensor] = []
-
-    def share(self, positive: Tensor) -> Tensor:
-        """Share of positive pairs of two different images among ``(B, B)``; `check` reads it."""
-        images = len(positive)
-        share = (positive.sum() - images) / max(1, images * (images - 1))
-        if images > 1:
-            self.shares.append(share)
-        return share
-
-    def check(self) -> None:
-        """Warn if the batches since the last call had too few positive pairs."""
-        shares, self.shares = self.shares, []
-        if not shares or not self.may_warn:
-            return
-        share = float(torch.stack(shares).mean())
-        if share < FEWEST_POSITIVES:
-            self.may_warn = False
-            logger.warning(
-                "Only %.4f %% of all pairs of images have the same %d largest dimensions: nearly all others, also of "
-                "one category, are pushed apart. Set a smaller top_ranks among model.options.",
-                100 * share, self.top_ranks,
-            )  # fmt: skip
 
 
 class RankStatisticsObjective(ClassifierObjective):
@@ -123,15 +86,9 @@ class RankStatisticsObjective(ClassifierObjective):
         new = self.model.classifier.num_classes - self.num_old
         if self.stage.labels is None and new:
             self.model.open_novel_head(self.new_rows(2 * new)[new:])
-        self.watch = PairWatch(self.model.config.top_ranks, self.accelerator.is_main_process)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Check the pairs of the epoch before."""
-        self.watch.check()
 
     def end_stage(self) -> None:
-        """Check the pairs of the last epoch, and drop the novel head."""
-        self.watch.check()
+        """Drop the novel head."""
         self.model.novel = None
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
@@ -142,22 +99,22 @@ class RankStatisticsObjective(ClassifierObjective):
         features = rows.features
         joint = self.model.classifier(features)  # (V, B, K)
         novel = None if self.model.novel is None else self.model.novel(features)
-        rise, parts = ramp(rows.epoch, self.model.config.ramp_epochs), {}
+        rise, parts = ramp(rows.epoch, self.config.ramp_epochs), {}
         if rows.labels is not None:
             parts["classification"] = F.cross_entropy(joint.flatten(0, 1), rows.labels.repeat(len(joint)))
         if novel is not None:
-            positive = same_top_ranks(features[0], self.model.config.top_ranks)
+            positive = same_top_ranks(features[0], self.config.top_ranks)
             parts["pairs"] = pair_loss(novel, positive)
             own = (self.num_old + novel.argmax(-1)).flatten()
-            weight = self.model.config.pseudo_weight * rise
+            weight = self.config.pseudo_weight * rise
             parts["pseudo"] = weight * F.cross_entropy(joint.flatten(0, 1), own)
         heads = self.consistent_heads(joint, novel)
         if heads:
             apart = torch.stack([disagreement(head) for head in heads]).sum()
-            parts["consistency"] = self.model.config.consistency_weight * rise * apart
+            parts["consistency"] = self.config.consistency_weight * rise * apart
         loss = sum(parts.values(), joint.new_zeros(()))
         if novel is not None:
-            parts["positive_pairs"] = self.watch.share(positive)
+            parts["positive_pairs"] = share_of_pairs(positive)
         return {"loss": loss, **parts}
 
     def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
@@ -174,6 +131,12 @@ def same_top_ranks(features: Tensor, count: int) -> Tensor:
     """Which images ``(B, D)`` have the same `count` largest dimensions, in any order: ``(B, B)``."""
     largest = features.topk(count).indices.sort().values
     return (largest[:, None] == largest[None]).all(-1)
+
+
+def share_of_pairs(positive: Tensor) -> Tensor:
+    """Share of positive pairs of two different images among ``(B, B)``."""
+    images = len(positive)
+    return (positive.sum() - images) / max(1, images * (images - 1))
 
 
 def pair_loss(logits: Tensor, positive: Tensor) -> Tensor:

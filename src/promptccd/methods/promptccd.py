@@ -299,7 +299,7 @@ class MixtureObjective(ContrastiveObjective):
         labelled stage also learns the scale that later stages count with: they never see its images again.
         """
         known, arguments = self._known_categories().tolist(), self.arguments
-        self.model.config.component_categories[: len(known)] = known
+        self.config.component_categories[: len(known)] = known
         last, count = arguments.epochs_of(self.stage.images.stage.index), self.model.mixture.num_components
         features = self._features_and_replay("features for the native mixture")
         self.model.load_native_mixture(known, *self._fitted(features, count, arguments.answer_floor, last))
@@ -311,7 +311,7 @@ class MixtureObjective(ContrastiveObjective):
                 seed_of("count", arguments.seed, "scale"),
             )
             scale = calibrate(features, labels, seed, prior=prior).scale
-            self.model.config.count_scale = float(same_on_all(scale))
+            self.config.count_scale = float(same_on_all(scale))
 
     def _categories_of_rows(self) -> Tensor:
         """Known category of every image, then of every replayed feature; -1 where unknown."""
@@ -334,11 +334,11 @@ class MixtureObjective(ContrastiveObjective):
         index = self.stage.images.stage.index
         estimate = estimate_categories(
             features,
-            len(self.model.config.category_ids) + self.arguments.init_components,
+            len(self.config.category_ids) + self.arguments.init_components,
             fixed=of_rows,
             seed=seed_of("count", self.arguments.seed, index, epoch),
             prior=self.arguments.count_prior,
-            scale=self.model.config.count_scale,
+            scale=self.config.count_scale,
         )
         logger.debug("stage %d, epoch %d: %s components", index, epoch, estimate)
         return int(same_on_all(estimate.count))

@@ -91,8 +91,9 @@ class CategoryGaussians:
     """A Gaussian around each category, with one covariance and two shares: a fitted `CalibratedMixture`.
 
     Attributes:
-        whitener: ``(D, D)``, multiplies features.
+        whitener: ``(D, D)``; features times it have a variance of 1 per direction within categories.
         means: ``(K, D)`` of the categories, in its metric; known categories come first.
+        sizes: ``(K,)`` how many images each mean is that of.
         ids: ``(K,)`` the categories.
         num_known: number of categories that were known before the last stream.
         known_share: share of images of known categories in the last stream.
@@ -102,6 +103,7 @@ class CategoryGaussians:
 
     whitener: Tensor
     means: Tensor
+    sizes: Tensor
     ids: tuple[int, ...]
     num_known: int
     known_share: float
@@ -114,12 +116,16 @@ class CategoryGaussians:
 
         It is computed in float64, where the features are.
         """
-        points = features.double()
-        points, means = points @ self.whitener.to(points), self.means.to(points)
-        weights = two_shares(points.new_tensor(self.known_share), self.num_known, len(means))
-        if len(means) > self.num_known:
-            weights[: self.num_known] += self.balance * (weights[-1] - weights[0])
-        return weights - 0.5 * self.temperature * squared_distances(points, means)
+        points, known = features.double(), self.num_known
+        points, means, sizes = (
+            points @ self.whitener.to(points),
+            self.means.to(points),
+            self.sizes.to(points),
+        )
+        weights = two_shares(points.new_tensor(self.known_share), known, len(means))
+        if len(means) > known:
+            weights[:known] += self.balance * (weights[-1] - weights[0])
+        return weights + log_density(points, means, sizes[:known], self.temperature)
 
     def predict(self, features: Tensor) -> Tensor:
         """The likeliest category ``(N,)`` of features ``(N, D)``."""
@@ -128,6 +134,17 @@ class CategoryGaussians:
 
 # Its fields that a configuration stores, as for `SPREAD_SCALARS`.
 GAUSSIANS_STORED = ("ids", "num_known", "known_share", "temperature", "balance")
+
+
+def log_density(points: Tensor, means: Tensor, sizes: Tensor, temperature: float) -> Tensor:
+    """Log densities ``(N, K)`` of points under Gaussians of variance 1 around means ``(K, D)``, up to a constant.
+
+    The means of the first categories are those of `sizes` other images: images lie farther from such a mean than from
+    the true one, by D / n in the mean, which is subtracted from squared distances.
+    """
+    squared = squared_distances(points, means)
+    squared[:, : len(sizes)] -= points.shape[1] / sizes.clamp(min=1)
+    return squared.mul_(-0.5 * temperature)
 
 
 def two_shares(share: Tensor, known: int, total: int) -> Tensor:

@@ -150,6 +150,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     spreads: Tensor
     gaussian_whitener: Tensor
     gaussian_means: Tensor
+    gaussian_sizes: Tensor
 
     def __init__(self, config: CategoryDiscoveryConfig):
         if (loading := _LOADING.get()) is not None:
@@ -169,6 +170,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if config.gaussians is not None:
             self.add_buffer("gaussian_whitener", vision.hidden_size, vision.hidden_size)
             self.add_buffer("gaussian_means", len(config.gaussians["ids"]), vision.hidden_size)
+            self.add_buffer("gaussian_sizes", len(config.gaussians["ids"]))
 
     def add_buffer(self, name: str, *shape: int, value: float = 0.0) -> None:
         """Register a buffer that holds this value wherever no checkpoint gives it another."""
@@ -497,13 +499,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if self.config.gaussians is None:
             return None
         stored = {**self.config.gaussians, "ids": tuple(self.config.gaussians["ids"])}
-        return CategoryGaussians(self.gaussian_whitener, self.gaussian_means, **stored)
+        return CategoryGaussians(self.gaussian_whitener, self.gaussian_means, self.gaussian_sizes, **stored)
 
     def set_gaussians(self, gaussians: CategoryGaussians) -> None:
         """Store a calibrated mixture."""
         stored = {name: getattr(gaussians, name) for name in GAUSSIANS_STORED}
         self.config.gaussians = {**stored, "ids": [*gaussians.ids]}
-        for name in ("whitener", "means"):
+        for name in ("whitener", "means", "sizes"):
             self.register_buffer(f"gaussian_{name}", getattr(gaussians, name).to(self.prototypes))
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:

@@ -32,6 +32,7 @@ from transformers.utils.hub import extract_commit_hash
 
 from promptccd.data.views import sides_of
 from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
+from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -160,15 +161,15 @@ def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
     token = given if isinstance(given, str) else None if given is False else get_token()
     why = "nobody is logged in (`hf auth login`)"
     if options.get("local_files_only") or is_offline_mode():
-        why = "the Hub is not to be asked whose it is"
+        why = "the Hub is switched off (HF_HUB_OFFLINE), which knows its owner"
     elif token is not None:
         try:
             return _user(token)
         except Exception as error:  # of the network, or for a wrong token
             why = f"the Hub did not answer whose it is ({one_line(error)})"
     raise OSError(
-        f"No model {name!r}: no such folder, and {why}.{did_you_mean(name, BUNDLED)} Write namespace/name, or set "
-        f"${NAMESPACE_VARIABLE}."
+        f"No model {name!r}: no such folder, and {why}.{did_you_mean(name, BUNDLED)} Write OWNER/{name}, "
+        f"or set ${NAMESPACE_VARIABLE}."
     )
 
 
@@ -471,6 +472,8 @@ def _processor(values: Mapping[str, Any]) -> Any:
     }
     if wrong := [key for key, fits in is_fitting.items() if not fits]:
         raise ValueError(f"No view can be made with its {wrong[0]} {shown(values.get(wrong[0]))}.")
+    if (rendering := values.get("rendering")) is not None:
+        processor.rendering = Rendering.from_dict(rendering).to_dict()
     return processor
 
 

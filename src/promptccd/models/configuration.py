@@ -204,7 +204,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         spread: numbers of `CategorySpread`, measured when a stage ends; `None` where they were not measured. The
             buffers ``whitener`` and ``spreads`` belong to it.
         gaussians: ids and numbers of `CategoryGaussians`, the prediction of a model without one of its own; `None`
-            where it was not fitted. The buffers ``gaussian_whitener`` and ``gaussian_means`` belong to it.
+            where it was not fitted. The buffers ``gaussian_*`` belong to it.
         initializer_range: standard deviation of weights that no checkpoint fills.
         precision: in which features are computed, as in training: ``"float32"`` or ``"bfloat16"`` (mixed).
     """

@@ -169,7 +169,7 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     )
     if evaluation.num_stages < 2:
         raise ConfigurationError(
-            f"{path} has finished stage 0 alone, and a report is about the stages after it: let the training go on."
+            f"{path} has finished stage 0 alone, and a report needs one more: run the training command again."
         )
     return evaluation
 

@@ -134,15 +134,15 @@ class SweepCell:
         if model.backbone is not None:
             return self.recipe
         if self.run.begun:
-            recorded = self.run.manifest["recipe"]["model"]["backbone"]
-            owner = recorded and self.path.parent / Path(recorded).parent.name  # recorded relative to the run
+            # Relative to the run, of another cell.
+            recorded: str | None = self.run.manifest["recipe"]["model"]["backbone"]
+            made = None if recorded is None else self.path.parent / Path(recorded).parent.name / "backbone"
         else:
             others = [each for each in cells if each is not self and each.backbone_key == self.backbone_key]
-            owner = next((each.path for each in others if not problems_of(each.run.backbone)), None)
-            if owner is None and any(each.name in at_work for each in others):
+            made = next((each.run.backbone for each in others if not problems_of(each.run.backbone)), None)
+            if made is None and any(each.name in at_work for each in others):
                 return None
-        backbone = str(RunDirectory(owner).backbone) if owner else None
-        return replace(self.recipe, model=replace(model, backbone=backbone))
+        return replace(self.recipe, model=replace(model, backbone=None if made is None else str(made)))
 
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""

@@ -23,6 +23,7 @@ from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.evaluation.counting import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
+from promptccd.images.rendering import Rendering
 from promptccd.methods import method_named
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel, load_configuration
@@ -77,7 +78,9 @@ class RunEvaluation:
         self.num_stages = self.run.stages_on_disk()
         if stages is None:
             self.stages = self._stages_again()
-            self._cut_unseen = partial(cut_named, self.recipe.data, self.recipe.training.seed)
+            self._cut_unseen = partial(
+                cut_named, self.recipe.data, self.recipe.training.seed, self.stages.rendering
+            )
         else:
             self.stages, self._cut_unseen = stages, partial(cut_given, stages, test_images)
         self.run.require_split(self.stages)
@@ -294,7 +297,8 @@ def cut_given(
     stages: StageStream, test_images: Dataset | None, test_split: str | None, rule: str | None
 ) -> StageStream:
     """Unseen images cut like stages that a caller has, by the same rule or another; a `DataError` without any."""
-    changes: dict[str, Any] = {} if rule is None else {"split_rule": rule}
+    changes: dict[str, Any] = {"rendering": stages.rendering}
+    changes |= {} if rule is None else {"split_rule": rule}
     everything = {**changes, "held_out": 0.0, "images_per_class": None}
     if (source := stages.source) is not None:
         if test_split is not None and isinstance(source.dataset, str):
@@ -309,11 +313,13 @@ def cut_given(
     )
 
 
-def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str | None) -> StageStream:
+def cut_named(
+    data: DataArguments, seed: int, rendering: Rendering, test_split: str | None, rule: str | None
+) -> StageStream:
     """Unseen images of a recipe's data set, cut as it says or by another rule; a `DataError` without any."""
     facts = data.resolved
     if test_split is None and facts.held_out > 0:  # a local copy of a benchmark may lack its test split
-        return stage_stream(data, seed, split_rule=rule, held_out_only=True)
+        return stage_stream(data, seed, split_rule=rule, held_out_only=True, rendering=rendering)
     name = test_split or facts.test_split
     if name is None:
         raise DataError(
@@ -326,7 +332,7 @@ def cut_named(data: DataArguments, seed: int, test_split: str | None, rule: str 
         )
     whole = replace(data, split=name, held_out=0.0, images_per_class=None)
     try:
-        return stage_stream(whole, seed, split_rule=rule)
+        return stage_stream(whole, seed, split_rule=rule, rendering=rendering)
     except BlocksError as error:
         raise DataError(
             f"Split {name!r} of {facts.dataset!r} does not have the run's categories: {error.fact}. Give --test_split "

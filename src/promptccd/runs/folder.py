@@ -109,6 +109,8 @@ class RunDirectory:
                     f"{self.stage(stage)} is damaged: {'; '.join(problems)}. Run the training command again to resume "
                     "from the last whole stage."
                 )
+        if not self.begun:
+            raise RunError(_no_run(self.path))
         if not self.num_finished:
             raise RunError(f"{self.path} contains no finished stage. Let the training finish a stage first.")
         return self.num_finished

@@ -5,7 +5,6 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from promptccd.data.hub import pictures_at
 from promptccd.data.sources import inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError, nothing_at, one_line
-from promptccd.images.decode import Decoding, Status, Verdict, decode_image, depth_of
-from promptccd.images.depth import DEPTH_BYTES, Depth, Depths, may_be_deep
+from promptccd.images.decode import Decoding, Status, Verdict, decide, decode_image
 from promptccd.images.files import first_bytes
 from promptccd.images.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
+from promptccd.images.rendering import DEPTH_BYTES, Rendering, may_be_deep
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models import load_model as load_checkpoint
@@ -146,7 +145,7 @@ def predict_folder(
     *,
     batch_size: int = 64,
     top_k: int | None = None,
-    bit_depth: int | None = None,
+    rendering: Rendering | None = None,
     max_pixels: int = MAX_PIXELS,
     image_roots: Sequence[str | Path] = (),
 ) -> FolderPredictions:
@@ -159,8 +158,8 @@ def predict_folder(
             Hub, see `pictures_at`.
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
-        bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
-            `promptccd.images.limits.BIT_DEPTHS` that holds the values of all of them.
+        rendering: rule by which values, pages and bands are shown; what it leaves open is that of the stage, or
+            decided by the files.
         max_pixels: of an image, see `promptccd.images.decode.Decoding`.
         image_roots: further folders that links among the images may lead into.
 
@@ -179,7 +178,7 @@ def predict_folder(
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
-    reader = _Reader(source.roots, view, files, bit_depth, max_pixels)
+    reader = _Reader(source.roots, view, files, (rendering or Rendering()).over(view.rendering), max_pixels)
     predictions: list[Prediction] = []
     for batch in progress_bar(reader.batches(batch_size), math.ceil(len(files) / batch_size), "predicting"):
         rows = [(name, verdict, pixels) for name, (pixels, verdict) in batch if pixels is not None]
@@ -200,17 +199,14 @@ class _Reader:
         roots: Sequence[str],
         view: EvaluationView,
         names: Sequence[str],
-        bit_depth: int | None,
+        rendering: Rendering,
         max_pixels: int,
     ):
         self.roots, self.view, self.names = roots, view, names
-        self.limits, self.decoding = IntakeLimits.of_person(max_pixels=max_pixels), Decoding(max_pixels)
-        depths = Depths(fixed=bit_depth)
-        if bit_depth is None:
-            depths = Depths.holding(map(self._depth, names))
-            if str(depths):
-                logger.info("%s (bit_depth sets another).", str(depths).capitalize())
-        self.decoding = replace(self.decoding, depths=depths)
+        self.limits, decoding = IntakeLimits.of_person(max_pixels=max_pixels), Decoding(max_pixels, rendering)
+        self.decoding = decide(decoding, [name for name in names if self._is_deep(name)], self._content)
+        if str(self.decoding.rendering):
+            logger.info("%s (window sets another).", str(self.decoding.rendering).capitalize())
 
     def batches(self, size: int) -> Iterator[list[tuple[str, _Viewed]]]:
         """Batches of names and what was read of each; threads read the next batch while the caller uses one."""
@@ -221,11 +217,11 @@ class _Reader:
                 batch, following = following, pool.map(self._viewed, after)
                 yield list(zip(names, batch, strict=True))
 
-    def _depth(self, name: str) -> Depth | None:
-        with suppress(SkippedFileError):  # it is skipped with its reason when it is read
-            if may_be_deep(first_bytes(self._path(name), DEPTH_BYTES)):
-                return depth_of(self._content(name), self.decoding)
-        return None
+    def _is_deep(self, name: str) -> bool:
+        try:
+            return may_be_deep(first_bytes(self._path(name), DEPTH_BYTES))
+        except SkippedFileError:  # it is skipped with its reason when it is read
+            return False
 
     def _path(self, name: str) -> str:
         return inside(os.path.join(self.roots[0], name), self.roots)

@@ -283,9 +283,8 @@ def learn_prediction(
         assert gaussians is not None
         known = len(gaussians.ids)  # more than K if corrections joined some
         count = min(max(num_categories, known), known + len(features))
-        mixture = CalibratedMixture.of(gaussians, random_state=seed).partial_fit(
-            features, num_categories=count
-        )
+        mixture = CalibratedMixture.of(gaussians, features.device, random_state=seed)
+        mixture.partial_fit(features, num_categories=count)
     model.set_gaussians(mixture.gaussians_)
 
 

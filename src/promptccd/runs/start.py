@@ -27,6 +27,7 @@ from promptccd.data.tables import BUILT_IN, open_images
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.disk import remove_leftovers, trusted, write_directory, write_file
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
+from promptccd.images.rendering import Rendering
 from promptccd.methods import COMMON_PARTS, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
@@ -56,6 +57,20 @@ _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "
 
 
 # The records of a run
+
+
+def require_own_folder(run: RunDirectory, data: DataArguments) -> None:
+    """Refuse a folder of images as the folder of a run: stages would be read as categories.
+
+    Raises:
+        ConfigurationError: the folder is that of the images or of a stream.
+    """
+    for place in (data.resolved.dataset, *(data.unlabelled or ())):
+        folder = os.path.expanduser(place)
+        if run.path.exists() and os.path.exists(folder) and run.path.samefile(folder):
+            raise ConfigurationError(
+                f"output_dir {str(run.path)!r} is the folder of the images. Give the run another folder."
+            )
 
 
 def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
@@ -242,7 +257,12 @@ def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list
 
 
 def stage_stream(
-    data: DataArguments, seed: int, *, split_rule: str | None = None, held_out_only: bool = False
+    data: DataArguments,
+    seed: int,
+    *,
+    split_rule: str | None = None,
+    held_out_only: bool = False,
+    rendering: Rendering | None = None,
 ) -> StageStream:
     """The stages a recipe describes.
 
@@ -251,6 +271,7 @@ def stage_stream(
         seed: seed of the split.
         split_rule: replaces the recipe's rule.
         held_out_only: cut only the images that the recipe leaves out, instead of the others.
+        rendering: rule for values of the images that the model was trained on; by default these images decide.
     """
     facts, roots = data.resolved, data.image_roots or ()
     if (published := published_split(facts.dataset)) is not None:
@@ -284,7 +305,7 @@ def stage_stream(
         held_out_only=held_out_only,
         split_rule=split_rule or facts.split_rule,
         image_roots=roots,
-        bit_depth=data.bit_depth,
+        rendering=data.rendering.over(rendering or Rendering()),
         max_pixels=data.max_megapixels * 10**6,
     )
 

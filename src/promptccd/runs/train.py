@@ -51,6 +51,7 @@ from promptccd.runs.start import (
     ensure_backbone,
     evaluation_view,
     model_on_meta,
+    require_own_folder,
     require_whole_patches,
     stage_stream,
     stage_zero_model,
@@ -116,6 +117,7 @@ def train_run(
     require_plain(accelerator)
     model_on_meta(recipe, 0)  # refuses an impossible model before anything is read or written
     if not run.begun:
+        require_own_folder(run, recipe.data)
         require_whole_patches(recipe)
     if is_main := accelerator.is_main_process:
         log_device(accelerator, training.num_workers)
@@ -197,6 +199,7 @@ class _Training:
         self.accelerator, self.stop, self.after_stages = accelerator, stop, after_stages
         self.is_main, self.method = accelerator.is_main_process, method_named(recipe.model.variant)
         self.view = evaluation_view(recipe, run)
+        self.view.record(stages.rendering)
         if self.is_main:
             colours = {"mean": [*map(float, self.view.mean)], "std": [*map(float, self.view.std)]}
             run.update_manifest({NORMALISATION: colours})
@@ -441,6 +444,13 @@ class _Training:
             folders = self.recipe.data.unlabelled or []
             name = Path(folders[index - 1]).name if index <= len(folders) else f"stage {index}"
             logger.info("%s: %s", name, stream)
+        ids, estimated = assignments["category_ids"], self.count is not None and self.count.is_estimate
+        if estimated and not np.setdiff1d(ids[ids >= 0], np.concatenate(self.earlier.assigned)).size:
+            logger.warning(
+                "stage %d: no new category was found in %d images; the number of categories is %s. If there are new "
+                "ones, give the numbers of all stages to --category_count, in a new --output_dir.",
+                index, len(ids), self.count,
+            )  # fmt: skip
         reports = [images.report.to_dict() for images in self.images]
         run.write("images.json", {"stages": reports, "left_out": dict(self.stages.left_out)})
         seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)

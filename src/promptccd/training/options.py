@@ -19,6 +19,7 @@ from promptccd.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from promptccd.data.labels import Layout
+    from promptccd.images.rendering import Rendering
 
 MixedPrecision = Literal["auto", "no", "bf16"]
 Tracker = Literal[
@@ -44,9 +45,6 @@ _COUNT_PRIOR = (
 _EXEMPLARS = "images of a category kept for later stages, half of every batch, if the method uses them"
 _MIXED_PRECISION = "auto: the launcher's setting, else bf16 on a CUDA GPU with bf16 in hardware, else no"
 _IMAGE_CACHE = "folder of image copies shared by all runs; auto: inside the cache of datasets; off: no copies"
-_BIT_DEPTH = (
-    "bits per value of images with more than 8 (none: stated by the file, or the fewest that fit all files)"
-)
 
 
 @takes_whole_numbers
@@ -110,7 +108,16 @@ class DataArguments:
         None, "spectrum protocol: share of their images that stage 0 contains", 0, 1, above=True
     )
     discovery_stages: int | None = option(None, "spectrum protocol: unlabelled stages (none: 2)", 1, 2)
-    bit_depth: int | None = option(None, _BIT_DEPTH, 1, 16)
+    window: list[float] | None = option(
+        None,
+        "values that are black and white in images with more than 8 bits (none: decided by the labelled images)",
+    )
+    pages: Literal["first", "max", "mean"] | None = option(
+        None, "picture of a file with several pages (none: first)"
+    )
+    bands: list[int] | None = option(
+        None, "the three bands, or the one, that are shown (none: the first three)"
+    )
     max_megapixels: int = option(
         300, "largest image in millions of pixels, which may need 16 MB of memory each", 1, 100_000
     )
@@ -167,6 +174,16 @@ class DataArguments:
 
         na = None if self.label_na is None else tuple(self.label_na)
         return Layout(self.image_column, self.label_column, na, self.label_separator, self.top_folders)
+
+    @property
+    def rendering(self) -> "Rendering":
+        """The rule by which values, pages and bands are shown, as far as it is given."""
+        from promptccd.images.rendering import Rendering
+
+        try:
+            return Rendering.from_dict({"given": self.window, "pages": self.pages, "bands": self.bands})
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
 
     @property
     def conflicts(self) -> Literal["refuse", "drop"]:

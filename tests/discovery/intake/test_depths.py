@@ -15,7 +15,7 @@ from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import ProjectView
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import decode_image
-from promptccd.images.depth import Depths
+from promptccd.images.rendering import Rendering
 from tests.images.test_decode import deep_png, deep_tiff, encoded, oriented, picture
 
 
@@ -46,8 +46,8 @@ def brightest(intake: Intake) -> dict[str, int]:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_smallest_depth_that_holds_all_values_is_that_of_all(photos: Path, workers: int) -> None:
     with read_intake(photos, workers=workers) as intake:
-        assert intake.decoding.depths == Depths(integer=12)
-        assert "shown as 12 bits" in intake.report().depths
+        assert intake.decoding.rendering == Rendering(integer=(0, 4095))
+        assert "12 bits, window 0 to 4095" in intake.report().rendering
         notes = {file.name: file.verdict.note for file in intake.used}
         assert notes == {
             "bright.png": "12 bits scaled to 8 bits", "dim.tif": "12 bits scaled to 8 bits",
@@ -57,35 +57,42 @@ def test_the_smallest_depth_that_holds_all_values_is_that_of_all(photos: Path, w
         assert abs(shown["dim.tif"] - 900 / 4095 * 255) < 6
         assert abs(shown["said.tif"] - 900 / 1023 * 255) < 8
     with read_intake(photos / "plain.png") as intake:
-        assert intake.report().depths == ""
+        assert intake.report().rendering == ""
 
 
-def test_images_that_come_later_change_the_depth_of_all_and_keep_who_they_are(
+def test_images_that_come_later_are_shown_by_the_first_rule_and_keep_who_they_are(
     photos: Path, tmp_path: Path
 ) -> None:
-    project, shown, keys = tmp_path / "project", list[dict[str, int]](), list[dict[str, str]]()
+    project, shown, keys, said = (
+        tmp_path / "project",
+        list[dict[str, int]](),
+        list[dict[str, str]](),
+        list[str](),
+    )
     project.mkdir()
 
-    def again(bit_depth: int | None = None) -> None:
+    def again(rendering: Rendering | None = None) -> None:
         seen = SeenFiles(project, {"enough": 1})
-        with read_intake(photos, seen=seen, bit_depth=bit_depth) as intake:
+        with read_intake(photos, seen=seen, rendering=rendering) as intake:
             shown.append(brightest(intake))
             keys.append({file.name: file.key for file in intake.used})
+            said.append(intake.report().rendering)
+        seen.close()
 
     again()
     again()
     (photos / "new.tif").write_bytes(deep_tiff(ramp(65535, 4)))
     again()
-    again()
-    again(bit_depth=10)
+    assert said[2].endswith("1 files have values beyond it, which are cut, such as new.tif")
+    again(Rendering(given=(0, 1023)))
     again()
     assert shown[0] == shown[1]
-    assert shown[2]["dim.tif"] < 10 < 40 < shown[1]["dim.tif"]
-    assert shown[2] == shown[3] == shown[5]
-    assert shown[4]["dim.tif"] > 200
-    assert shown[2]["plain.png"] == shown[0]["plain.png"]
+    assert shown[0].items() <= shown[2].items()
+    assert shown[3]["dim.tif"] > 200 > shown[2]["dim.tif"]
+    assert shown[3] == shown[4], "what a person gave is kept"
+    assert shown[3]["plain.png"] == shown[0]["plain.png"]
     assert keys[0].items() <= keys[2].items()
-    assert keys[2] == keys[4] == keys[5]
+    assert keys[2] == keys[3] == keys[4]
 
 
 @pytest.mark.slow
@@ -99,15 +106,15 @@ def test_features_page_and_exports_show_the_same_depth(
             (photos / name).write_bytes(content)
         session = DiscoverySession.open(tiny_backbone)
         discover(session, photos, out, num_categories=2, exports=["publish"])
-        fresh = DiscoverySession.open(tiny_backbone)
+        fresh = DiscoverySession.open(tiny_backbone, rendering=Rendering(integer=(0, 4095)))
         fresh.read(photos)
         assert np.allclose(session.features, fresh.embed(), atol=1e-5)
         features.append(
             {file.name: row for file, row in zip(session.current.intake.used, session.features, strict=True)}
         )
-        depth = session.current.intake.decoding.depths
+        rendering = session.current.intake.decoding.rendering
         bench = ProjectView(out)
-        assert bench.photos.decoding.depths == depth == Depths(integer=16 if name else 12)
+        assert bench.photos.decoding.rendering == rendering == Rendering(integer=(0, 4095))
         row = bench.photos.names.index("dim.tif")
         pixels = decode_image((photos / "dim.tif").read_bytes(), bench.photos.decoding).image
         assert pixels is not None
@@ -118,7 +125,7 @@ def test_features_page_and_exports_show_the_same_depth(
         exported = [np.asarray(Image.open(path)) for path in (out / "publish").rglob("*.webp")]
         assert any(np.array_equal(each, np.asarray(pixels)) for each in exported)
         bench.photos.close()
-    assert not np.allclose(features[0]["dim.tif"], features[1]["dim.tif"], atol=1e-4)
+    assert np.array_equal(features[0]["dim.tif"], features[1]["dim.tif"])
     assert np.array_equal(features[0]["plain.png"], features[1]["plain.png"])
 
 
@@ -128,11 +135,11 @@ def test_rows_that_are_trained_on_are_shown_by_one_rule(photos: Path) -> None:
     feature = datasets.Features({"image": datasets.Image(decode=False)})
     rows = ImageRows(datasets.Dataset.from_dict({"image": records}, features=feature))
     at = names.index("dim.tif")
-    for shown, top in ((rows.with_bit_depth(), 4095), (rows.with_bit_depth(16), 65535), (rows, 1023)):
+    for shown, top in ((rows.with_one_rendering(), 4095), (rows, 1023)):
         image = shown.select(np.array([at])).decode(0).image
         assert image is not None
         assert np.asarray(image).max() == round(900 / top * 255)
-    decoding = rows.with_bit_depth().decoding
+    decoding = rows.with_one_rendering().decoding
     clean = clean_image((photos / "dim.tif").read_bytes(), decoding)
     assert clean is not None
     assert np.asarray(Image.open(io.BytesIO(clean[1]))).max() == round(900 / 4095 * 255)

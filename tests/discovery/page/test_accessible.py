@@ -106,17 +106,19 @@ def changed(page: Page) -> None:
 
 
 def take_away(page: Page) -> None:
-    page.get_by_role("button", name="Take away").click()
+    page.get_by_role("button", name="Export").click()
     page.locator("dialog[open] .button").wait_for()
 
 
 def dissolve(page: Page) -> None:
     one_group(page)
+    page.locator(".head .menu summary").click()
     page.get_by_role("button", name="Not a group").click()
     page.locator("dialog[open] button").first.wait_for()
 
 
 def regroup(page: Page) -> None:
+    page.locator(".menu summary").click()
     page.get_by_role("button", name="Fewer or more groups").click()
     page.locator("dialog[open] input[type=range]").wait_for()
 

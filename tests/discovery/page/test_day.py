@@ -172,35 +172,3 @@ def test_photographs_are_printed_without_what_is_around_them(person: Person, pro
     boxes = [each.bounding_box() for each in person.page.locator(".cell").all()]
     assert len({(box["x"], box["y"]) for box in boxes}) == len(boxes) > 3
     person.page.emulate_media(media="screen")
-
-
-GIVE = """([kind, names, text]) => {
-    const given = new DataTransfer();
-    for (const name of names) given.items.add(new File(["x"], name));
-    given.setData("text/plain", text);
-    const options = { bubbles: true, cancelable: true, composed: true, dataTransfer: given, clipboardData: given };
-    const event = kind === "paste" ? new ClipboardEvent(kind, options) : new DragEvent(kind, options);
-    const at = document.querySelector("promptccd-desk").shadowRoot.querySelector(".main");
-    at.dispatchEvent(event);
-    return event.defaultPrevented; }"""
-
-
-@pytest.mark.moderate
-def test_a_file_that_is_dropped_or_whose_path_is_pasted_is_found(person: Person) -> None:
-    def given(kind: str, *names: str, text: str = "") -> bool:
-        return bool(person.page.evaluate(GIVE, [kind, names, text]))
-
-    assert given("dragover", "1-008.png")  # or the browser leaves the page for it
-    assert given("drop", "1-008.png")
-    person.page.locator('.cell[aria-label^="1-008.png"]').wait_for()
-    assert person.page.locator(".cell").count() == 1
-    for text in ("/a/b/0-007.png", '"C:\\a\\0-007.png"', "file:///a%20b/0-007.png"):
-        person.go("view=groups")
-        given("paste", text=text)
-        person.page.locator('.cell[aria-label^="0-007.png"]').wait_for()
-    given("paste", text="/a/nowhere.jpg")
-    person.page.locator(".empty").filter(has_text="run promptccd open again").wait_for()
-    person.go("view=groups")
-    assert given("drop", "a.jpg", "b.jpg")
-    person.said("run promptccd open again")
-    assert person.page.evaluate("location.hash") == "#view=groups"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from promptccd.discovery.page import OpenPage
-from promptccd.discovery.project import Merge, Move, ProjectView, Rename
+from promptccd.discovery.project import Confirm, Merge, Move, ProjectView, Rename
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.page.conftest import EACH, KINDS
@@ -271,7 +271,7 @@ def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halv
     person.page.locator(f'.page img[data-row="{keys.index(elsewhere)}"]').wait_for(state="detached")
     seen = {int(each.get_attribute("data-row")) for each in shown.all()}
     person.press("Enter")
-    person.said("Approved 15 of .* an hour")
+    person.said("Approved 15 of")
     person.page.get_by_role("button", name="All 7 are right").wait_for()
     person.press("Escape")  # what was answered is stored
     kept = registry_in(project)
@@ -418,7 +418,9 @@ def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path)
     person.go("view=all")
     person.page.locator(".cell").first.focus()
     person.press("Control+a", "g")
-    person.said(f"Made {KINDS * EACH} photographs the group")
+    person.page.keyboard.type("all of them")  # it asks for the name
+    person.press("Enter")
+    person.said(f"Made {KINDS * EACH} photographs the group “all of them”")
     assert max(sizes(project).values()) == KINDS * EACH
     person.press("Control+z")
     person.said("Taken back")
@@ -483,11 +485,48 @@ def test_take_groups_away(person: Person, project: Path) -> None:
     person.click(".bar .wide")
     person.page.locator("dialog[open]").get_by_role("button", name="The files themselves").click()
     person.actions += 1
-    person.page.locator("dialog[open]", has_text=f"{project}/folders: ").wait_for()
+    person.page.locator("dialog[open]", has_text=f"are in {project}/folders.").wait_for()
     assert person.actions <= 2
     assert len([each for each in (project / "folders").iterdir() if each.is_dir()]) == KINDS
     person.press("Escape")
     assert person.page.locator("dialog[open]").count() == 0
+
+
+def test_one_step_leads_to_the_next_up_to_the_export(person: Person, project: Path) -> None:
+    """With eight groups these are 19 actions."""
+    names = [f"kind {number}" for number in range(KINDS)]
+    for number, name in enumerate(names):
+        person.page.locator(".next", has_text=f"Name the groups, {KINDS - number} left").wait_for()
+        if not number:
+            person.click(".next")
+        person.type(name)
+        person.said(f"Now called “{name}”")
+    person.page.locator(".next", has_text="Review 20 uncertain photographs").wait_for()
+    person.click(".bar .wide")
+    person.page.locator("dialog[open]").get_by_role("button", name="The files themselves").click()
+    person.page.locator("dialog[open]", has_text="photographs are in").wait_for()
+    assert person.actions + 1 <= 1 + 2 * KINDS + 2
+    assert {each.name for each in (project / "folders").iterdir() if each.is_dir()} == set(names)
+    person.press("Escape")
+    keys = ProjectView(project).photos.keys
+    correct(project, lambda registry: registry.edit(Confirm(keys[:20])))
+    person.page.locator(".next", has_text="Export").wait_for()
+    person.page.get_by_text("You have looked at 20").wait_for()
+
+
+def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Person, project: Path) -> None:
+    number = registry_in(project).active[0].id
+    person.page.locator(".search").fill(f"group {number}")
+    person.press("Enter")
+    person.page.locator(".cell").first.wait_for()
+    assert person.page.evaluate("location.hash") == f"#view=group&of={number}"
+    assert person.page.locator(".search").input_value() == ""
+    person.click(".bar .back")
+    person.page.locator(".search").fill("no such thing")
+    person.press("Enter")
+    person.page.get_by_text("No file has such a name").wait_for()
+    person.click(".bar .back")
+    person.page.locator(".cards").wait_for()
 
 
 def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Person) -> None:
@@ -497,10 +536,10 @@ def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Pers
     person.click(".bar .wide")
     sheet = person.page.locator("dialog[open]")
     sheet.get_by_role("button", name="The files themselves").click()
-    sheet.filter(has_text="photographs; files:").wait_for()
+    sheet.filter(has_text="photographs are in").wait_for()
     kept[0].fulfill(body="null", content_type="application/json")
     person.page.wait_for_timeout(300)
-    assert "photographs; files:" in sheet.inner_text()
+    assert "photographs are in" in sheet.inner_text()
 
 
 def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
@@ -622,6 +661,7 @@ def test_what_is_not_here_is_grey_and_can_be_forgotten(
         context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
         person = Person(watch(context.new_page()))
         person.page.goto(page.url)
+        person.click(".menu summary")
         person.page.locator(".place", has_text="Not here 2").click()
         assert person.page.locator(".cell.away img").count() == 2
         person.page.get_by_role("button", name="Forget them").click()
@@ -638,22 +678,23 @@ def test_what_is_not_here_is_grey_and_can_be_forgotten(
 
 def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, project: Path) -> None:
     number, size = first_group(person, project)
-    person.click(".head button:text-is('Set aside')")
-    person.said("is set aside, and later photographs like it will be")
+    person.click(".head .menu summary")
+    person.click(".head button:text-is('Ignore')")
+    person.said("is ignored, and later photographs like it will be")
     assert [(each.id, each.size) for each in registry_in(project).aside] == [(number, size)]
     person.go("view=aside")
     person.page.locator(".cell img").first.wait_for()
-    assert person.page.locator(".place", has_text=f"Set aside {size}").count() == 1
+    assert person.page.locator(".place", has_text=f"Ignored {size}").count() == 1
     person.press("Control+z")
-    person.said("Taken back: group set aside")
+    person.said("Taken back: group ignored")
     first_group(person, project)
     person.page.locator(".cell").first.focus()
     person.press("x")
-    person.said("Set 1 photograph aside.")
+    person.said("1 photograph is ignored.")
     assert [each.size for each in registry_in(project).aside] == [1]
     person.go("view=rare")
     person.page.locator(".cell img").first.wait_for()
-    assert person.page.locator("h2", has_text="Rare first").count() == 1
+    assert person.page.locator("h2", has_text="Unusual first").count() == 1
     assert person.page.locator(".head small", has_text=f"{KINDS * EACH - 1} photographs").count() == 1
 
 
@@ -710,7 +751,7 @@ def test_a_server_that_ended_is_said_and_nothing_is_lost(
     again.start()
     person.page.get_by_text("The server does not answer").wait_for(state="detached", timeout=10_000)
     person.page.locator(".cell").first.focus()
-    person.press("Control+a", "g")  # the same window goes on where it was
+    person.press("Control+a", "g", "Enter")  # the same window goes on where it was
     person.said(f"Made {KINDS * EACH} photographs the group")
     again.close()
     person.visit.complaints.clear()  # the browser's own, of a server that is gone

@@ -42,6 +42,7 @@ def test_whoever_asks_for_fewer_groups_the_bytes_are_the_same(
 @pytest.mark.slow
 def test_fewer_groups_and_back(person: Person, project: Path) -> None:
     before = registry_in(project).state_hash()
+    person.click(".menu summary")
     person.click(".tools button:text-is('Fewer or more groups')")
     number = person.page.locator("dialog[open] input[type=range]")
     number.wait_for()
@@ -55,7 +56,7 @@ def test_fewer_groups_and_back(person: Person, project: Path) -> None:
     person.click("dialog[open] .primary")
     person.said("They are 2 groups now")
     assert len(registry_in(project).active) == 2
-    assert person.actions <= 4
+    assert person.actions <= 5  # the menu is one
     person.press("Escape", "Control+z")
     person.said("Taken back: grouped again")
     assert registry_in(project).state_hash() == before
@@ -64,19 +65,20 @@ def test_fewer_groups_and_back(person: Person, project: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "said"),
-    [("most like", "went to the nearest"), ("To no group", "are in no group"), ("Set aside", "is set aside")],
+    [("most like", "went to the nearest"), ("To no group", "are in no group"), ("Ignored", "is ignored")],
 )
 def test_a_group_that_is_none_asks_where_its_photographs_go(
     person: Person, project: Path, way: str, said: str
 ) -> None:
     number, size = first_group(person, project)
+    person.click(".head .menu summary")
     person.click(".head button:text-is('Not a group')")
     person.page.locator("dialog[open]").get_by_role("button", name=way).click()
     person.said(said)
     registry = registry_in(project)
     there = {"most like": KINDS * EACH, "To no group": KINDS * EACH - size}
     assert sum(each.size for each in registry.active) == there.get(way, KINDS * EACH - size)
-    assert [each.id for each in registry.aside] == ([number] if way == "Set aside" else [])
+    assert [each.id for each in registry.aside] == ([number] if way == "Ignored" else [])
     person.press("Control+z")
     person.said("Taken back")
     assert registry_in(project).category(number).size == size

@@ -105,8 +105,8 @@ class Walker:
         new: list[dict[str, Any]] = self.sent[before:]
         told, asked = sorted(row for each in new for row in each.get("images", [])), set(self.asked)
         if not told:
-            # What is in no group belongs nowhere; a list that drops down takes keys for itself.
-            is_due = noted and way == self.correcting_key and self.last != "b"
+            # What is in no group belongs nowhere; a new group is named first; a list takes keys for itself.
+            is_due = noted and way == self.correcting_key and self.last not in ("b", "g")
             is_due = is_due and not (noted["inSheet"] or noted["inField"])
             return f"{self.last} sent nothing, where {asked} was chosen" if is_due and asked else ""
         is_part = all(each["do"] == "confirm" for each in new) and set(told) <= asked

@@ -24,12 +24,10 @@ class Format:
         title: a noun phrase for help and page.
         function: ``module:function`` with the arguments of `write`, imported when it is called: help is quick. A
             module without dots is one of this package.
-        copies: whether the photographs are encoded again, which needs room on the disk.
     """
 
     title: str
     function: str
-    copies: bool = False
 
     def write(
         self,
@@ -63,8 +61,9 @@ FORMATS = {
         "the files themselves in a folder per group, linked where the disk can", "folders:export_folders"
     ),
     "sidecars": Format("keywords in XMP files, and a list for Label Studio", "sidecars:export_sidecars"),
-    "publish": Format("pixels without metadata, as an ImageFolder", "publish:export_publish", copies=True),
-    "publish-parquet": Format("pixels without metadata, as a parquet table", "publish:export_parquet", copies=True),
+    "publish": Format("pixels without metadata, as an ImageFolder", "publish:export_publish"),
+    "publish-parquet": Format("pixels without metadata, as a parquet table", "publish:export_parquet"),
+    "table": Format("names and categories as CSV, of all weeks", "table:export_table"),
 }  # fmt: skip
 
 

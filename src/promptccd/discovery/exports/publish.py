@@ -81,7 +81,7 @@ def export_parquet(
     names = dict(sorted({row.category: row.name for row in inside}.items()))
     label_of = {category: number for number, category in enumerate(names)}
     records = [(row, {**_facts(row), "label": label_of[row.category]}) for row in inside]
-    content = f"{json.dumps([facts for _, facts in records])}{_depth_of(photos)}"
+    content = f"{json.dumps([facts for _, facts in records])}{_rendering_of(photos)}"
     digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
     with ExportFolder.opened(out / "publish-parquet", project=project) as folder:
         there = {place: made for place, made in folder.made_of().items() if made.startswith(digest)}
@@ -149,15 +149,15 @@ def _picture(
         return "" if made_of in suffixes else suffix
 
     assert row.category is not None
-    made_of = f"pixels{_depth_of(photos)} {row.sha256[:HASH_DIGITS]}"
+    made_of = f"pixels{_rendering_of(photos)} {row.sha256[:HASH_DIGITS]}"
     place = f"{_SPLIT}/{folders[row.category]}/{row.sha256[:HASH_DIGITS]}{suffixes.get(made_of, '')}"
     return Item(place, made_of, make, row.file)
 
 
-def _depth_of(photos: Photos) -> str:
-    """The depths that pixels depend on; empty if no file has more than 8 bits."""
-    depths = vars(photos.decoding.depths)
-    return f" {depths}" if any(each is not None for each in depths.values()) else ""
+def _rendering_of(photos: Photos) -> str:
+    """The rule that pixels depend on; empty where none is decided."""
+    given = {name: value for name, value in vars(photos.decoding.rendering).items() if value is not None}
+    return f" {given}" if given else ""
 
 
 def _clean(photos: Photos, row: AssignmentRow) -> tuple[str, bytes]:

@@ -4,12 +4,10 @@ import hashlib
 import logging
 import os
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +24,16 @@ from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
 from promptccd.discovery.intake.sources import DatasetSource, FilesSource
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.capture_dates import seconds_of
-from promptccd.images.decode import Decoding, Status, Verdict
-from promptccd.images.depth import Depths
+from promptccd.images.decode import Decoding, Status, Verdict, decide
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, look_at, view_of
+from promptccd.images.kinds import HEIF_SUFFIXES
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
+from promptccd.images.rendering import CUT, DEPTH_BYTES, Rendering, may_be_deep
 
 logger = logging.getLogger(__name__)
 
 WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
-TRIED = 100  # files, whose time predicts that of the others
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class IntakeReport:
         skipped: files that are left out.
         skipped_reasons: number of files by reason, most frequent first.
         notes: number of used images by note, most frequent first.
-        depths: how values of more than 8 bits are shown, a sentence; empty where no image has such.
+        rendering: how values of more than 8 bits are shown, a sentence; empty where no image has such.
     """
 
     found: int
@@ -94,7 +92,7 @@ class IntakeReport:
     skipped: int
     skipped_reasons: dict[str, int]
     notes: dict[str, int]
-    depths: str = ""
+    rendering: str = ""
 
 
 class Intake:
@@ -137,6 +135,11 @@ class Intake:
     def close(self) -> None:
         """Close the source; names, verdicts and kept thumbnails stay."""
         self._source.close()
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether pictures of ids and texts stand for the items, which are no evidence of anything."""
+        return not self._source.shows_images
 
     @property
     def miniatures(self) -> np.ndarray:
@@ -219,7 +222,14 @@ class Intake:
             skipped=len(skipped),
             skipped_reasons=dict(Counter(skipped).most_common()),
             notes=dict(Counter(notes).most_common()),
-            depths=str(self.decoding.depths),
+            rendering="; ".join(filter(None, [str(self.decoding.rendering), self._cut()])),
+        )
+
+    def _cut(self) -> str:
+        """The files whose values exceed the window; empty for none."""
+        beyond = [file.name for file in self.used if CUT in file.verdict.note]
+        return (
+            f"{len(beyond)} files have values beyond it, which are cut, such as {beyond[0]}" if beyond else ""
         )
 
     def require_images(self) -> None:
@@ -280,7 +290,8 @@ def read_intake(
     source: ImageSource | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     limits: IntakeLimits | None = None,
-    bit_depth: int | None = None,
+    rendering: Rendering | None = None,
+    rendered_by: Sequence[Entry] | None = None,
     image_roots: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
     view: EvaluationView | None = None,
@@ -288,25 +299,24 @@ def read_intake(
     use: Callable[[IntakeFile, Tensor], None] | None = None,
     seen: SeenFiles | None = None,
     entries: Sequence[Entry] | None = None,
-    announce: Callable[[int, float], None] | None = None,
 ) -> Intake:
     """Read every file of a source once and judge it. No file stops the reading, whatever it holds.
 
     Args:
         source: a source, or a path for `find_source`.
         limits: by default those for a person's own files.
-        bit_depth: of files with more than 8 bits a value; by default what each says, or else the smallest of
-            `promptccd.images.limits.BIT_DEPTHS` that holds the values of all of them, those that `seen` knows included.
+        rendering: rule by which values, pages and bands are shown; what it leaves open is that of `seen`, or of the
+            model of `view`, or decided by the files.
+        rendered_by: entries that decide it; by default those that are read.
         image_roots: further folders that links in a folder of images may lead into.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: the view that images are for: a JPEG is decoded no larger than it needs.
         workers: images that are decoded at once; the result is the same for any number.
         use: gets every new picture and its view, in the order of the files, while others are decoded; `Intake.view_of`
-            makes the others: of files that `seen` knows, and of more than 8 bits, whose depth is known at the end.
+            makes the others: of files that `seen` knows.
         seen: results of earlier reading: the files that it knows are neither opened nor decoded again, the others are
             added. By default nothing is known.
         entries: those to read; by default all of the source.
-        announce: called with the number of files to read and the seconds that each of the first `TRIED` took.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
@@ -316,13 +326,17 @@ def read_intake(
     try:
         entries = entries_of(opened, limits) if entries is None else entries
         with ThreadPoolExecutor(workers) as pool:
-            reader = _Reader(opened, limits, bit_depth, view, seen, use, pool, 2 * workers)
+            rendering = (rendering or Rendering()).over(seen.rendering)
+            if view is not None:
+                rendering = rendering.over(view.rendering)
+            decoding = _decided(
+                Decoding(limits.max_pixels, rendering), opened, rendered_by or entries, limits
+            )
+            seen.use(decoding.rendering)
+            reader = _Reader(opened, limits, decoding, view, seen, use, pool, 2 * workers)
             listed = [reader.listed(entry) for entry in entries]
-            unread = sum(not entry.reason and not known for entry, _, known in listed)
-            started = time.monotonic()
             for each in listed if progress is None else progress(listed, len(listed), "reading images"):
-                if reader.add(*each) and reader.num_read == TRIED and announce is not None:
-                    announce(unread, (time.monotonic() - started) / TRIED)
+                reader.add(*each)
             reader.finish()
     except BaseException:
         opened.close()
@@ -338,7 +352,35 @@ def read_intake(
             "%d files were changed, their pictures are the same: groups and corrections stay.",
             report.changed,
         )
+    if reader.replaced:
+        logger.info(
+            "%d files show other pictures than before, such as %r: they are new images. Corrections of the earlier "
+            "pictures stay with those.", len(reader.replaced), reader.replaced[0],
+        )  # fmt: skip
     return intake
+
+
+_MOST_HEADS = 2_000  # files whose first bytes are read to find some of more than 8 bits
+_PLAIN = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".avif", *HEIF_SUFFIXES)  # of pictures of 8 bits
+
+
+def _decided(
+    decoding: Decoding, source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits
+) -> Decoding:
+    """The same with a rule for values; evenly spaced files decide, which are the same for every part of a source."""
+
+    def read(entry: Entry) -> bytes:
+        return source.read(entry, ByteBudget(limits, source.name))
+
+    def is_deep(entry: Entry) -> bool:
+        try:
+            return may_be_deep(source.head(entry, DEPTH_BYTES, limits))
+        except SkippedFileError:
+            return False
+
+    listed = [entry for entry in entries if not entry.reason and not entry.name.lower().endswith(_PLAIN)]
+    step = -(-len(listed) // _MOST_HEADS) or 1
+    return decide(decoding, [entry for entry in listed[::step] if is_deep(entry)], read)
 
 
 class _Reader:
@@ -347,22 +389,22 @@ class _Reader:
     Attributes:
         decoding: how images are decoded.
         files: those that were read or skipped.
-        num_read: files that were not known.
         num_changed: files with other bytes than before that show the same picture.
+        replaced: names of files that show another picture than before.
     """
 
     def __init__(
         self,
         source: ImageSource,
         limits: IntakeLimits,
-        bit_depth: int | None,
+        decoding: Decoding,
         view: EvaluationView | None,
         seen: SeenFiles,
         use: Callable[[IntakeFile, Tensor], None] | None,
         pool: ThreadPoolExecutor,
         most_waiting: int,
     ):
-        self.decoding = Decoding(limits.max_pixels, Depths.holding(seen.depths, bit_depth))
+        self.decoding = decoding
         self._source, self._limits, self._view, self._seen, self._use = source, limits, view, seen, use
         self._pool, self._most_waiting, self._waiting_bytes = pool, most_waiting, 0
         self._budget, self._entries, self.files = (
@@ -373,7 +415,8 @@ class _Reader:
         self._first, self._decoded = dict[str, int](), dict[str, DecodedFile]()  # by picture; by content
         self._waiting = deque[tuple[int, Stamp | None, str | Future[str]]]()
         self._running, self._claiming = dict[str, Future[DecodedFile]](), threading.Lock()
-        self.num_read = self.num_changed = 0
+        self.num_changed = 0
+        self.replaced = list[str]()
 
     def listed(self, entry: Entry) -> tuple[Entry, Stamp | None, str]:
         """An entry, its stamp, and the hash of its content if that is known."""
@@ -382,8 +425,8 @@ class _Reader:
             return entry, stamp, ""
         return entry, stamp, self._seen.content_of(stamp)
 
-    def add(self, entry: Entry, stamp: Stamp | None, known: str) -> bool:
-        """Give the next file to the pool unless its content is known; return whether it was read."""
+    def add(self, entry: Entry, stamp: Stamp | None, known: str) -> None:
+        """Give the next file to the pool unless its content is known."""
         index = len(self.files)
         self._entries.append(entry)
         try:
@@ -399,52 +442,17 @@ class _Reader:
                 size = len(content)
         except SkippedFileError as skipped:
             self.files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
-            return False
+            return
         self.files.append(IntakeFile(index, entry.name, Verdict(Status.USED), num_bytes=size))
         self._waiting_bytes += size
-        self.num_read += not known
         while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
             self._finish_first()
-        return not known
 
     def finish(self) -> None:
-        """Complete all files, and show those of more than 8 bits by one rule."""
+        """Complete all files."""
         while self._waiting:
             self._finish_first()
         self._seen.flush()
-        self._show_by_one_rule()
-
-    def _show_by_one_rule(self) -> None:
-        """Decode those files again that were decoded before the depth of all was known."""
-        firsts = {file.content_hash: file.index for file in reversed(self.files) if file.key}
-        images = {each: image for each in firsts if (image := self._decoded[each][1]) is not None}
-        found = [image.depth for image in images.values()]
-        depths = Depths.holding([*self._seen.depths, *found], self.decoding.depths.fixed)
-        self.decoding = Decoding(self._limits.max_pixels, depths)
-        stale = [digest for digest, image in images.items() if not depths.suits(image.depth)]
-        shown = dict[str, DecodedFile]()
-        for start in range(0, len(stale), self._most_waiting):
-            some = stale[start : start + self._most_waiting]
-            contents = {digest: self._again(digest, firsts[digest]) for digest in some}
-            there = {digest: content for digest, content in contents.items() if content is not None}
-            made = self._pool.map(partial(look_at, decoding=self.decoding, view=self._view), there.values())
-            for digest, (verdict, image) in zip(there, made, strict=True):
-                if image is not None:
-                    shown[digest] = verdict, replace(image, key=images[digest].key)
-        if shown:
-            self._seen.replace_decoded(shown)
-        for index, file in enumerate(self.files):
-            if file.content_hash in shown:
-                verdict = _joined(shown[file.content_hash][0], self._entries[index].note)
-                self.files[index] = replace(file, verdict=verdict)
-
-    def _again(self, digest: str, index: int) -> bytes | None:
-        """The bytes of a file that was read before; `None` if it is not there or has changed."""
-        try:
-            content = self._source.read(self._entries[index], ByteBudget(self._limits, self._source.name))
-        except SkippedFileError:
-            return None
-        return content if hashlib.sha256(content).hexdigest() == digest else None
 
     def _decode(self, content: bytes) -> str:
         """In a thread of the pool: the hash of a file; it also decodes each content once."""
@@ -478,7 +486,7 @@ class _Reader:
             file = replace(
                 file, key=image.key, image_size=image.size, duplicate_of=duplicate_of, taken=image.taken
             )
-            if self._use is not None and first == index and image.view is not None and image.depth is None:
+            if self._use is not None and first == index and image.view is not None:
                 self._use(file, image.view)
         if known is None and not verdict.is_passing:
             seen.add_decoded(digest, (verdict, image))
@@ -488,7 +496,9 @@ class _Reader:
         self._running.pop(digest, None)
         if stamp is not None and not verdict.is_passing:
             before = seen.hash_at(stamp.path)
-            self.num_changed += before not in ("", digest) and seen.known_key(before) == file.key != ""
+            was = "" if before in ("", digest) else seen.known_key(before)
+            self.num_changed += was == file.key != ""
+            self.replaced += [file.name] * (was not in ("", file.key) and file.key != "")
             seen.add_file(stamp, digest)
         self.files[index] = file
 

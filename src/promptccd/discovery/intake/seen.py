@@ -5,13 +5,14 @@
 
 import json
 import logging
+import os
 import shutil
 import tempfile
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from types import MappingProxyType
@@ -27,8 +28,8 @@ from promptccd.discovery.intake.locations import SeenPicture
 from promptccd.disk import append_to
 from promptccd.images.capture_dates import CAPTURE_DATE
 from promptccd.images.decode import Status, Verdict
-from promptccd.images.depth import Depth
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
+from promptccd.images.rendering import Rendering
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +69,7 @@ _IMPORT = """
 create temp table fresh as select hash from part.content there join part.origin o on o.id = there.settings
   where not exists (select 1 from main.content here join main.origin p on p.id = here.settings
   where here.hash = there.hash and p.name = o.name);
-insert or ignore into main.origin(name) select name from part.origin;
+insert or ignore into main.origin(name) select name from part.origin where id > 0;
 insert or replace into main.content select there.hash, coalesce(here.key, there.key), there.status, there.note,
   there.width, there.height, there.taken, there.depth, p.id, coalesce(here.had_file, there.had_file)
   from part.content there join part.origin o on o.id = there.settings join main.origin p on p.name = o.name
@@ -177,15 +178,40 @@ class SeenFiles(Database):
         """
         if known := self.known_key(digest):
             return known
-        content = self.hash_at(path)
-        before = self.known_key(content)
-        if before in ("", image.key):
-            return image.key
-        miniatures, row = self.miniatures([content]), self._content(content)
-        if row is None or not miniatures:
-            return image.key
+        for content in self._contents_before(path):
+            before = self.known_key(content)
+            if before == image.key or (before and self._is_edited(content, image)):
+                return before
+        return image.key
+
+    def _contents_before(self, path: str) -> list[str]:
+        """Earlier contents of a file, and of files that are gone and had its name with another ending."""
+        if not path or (content := self.hash_at(path)):
+            return [content] if path else []
+        self.flush()
+        stem = _path(os.path.splitext(path)[0])
+        with self.reading() as db:
+            # "/" follows "." in ASCII, so these are the paths that begin with the stem and a dot.
+            found = db.execute(
+                "select path, hash from file where path > ? and path < ?", (stem + b".", stem + b"/")
+            )
+            return [digest.hex() for each, digest in found if not os.path.lexists(each)]
+
+    def _is_edited(self, content: str, image: SeenImage) -> bool:
+        """Whether a picture shows what an earlier content did, scaled, cropped, or with other colours."""
+        miniatures, thumbnails, row = (
+            self.miniatures([content]),
+            self.thumbnails([content]),
+            self._content(content),
+        )
+        if row is None or not miniatures or not thumbnails:
+            return False
         was = (row[3], row[4]), miniatures[content]
-        return before if is_edited_file_of(was, (image.size, image.miniature)) else image.key
+        if is_edited_file_of(was, (image.size, image.miniature)):
+            return True
+        from promptccd.discovery.near_duplicates.find import is_edited  # torch is slow to import
+
+        return is_edited(thumbnails[content], image.thumbnail)
 
     def add_decoded(self, digest: str, decoded: DecodedFile) -> None:
         """Store the result of decoding a new content."""
@@ -198,22 +224,23 @@ class SeenFiles(Database):
         """Store the content hash of a file, after the result of decoding that content."""
         self._stamps[stamp.path] = _storable(stamp), digest
 
-    def replace_decoded(self, decoded: Mapping[str, DecodedFile]) -> None:
-        """Store contents that are decoded in another way now, and delete what was made of them before."""
+    @property
+    def rendering(self) -> Rendering:
+        """The rule by which files were shown; undecided in a new folder."""
+        with self.reading() as db:
+            found = db.execute("select name from origin where id = 0").fetchone()
+            return Rendering.from_dict(json.loads(found[0])) if found is not None else Rendering()
+
+    def use(self, rendering: Rendering) -> None:
+        """Show files by a rule from now on; those that were shown by another one count as new, but keep their key."""
+        if rendering == self.rendering:
+            return
         self.flush()
         with self.writing() as db:
-            db.executemany("delete from cell where hash = ?", [(bytes_of(each),) for each in decoded])
-            keys = [(bytes_of(image.key),) for _, image in decoded.values() if image is not None]
-            db.executemany("delete from feature where key = ?", keys)
-            self._write(decoded, {})
-
-    @property
-    def depths(self) -> list[Depth]:
-        """The different depths of files with more than 8 bits a value."""
-        self.flush()
-        with self.reading() as db:
-            stored = db.execute("select distinct depth from content where depth is not null").fetchall()
-            return [Depth(**json.loads(each)) for (each,) in stored]
+            db.execute("delete from cell where hash in (select hash from content where depth is not null)")
+            db.execute("delete from feature where key in (select key from content where depth is not null)")
+            db.execute("update content set settings = null where depth is not null")
+            db.execute("insert or replace into origin values(0, ?)", (json.dumps(rendering.to_dict()),))
 
     def forget(self, path: str) -> None:
         """Read a file again the next time, because its content is not the expected one."""
@@ -252,6 +279,8 @@ class SeenFiles(Database):
         """
         self.flush()
         with closing(SeenFiles(folder, self._made_with)) as other:
+            if not self.rendering.is_decided:
+                self.use(other.rendering)
             self._db.execute("attach ? as part", (str(other.path),))
             try:
                 with self.writing() as db:
@@ -474,8 +503,7 @@ def _row_of(digest: str, decoded: DecodedFile, settings: int) -> tuple[Any, ...]
     verdict, image = decoded
     if image is None:
         return bytes_of(digest), None, verdict.status.value, verdict.note, None, None, "", None, settings
-    depth = json.dumps(asdict(image.depth)) if image.depth is not None else None
-    of_image = *image.size, image.taken, depth
+    of_image = *image.size, image.taken, "1" if image.is_rendered else None
     return bytes_of(digest), bytes_of(image.key), verdict.status.value, verdict.note, *of_image, settings
 
 
@@ -485,9 +513,9 @@ def _decoded_of(row: tuple[Any, ...]) -> DecodedFile:
     verdict = Verdict(Status(status), display_name(note))
     if key is None or verdict.status is Status.SKIPPED:
         return verdict, None
-    size, shown = (int(width), int(height)), None if depth is None else Depth(**json.loads(depth))
+    nothing = np.empty((0, 0), np.uint8)
     return verdict, SeenImage(
-        size, key.hex(), np.empty((0, 0), np.uint8), b"", taken=_date(taken), depth=shown
+        (int(width), int(height)), key.hex(), nothing, b"", taken=_date(taken), is_rendered=depth is not None
     )
 
 

@@ -50,6 +50,7 @@ AT_ONCE = 2.0  # seconds between frames of a burst
 # any two pictures, for those whose names follow each other, and for those of one burst.
 FITS, FITS_NEXT, FITS_AT_ONCE = 0.45, 0.3, 0.3
 APART, APART_NEXT, APART_AT_ONCE = 0.03, 0.05, 0.4
+EDITED = 0.1  # of a file before and after an edit
 # Share of their neighbourhoods in which miniatures may differ: nine of ten pairs that only fit differ in more, and one
 # frame of a hundred in a burst does.
 DIFFER = 0.6
@@ -430,6 +431,13 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int
                 found[rest] = are_near_duplicates(first[rest], second[rest], may_move, must_equal[rest])
             alike.append(found.numpy())
     return pairs.select(np.concatenate(alike))
+
+
+def is_edited(before: bytes, after: bytes) -> bool:
+    """Whether the thumbnail of a file shows what it did before, although the file was edited."""
+    pictures, tiny = zip(*map(_picture, (before, after)), strict=True)
+    one, two = (torch.from_numpy(each.copy())[None].float() for each in pictures)
+    return bool(are_copies(one, two, torch.tensor([EDITED]), torch.tensor([any(tiny)])))
 
 
 def _picture(thumbnail: bytes) -> tuple[npt.NDArray[np.uint8], bool]:

@@ -135,14 +135,27 @@ class ExportJob:
             raise RegistryError("Another export is being written: wait for it, or cancel it.")
         rows, photos = rows_of(self._project), self._project.photos
         count = sum(row.category is not None for row in rows)
-        self.progress = {"kind": kind, "done": 0, "count": count, "place": "", "told": [], "problem": ""}
+        self.progress = dict(kind=kind, done=0, count=count, place="", photographs=0, told=[], problem="")
         self._stopped.clear()
         arguments = self.progress, rows, photos
         self._thread = threading.Thread(target=self._write, args=arguments, name="export", daemon=True)
         self._thread.start()
 
+    def show(self) -> dict[str, str]:
+        """Let the file manager of this machine show the exported folder.
+
+        Raises:
+            RunError: nothing was exported, or nothing here shows folders.
+        """
+        place = self.progress["place"] if self.progress else ""
+        if not place or not systems.has_shown(Path(place)):
+            raise RunError(
+                f"Nothing on this machine shows folders. The folder is {place}" if place else "No export."
+            )
+        return {"path": place}
+
     def stop(self) -> None:
-        """Cancel the export; the next one resumes from what is written."""
+        """Cancel the export; the next one starts again."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -155,7 +168,7 @@ class ExportJob:
 
         try:
             found = FORMATS[progress["kind"]].write(photos, rows, self._project.out, on_progress)
-            progress["told"] = found.lines()
+            progress["told"], progress["photographs"] = found.lines(), found.photographs
             progress["place"] = str(found.place.absolute())
         except _StoppedError:
             self.progress = None

@@ -64,6 +64,8 @@ def project_routes(project: ProjectView) -> Starlette:
 
     async def show_in_folder(request: Request) -> Response:
         asked = await _body(request)
+        if "row" not in asked:
+            return _json(await run_in_threadpool(export.show))
         row = _argument("row", Kind.IMAGE, asked.get("row"))
         project.keys_of([row], str(asked.get("generation")))
         return _json(await run_in_threadpool(photo_files.show_in_folder, project, row))
@@ -255,6 +257,7 @@ ANSWERS: dict[str, Answer] = {
     "/api/search": lambda project, asked: project.photos.found(asked.query_params.get("q", "")[:200]),
     "/api/alike": _like_these,
     "/api/check": lambda project, asked: project.screen(_rows(project, asked, "skip")),
+    "/api/halves/{category:int}": lambda project, asked: project.halves(asked.path_params["category"]),
     "/api/why/{row:int}": lambda project, asked: project.why(_row(project, asked)),
     "/api/right": lambda project, asked: project.right(_number(asked, "within")),
     "/api/groups.csv": _table,

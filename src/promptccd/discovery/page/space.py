@@ -128,15 +128,18 @@ class Space:
                 with gr.Column(scale=1, min_width=270, elem_id="pc-own"):
                     gr.HTML(_part("own", self.limits))
                     upload = gr.UploadButton(
-                        "Choose photographs", file_count="multiple", file_types=["image", ".zip"]
+                        "Choose photographs",
+                        variant="primary",
+                        file_count="multiple",
+                        file_types=["image", ".zip"],
                     )
-                    count = gr.Number(
-                        0, label="How many groups", info="0: as many as there seem to be.", precision=0
-                    )
-                    with gr.Row(equal_height=True):
-                        find = gr.Button("Find groups", variant="primary", min_width=120)
-                        cancel = gr.Button("Cancel", visible=False, min_width=90, elem_id="pc-cancel")
+                    cancel = gr.Button("Cancel", visible=False, min_width=90, elem_id="pc-cancel")
                     status = gr.HTML(elem_id="pc-status")
+                    with gr.Row(equal_height=True):
+                        count = gr.Number(
+                            label="Number of groups", placeholder="automatic", precision=0, min_width=120
+                        )
+                        find = gr.Button("Group again", size="sm", min_width=90)
                     gr.HTML("<h2>Export</h2>")
                     links = gr.HTML(elem_id="pc-links")
                     images = gr.Button("Photographs by group (zip)", size="sm")
@@ -148,12 +151,16 @@ class Space:
             self.blocks.unload(self._leave)
             for each in (upload, count):
                 each.async_move_resource_to_block_cache = _stored
-            upload.upload(self._receive, upload, status, api_name="take_in", concurrency_limit=2)
-            begun = find.click(lambda: gr.Button(visible=True), None, cancel, **QUIET)
+            came = upload.upload(self._receive, upload, status, api_name="take_in", concurrency_limit=2)
             work = {**MODEL, "show_progress_on": status}
-            found = begun.then(self._find, count, [status, desk, links], api_name="find_groups", **work)
-            for ended in (found.success, found.failure):
-                ended(lambda: gr.Button(visible=False), None, cancel, **QUIET)
+            for begin, api in (
+                (came.success, {"api_visibility": "private"}),
+                (find.click, {"api_name": "find_groups"}),
+            ):
+                begun = begin(lambda: gr.Button(visible=True), None, cancel, **QUIET)
+                found = begun.then(self._find, count, [status, desk, links], **api, **work)
+                for ended in (found.success, found.failure):
+                    ended(lambda: gr.Button(visible=False), None, cancel, **QUIET)
             cancel.click(self._cancel, None, None, **QUIET)
             for button, name, make in ((images, "images", self._images), (model, "model", self._model)):
                 made = button.click(make, None, links, api_name=name, **work)
@@ -248,7 +255,7 @@ class Space:
         except Exception as error:
             title, text = "Please note", str(error)
             if isinstance(error, InterruptedRunError):
-                title, text = "Stopped", "As you asked. “Find groups” resumes there."
+                title, text = "Stopped", "As you asked. “Group again” resumes there."
             elif not isinstance(error, PromptCCDError):
                 logger.error("Unexpected error in the page.", exc_info=error)
                 text = "Something went wrong on our side. Your photographs and groups are as they were: try again."
@@ -300,9 +307,12 @@ class Space:
             visit.photos.mkdir(exist_ok=True)
             for path in came:
                 systems.rename(path, visit.photos / path.name)
+            visit.left_out = left_out
             return _part("took_in", len(came), left_out)
 
-    def _find(self, count: float, request: gr.Request, progress: gr.Progress = PROGRESS) -> tuple[str, ...]:
+    def _find(
+        self, count: float | None, request: gr.Request, progress: gr.Progress = PROGRESS
+    ) -> tuple[str, ...]:
         """Group a visitor's photographs: corrections stay, new photographs are a new stage."""
         with self._visit(request) as visit:
             if not visit.is_own:
@@ -312,7 +322,7 @@ class Space:
                 done = _discover(visit, session, stop, int(count or 0) or None)
                 visit.renew()
             skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
-            return _part("found", done.report, done.estimate, skipped), *_shown(visit)
+            return _part("found", done.report, done.estimate, [*visit.left_out, *skipped]), *_shown(visit)
 
     def _images(self, request: gr.Request) -> str:
         """A zip archive of a visitor's photographs, a folder for each group, without metadata."""
@@ -326,7 +336,7 @@ class Space:
         """A zip archive of the model with a visitor's categories and corrections."""
         with self._visit(request) as visit:
             if not visit.is_grouped:
-                raise DataError("Find groups in photographs of your own first: the example needs no model.")
+                raise DataError("Choose photographs of your own first: the example needs no model.")
             stop = _Progress(lambda *done, **what: None, self.visits.limits.work_s)
             with visit.working(stop), self._session() as session:
                 _discover(visit, session, stop, None)  # resumes from what is there, corrections included

@@ -52,6 +52,9 @@ class Visit:
     pages: set[str] = field(default_factory=set)  # sessions of Gradio that show this visit
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while files are written or deleted
     stop: StopRequest | None = None  # of the work in progress
+    left_out: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # files of the newest upload, with the reason
     ended: bool = False
     clicked_at: float = field(default_factory=time.monotonic)
     alive_at: float = field(default_factory=time.monotonic)  # when a window last asked for news

@@ -19,7 +19,7 @@ MOST_LOOKED_AT = (
 def rare_first(registry: CategoryRegistry, features: Features, keys: Sequence[str], most: int) -> list[str]:
     """Photographs far from all that is known, each as far as possible from those before it.
 
-    Known are the categories, by their prototypes, and the photographs that a person has put or left somewhere. On
+    Known are the categories, by their prototypes, and the photographs that a person has reviewed. On
     long-tailed sets (Caltech-101: 101 kinds, 67 of them with 1 to 5 photographs) 200 of these show 80 kinds, 200 at
     random 52.
 
@@ -32,9 +32,10 @@ def rare_first(registry: CategoryRegistry, features: Features, keys: Sequence[st
     Returns:
         Their keys, farthest first.
     """
-    seen, members, rows = registry.pinned.read(), registry.members.read(), features.row_of
+    seen = sorted(registry.looks.read().keys() & registry.pinned.read().keys())
+    known, members, rows = set(seen), registry.members.read(), features.row_of
     aside = {each.id for each in registry.aside}
-    kept = [key for key in keys if key in rows and key not in seen and members.get(key) not in aside]
+    kept = [key for key in keys if key in rows and key not in known and members.get(key) not in aside]
     held = torch.from_numpy(registry.prototypes_of([*registry.active, *registry.aside]).matrix)
     return [kept[row] for row in _farthest_first(features.of(kept)[1], held, features.of(seen)[1], most)]
 

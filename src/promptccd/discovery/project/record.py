@@ -11,7 +11,7 @@ from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import newer_format, parsed_json, read_file
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.images.decode import Decoding
-from promptccd.images.depth import Depths
+from promptccd.images.rendering import Rendering
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +50,11 @@ def read_record(out: Path) -> dict[str, Any]:
             raise ValueError("measured or not is yes or no")
         if not all(isinstance(text, str) for text in texts) or not re.fullmatch("[0-9a-f]+", texts[1]):
             raise ValueError("a value is of another kind")
-        depths = dict(record["decoding"])
-        pixels = depths.pop("max_pixels")
+        rendering = dict(record["decoding"])
+        pixels = rendering.pop("max_pixels")
         if type(pixels) is not int or pixels < 1:
             raise ValueError("a limit is none")
-        decoding = Decoding(pixels, Depths(**depths))
+        decoding = Decoding(pixels, Rendering.from_dict(rendering))
         return {**record, "estimate": CountEstimate(**record["estimate"]), "decoding": decoding}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
         raise RunError(

@@ -60,7 +60,10 @@ class CategoryRegistry(Rows):
 
     def _entries(self, condition: str) -> tuple[LogEntry, ...]:
         rows = self.store.all(f"select number, kind, what, stage, time, final from log {condition}")
-        return tuple(LogEntry(*row[:2], json.loads(row[2]), *row[3:5], bool(row[5])) for row in rows)
+        return tuple(
+            LogEntry(number, kind, json.loads(what), stage, time, bool(final))
+            for number, kind, what, stage, time, final in rows
+        )
 
     @property
     def newest(self) -> LogEntry | None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import ceil, floor
 
 import numpy as np
 
@@ -100,16 +99,15 @@ def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[
 
     Args:
         strata: draws and the number not looked at, of photographs that came together: a draw says nothing of others.
-        looked: how many were looked at, and are right but for `MOST_ERRORS`.
+        looked: how many were looked at, and are right but for errors, of none to `MOST_ERRORS` of them.
     """
     generator, wrong = np.random.default_rng(0), np.zeros(_SAMPLES)
     for draws, left in strata:
         wrong += generator.permutation(wrong_left(draws, left))
-    count = looked + sum(left for _, left in strata)
-    tail = (1 - COVERS) / 2
-    few, middle, many = np.quantile(wrong, [tail, 0.5, 1 - tail]).tolist()
-    erred = MOST_ERRORS * looked / count
-    return 1 - middle / count, max(0.0, 1 - ceil(many) / count - erred), 1 - floor(few) / count
+    count, tail = looked + sum(left for _, left in strata), (1 - COVERS) / 2
+    erred = generator.binomial(looked, generator.choice(_ERRORS, _SAMPLES))
+    few, many = np.rint(np.quantile(wrong + erred, [tail, 1 - tail])).tolist()
+    return 1 - float(np.median(wrong)) / count, 1 - many / count, 1 - few / count
 
 
 def in_groups(registry: CategoryRegistry, here: Iterable[str], within: int | None = None) -> list[str]:

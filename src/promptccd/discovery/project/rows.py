@@ -21,9 +21,8 @@ _LINKS = "select one.key, two.key, same from link join image one on one.id = a j
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
 _CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
 # One image in `Rows.columns`: -1 in place of a row or a category, 1 in place of a confidence.
-COLUMNS = np.dtype(
-    [("row", "i4"), ("stage", "i4"), ("category", "i4"), ("confidence", "f8"), ("pinned", "u1")]
-)
+COLUMNS = np.dtype("i4, i4, i4, f8, u1, u1")
+COLUMNS.names = "row", "stage", "category", "confidence", "pinned", "reviewed"
 
 Value = TypeVar("Value")
 
@@ -253,7 +252,8 @@ class Rows:
     def columns(self, row_of: Mapping[str, int], keys: Iterable[str] | None = None) -> np.ndarray:
         """Images, all of them or some, as a table of `COLUMNS`; ``row`` is that of `row_of`."""
         query = (
-            "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned from image where true"
+            "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned, "
+            "pinned and reviewed is not null from image where true"
         )
         rows = ((row_of.get(text_key(key), -1), *values) for key, *values in self.store.images(query, keys))
         return np.fromiter(rows, COLUMNS)

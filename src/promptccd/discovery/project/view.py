@@ -36,8 +36,10 @@ _AT_ONCE = 4096  # photographs that are likened to others
 
 
 ASIDE = -2  # in place of the category, of images that are set aside
-# Bits of a photograph: a person put it there; it came with the newest stage; its file is not where it was.
-PINNED, NEWEST, AWAY = 1, 2, 4
+# Bits of a photograph: a correction put it there; it came with the newest stage; its file is not where it was; a
+# person has looked at it and put or left it there.
+PINNED, NEWEST, AWAY, REVIEWED = 1, 2, 4, 8
+STATES = {"reviewed": REVIEWED, "pinned": PINNED}
 COVERS = 4  # pictures of a group in the list
 
 
@@ -62,7 +64,7 @@ class Columns:
     Attributes:
         group: category ``(N,)`` int32, `NO_CATEGORY` or `ASIDE`.
         sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
-        flags: `PINNED`, `NEWEST` and `AWAY` ``(N,)`` uint8.
+        flags: `PINNED`, `NEWEST`, `AWAY` and `REVIEWED` ``(N,)`` uint8.
     """
 
     def __init__(self, registry: CategoryRegistry, keys: Sequence[str], here: np.ndarray):
@@ -80,8 +82,10 @@ class Columns:
         aside = np.isin(found["category"], [each.id for each in registry.aside])
         self.group[rows] = np.where(aside, ASIDE, found["category"])
         self.sure[rows] = np.rint(255 * found["confidence"])
-        is_newest = found["stage"] == registry.stage
-        self.flags[rows] = PINNED * found["pinned"] + NEWEST * is_newest + AWAY * ~self._here[rows]
+        is_new, is_away = found["stage"] == registry.stage, ~self._here[rows]
+        self.flags[rows] = (
+            PINNED * found["pinned"] + NEWEST * is_new + AWAY * is_away + REVIEWED * found["reviewed"]
+        )
 
     def packed(self) -> bytes:
         """All of them one after the other, as a window reads them."""
@@ -99,7 +103,7 @@ class Columns:
         """What is shown of a group, kept until one of its photographs changes."""
         if identity not in self._shown:
             rows = np.flatnonzero((self.group == identity) & self._here)
-            unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & PINNED == 0)
+            unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & REVIEWED == 0)
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
             self._shown[identity] = Shown(len(rows), int(unsure.sum()), cover.tolist())
         return self._shown[identity]
@@ -227,6 +231,17 @@ class ProjectView(Project):
             found["rows"] = [self.photos.rows[key] for key in found.pop("images")]
         return found
 
+    def halves(self, category: int) -> list[list[int]]:
+        """Rows of the two parts of a category that looks like two, see `proposals.halves`; else none."""
+        from promptccd.discovery.project.proposals import halves
+
+        features, rows = self.features(), self.photos.rows
+        with self.still:
+            registry = self.registry.copy()
+        is_there = any(each.id == category for each in registry.active)
+        found = (halves(registry, features, category) if is_there else None) or ()
+        return [[rows[key] for key in part if key in rows] for part in found]
+
     def rare(self, most: int = 200) -> list[int]:
         """Rows of the photographs to look at first, see `rare_first`."""
         photos, features = self.photos, self.features()
@@ -241,7 +256,7 @@ class ProjectView(Project):
         home = int(columns.group[row])
         why: dict[str, Any] = {
             "group": None if home == NO_CATEGORY else home,
-            "set": bool(columns.flags[row] & PINNED),
+            "state": next((name for name, bit in STATES.items() if columns.flags[row] & bit), "found"),
             "sure": registry.confidences.get(key),
             "measured": read_record(self.out)["measured"],
             "like": [],

@@ -1,0 +1,353 @@
+"""Features that another model computed: read from a file, and joined to images, or to items without a picture.
+
+A session with such features needs no model. Items become entries of a source, whose pictures show their ids and texts.
+"""
+
+import hashlib
+import io
+import json
+import textwrap
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from promptccd.data.loaders import Progress
+from promptccd.data.names import display_name
+from promptccd.data.sources import Entry, ImageSource, Stamp, within_limit
+from promptccd.data.spreadsheets import read_sheet
+from promptccd.discovery.intake.reading import Intake, IntakeFile, find_source
+from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.errors import DataError, nothing_at, one_line
+from promptccd.images.limits import ByteBudget, IntakeLimits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IDS = ("id", "file", "file_name", "filename", "filepath", "path", "image", "name", "item", "sha256")
+TEXTS = ("text", "title", "transcript", "description", "sentence")
+VECTORS = ("features", "feature", "embedding", "embeddings", "vector", "vectors", "emb")
+MOST_WIDE = 65_536
+TILE_SIDE, _LINE, _LINES = 256, 26, 11  # pixels, characters, lines
+
+Named = tuple[np.ndarray, Sequence[str] | None, Sequence[str] | None]  # vectors, ids, texts
+
+
+@dataclass(frozen=True, eq=False)
+class GivenFeatures:
+    """Features by id.
+
+    Attributes:
+        ids: of the images or items, distinct.
+        rows: ``(N, D)`` unit features, float32.
+        texts: shown in place of a picture; empty where there are none.
+        place: the file that lists the items; `None` for arrays.
+        name: of what computed the features. Features of equal names and widths are comparable.
+    """
+
+    ids: tuple[str, ...]
+    rows: Tensor
+    texts: tuple[str, ...] = ()
+    place: Path | None = None
+    name: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        vectors: Any,
+        ids: Sequence[str] | None = None,
+        texts: Sequence[str] | None = None,
+        *,
+        name: str = "",
+        place: Path | None = None,
+    ) -> "GivenFeatures":
+        """Check vectors ``(N, D)`` and normalise them; without `ids`, their numbers from 0 are the ids.
+
+        Raises:
+            DataError: vectors are not finite, zero, or of several widths, or ids are missing, empty or not distinct.
+        """
+        what = "The features" if place is None else f"{display_name(place.name)!r}"
+        try:
+            rows = torch.from_numpy(np.array(vectors, dtype=np.float32))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{what}: expected numbers, as many for each item. {one_line(error)}") from error
+        if rows.ndim != 2 or not len(rows) or not 1 <= rows.shape[1] <= MOST_WIDE:
+            raise DataError(
+                f"{what}: expected one vector of 1 to {MOST_WIDE} numbers an item, got {list(rows.shape)}."
+            )
+        named = tuple(str(row) for row in range(len(rows))) if ids is None else tuple(map(str, ids))
+        if len(named) != len(rows) or (texts is not None and len(texts) != len(rows)):
+            raise DataError(f"{what}: {len(named)} ids for {len(rows)} vectors. Give one id for each vector.")
+        first = dict[str, int]()
+        for row, each in enumerate(named):
+            if not each.strip() or first.setdefault(each, row) != row:
+                raise DataError(
+                    f"{what}: the id {each!r} of vector {row} is empty, or that of vector {first.get(each)}."
+                )
+        norms = rows.norm(dim=1, keepdim=True)
+        if len(bad := (~(norms[:, 0].isfinite() & (norms[:, 0] > 0))).nonzero()):
+            raise DataError(
+                f"{what}: the vector of {named[int(bad[0])]!r} is zero or not finite. Leave the item out."
+            )
+        return cls(named, rows / norms, tuple(texts or ()), place, name)
+
+    @classmethod
+    def read(cls, file: str | Path, items: str | Path | None = None) -> "GivenFeatures":
+        """Read a ``.parquet``, ``.npy``, ``.npz`` or ``.safetensors`` file; nothing in it is run.
+
+        Args:
+            file: contains vectors, and ids where the format has room for them.
+            items: table of ids, and texts if it has them: in the order of vectors without ids, in any order otherwise.
+
+        Raises:
+            DataError: the file contains no vectors, or several arrays that may be.
+        """
+        place = Path(file).expanduser()
+        if not place.is_file():
+            raise DataError(f"{nothing_at(str(file))} Give a file of features: {', '.join(_READERS)}.")
+        if (reader := _READERS.get(place.suffix.lower())) is None:
+            raise DataError(
+                f"{display_name(place.name)!r} is no file of features. Give one of {', '.join(_READERS)}."
+            )
+        try:
+            vectors, ids, texts = reader(place)
+        except DataError:
+            raise
+        except Exception as error:  # a damaged file raises what it likes
+            raise DataError(f"{display_name(place.name)!r} cannot be read: {one_line(error)}") from error
+        if items is None:
+            return cls.of(vectors, ids, texts, place=place)
+        listed, shown = _items_in(Path(items).expanduser())
+        if ids is not None:
+            row_of = {each: row for row, each in enumerate(ids)}
+            if missing := [each for each in listed if each not in row_of]:
+                raise DataError(
+                    f"{len(missing)} items have no features in {place.name}, such as {missing[0]!r}."
+                )
+            vectors = np.asarray(vectors)[[row_of[each] for each in listed]]
+        return cls.of(vectors, listed, shown, place=Path(items).expanduser())
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.rows.shape[1]
+
+    @cached_property
+    def space(self) -> str:
+        """Name of the feature space, 32 hexadecimal digits."""
+        return hashlib.sha256(f"given features {self.name} {self.width}".encode()).hexdigest()[:32]
+
+    def source(self, place: Any, roots: Sequence[str | Path] = ()) -> ImageSource:
+        """The images at a place, or these items if the place is their own file, or `None`."""
+        if isinstance(place, ImageSource):
+            return place
+        is_own = place is None or (self.place is not None and Path(str(place)).expanduser() == self.place)
+        return ItemsSource(self) if is_own else find_source(place, roots)
+
+    @cached_property
+    def _rows_by_name(self) -> Mapping[str, int]:
+        """Row of each id, and of its last part and stem where these are one item's alone."""
+        found = {each: row for row, each in enumerate(self.ids)}
+        for short in (_last, _stem):
+            rows = dict[str, list[int]]()
+            for row, each in enumerate(self.ids):
+                rows.setdefault(short(each), []).append(row)
+            found = {name: each[0] for name, each in rows.items() if len(each) == 1} | found
+        return found
+
+    def row_of(self, file: IntakeFile) -> int | None:
+        """The row of a file, by its path, name, name without ending, or the SHA-256 of its content."""
+        found = self._rows_by_name
+        names = (file.name, file.content_hash, _last(file.name), _stem(file.name))
+        return next((found[each] for each in names if each in found), None)
+
+
+def _last(name: str) -> str:
+    return name.replace("\\", "/").rpartition("/")[2]
+
+
+def _stem(name: str) -> str:
+    return Path(_last(name)).stem
+
+
+@dataclass(eq=False)
+class GivenEmbedder:
+    """Gives stored features, where an `Embedder` computes them."""
+
+    given: GivenFeatures
+    seen: SeenFiles
+    batch_size: int = 1
+    space: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.space = self.given.space
+
+    def add(self, file: IntakeFile, pixels: Tensor) -> None:
+        """Nothing is computed."""
+
+    def keep(self) -> None:
+        """Nothing is computed."""
+
+    def features_of(self, intake: Intake, workers: int = 1, progress: Progress | None = None) -> Tensor:
+        """Unit features ``(N, D)`` of the used images; a `DataError` names an image without one."""
+        rows = [self.given.row_of(file) for file in intake.used]
+        if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
+            raise DataError(
+                f"{len(missing)} of {len(rows)} images have no features, such as {missing[0]!r}; an id is "
+                f"{self.given.ids[0]!r}. Give the path, name or SHA-256 of each image as its id."
+            )
+        features = self.given.rows[[row for row in rows if row is not None]]
+        self.seen.store_features(self.space, [file.key for file in intake.used], features)
+        return features
+
+
+class ItemsSource(ImageSource):
+    """Items without pictures: each is shown as a tile with its id and text."""
+
+    shows_images = False
+
+    def __init__(self, given: GivenFeatures):
+        self._given = given
+        self.name = (
+            "The list of items" if given.place is None else f"The items in {display_name(given.place.name)!r}"
+        )
+        self._stamp = None if given.place is None else Stamp.of(str(given.place.absolute()))
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """The items, in the order of their features."""
+        limits.require_files(len(self._given.ids), self.name)
+        return [Entry(display_name(each), row) for row, each in enumerate(self._given.ids)]
+
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
+        """A PNG of the item."""
+        texts = self._given.texts
+        return within_limit(tile(self._given.ids[entry.key], texts[entry.key] if texts else ""), budget)
+
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """The stamp of the file of items, with the item below it as in an archive."""
+        if self._stamp is None:
+            return None
+        text = f"{self._given.ids[entry.key]}\0{(self._given.texts or {entry.key: ''})[entry.key]}"
+        place = f"{self._stamp.size}-0-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
+        return Stamp(f"{self._stamp.path}/{place}/{entry.name}", 1, 0)
+
+
+def tile(identity: str, text: str = "") -> bytes:
+    """A PNG that shows an id and a text; no two ids have equal pixels."""
+    image = Image.new("L", (TILE_SIDE, TILE_SIDE), 255)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(18)
+    lines = [*textwrap.wrap(display_name(text), _LINE)[:_LINES], "", display_name(identity)[-_LINE:]]
+    draw.text((8, 6), "\n".join(lines if text else lines[1:]), fill=20, font=font)
+    digest = np.frombuffer(hashlib.sha256(identity.encode(errors="replace")).digest(), np.uint8)
+    bits = Image.fromarray(np.unpackbits(digest)[None].repeat(2, 0) * np.uint8(24) + np.uint8(231))
+    image.paste(bits, (0, TILE_SIDE - 2))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+# Files
+
+
+def _items_in(file: Path) -> tuple[list[str], list[str] | None]:
+    """Ids and texts of a table of items."""
+    if not file.is_file():
+        raise DataError(f"{nothing_at(str(file))} Give a table of items, such as CSV with a column id.")
+    sheet = read_sheet(file, (*IDS, *TEXTS))
+    columns = list(sheet.columns)
+    if not columns:
+        raise DataError(f"{display_name(file.name)!r} has no columns. Give a column id.")
+    chosen, shown = _column(columns, IDS) or columns[0], _column(columns, TEXTS)
+    return _cells(sheet, chosen) or [], _cells(sheet, shown)
+
+
+def _column(columns: Sequence[str], usual: Sequence[str]) -> str | None:
+    by_name = {str(each).strip().lower(): each for each in columns}
+    return next((by_name[each] for each in usual if each in by_name), None)
+
+
+def _one(arrays: Mapping[str, Any], file: Path) -> str:
+    """The name of the array that contains the vectors."""
+    tables = [name for name, each in arrays.items() if each.ndim == 2 and each.dtype.kind in "fiu"]
+    named = [name for name in tables if name.lower() in VECTORS]
+    if len(named or tables) != 1:
+        raise DataError(
+            f"{display_name(file.name)!r} contains {len(tables)} tables of numbers ({', '.join(arrays)}). Call one of "
+            "them features."
+        )
+    return (named or tables)[0]
+
+
+def _of_npy(file: Path) -> Named:
+    return np.load(file, mmap_mode=None, allow_pickle=False), None, None
+
+
+def _of_npz(file: Path) -> Named:
+    if not zipfile.is_zipfile(file):
+        raise DataError(
+            f"{display_name(file.name)!r} is damaged or no .npz file. Save it again with numpy.savez."
+        )
+    with np.load(file, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    texts = {name: each for name, each in arrays.items() if each.ndim == 1 and each.dtype.kind in "UiS"}
+    ids, shown = _column([*texts], (*IDS, "ids", "files", "names", "paths")), _column([*texts], TEXTS)
+    vectors = arrays[_one(arrays, file)]
+    named, words = (None if each is None else texts[each].astype(str).tolist() for each in (ids, shown))
+    return vectors, named, words
+
+
+def _of_safetensors(file: Path) -> Named:
+    """One table, with ids in the metadata as a JSON list; or a vector for each id."""
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as stored:
+        arrays = {name: stored.get_tensor(name).float().numpy() for name in stored.keys()}  # noqa: SIM118
+        metadata = stored.metadata() or {}
+    if arrays and all(each.ndim == 1 for each in arrays.values()):
+        if len({len(each) for each in arrays.values()}) > 1:
+            raise DataError(f"{display_name(file.name)!r} contains vectors of several widths.")
+        return np.stack([*arrays.values()]), [*arrays], None
+    ids = json.loads(metadata["ids"]) if "ids" in metadata else None
+    return arrays[_one(arrays, file)], ids, None
+
+
+def _of_parquet(file: Path) -> Named:
+    """A column of lists, or else all columns of decimals; an id column, and texts if there are some."""
+    import pandas as pd
+
+    sheet = pd.read_parquet(file)
+    sheet = sheet if sheet.index.name is None else sheet.reset_index()
+    first = {name: sheet[name].iloc[0] for name in sheet.columns} if len(sheet) else {}
+    lists = [name for name, cell in first.items() if isinstance(cell, np.ndarray)]
+    decimals = [name for name in first if sheet[name].dtype.kind == "f"]
+    words = [name for name, cell in first.items() if isinstance(cell, str)]
+    chosen = _column(lists, VECTORS) or (lists[0] if len(lists) == 1 else None)
+    if chosen is None and (lists or not decimals):
+        raise DataError(
+            f"{display_name(file.name)!r} has no single column of vectors (columns: {', '.join(sheet.columns)}). "
+            "Call one of them features."
+        )
+    if chosen is not None and len({np.shape(cell) for cell in sheet[chosen]}) != 1:
+        raise DataError(f"{display_name(file.name)!r}: the rows of {chosen!r} have several widths.")
+    vectors = sheet[decimals].to_numpy() if chosen is None else np.stack([*sheet[chosen]])
+    ids = _column([*first], IDS) or (words[0] if len(words) == 1 and words[0].lower() not in TEXTS else None)
+    return vectors, _cells(sheet, ids), _cells(sheet, _column(words, TEXTS))
+
+
+def _cells(sheet: "pd.DataFrame", column: str | None) -> list[str] | None:
+    return None if column is None else [*map(str, sheet[column])]
+
+
+_READERS: dict[str, Callable[[Path], Named]] = {
+    ".parquet": _of_parquet,
+    ".npy": _of_npy,
+    ".npz": _of_npz,
+    ".safetensors": _of_safetensors,
+}

@@ -1,0 +1,264 @@
+"""Features that another model computed: sounds, texts and images become groups that last over weeks."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import save_file
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from promptccd.cli.main import main
+from promptccd.clustering import SemiSupervisedKMeans
+from promptccd.discovery import DiscoverySession, GivenFeatures, Project, discover, save_checkpoint
+from promptccd.discovery.given_features import tile
+from promptccd.errors import DataError
+from promptccd.evaluation.accuracy import clustering_accuracy
+
+Week = tuple[list[str], np.ndarray, list[str]]  # ids, vectors, texts; an id begins with its class
+
+
+def sound(kind: str, rng: np.random.Generator) -> np.ndarray:
+    """A call of half a second at 4 kHz, as the mean and the peaks of its spectrum in decibels."""
+    time, pitch = np.arange(2_000) / 4_000, rng.uniform(0.93, 1.07)
+    if kind == "sweep":
+        wave = np.sin(2 * np.pi * (300 + 700 * pitch * time) * time)
+    elif kind == "trill":
+        wave = np.sin(2 * np.pi * 1_200 * pitch * time) * (np.sin(2 * np.pi * 18 * time) > 0)
+    elif kind == "harmonic":
+        wave = sum(np.sin(2 * np.pi * 220 * pitch * part * time) / part for part in range(1, 6))
+    else:
+        wave = rng.normal(size=2_000) * (np.sin(2 * np.pi * 40 * time) > 0)
+    frames = (wave + rng.normal(0, 0.1, 2_000)).reshape(-1, 250) * np.hanning(250)
+    decibels = 10 * np.log10(np.abs(np.fft.rfft(frames)) ** 2 + 0.1)
+    return np.r_[decibels.mean(0), decibels.max(0)]
+
+
+def sounds() -> list[Week]:
+    rng, weeks = np.random.default_rng(4), []
+    for week, counts in enumerate(({"sweep": 25, "trill": 25, "harmonic": 25}, dict.fromkeys(KINDS, 20))):
+        ids = [f"{kind} {week}-{number}.wav" for kind, count in counts.items() for number in range(count)]
+        weeks.append((ids, np.stack([sound(each.split()[0], rng) for each in ids]), [""] * len(ids)))
+    mean, deviation = weeks[0][1].mean(0), weeks[0][1].std(0)
+    return [(ids, (rows - mean) / deviation, texts) for ids, rows, texts in weeks]
+
+
+KINDS = ("sweep", "trill", "harmonic", "buzz")
+TOPICS = {
+    "weather": "rain wind storm cloud sun snow cold heat front pressure",
+    "kitchen": "soup bread oven salt pepper flour pan knife onion butter",
+    "football": "goal team match referee league coach player ball fan stadium",
+    "music": "song band guitar drum album concert melody rhythm singer stage",
+}
+
+
+def letters() -> list[Week]:
+    rng, weeks = np.random.default_rng(5), []
+    for week, topics in enumerate(([*TOPICS][:3], [*TOPICS])):
+        ids = [f"{topic} {week}-{number}" for topic in topics for number in range(30)]
+        texts = [" ".join(rng.choice(TOPICS[each.split()[0]].split(), 14)) for each in ids]
+        weeks.append((ids, np.empty(0), texts))
+    vectors = TfidfVectorizer().fit([text for *_, texts in weeks for text in texts])
+    return [(ids, vectors.transform(texts).toarray(), texts) for ids, _, texts in weeks]
+
+
+def accuracy(ids: list[str], found: list[int]) -> float:
+    names = sorted({each.split()[0] for each in ids})
+    truth = np.array([names.index(each.split()[0]) for each in ids])
+    return clustering_accuracy(truth, np.array(found), truth).all
+
+
+def assignments(out: Path) -> dict[str, int]:
+    with (out / "assignments.csv").open(newline="", encoding="utf-8") as table:
+        return {row["file"]: int(row["category"] or -1) for row in csv.DictReader(table)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weeks", [sounds, letters])
+def test_items_without_images_are_grouped_over_weeks_and_keep_what_people_said(weeks, tmp_path, capsys):
+    (ids, rows, texts), later = weeks()
+    out = tmp_path / "out"
+    for week, (names, vectors, shown) in enumerate(((ids, rows, texts), later)):
+        table = pd.DataFrame({"id": names, "embedding": [*vectors.astype(np.float32)], "text": shown})
+        table.to_parquet(tmp_path / f"{week}.parquet")
+    count = ["--num_categories", "3"]
+    assert main(["discover", "--features", str(tmp_path / "0.parquet"), "--out", str(out), *count]) == 0
+    first = assignments(out)
+    told = accuracy(ids, SemiSupervisedKMeans(3, random_state=0).fit_predict(rows).tolist())
+    assert [*first] == ids
+    assert accuracy(ids, [*first.values()]) >= told - 3
+
+    project, moved = Project(out), ids[0]
+    home = first[moved]
+    other = next(each for each in first.values() if each != home)
+    project.rename(home, "by hand")
+    assert main(["categories", str(out), "move", str(other), moved]) == 0
+    assert main(["discover", "--features", str(tmp_path / "1.parquet"), "--out", str(out)]) == 0
+    second = assignments(out)
+    assert "near-duplicates: 0 groups" in capsys.readouterr().out
+    assert accuracy(later[0], [*second.values()]) >= 90
+    new = {home for name, home in second.items() if name.split()[0] in ("buzz", "music")}
+    assert len(new) == 1 and not new & set(first.values()), "the new kind is one new category"
+
+    assert main(["export", str(out), "table", "--to", str(tmp_path / "exports")]) == 0
+    whole = pd.read_csv(tmp_path / "exports" / "table" / "assignments.csv").set_index("file")
+    assert len(whole) == len(ids) + len(later[0])
+    assert whole.loc[moved, "category"] == other
+    assert (whole.loc[ids[1:], "category"] == [first[each] for each in ids[1:]]).all()
+    assert "by hand" in set(whole["name"])
+    # The same items again, in another order: the same stage.
+    pd.read_parquet(tmp_path / "1.parquet")[::-1].to_parquet(tmp_path / "1.parquet")
+    assert main(["discover", "--features", str(tmp_path / "1.parquet"), "--out", str(out)]) == 0
+    assert assignments(out) == second
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> tuple[Path, list[str], np.ndarray]:
+    """Images of three colours with noise, and features of their colours."""
+    rng, names, rows = np.random.default_rng(0), [], []
+    (tmp_path / "photos" / "sub").mkdir(parents=True)
+    for number in range(30):
+        mean = np.eye(3)[number % 3] * 150 + 40
+        pixels = (mean + rng.normal(0, 25, (24, 24, 3))).clip(0, 255).astype(np.uint8)
+        names.append(f"{'sub/' if number % 2 else ''}{'rgb'[number % 3]} {number}.png")
+        Image.fromarray(pixels).save(tmp_path / "photos" / names[-1])
+        rows.append(pixels.reshape(-1, 3).mean(0) - 90)
+    return tmp_path / "photos", names, np.array(rows)
+
+
+@pytest.mark.moderate
+@pytest.mark.parametrize("called", ["paths", "names", "stems", "absolute", "sha256"])
+def test_images_are_found_by_path_name_or_content(pictures, called, tmp_path):
+    import hashlib
+
+    folder, names, rows = pictures
+    by = {
+        "paths": lambda name: name,
+        "names": lambda name: Path(name).name,
+        "stems": lambda name: Path(name).stem,
+        "absolute": lambda name: str(folder / name),
+        "sha256": lambda name: hashlib.sha256((folder / name).read_bytes()).hexdigest(),
+    }[called]
+    session = DiscoverySession.from_features(rows[::-1], [by(each) for each in names[::-1]])
+    result = discover(session, folder, tmp_path / "out", num_categories=3)
+    found = {Path(row.file).name[0]: row.category for row in result.rows}
+    assert len(set(found.values())) == 3
+    assert all(found[Path(row.file).name[0]] == row.category for row in result.rows)
+    assert (tmp_path / "out" / "discovery.html").is_file()
+    with pytest.raises(DataError, match="without a model"):
+        save_checkpoint(session, tmp_path / "stage")
+
+
+def test_images_without_features_are_named(pictures, tmp_path):
+    folder, names, rows = pictures
+    session = DiscoverySession.from_features(rows[:20], names[:20])
+    with pytest.raises(DataError, match=r"10 of 30 images have no features, such as '.*\.png'"):
+        discover(session, folder, tmp_path / "out")
+
+
+def test_arrays_in_python_need_no_file(tmp_path):
+    rows = np.eye(4).repeat(6, 0) + np.random.default_rng(0).normal(0, 0.05, (24, 4))
+    result = discover(DiscoverySession.from_features(rows), None, tmp_path / "out", num_categories=4)
+    assert [row.file for row in result.rows] == [str(row) for row in range(24)]
+    assert len({row.category for row in result.rows}) == 4
+    other = DiscoverySession.from_features(np.ones((3, 5)), ["a", "b", "c"])
+    with pytest.raises(Exception, match="another model"):
+        discover(other, None, tmp_path / "out")
+
+
+def test_every_format_gives_the_same_vectors(tmp_path):
+    rows, ids = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), [*"abcde"]
+    np.save(tmp_path / "v.npy", rows)
+    np.savez(tmp_path / "v.npz", features=rows, ids=np.array(ids))
+    save_file({"features": rows}, tmp_path / "v.safetensors", metadata={"ids": json.dumps(ids)})
+    save_file(dict(zip(ids, rows, strict=True)), tmp_path / "each.safetensors")
+    pd.DataFrame({"name": ids, "vector": [*rows]}).to_parquet(tmp_path / "v.parquet")
+    pd.DataFrame({"file": ids, "label": 1} | {f"f{k}": rows[:, k] for k in range(3)}).to_parquet(
+        tmp_path / "wide.parquet"
+    )
+    items = tmp_path / "items.csv"
+    items.write_text("id,text\n" + "".join(f"{each},word {each}\n" for each in ids))
+    unit = torch.nn.functional.normalize(torch.from_numpy(rows))
+    for name in ("v.npz", "v.safetensors", "each.safetensors", "v.parquet", "wide.parquet"):
+        found = GivenFeatures.read(tmp_path / name)
+        assert found.ids == tuple(ids), name
+        assert torch.equal(found.rows, unit), name
+    assert GivenFeatures.read(tmp_path / "v.npy").ids == ("0", "1", "2", "3", "4")
+    listed = GivenFeatures.read(tmp_path / "v.npy", items)
+    assert (listed.ids, listed.texts[1]) == (tuple(ids), "word b")
+    items.write_text("id,text\ne,last\na,first\n")
+    some = GivenFeatures.read(tmp_path / "v.parquet", items)
+    assert some.ids == ("e", "a") and torch.equal(some.rows, unit[[4, 0]])
+    items.write_text("id\nz\n")
+    with pytest.raises(DataError, match=r"1 items have no features in v\.parquet, such as 'z'"):
+        GivenFeatures.read(tmp_path / "v.parquet", items)
+
+
+class Trap:
+    """Would write a file when it is unpickled."""
+
+    def __init__(self, place: Path):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.touch, (self.place,)
+
+
+def test_files_of_strangers_run_nothing_and_are_refused_in_one_line(tmp_path):
+    ran = tmp_path / "ran"
+    np.save(tmp_path / "pickle.npy", np.array([Trap(ran)], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "pickle.npz", features=np.array([Trap(ran)], dtype=object))
+    np.savez(tmp_path / "two.npz", one=np.ones((3, 2)), two=np.ones((3, 2)))
+    np.save(tmp_path / "nan.npy", np.array([[1.0, 2.0], [np.nan, 1.0]]))
+    np.save(tmp_path / "zero.npy", np.array([[1.0, 2.0], [0.0, 0.0]]))
+    np.save(tmp_path / "flat.npy", np.ones(4))
+    np.save(tmp_path / "text.npy", np.array([["a", "b"]]))
+    np.savez(tmp_path / "twice.npz", features=np.eye(3), ids=np.array(["a", "b", "a"]))
+    np.savez(tmp_path / "fewer.npz", features=np.eye(3), ids=np.array(["a", "b"]))
+    pd.DataFrame({"id": ["a", "b"], "v": [[1.0, 2.0], [1.0]]}).to_parquet(tmp_path / "ragged.parquet")
+    pd.DataFrame({"id": ["a", "b"]}).to_parquet(tmp_path / "none.parquet")
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "damaged.safetensors").write_bytes(b"\xff" * 50)
+    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04")
+    (tmp_path / "vectors.pt").write_bytes(b"")
+    for name in sorted(path.name for path in tmp_path.iterdir()):
+        with pytest.raises(DataError) as refused:
+            GivenFeatures.read(tmp_path / name)
+        assert "\n" not in str(refused.value)
+        assert name in str(refused.value)
+    assert not ran.exists()
+    with pytest.raises(DataError, match=r"features\.npy"):
+        GivenFeatures.read(tmp_path / "features.npy")
+
+
+def test_no_two_ids_have_one_tile():
+    shown = {
+        tile(identity, text) for identity in ("a", "b", "a" * 99, "b" + "a" * 99) for text in ("", "t" * 500)
+    }
+    assert len(shown) == 8
+    with Image.open(io.BytesIO(tile("日本語 \ud800", "two\nlines"))) as image:
+        assert image.size == (256, 256)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["photographs", "in", "--features", "x.npy"],
+        ["photographs"],
+        [],
+        ["--images", "in"],
+        ["--features", "x.npy", "--adapt"],
+        ["--features", "x.npy", "--chunk", "1/2"],
+        ["--features", "x.npy", "--images", "in", "--items", "y.csv"],
+    ],
+)
+def test_options_that_exclude_each_other_are_refused_before_anything_is_read(words, tmp_path, capsys):
+    assert main(["discover", *words, "--out", str(tmp_path / "out")]) != 0
+    error = capsys.readouterr().err
+    assert "exclude each other" in error or "--features FILE" in error
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,193 @@
+"""One rule says which values of files with more than 8 bits are black and white; single pixels do not decide it."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from promptccd.discovery.intake.reading import read_intake
+from promptccd.discovery.intake.seen import SeenFiles
+from promptccd.images.decode import Decoding, decide, decode_image
+from promptccd.images.rendering import CUT, Rendering
+
+Values = np.ndarray
+
+
+def photograph(seed: int, low: float = 0, high: float = 4095) -> Values:
+    coarse = np.random.default_rng(seed).random((6, 6))
+    smooth = np.asarray(Image.fromarray(coarse.astype(np.float32)).resize((48, 40), Image.Resampling.BICUBIC))
+    return low + (smooth - smooth.min()) / np.ptp(smooth) * (high - low)
+
+
+def tiff(values: Values, **tags: str) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(values).save(
+        stream, "TIFF", tiffinfo={int(name[1:]): value for name, value in tags.items()}
+    )
+    return stream.getvalue()
+
+
+def shown(
+    contents: Sequence[bytes], rendering: Rendering | None = None
+) -> tuple[list[Values], Rendering, list[str]]:
+    """The pictures of files by one rule, the rule, and notes."""
+    decoding = decide(Decoding(rendering=rendering or Rendering()), contents, lambda content: content)
+    found = [decode_image(content, decoding) for content in contents]
+    assert all(each.image is not None for each in found), [each.verdict.note for each in found]
+    pixels = [np.asarray(each.image)[..., 0].astype(int) for each in found]
+    return pixels, decoding.rendering, [each.verdict.note for each in found]
+
+
+def twelve_bits(number: int) -> Values:
+    return np.rint(photograph(number)).astype(np.uint16)
+
+
+def with_pixel(values: Values, value: float) -> Values:
+    values = values.copy()
+    values[3, 5] = value
+    return values
+
+
+FILES = 30
+
+
+def with_holes(number: int, share: float, value: int) -> Values:
+    return np.where(photograph(number + 99) < share * 4095, value, twelve_bits(number)).astype(np.uint16)
+
+
+def with_bar(values: Values) -> Values:
+    values = values.copy()
+    values[38, 10:30] = 65535
+    return values
+
+
+SPOILED: dict[str, Callable[[int], bytes]] = {
+    "one hot pixel in one file": lambda n: tiff(
+        with_pixel(twelve_bits(n), 65535) if n == 7 else twelve_bits(n)
+    ),
+    "hot pixels in all files": lambda n: tiff(with_pixel(twelve_bits(n), 50_000 + n)),
+    "dead pixels": lambda n: tiff(with_pixel(twelve_bits(n), 0)),
+    "one file of 16 bits": lambda n: tiff(twelve_bits(n) * (16 if n == 7 else 1)),
+    "nodata in a third": lambda n: tiff(with_holes(n, 0.35 if n % 3 == 0 else 0, 65535)),
+    "nodata of the tag": lambda n: tiff(with_holes(n, 0.25, 4321), t42113="4321"),
+    "a scale bar of one file": lambda n: tiff(with_bar(twelve_bits(n)) if n == 7 else twelve_bits(n)),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILED)
+def test_single_pixels_and_files_do_not_change_the_others(kind: str) -> None:
+    plain, rule, _ = shown([tiff(twelve_bits(number)) for number in range(FILES)])
+    assert rule == Rendering(integer=(0, 4095))
+    found, again, notes = shown([SPOILED[kind](number) for number in range(FILES)])
+    assert again == rule
+    for number, (one, other) in enumerate(zip(plain, found, strict=True)):
+        if kind == "one file of 16 bits" and number == 7:
+            assert CUT in notes[number]
+        else:
+            assert np.mean(np.abs(one - other) > 1) < 0.5
+    assert str(again) == "integer values of more than 8 bits: 12 bits, window 0 to 4095"
+
+
+OFFSETS: dict[str, Callable[[int], Values]] = {
+    "thermal": lambda n: np.rint(photograph(n, 29_315, 31_355)).astype(np.uint16),
+    "computed tomography, signed": lambda n: np.rint(photograph(n, -1024, 2000)).astype(np.int32),
+    "decibels": lambda n: photograph(n, -25, -3).astype(np.float32),
+    "an index from -1 to 1": lambda n: photograph(n, -0.2, 0.8).astype(np.float32),
+    "kelvin": lambda n: photograph(n, 285, 311).astype(np.float32),
+    "large counts": lambda n: np.rint(photograph(n, 100_000, 900_000)).astype(np.int32),
+}
+
+
+@pytest.mark.parametrize("kind", OFFSETS)
+def test_values_far_from_zero_fill_the_grey_levels(kind: str) -> None:
+    values = [OFFSETS[kind](number) for number in range(FILES)]
+    found, rule, _ = shown([tiff(each) for each in values])
+    window = rule.real if values[0].dtype.kind == "f" else rule.integer
+    assert window is not None
+    low, high = min(map(np.min, values)), max(map(np.max, values))
+    assert window[0] <= low + 0.02 * (high - low)
+    assert window[1] >= high - 0.02 * (high - low)
+    assert window[1] - window[0] < 1.2 * (high - low)
+    for picture, own in zip(found, values, strict=True):
+        assert np.corrcoef(picture.ravel(), own.ravel())[0, 1] > 0.999
+        assert np.ptp(picture) > 180
+
+
+@pytest.mark.parametrize("hole", [np.nan, np.inf, -9999, -3.4e38])
+def test_values_that_stand_for_none_are_black(hole: float) -> None:
+    values = [photograph(number, 285, 311).astype(np.float32) for number in range(3)]
+    plain, rule, _ = shown(list(map(tiff, values)))
+    for each in values:
+        each[:10] = hole
+    found, again, _ = shown(list(map(tiff, values)))
+    assert again.real == pytest.approx(rule.real, rel=0.02)
+    for one, other in zip(plain, found, strict=True):
+        assert np.abs(one[10:] - other[10:]).max() < 40
+        assert other[:10].max() == 0
+
+
+def test_a_file_without_a_number_is_skipped_alone() -> None:
+    found = decode_image(tiff(np.full((8, 8), np.nan, np.float32)))
+    assert (found.image, found.verdict.note) == (None, "no value is a finite number")
+
+
+def test_what_is_decided_or_given_stays() -> None:
+    few = [tiff(twelve_bits(number)) for number in range(3)]
+    bright = [tiff(np.rint(photograph(number, 0, 60_000)).astype(np.uint16)) for number in range(3)]
+    first, rule, _ = shown(few)
+    later, again, notes = shown([*few, *bright], rule)
+    assert again == rule
+    assert all(np.array_equal(*pair) for pair in zip(first, later, strict=False))
+    assert [CUT in note for note in notes] == [False] * 3 + [True] * 3
+    given = Rendering(given=(1000, 2000))
+    found, again, notes = shown(few, given.over(rule))
+    assert again == Rendering(integer=(0, 4095), given=(1000, 2000))
+    assert all("larger and smaller values cut" in note for note in notes)
+    assert {0, 255} <= set(np.unique(found[0]))
+    floats = [tiff(photograph(number, 300, 310).astype(np.float32)) for number in range(3)]
+    _, both, _ = shown([*few, *floats], rule)
+    assert both.integer == (0, 4095)
+    assert both.real is not None
+
+
+def test_a_rule_is_stored_and_refused_where_it_is_none() -> None:
+    rule = Rendering((0, 4095), (-25.5, 3.0), (1, 2), "max", (4, 3, 2))
+    assert Rendering.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+    assert Rendering.from_dict({}) == Rendering()
+    for values in (
+        {"integer": 5}, {"integer": [1]}, {"real": [2, 1]}, {"given": [0, float("nan")]}, {"given": ["a", "b"]},
+        {"given": [0, 1e99]}, {"pages": "last"}, {"pages": []}, {"bands": [1, 2]}, {"bands": [0]}, {"bands": "123"},
+        {"bands": [True]},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="Expected"):
+            Rendering.from_dict(values)
+
+
+def test_a_project_keeps_the_rule_of_its_first_week(tmp_path: Path) -> None:
+    photos, project = tmp_path / "photos", tmp_path / "project"
+    photos.mkdir()
+    project.mkdir()
+
+    def read() -> tuple[dict[str, bytes], str]:
+        seen = SeenFiles(project, {"enough": 1})
+        with read_intake(photos, seen=seen) as intake:
+            found = {file.name: intake.thumbnails([file])[file.key] for file in intake.used}
+            said = intake.report().rendering
+        seen.close()
+        return found, said
+
+    for number in range(3):
+        (photos / f"{number}.tif").write_bytes(tiff(twelve_bits(number)))
+    first, _ = read()
+    for number in range(3, 6):
+        (photos / f"{number}.tif").write_bytes(tiff(with_pixel(twelve_bits(number), 60_000)))
+    second, said = read()
+    assert first.items() <= second.items()
+    assert said == (
+        "integer values of more than 8 bits: 12 bits, window 0 to 4095; 3 files have values beyond it, which are cut, "
+        "such as 3.tif"
+    )
