@@ -10,16 +10,17 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "promptccd"
 
 # A folder imports what stands to its left; ``reports`` and ``hub`` do not know each other.
-# Of a project, runs use what knows no photographs: the registry of categories.
-REGISTRY = "alike categories changes checkpoint_form edits labelling observe registry rows store"
 ORDER = [
     ["on_demand", "version"], ["errors"], ["systems", "processes"], ["disk"], ["database"], ["locks"], ["images"],
     ["data"], ["models"], ["clustering"],
-    ["methods"], ["pipeline"], ["training"], ["evaluation"], ["a registry"], ["runs"], ["reports", "hub"], ["trainer"],
+    ["methods"], ["pipeline"], ["training"], ["evaluation"], ["runs"], ["reports", "hub"], ["trainer"],
     ["discovery"], ["cli"],
 ]  # fmt: skip
 RANK = {name: float(rank) for rank, names in enumerate(ORDER) for name in names}
 RANK["training.options"] = RANK["methods"] - 0.6  # objectives read the options of a training
+# Runs have categories too: of a project, they use the modules that know no photographs.
+REGISTRY = "alike categories changes checkpoint_form edits labelling observe registry rows store"
+RANK["a registry"] = RANK["runs"] - 0.5
 
 
 def module_of(path: Path) -> str:

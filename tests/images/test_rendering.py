@@ -155,13 +155,12 @@ def test_what_is_decided_or_given_stays() -> None:
 
 
 def test_a_rule_is_stored_and_refused_where_it_is_none() -> None:
-    rule = Rendering((0, 4095), (-25.5, 3.0), (1, 2), "max", (4, 3, 2))
+    rule = Rendering((0, 4095), (-25.5, 3.0), (1, 2), "max")
     assert Rendering.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
     assert Rendering.from_dict({}) == Rendering()
     for values in (
         {"integer": 5}, {"integer": [1]}, {"real": [2, 1]}, {"given": [0, float("nan")]}, {"given": ["a", "b"]},
-        {"given": [0, 1e99]}, {"pages": "last"}, {"pages": []}, {"bands": [1, 2]}, {"bands": [0]}, {"bands": "123"},
-        {"bands": [True]},
+        {"given": [0, 1e99]}, {"pages": "last"}, {"pages": []},
     ):  # fmt: skip
         with pytest.raises(ValueError, match="Expected"):
             Rendering.from_dict(values)
@@ -191,3 +190,49 @@ def test_a_project_keeps_the_rule_of_its_first_week(tmp_path: Path) -> None:
         "integer values of more than 8 bits: 12 bits, window 0 to 4095; 3 files have values beyond it, which are cut, "
         "such as 3.tif"
     )
+
+
+def stack(pages: Sequence[Values], kind: str = "TIFF") -> bytes:
+    stream = io.BytesIO()
+    first, *others = map(Image.fromarray, pages)
+    first.save(stream, kind, save_all=True, append_images=others)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
+def test_pages_are_one_picture_and_tell_it_from_others(depth: type, tmp_path: Path) -> None:
+    empty = np.zeros((40, 48), depth)
+    plane = [np.rint(photograph(number, 0, 255)).astype(depth) for number in range(8)]
+    for number, each in enumerate(plane):
+        (tmp_path / f"{number}.tif").write_bytes(stack([empty, each, each // 2]))
+    (tmp_path / "copy.tif").write_bytes(stack([empty, plane[3], plane[3] // 2]))
+    with read_intake(tmp_path) as intake:
+        assert (intake.report().used, intake.report().duplicates) == (8, 1)
+        assert sum(intake.report().notes.values()) == 8
+    content = (tmp_path / "5.tif").read_bytes()
+    shown = {
+        pages: np.asarray(decode_image(content, Decoding(rendering=Rendering(pages=pages))).image)[
+            ..., 0
+        ].astype(int)
+        for pages in ("first", "max", "mean")
+    }
+    assert shown["first"].max() == 0
+    assert np.abs(shown["max"] - plane[5]).max() <= 1
+    assert np.abs(shown["mean"] - plane[5] / 2).max() <= 2
+    assert decode_image(content, Decoding(rendering=Rendering(pages="max"))).verdict.note.endswith(
+        "max of 3 pages"
+    )
+
+
+def test_a_fourth_band_is_no_transparency_and_white_on_nothing_is_seen() -> None:
+    colours = np.stack([photograph(number, 0, 255) for number in range(3)], axis=-1).astype(np.uint8)
+    infrared = np.dstack([colours, photograph(9, 1, 254).astype(np.uint8)])
+    found = decode_image(tiff(infrared))
+    assert np.array_equal(np.asarray(found.image), colours)
+    assert "fourth band is no transparency" in found.verdict.note
+    icon = np.full((40, 48, 4), 255, np.uint8)
+    icon[:10, :, 3] = 0
+    stream = io.BytesIO()
+    Image.fromarray(icon).save(stream, "PNG")
+    drawn = np.asarray(decode_image(stream.getvalue()).image)
+    assert (drawn[:10].max(), drawn[10:].min()) == (0, 255)

@@ -167,8 +167,6 @@ DECODING: Arguments = {  # of a person's own images
         help="values that are black and white in images with more than 8 bits (default: as each file says, or decided "
         "once by the values of the files)"),
     "--pages": dict(choices=PAGES, help="picture of a file with several pages (default: first)"),
-    "--bands": dict(nargs="+", type=int, metavar="BAND",
-        help="numbers from 1 of the three bands, or the one, that are shown (default: the first three)"),
     "--image_roots": dict(nargs="+", action="extend", default=[], metavar="PLACE",
         help="further folders that links among the images may lead into (default: links out of the images are "
         "skipped)"),
@@ -210,7 +208,7 @@ def declare(parser: argparse._ActionsContainer, table: Arguments) -> None:
 
 
 def rendering_of(options: argparse.Namespace) -> "Rendering":
-    """The rule for values, pages and bands that was given.
+    """The rule for values and pages that was given.
 
     Raises:
         ConfigurationError: a value is not one of a rule.
@@ -218,7 +216,7 @@ def rendering_of(options: argparse.Namespace) -> "Rendering":
     from promptccd.images.rendering import Rendering  # here, so that help does not wait for numpy
 
     try:
-        return Rendering.from_dict({"given": options.window, "pages": options.pages, "bands": options.bands})
+        return Rendering.from_dict({"given": options.window, "pages": options.pages})
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
 

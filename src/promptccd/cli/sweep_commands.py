@@ -22,6 +22,7 @@ from promptccd.cli.options import (
 )
 from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
 from promptccd.cli.tables import comparison_table, table
+from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.disk import make_inside, write_file
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.reports.table_parts import paper_tables
@@ -134,7 +135,8 @@ _TABLE: Arguments = {
     "--table": dict(choices=list(paper_tables()),
         help="its methods, data sets, protocol and settings; --backbone dino or dinov2 chooses its half, dino=PLACE "
         "says where the weights lie. What cannot be had is left out with a line, and its printed row stays"),
-    "--methods": dict(metavar="NAME", nargs="+", help="some of its methods, as the paper calls them"),
+    "--methods": dict(metavar="NAME", nargs="+",
+        help="some of its methods, as the paper calls them (default: those with figures in the paper)"),
     "--datasets": dict(metavar="NAME[=PLACE]", nargs="+",
         help="some of its data sets, and where they lie if not on the Hub: cifar100=FOLDER"),
     "--small": dict(action="store_true",
@@ -246,6 +248,10 @@ def _list_cells(
         }
         for cell in cells
     ]
+    gated = {each.dataset for each in BENCHMARKS.values() if each.gated}
+    gated &= {cell.recipe.data.resolved.dataset for cell in cells}
+    pages = [f"https://huggingface.co/datasets/{name}" for name in sorted(gated)]
+    notes = [*notes, *(f"Gated data set: accept the terms at {page} first." for page in pages)]
     header = ["cell", "state", "device"]
     shown = [[row[name] for name in header] for row in rows]
     show(options, rows, lambda: "\n".join([table(header, shown), f"{len(cells)} cells", *notes]))

@@ -27,6 +27,7 @@ class Benchmark:
         held_out: share of every category that is left out, by a draw that is the same in every run.
         split_rule: how the stages are cut: ``mixed`` (the paper's), ``sessions`` (MetaGCD's) or ``redrawn`` (C-GCD).
         test_split: split of the data set with its official test images; `None` where it has none.
+        gated: whether its terms have to be accepted on the Hub first.
     """
 
     dataset: str
@@ -41,6 +42,7 @@ class Benchmark:
     held_out: float = 0.0
     split_rule: str = "mixed"
     test_split: str | None = None
+    gated: bool = False
 
     @property
     def class_order(self) -> tuple[tuple[str, ...], ...] | None:
@@ -69,7 +71,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     # The paper's statistics count all images of these 100 classes; its accuracies are on the first 500 of each.
     "imagenet100": Benchmark(
-        dataset="ILSVRC/imagenet-1k",  # gated: accept its terms on the Hub first
+        dataset="ILSVRC/imagenet-1k",
+        gated=True,
         class_blocks=(70, 10, 10, 10),
         num_parts=7,
         num_classes=100,

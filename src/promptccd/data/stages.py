@@ -252,7 +252,7 @@ class StageStream(Sequence[Stage]):
                 labelled stage with all images; `class_blocks` is ignored); see `promptccd.data.splits.cut_by_rule`.
             image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
                 folder of a data set that was given by name. `None` is the download folders for one that was loaded.
-            rendering: rule by which values, pages and bands are shown; what it leaves open the images decide.
+            rendering: rule by which values and pages are shown; what it leaves open the images decide.
             max_pixels: of an image, see `promptccd.images.decode.Decoding`.
 
         Raises:

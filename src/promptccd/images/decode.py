@@ -36,6 +36,8 @@ MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 # Common formats of photographs and drawings; each of Pillow's other thirty is one more parser to attack.
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
+_CONTINUOUS = 0.5  # share of half-transparent pixels from which a fourth band is none of transparency
+_WHITE = 240  # grey level from which on a picture on white would vanish
 _T = TypeVar("_T")
 _UPRIGHT = {  # EXIF orientation -> the turn that undoes it, and the edges that become left, upper, right and lower
     2: (Image.Transpose.FLIP_LEFT_RIGHT, (2, 1, 0, 3)),
@@ -78,7 +80,7 @@ class Decoding:
     Attributes:
         max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
             `MAX_REDUCED` times as many.
-        rendering: which values, pages and bands are shown.
+        rendering: which values and pages are shown.
         handed_on: pixels of a decoded image; one with more is reduced to half its width and height, or less.
     """
 
@@ -106,6 +108,7 @@ class DecodedImage:
         taken: when the camera says it was taken, see `promptccd.images.capture_dates`; empty if it does not.
         jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
         levels: values of a file with more than 8 bits a value; `None` for others.
+        pages: how many pages of one size the file has, as far as they are read.
     """
 
     image: Image.Image | None
@@ -115,6 +118,7 @@ class DecodedImage:
     loaded: Image.Image | np.ndarray | None = None
     jpeg: bytes = b""
     levels: Levels | None = None
+    pages: int = 1
     taken: str = ""
 
 
@@ -315,13 +319,19 @@ def _decode_opened(
             f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
         )
     with _room_for(image.width * image.height):
-        rgb, note, loaded, levels = _load_rgb(image, decoding.rendering)
+        pages = [] if max_reduced is None else _pages_of(image, decoding.max_pixels)
+        rgb, note, loaded, levels = _load_rgb(image, decoding.rendering, pages)
         if shrink > scale:
             rgb, scale = rgb.reduce(shrink // scale), shrink
     own_orientation = _orientation(image)
     orientation = turned if own_orientation is None else own_orientation
     large = f"{width} x {height} pixels, reduced" if width * height > most else ""
-    notes = [large, note, _frame_note(image, rgb)]
+    is_projected = len(pages) > 1 and decoding.rendering.pages in ("max", "mean")
+    notes = [
+        large,
+        note,
+        _frame_note(image, rgb) if not is_projected else f"{decoding.rendering.pages} of {len(pages)} pages",
+    ]
     cut = [0.0, 0.0, 0.0, 0.0]
     if scale > 1:
         cut[2:] = rgb.width - width / scale, rgb.height - height / scale
@@ -336,7 +346,9 @@ def _decode_opened(
     notes.append(_shape_note(*size))
     text = "; ".join(filter(None, notes))
     verdict = Verdict(Status.NOTED if text else Status.USED, text)
-    return DecodedImage(rgb, verdict, size, box, loaded, levels=levels, taken=capture_date(image))
+    return DecodedImage(
+        rgb, verdict, size, box, loaded, levels=levels, pages=max(1, len(pages)), taken=capture_date(image)
+    )
 
 
 @contextmanager
@@ -414,24 +426,53 @@ _TRUNCATED = "truncated file"
 _Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Levels | None]
 
 
-def _load_rgb(image: Image.Image, rendering: Rendering) -> _Loaded:
+def _pages_of(image: Image.Image, most: int) -> list[np.ndarray]:
+    """The pixels or values of all pages like the first; none where there is one, or more pixels than that."""
+    try:
+        count, first = getattr(image, "n_frames", 1), image.tell()
+        if image.format == "MPO" or count == 1 or first or count * image.width * image.height > most:
+            return []
+        size, found = image.size, list[np.ndarray]()
+        for number in range(count):
+            image.seek(number)
+            if image.size != size:
+                continue
+            deep = deep_values(image)
+            shown = image.convert("RGBA" if image.has_transparency_data else "RGB") if deep is None else image
+            found.append(np.asarray(shown) if deep is None else deep.values)
+        image.seek(first)
+    except Exception:  # a later page is damaged; the first one is not
+        image.seek(0)
+        return []
+    return [each for each in found if (each.shape, each.dtype) == (found[0].shape, found[0].dtype)]
+
+
+def _load_rgb(image: Image.Image, rendering: Rendering, pages: Sequence[np.ndarray] = ()) -> _Loaded:
     """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its levels."""
     try:
         bits = 16 if is_deep(image) else image.info.get("bit_depth", 8) if image.format == "HEIF" else 8
-        deep = deep_values(image)
+        deep, combine = deep_values(image), {"max": np.max, "mean": np.mean}.get(rendering.pages or "")
+        values = combine(pages, axis=0) if combine is not None and len(pages) > 1 else None
+        if deep is not None and values is not None:
+            deep = replace(deep, values=values.astype(deep.values.dtype))
         if deep is None:
             image.load()
-            source, levels = image, None
+            source, levels = image if values is None else Image.fromarray(values.astype(np.uint8)), None
             scaled = f"{bits}-bit colours of which 8 bits can be read" if bits > 8 else ""
         else:
             shown, levels, scaled = deep.shown(rendering)
             source = Image.fromarray(shown)
             source.info = {name: value for name, value in image.info.items() if name == "icc_profile"}
         rgb, profile = in_srgb(source)
-        rgb, over = _over_white(rgb)
+        rgb, over = _without_alpha(rgb, image.format == "TIFF")
         notes = "; ".join(filter(None, [scaled, profile, over]))
+        whole = (
+            np.concatenate(pages) if len(pages) > 1 else None
+        )  # a picture is the same if all its pages are
         if deep is not None:
-            return rgb, notes, deep.values, levels
+            return rgb, notes, deep.values if whole is None else whole, levels
+        if whole is not None:
+            return (image.copy() if rgb is image else rgb), notes, whole, None
         # Counting the frames of an animation may go on to the last, and load it.
         is_same = rgb is image
         rgb = image.copy() if is_same else rgb
@@ -445,11 +486,17 @@ def _load_rgb(image: Image.Image, rendering: Rendering) -> _Loaded:
         raise _RefusedError(_TRUNCATED if "truncated" in str(error).lower() else "damaged file") from None
 
 
-def _over_white(image: Image.Image) -> tuple[Image.Image, str]:
+def _without_alpha(image: Image.Image, is_tiff: bool) -> tuple[Image.Image, str]:
+    """The picture over white, or over black if all of it that is seen is white; and a note."""
     if image.mode == "RGB" or image.getchannel("A").getextrema()[0] == 255:
         return image.convert("RGB") if image.mode == "RGBA" else image, ""
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image).convert("RGB"), "transparency laid over white"
+    alpha = np.asarray(image.getchannel("A"))
+    if is_tiff and np.mean((alpha > 0) & (alpha < 255)) > _CONTINUOUS:  # near infrared, as GDAL stores it
+        return image.convert("RGB"), "fourth band is no transparency, and is not shown"
+    seen = np.asarray(image)[alpha > 127, :3]
+    over = "black" if seen.size and np.percentile(seen, 5) > _WHITE else "white"
+    shown = Image.alpha_composite(Image.new("RGBA", image.size, over), image)
+    return shown.convert("RGB"), f"transparency laid over {over}"
 
 
 def _frame_note(image: Image.Image, rgb: Image.Image) -> str:

@@ -161,7 +161,7 @@ def look_at(content: bytes, decoding: Decoding, view: View | None) -> tuple[Verd
         thumbnail=_encoded_thumbnail(small),
         view=None if view is None else view(decoded),
         taken=decoded.taken,
-        is_rendered=decoded.levels is not None,
+        is_rendered=decoded.levels is not None or decoded.pages > 1,
     )
 
 

@@ -1,4 +1,4 @@
-"""How a file becomes an RGB picture: which values are black and white, which pages and bands are shown, and what fits.
+"""How a file becomes an RGB picture: which values are black and white, and which pages are shown.
 
 A 16-bit file of a microscope may hold 12 bits, or values between 29,315 and 31,355. One rule for all files of a source
 keeps them comparable. It is decided once, by values that are robust against single pixels and single files, and is
@@ -72,14 +72,12 @@ class Rendering:
         real: the same of floats.
         given: window that a person gave, for all files of more than 8 bits; whatever those say.
         pages: how the pages of a file are one picture; by default its first page.
-        bands: numbers from 1 of the three bands, or the one, that are shown; by default the first three.
     """
 
     integer: Window | None = None
     real: Window | None = None
     given: Window | None = None
     pages: Pages | None = None
-    bands: tuple[int, ...] | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Rendering":
@@ -89,15 +87,10 @@ class Rendering:
             ValueError: a value is not one of a rule.
         """
         windows = {name: _as_window(values.get(name)) for name in ("integer", "real", "given")}
-        pages, bands = values.get("pages"), values.get("bands")
+        pages = values.get("pages")
         if pages not in (None, *PAGES):
             raise ValueError(f"Expected pages to be one of {', '.join(PAGES)}, got {pages!r:.50}.")
-        if bands is not None:
-            if not isinstance(bands, list | tuple) or len(bands) not in (1, 3):
-                raise ValueError(f"Expected one or three bands, got {bands!r:.50}.")
-            if not all(type(each) is int and 1 <= each <= 10_000 for each in bands):
-                raise ValueError(f"Expected numbers of bands from 1, got {bands!r:.50}.")
-        return cls(**windows, pages=pages, bands=None if bands is None else tuple(bands))
+        return cls(**windows, pages=pages)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""

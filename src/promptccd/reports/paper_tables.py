@@ -76,7 +76,7 @@ class TablePlan:
         out: folder of the runs.
         backbone: half of the paper's table, ``dino`` or ``dinov2``.
         weights: of that backbone, by Hub id or place, where a person asks for them.
-        methods: some of the table's; all by default.
+        methods: some of the table's; by default those for which the paper prints figures.
         places: some of its data sets, with their place if not that of their benchmark; all by default.
         small: run a trial of minutes.
         look: leave out data that cannot be loaded, which may fetch it.
@@ -120,6 +120,7 @@ class TablePlan:
             self._entry(part, method, benchmark)
             for part, method, benchmark in places
             if method in (self.methods or methods) and benchmark in (self.places or benchmarks)
+            if self.methods or part.label or not any(each.label for each in parts)
         ]
 
     def _entry(self, part: TablePart, method: str, benchmark: str) -> TableEntry:

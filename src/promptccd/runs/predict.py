@@ -158,7 +158,7 @@ def predict_folder(
             Hub, see `pictures_at`.
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
-        rendering: rule by which values, pages and bands are shown; what it leaves open is that of the stage, or
+        rendering: rule by which values and pages are shown; what it leaves open is that of the stage, or
             decided by the files.
         max_pixels: of an image, see `promptccd.images.decode.Decoding`.
         image_roots: further folders that links among the images may lead into.

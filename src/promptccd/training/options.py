@@ -115,9 +115,6 @@ class DataArguments:
     pages: Literal["first", "max", "mean"] | None = option(
         None, "picture of a file with several pages (none: first)"
     )
-    bands: list[int] | None = option(
-        None, "the three bands, or the one, that are shown (none: the first three)"
-    )
     max_megapixels: int = option(
         300, "largest image in millions of pixels, which may need 16 MB of memory each", 1, 100_000
     )
@@ -177,11 +174,11 @@ class DataArguments:
 
     @property
     def rendering(self) -> "Rendering":
-        """The rule by which values, pages and bands are shown, as far as it is given."""
+        """The rule by which values and pages are shown, as far as it is given."""
         from promptccd.images.rendering import Rendering
 
         try:
-            return Rendering.from_dict({"given": self.window, "pages": self.pages, "bands": self.bands})
+            return Rendering.from_dict({"given": self.window, "pages": self.pages})
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
 

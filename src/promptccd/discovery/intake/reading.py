@@ -305,7 +305,7 @@ def read_intake(
     Args:
         source: a source, or a path for `find_source`.
         limits: by default those for a person's own files.
-        rendering: rule by which values, pages and bands are shown; what it leaves open is that of `seen`, or of the
+        rendering: rule by which values and pages are shown; what it leaves open is that of `seen`, or of the
             model of `view`, or decided by the files.
         rendered_by: entries that decide it; by default those that are read.
         image_roots: further folders that links in a folder of images may lead into.
