@@ -233,7 +233,8 @@ def reference(draws: np.ndarray, left: int) -> np.ndarray:
 def test_the_range_is_what_bayes_rule_says(seed: int, quarters: int) -> None:
     rng, left, rows, found = np.random.default_rng(seed), 60, [], 8
     for number in range(24):
-        is_wrong = bool(number % quarters == 0 and rng.random() < 0.5) and found > 0
+        is_due = quarters == 4 or rng.random() < 0.5  # of four, one is wrong throughout: the others say more
+        is_wrong = bool(number % quarters == 0 and is_due) and found > 0
         rows.append((is_wrong, left + 24 - number, found, number % quarters))
         found -= is_wrong
     draws = np.array(rows, _DRAWS)
