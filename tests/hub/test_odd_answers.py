@@ -172,7 +172,7 @@ def test_a_refused_collection_is_a_line_of_its_own_and_said_once(
     push(run, [0, 1])
     first, refused, second, _ = messages(caplog)
     assert (first, second) == ("Pushed user/run-stage0.", "Pushed user/run-stage1.")
-    assert refused.startswith(f"Pushed, but not added to a collection: {words}. ")
+    assert refused.startswith(f"Pushed, but not added to a collection: {words} (403). ")
     assert refused.endswith(f"Later: promptccd push {run.path}")
     assert main(["push", str(run.path), "--stage", "2"]) == 0
     assert "user/run-stage2: sent" in capsys.readouterr().out
@@ -201,7 +201,7 @@ def test_what_is_there_is_said_when_the_next_is_refused(run: RunDirectory, hub: 
     with pytest.raises(HubError) as error:
         push_run(run)
     assert str(error.value).startswith(
-        "Pushed: user/run-stage0, user/run-stage1. Not pushed: Pay first. Nothing local is lost. Later: "
+        "Pushed: user/run-stage0, user/run-stage1. Not pushed: Pay first (402). Nothing local is lost. Later: "
     )
 
 
@@ -272,7 +272,7 @@ def test_a_repository_that_was_renamed_gets_the_stage_and_its_collection_a_line(
     (pushed,) = push_run(run, stages=[3])
     assert pushed.sent
     assert b"my words" in hub.repo("user/best").at("main").files["README.md"].data
-    assert "Pushed, but not added to a collection: Repository not found" in caplog.text
+    assert "Pushed, but not added to a collection: Repository not found (404)." in caplog.text
 
 
 @pytest.mark.parametrize("card", [b"\xff\xfe no text", b"---\na: [\n---\n"])

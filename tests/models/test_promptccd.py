@@ -525,6 +525,9 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
     pairs = {
         "num_classes": 0, "top_ranks": 5, "pseudo_weight": 0.05, "consistency_weight": 25.0, "ramp_epochs": 300,
     }  # fmt: skip
+    discovery = {
+        **answers, "entropy_weight": 1.0, "discovery_temperature": 0.05, "discovery_entropy_weight": 1.0,
+    }  # fmt: skip
     own = {
         "promptccd": {"num_components": 0, "count_scale": 1.0, "prompts_per_image": 5, "prompt_copies": 1},
         "promptccd-gcd": {},
@@ -542,8 +545,16 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         },
         "simgcd": {**answers, "entropy_weight": 2.0},
         "happy": {
-            **answers, "entropy_weight": 1.0, "discovery_temperature": 0.05, "discovery_entropy_weight": 1.0,
+            **discovery,
             "replay_weight": 1.0, "hardness_temperature": 0.1, "drift_weight": 1.0, "num_means": 0, "class_radius": 0.0,
+        },
+        "dydm": {
+            **discovery, "expansion_size": 3_000, "memory_ridge": 0.1, "rehearsal_weight": 1.0,
+            "rehearsal_temperature": 1.0, "num_memory": 0,
+        },
+        "vb-cgcd": {
+            "num_classes": 0, "pca_size": 384, "prior_weight": 16.0, "svi_steps": 1_000, "svi_batch": 128,
+            "contrast_weight": 0.35, "num_gaussians": 0, "num_directions": 0,
         },
         "rankstats": pairs,
         "frost": {**pairs, "pseudo_weight": 0.01, "drawn_per_class": 2, "drift_weight": 10.0, "num_means": 0},
@@ -563,6 +574,8 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         "promptccd-b": {"random_prompts": False},
         "grow-merge": {"static_for_known": False},
         "happy": {"clustered_rows": True},
+        "dydm": {"clustered_rows": True},
+        "vb-cgcd": {"early_stop": True, "relabel": True},
         "promptccd-pp": {
             "random_prompts": False, "router_fusion": True, "router_queries": True, "route_reaches_backbone": False,
         },

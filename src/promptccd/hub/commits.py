@@ -4,6 +4,7 @@ Any request may fail, so a push can be repeated at any time: it compares what is
 the commit that it compared with, and succeeds when sizes and hashes read back equal those of the files.
 """
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -232,16 +233,24 @@ def retried(
 
 def is_temporary(error: BaseException) -> bool:
     """Whether a repetition may succeed: after a refusal seldom, after no answer or an odd one it may."""
-    answers = [answer for each in (error, error.__cause__) if (answer := getattr(each, "response", None))]
-    if answers:
-        return answers[0].status_code in _TEMPORARY or answers[0].status_code >= 500
+    if (status := _status_of(error)) is not None:
+        return status in _TEMPORARY or status >= 500
     return not isinstance(error, _LASTING)
 
 
 def reason_of(error: BaseException) -> str:
-    """The Hub's message, or that of the client, on one line without a full stop."""
+    """The Hub's message with its status, or that of the client, on one line without a full stop."""
+    if isinstance(error, json.JSONDecodeError):  # the page of a gateway, or of a network's login
+        return f"the answer is no JSON: {one_line(error.doc)}"
     stated = [getattr(each, "server_message", None) for each in (error, error.__cause__)]
-    return one_line(next(filter(None, stated), None) or error).rstrip(".")
+    reason, status = one_line(next(filter(None, stated), None) or error).rstrip("."), _status_of(error)
+    return reason if status is None else f"{reason} ({status})"
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Status of the answer that an error is about, directly or by its cause; `None` without an answer."""
+    answers = [getattr(each, "response", None) for each in (error, error.__cause__)]
+    return next((answer.status_code for answer in answers if answer is not None), None)
 
 
 @contextmanager

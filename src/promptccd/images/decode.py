@@ -451,8 +451,9 @@ def _load_rgb(image: Image.Image, rendering: Rendering, pages: Sequence[np.ndarr
     """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its levels."""
     try:
         bits = 16 if is_deep(image) else image.info.get("bit_depth", 8) if image.format == "HEIF" else 8
-        deep, combine = deep_values(image), {"max": np.max, "mean": np.mean}.get(rendering.pages or "")
-        values = combine(pages, axis=0) if combine is not None and len(pages) > 1 else None
+        deep, values = deep_values(image), None
+        if len(pages) > 1 and rendering.pages in ("max", "mean"):
+            values = np.max(pages, axis=0) if rendering.pages == "max" else np.mean(pages, axis=0)
         if deep is not None and values is not None:
             deep = replace(deep, values=values.astype(deep.values.dtype))
         if deep is None:

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT, RECORD
 from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Photos
-from promptccd.errors import DataError, RunError
+from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
@@ -105,21 +105,6 @@ def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) ->
     record = json.loads((project / RECORD).read_text())
     (project / RECORD).write_text(json.dumps({**record, "sources": [str(own)]}))
     assert ProjectView(own / "found").photos.picture(row, 128) is not None
-
-
-def test_a_link_in_the_project_is_refused(own: Path) -> None:
-    for name in (SEEN, FEATURES, "page"):
-        place, aside = own / "found" / PROJECT / name, own / f"aside-{name}"
-        there = place.exists()
-        if there:
-            place.rename(aside)
-        place.symlink_to(aside)
-        with pytest.raises(RunError, match="link"):
-            ProjectView(own / "found")
-        place.unlink()
-        if there:
-            aside.rename(place)
-    assert len(ProjectView(own / "found").photos.keys) == 3
 
 
 def test_what_is_at_hand_gives_bytes_first_and_hears_of_a_file_that_is_not_what_it_seemed(own: Path) -> None:

@@ -4,9 +4,7 @@ Four steps: choose pairs to compare (`_candidates`), compare their miniatures (`
 (`_verified`), and doubt groups that are too large to be one photograph (`_without_doubtful`).
 
 A likeness alone joins nothing. Alike pictures are one if they were taken within seconds, or if one laid over the other
-shows the same in every part (`are_copies`), where names whose numbers follow each other leave a little more room.
-
-Letters: N images, D width, P pairs, S side of a picture in pixels.
+shows the same in every part, where names whose numbers follow each other leave a little more room.
 """
 
 import io
@@ -27,10 +25,9 @@ from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.near_duplicates.same import (
+    COPY_DISAGREES,
     FINE_SIDE,
-    NO_STEP,
     Scale,
-    are_copies,
     are_near_duplicates,
 )
 from promptccd.discovery.options import NearDuplicateMode
@@ -372,7 +369,7 @@ def _fitting(
         near = part.select(fitting.numpy())
         one, two = (torch.from_numpy(miniatures[each]).float() for each in (near.one, near.two))
         two = _each_turned(two, near.turned)
-        differ = _SMALL.apart(one, two, shift[fitting], NO_STEP) > most[chosen[fitting]]
+        differ = _SMALL.apart(one, two, shift[fitting]) > most[chosen[fitting]]
         scores[fitting[differ]] = -1.0
         fits[chosen] = scores
     order = fits.argsort(descending=True, stable=True)
@@ -394,7 +391,7 @@ def _may_be_laid(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> Rows:
     coarse = [F.normalize(each - each.mean(1, keepdim=True), dim=1) for each in coarse]
     rows = ((coarse[0] * coarse[1]).sum(1) >= ROUGHLY).nonzero()[:, 0]
     alike, _ = _SMALL.are_laid_alike(
-        one[rows], two[rows], torch.full((len(rows),), LAID_APART), LAID_DISAGREES
+        one[rows], two[rows], *torch.tensor([[LAID_APART], [LAID_DISAGREES]]).expand(2, len(rows))
     )
     return rows[alike].numpy()
 
@@ -417,19 +414,13 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int
             pictures, tiny = zip(*pool.map(_picture, thumbnails(rows.tolist())), strict=True)
         colours, is_tiny = torch.from_numpy(np.stack(pictures)), torch.tensor(tiny)
         one, two = places.reshape(2, -1)
-        at_once, apart = (
-            torch.from_numpy(signs.at_once(loaded)),
-            signs.values(loaded, APART_NEXT, APART_NEXT, APART),
-        )
+        apart = signs.values(loaded, APART_AT_ONCE, APART_NEXT, APART).split(_PAIRS)
+        disagrees = signs.values(loaded, 1.0, COPY_DISAGREES, COPY_DISAGREES).split(_PAIRS)
         blocks = _Pairs(one, two, loaded.turned).blocks(_PAIRS)
-        for block, burst, may_differ in zip(blocks, at_once.split(_PAIRS), apart.split(_PAIRS), strict=True):
+        for block, little, much in zip(blocks, apart, disagrees, strict=True):
             first, second = colours[block.one].float(), _each_turned(colours[block.two], block.turned).float()
             must_equal = is_tiny[block.one] | is_tiny[block.two]
-            found = are_copies(first, second, may_differ, must_equal)
-            if len(rest := (burst & ~found).nonzero()[:, 0]):
-                may_move = torch.full((len(rest),), APART_AT_ONCE)
-                found[rest] = are_near_duplicates(first[rest], second[rest], may_move, must_equal[rest])
-            alike.append(found.numpy())
+            alike.append(are_near_duplicates(first, second, little, much, must_equal).numpy())
     return pairs.select(np.concatenate(alike))
 
 
@@ -437,7 +428,8 @@ def is_edited(before: bytes, after: bytes) -> bool:
     """Whether the thumbnail of a file shows what it did before, although the file was edited."""
     pictures, tiny = zip(*map(_picture, (before, after)), strict=True)
     one, two = (torch.from_numpy(each.copy())[None].float() for each in pictures)
-    return bool(are_copies(one, two, torch.tensor([EDITED]), torch.tensor([any(tiny)])))
+    shares = torch.tensor([EDITED]), torch.tensor([COPY_DISAGREES])
+    return bool(are_near_duplicates(one, two, *shares, torch.tensor([any(tiny)])))
 
 
 def _picture(thumbnail: bytes) -> tuple[npt.NDArray[np.uint8], bool]:

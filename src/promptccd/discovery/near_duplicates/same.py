@@ -3,8 +3,6 @@
 Letters: P pairs, S side of a picture in pixels, R pixels that it may have moved.
 """
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +16,6 @@ from torch import Tensor
 # Chosen on photographs of Caltech-101, see `benchmarks.bench_moments`.
 REACH = 0.35  # of the side, that a picture may have moved
 LEAST_OVERLAP = 0.35  # of the detail of both pictures that must lie where they overlap
-ALIKE = 0.45  # least correlation of two pictures
 AGREES = 0.85  # least agreement of a neighbourhood
 DETAIL = 6.0  # grey levels of contrast; a picture that nowhere has so much is plain
 RECOLOURED = 0.5  # of all colour in two pictures, that may differ
@@ -30,7 +27,6 @@ WHITE, BRIGHT = (
 RIM = 0.045  # of the side, that is not compared
 MAX_DIFFERENCE = 4.0  # mean absolute difference of pictures that must be equal, in grey levels of 255
 FINE_SIDE = 64
-NO_STEP = ((0, 0),)
 # Copies: which share of the neighbourhoods may agree less than `DISAGREES`, what must overlap, and how far a copy may
 # be stretched. Of copies that were cropped or turned by 3 degrees, nine of ten pass.
 DISAGREES, COPY_DISAGREES = 0.7, 0.01
@@ -152,14 +148,11 @@ class Scale:
         sound = (stretch < COPY_STRETCH).all(1) & (stretch > 1 / COPY_STRETCH).all(1)
         return maps.float(), sound & (((off < 1.5) & (weights > 0)).sum(1) >= FEWEST_BLOCKS)
 
-    def agreement(
-        self, one: Tensor, two: Tensor, places: Tensor, steps: Sequence[tuple[int, int]] = NO_STEP
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def agreement(self, one: Tensor, two: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Where grey pairs agree, the second laid over the first by `places` ``(P, 3, 2)``.
 
-        Brighter or darker is the same, and so is what lies one of these steps away, as where a camera was tilted.
-        Noticed are an animal that comes before a camera trap, although most of the picture stays, and two motorcycles
-        in one studio.
+        Brighter or darker is the same. Noticed are an animal that comes before a camera trap, although most of the
+        picture stays, and two motorcycles in one studio.
 
         Returns:
             The agreement of each neighbourhood ``(P, S, S)``, at most 1; which are telling; and which overlap.
@@ -174,24 +167,20 @@ class Scale:
         floor = DETAIL**2 * self.around(inside)
         energies = self.around(first.square()).clamp(min=0), self.around(second.square()).clamp(min=0)
         telling = (torch.maximum(*energies) >= floor / 4) & (inside > 0)
-        agreement = torch.full_like(first, -1.0)
-        for step in steps:
-            product = self.around(first * second.roll(step, (1, 2)))
-            energy = (energies[0] * energies[1].roll(step, (1, 2))).sqrt()
-            agreement = torch.maximum(agreement, (product + floor) / (energy + floor))
+        agreement = (self.around(first * second) + floor) / ((energies[0] * energies[1]).sqrt() + floor)
         return agreement, telling, overlap
 
-    def apart(self, one: Tensor, two: Tensor, shift: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
+    def apart(self, one: Tensor, two: Tensor, shift: Tensor) -> Tensor:
         """In which share ``(P,)`` of neighbourhoods grey pairs, the second moved by ``(P, 2)``, differ."""
-        agreement, telling, _ = self.agreement(one, two, self.moved(shift), steps)
+        agreement, telling, _ = self.agreement(one, two, self.moved(shift))
         return _share(agreement < AGREES, telling)
 
     def are_laid_alike(
-        self, one: Tensor, two: Tensor, apart: Tensor, disagrees: float
+        self, one: Tensor, two: Tensor, apart: Tensor, disagrees: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Whether grey pairs are one picture, cropped, framed or turned a little; and the maps ``(P, 3, 2)``.
 
-        At most the shares `apart` ``(P,)`` and `disagrees` of their neighbourhoods agree less than `AGREES` and
+        At most the shares `apart` and `disagrees` ``(P,)`` of their neighbourhoods agree less than `AGREES` and
         `DISAGREES`.
         """
         if not len(one):
@@ -208,7 +197,7 @@ class Scale:
             same = (_share(agreement < AGREES, telling) <= apart[rows]) & (
                 overlap.mean((1, 2)) >= COPY_OVERLAP
             )
-            same &= _share(agreement < DISAGREES, telling) <= disagrees
+            same &= _share(agreement < DISAGREES, telling) <= disagrees[rows]
             alike[rows[same]], maps[rows[same]] = True, found[same]
         return alike, maps
 
@@ -239,46 +228,27 @@ def _peak(table: Tensor, reach: int) -> tuple[Tensor, Tensor]:
     return values, torch.stack([y, x], 1) - reach + torch.stack(parts, 1)
 
 
-def are_near_duplicates(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
-    """Near-duplicates ``(P,)`` among pairs of pictures: they fit at some shift, and agree there nearly everywhere.
+def are_near_duplicates(
+    one: Tensor, two: Tensor, apart: Tensor, disagrees: Tensor, must_equal: Tensor
+) -> Tensor:
+    """Near-duplicates ``(P,)`` among pairs of pictures: one picture, re-saved, cropped, framed or turned.
 
-    Pictures are ``(P, 64, 64, 3)``, 0 to 255. `apart` ``(P,)`` is the share of the neighbourhoods that may look
-    different; `must_equal` ``(P,)`` are pairs that must be equal, as those without detail must.
-    """
-    greys = one @ _GREY, two @ _GREY
-    details = [_FINE.detail(each) for each in greys]
-    spectra = [_FINE.transformed(_FINE.evened(each)) for each in details]
-    fit, shift = _FINE.shifts(*spectra)
-    plain = must_equal | (torch.stack([each.abs().amax((1, 2)) for each in details]).amin(0) < DETAIL)
-    same = plain & ((one - two).abs().mean((1, 2, 3)) <= MAX_DIFFERENCE)
-    rows = (~plain & (fit >= ALIKE)).nonzero()[:, 0]
-    rows = rows[_recoloured(one[rows], two[rows], _FINE.moved(shift[rows])) <= RECOLOURED]
-    for steps in (NO_STEP, _STEPS):
-        agree = _FINE.apart(greys[0][rows], greys[1][rows], shift[rows], steps) <= apart[rows]
-        same[rows[agree]] = True
-        rows = rows[~agree]
-    return same
-
-
-def are_copies(one: Tensor, two: Tensor, apart: Tensor, must_equal: Tensor) -> Tensor:
-    """Copies ``(P,)`` among pairs of pictures ``(P, 64, 64, 3)``: one picture, re-saved, cropped, framed or turned.
-
-    No part of it may show anything else, so that frames of a burst in which something moves are no copies. `apart`
-    ``(P,)`` is the share of the neighbourhoods that may be less alike than the others.
+    Pictures are ``(P, 64, 64, 3)``, 0 to 255. `apart` and `disagrees` ``(P,)`` are the shares of the neighbourhoods
+    that may look a little different, and different; `must_equal` ``(P,)`` are pairs that must be equal, as those
+    without detail must.
     """
     greys = one @ _GREY, two @ _GREY
     contrast = [_FINE.detail(each).abs().amax((1, 2)) for each in greys]
     plain = must_equal | (torch.minimum(*contrast) < DETAIL)
     same = plain & ((one - two).abs().mean((1, 2, 3)) <= MAX_DIFFERENCE)
     rows = (~plain).nonzero()[:, 0]
-    alike, places = _FINE.are_laid_alike(greys[0][rows], greys[1][rows], apart[rows], COPY_DISAGREES)
+    alike, places = _FINE.are_laid_alike(greys[0][rows], greys[1][rows], apart[rows], disagrees[rows])
     rows = rows[alike]
     same[rows] = _recoloured(one[rows], two[rows], places[alike]) <= RECOLOURED
     return same
 
 
 _FINE, _GREY = Scale(FINE_SIDE), torch.tensor([0.299, 0.587, 0.114])
-_STEPS = tuple(itertools.product((0, -1, 1), (0, -1, 1)))
 
 
 def _recoloured(one: Tensor, two: Tensor, places: Tensor) -> Tensor:
