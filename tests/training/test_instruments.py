@@ -327,7 +327,7 @@ def test_an_effect_is_held_against_the_precision_in_use() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("reach", "said"), [(0.02, True), (1.0, False)])
-def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(
+def test_prompts_that_do_nothing_are_said_in_manifest_and_card(
     reach: float,
     said: bool,
     image_folder: Path,
@@ -354,17 +354,15 @@ def test_prompts_that_do_nothing_are_said_in_log_manifest_and_card(
         assert "## What the prompts do" in card
         assert ("this is the method without prompts" in card) == said
         assert (recorded[stage]["prompt_effect"] < 1e-5) == said
-    assert ("this is the method without prompts" in caplog.text) == said
+    assert "this is the method without prompts" not in caplog.text
 
 
 @pytest.mark.slow
-def test_a_run_says_a_defect_of_its_prompts_when_it_begins(
+def test_cards_and_not_the_terminal_say_a_defect_of_prompts(
     image_folder: Path, backbone_folder: Path, tmp_path: Path, caplog
 ) -> None:
-    """And cards say it of every stage."""
     train_run(Recipe.from_dict(quick_recipe(image_folder, backbone_folder, tmp_path / "run")))
-    told = [each for each in caplog.messages if "makes no difference" in each]
-    assert [each.split(":")[0] for each in told] == ["stage 0"]
+    assert "makes no difference" not in caplog.text
     for stage in range(4):
         card = (tmp_path / "run" / f"stage{stage}" / "README.md").read_text(encoding="utf-8")
         assert "which ones an image gets makes no difference" in card

@@ -88,7 +88,7 @@ def scored_sections(
 
 def _means(table: pd.DataFrame) -> Grid:
     """A table per stage, its means over runs as text."""
-    return text_grid(over_runs(table, ["stage"]).sort_values("stage")) if len(table) else ([], [])
+    return text_grid(over_runs(table, ["stage"])) if len(table) else ([], [])
 
 
 def stream_sections(evaluation: RunEvaluation, tables: ReportTables) -> dict[str, object]:
