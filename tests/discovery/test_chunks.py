@@ -80,9 +80,8 @@ def paths_in(folder: Path) -> list[str]:
         return [path.decode() for (path,) in database.execute("select path from file")]
 
 
-@pytest.mark.parametrize(("made", "cached"), [((1, 2, 3), 23), ((1,), 8), ((2, 2), 8)])
+@pytest.mark.parametrize(("made", "cached"), [((1, 2, 3), 24), ((1,), 9), ((2, 2), 8)])
 def test_parts_are_found_by_the_next_discovery(stage0, mixed, alone, tmp_path, caplog, made, cached):
-    """Of one picture the values are shown otherwise once all are known, and it is computed again."""
     for part in made:
         assert run(stage0, mixed, tmp_path, *FEW, "--chunk", f"{part}/3") == 0
     assert not (tmp_path / "assignments.csv").exists()

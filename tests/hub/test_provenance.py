@@ -159,6 +159,7 @@ def test_a_stage_from_a_folder_names_no_folder(trained_run: Path, hub: Hub, tmp_
     run = RunDirectory(tmp_path / "run")
     fetch_stages(str(tmp_path / "secret-stage1"), run, seed=1)
     assert run.fetched == {0: "", 1: ""}
+    run.update_manifest({})
     push_run(run, stages=[1])
     card = card_of(hub, "user/run-stage1")
     assert "A copy of a stage in a local folder, which was trained there." in card

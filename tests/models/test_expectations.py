@@ -713,11 +713,9 @@ def test_no_other_number_of_best_ones(discover, pictures: list[Path], top_k: Any
 
 
 def test_the_pipeline_names_what_it_does_not_take(discover, stage: Path, pictures: list[Path]) -> None:
-    with pytest.raises(
-        TypeError, match=r"takes no 'topk': did you mean top_k\? It takes top_k, timeout, .*batch_size"
-    ):
+    with pytest.raises(TypeError, match="topk.* top_k, timeout, batch_size"):
         discover(str(pictures[0]), topk=3)
-    with pytest.raises(TypeError, match="takes no 'candidate_labels': It takes"):
+    with pytest.raises(TypeError, match="candidate_labels"):
         promptccd.CategoryDiscoveryPipeline.from_pretrained(stage, candidate_labels=["cat"])
 
 
@@ -733,7 +731,7 @@ def test_the_pipeline_names_what_it_does_not_take(discover, stage: Path, picture
 )
 def test_the_pipeline_guesses_no_pixels(discover, image: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"expected an array of uint8 in the shape .* \(H, W, 4\), got \w+ of"
+        ValueError, match=r"expected an array of uint8 in the shape .* \(H, W, 4\), got [\w.]+ in"
     ):
         discover(image)
 

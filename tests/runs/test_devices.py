@@ -295,28 +295,6 @@ def test_an_adaptation_that_does_not_fit_names_the_batch_size_to_try(
 
 
 @pytest.mark.fault(4)
-@pytest.mark.parametrize(
-    "options", [["--adapt", "--epochs", "1"], ["--export", "publish", "publish-parquet"]]
-)
-def test_results_that_do_not_fit_on_the_disk_are_refused_before_they_are_computed(
-    options: list[str], trained_run: Path, pictures: Path, tmp_path: Path, capsys, monkeypatch
-) -> None:
-    usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("promptccd.disk.shutil.disk_usage", lambda path: usage)
-    words = [
-        "discover",
-        str(trained_run / "stage3"),
-        str(pictures),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    with failing(AssertionError("it was begun"), training=False):
-        assert main([*words, *options]) == 3
-    assert "No room for the results that were asked for: about " in capsys.readouterr().err
-    assert {item.name for item in (tmp_path / "out").glob("*")} <= {".promptccd"}
-    assert not (tmp_path / "out" / ".promptccd" / "features").exists()
-
-
 def test_a_folder_is_predicted_by_one_depth_and_without_raws_beside_their_picture(
     trained_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

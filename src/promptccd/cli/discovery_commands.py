@@ -141,7 +141,10 @@ def _start(options: argparse.Namespace) -> "tuple[Callable[..., discovery.Discov
     """What opens a session, and the source that it reads."""
     if options.features is None:
         if options.model is None or options.images is None or options.pictures or options.items:
-            raise ConfigurationError("Give MODEL and IMAGES, or --features FILE with --images or --items.")
+            raise ConfigurationError(
+                "Give a model and images: promptccd discover MODEL IMAGES --out DIR. Or give --features FILE with "
+                "--images or --items."
+            )
         opened = {"device": options.device, "max_model_bytes": options.max_model_bytes}
         return partial(discovery.DiscoverySession.open, options.model, **opened), options.images
     without = {

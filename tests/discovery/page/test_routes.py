@@ -131,7 +131,7 @@ def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> No
 def test_why_names_what_is_like_it_and_what_else_it_could_be(reader: Window) -> None:
     group, _, _ = columns_of(reader)
     why = reader.get("why/5")
-    assert (why["group"], why["set"], why["measured"]) == (group[5], False, False)
+    assert (why["group"], why["state"], why["measured"]) == (group[5], "found", False)
     assert set(group[why["like"]]) == {group[5]}
     likeness = [each["like"] for each in why["others"]]
     assert likeness == sorted(likeness, reverse=True)
@@ -400,7 +400,7 @@ def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Wind
     assert len(rare) == len(set(rare)) == N - len(rows)
     assert not rows & set(rare)
     why = window.get(f"why/{min(rows)}")
-    assert (why["group"], why["set"]) == (ASIDE, True)
+    assert (why["group"], why["state"]) == (ASIDE, "pinned")
     assert set(why["like"]) <= rows
     assert junk not in [each["id"] for each in why["others"]]
     assert window.get(f"why/{rare[0]}")["group"] == group[rare[0]]
