@@ -39,6 +39,8 @@ function HelpSheet({ desk }: { desk: Desk }) {
   );
 }
 
+const SOUND = /\.(wav|mp3|ogg|flac)$/i;
+
 function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
   const index = desk.shown.indexOf(row);
   const touched = useRef(0);
@@ -65,6 +67,9 @@ function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
         <button class="step before" aria-label={t("before")} disabled={index === 0} onClick={() => desk.turn(-1)}>‹</button>
         <button class="step after" aria-label={t("after")} disabled={index === desk.shown.length - 1} onClick={() => desk.turn(1)}>›</button>
         <div class="caption">
+          {SOUND.test(desk.name(row)) && desk.summary!.can_write && (
+            <audio key={row} controls preload="none" aria-label={desk.name(row)} src={address(`original/${desk.summary!.generation}/${row}`)} onKeyDown={(event) => event.key !== "Escape" && event.stopPropagation()} />
+          )}
           <span class="file" dir="auto">{desk.name(row)}</span>
           <span dir="auto">{desk.groupName(desk.columns.group[row])}</span>
           <small>{index + 1} / {desk.shown.length}</small>

@@ -6,6 +6,7 @@ A session with such features needs no model. Items become entries of a source, w
 import hashlib
 import io
 import json
+import os
 import textwrap
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name
 from promptccd.data.sources import Entry, ImageSource, Stamp, within_limit
 from promptccd.data.spreadsheets import read_sheet
+from promptccd.discovery.intake.locations import item_path
 from promptccd.discovery.intake.reading import Intake, IntakeFile, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DataError, nothing_at, one_line
@@ -218,7 +220,6 @@ class ItemsSource(ImageSource):
         self.name = (
             "The list of items" if given.place is None else f"The items in {display_name(given.place.name)!r}"
         )
-        self._stamp = None if given.place is None else Stamp.of(str(given.place.absolute()))
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """The items, in the order of their features."""
@@ -230,13 +231,12 @@ class ItemsSource(ImageSource):
         texts = self._given.texts
         return within_limit(tile(self._given.ids[entry.key], texts[entry.key] if texts else ""), budget)
 
-    def stamp(self, entry: Entry) -> Stamp | None:
-        """The stamp of the file of items, with the item below it as in an archive."""
-        if self._stamp is None:
-            return None
-        text = f"{self._given.ids[entry.key]}\0{(self._given.texts or {entry.key: ''})[entry.key]}"
-        place = f"{self._stamp.size}-0-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
-        return Stamp(f"{self._stamp.path}/{place}/{entry.name}", 1, 0)
+    def stamp(self, entry: Entry) -> Stamp:
+        """The id and text of the item, as a place in the folder of its table."""
+        given, text = self._given, (self._given.texts or {entry.key: ""})[entry.key]
+        digest = hashlib.sha256(f"{given.ids[entry.key]}\0{text}".encode(errors="replace")).hexdigest()
+        folder = "" if given.place is None else os.path.dirname(os.path.abspath(given.place))
+        return Stamp(item_path(folder, digest, entry.name), 1, 0)
 
 
 def tile(identity: str, text: str = "") -> bytes:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from promptccd.discovery.intake.locations import item_name
 from promptccd.errors import RunError, nothing_at
 
 if TYPE_CHECKING:
@@ -48,8 +49,11 @@ class Format:
 
         Raises:
             DiskError: it cannot be written, or a folder of that name was made by something else.
-            RunError: it is of another project, or another export is writing it.
+            RunError: it is of another project, another export is writing it, or no group contains image files.
         """
+        paths = [photos.path(row.picture) for row in rows if row.category is not None]
+        if self is not FORMATS["table"] and paths and all(map(item_name, paths)):
+            raise RunError("The project contains items without image files. Export it in the format table.")
         module, _, function = self.function.partition(":")
         place = import_module(module if "." in module else f"{__package__}.{module}")
         found: Export = getattr(place, function)(photos, rows, out, on_progress, project)

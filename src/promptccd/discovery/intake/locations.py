@@ -1,6 +1,7 @@
 """Where pictures are: the files that showed them, and which of these are there now."""
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,26 @@ from pathlib import Path
 from promptccd.data.names import path_parts
 
 FEWEST_DIGITS = 6  # of a hash, to identify it
+SOUNDS = (".wav", ".mp3", ".ogg", ".flac")  # that every browser plays
+_ITEM = re.compile(r".*?/item-[0-9a-f]{32}/(.+)", re.DOTALL)
+
+
+def item_path(folder: str, digest: str, name: str) -> str:
+    """The place of an item without an image file, such as one of a table in a folder; none of its own is needed."""
+    return f"{folder}/item-{digest[:32]}/{name}"
+
+
+def item_name(path: str) -> str:
+    """The name of the item of an `item_path`; empty for the path of a file."""
+    found = _ITEM.fullmatch(path)
+    return found[1] if found else ""
+
+
+def sound_file(path: str) -> str:
+    """The audio file whose path below the folder of its table is the name of an item; empty for anything else."""
+    name = item_name(path)
+    folder = path[: -len(name) - len("item-/") - 32]
+    return f"{folder}{name}" if len(folder) > 1 and name.lower().endswith(SOUNDS) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +75,15 @@ class SeenPicture:
 def present(pictures: Iterable[SeenPicture]) -> set[str]:
     """Paths of pictures that are there; a folder is listed once, which is quicker than asking for every file.
 
-    The path of a member of an archive is there as long as the archive has its size.
+    The path of a member of an archive is there as long as the archive has its size; an item always is.
     """
-    by_folder = dict[str, list[str]]()
+    by_folder, found = dict[str, list[str]](), set[str]()
     for each in pictures:
         for path, _ in each.files:
-            by_folder.setdefault(os.path.dirname(path), []).append(path)
-    found = set[str]()
+            if item_name(path):
+                found.add(path)
+            else:
+                by_folder.setdefault(os.path.dirname(path), []).append(path)
     for folder, inside_it in by_folder.items():
         try:
             with os.scandir(folder or ".") as listed:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -59,6 +60,9 @@ LAID_APART, LAID_DISAGREES = 0.5, 0.3
 # A group of more images than this is doubted, if no clock speaks for it: where it is more than that share of all
 # images, or most images are in such groups. Parts of one kind, icons and forms look alike by nature.
 LARGE, LARGE_SHARE = 10, 0.1
+MOST_FITTING = (
+    8  # earlier images whose thumbnails each image is compared with: pictures of one kind fit everywhere
+)
 _PLAIN = 0.5  # greatest value of an evened miniature without detail
 _SMALL = Scale(MINIATURE_SIDE)
 _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thumbnails are in memory
@@ -127,8 +131,13 @@ def find_near_duplicates(
     looks, by_clock, accepted = np.arange(count), np.arange(count), list[_Pairs]()
     hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])
     pairs = _fitting(miniatures, hashes, signs, *_candidates(hashes, features, signs))
+    left = pairs.select(slice(0))
     while len(pairs.one):
         pairs = pairs.select(looks[pairs.one] != looks[pairs.two])
+        if mode == "auto" and _doubtful(looks, signs.taken).sum() > count / 2:
+            # The clock alone counts now. To report what looks alike, the miniatures are enough.
+            sure = signs.at_once(pairs)
+            left, pairs = _Pairs.joined([left, pairs.select(~sure)]), pairs.select(sure)
         # Of each group the pair that fits best with an earlier one: then most others need no comparison.
         best = np.zeros(len(pairs.one), dtype=bool)
         best[np.unique(np.maximum(looks[pairs.one], looks[pairs.two]), return_index=True)[1]] = True
@@ -136,17 +145,20 @@ def find_near_duplicates(
         looks, by_clock = _joined(looks, alike), _joined(by_clock, alike.select(signs.at_once(alike)))
         accepted.append(alike)
         pairs = pairs.select(~best)
+    looks = _joined(looks, left)
     if mode == "exact" or not accepted:
         return NearDuplicates(looks, looks)
-    return NearDuplicates(_without_doubtful(looks, by_clock, _Pairs.joined(accepted), signs.taken), looks)
+    # If most of the images that look like another are in doubtful groups, likeness says nothing: no group stays.
+    doubtful = _doubtful(looks, signs.taken)
+    if doubtful.sum() > (np.bincount(looks)[looks] > 1).sum() / 2:
+        return NearDuplicates(by_clock, looks)
+    pairs = _Pairs.joined(accepted)
+    return NearDuplicates(_joined(by_clock, pairs.select(~doubtful[pairs.one])), looks)
 
 
-def _without_doubtful(looks: Rows, by_clock: Rows, pairs: "_Pairs", taken: npt.NDArray[np.float64]) -> Rows:
-    """The groups without those that are too large to be one photograph; what was taken within seconds stays.
-
-    If most of the images that look like another are in such groups, likeness says nothing here, and no group stays.
-    """
-    sizes = np.bincount(looks, minlength=len(looks))[looks]
+def _doubtful(looks: Rows, taken: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """``(N,)`` images of groups that are too large to be one photograph, and were not taken within seconds."""
+    sizes = np.bincount(looks)[looks]
     large = sizes > LARGE
     doubtful = large if large.mean() > 0.5 else large & (sizes > LARGE_SHARE * len(looks))
     for first in np.unique(looks[doubtful]):
@@ -154,9 +166,7 @@ def _without_doubtful(looks: Rows, by_clock: Rows, pairs: "_Pairs", taken: npt.N
         gaps = np.diff(np.sort(taken[inside]))
         if (gaps <= AT_ONCE).sum() > len(inside) / 2:
             doubtful[inside] = False
-    if doubtful.sum() > (sizes > 1).sum() / 2:
-        return by_clock
-    return _joined(by_clock, pairs.select(~doubtful[pairs.one]))
+    return doubtful
 
 
 def _joined(first_of: Rows, pairs: "_Pairs") -> Rows:
@@ -372,11 +382,13 @@ def _fitting(
         differ = _SMALL.apart(one, two, shift[fitting]) > most[chosen[fitting]]
         scores[fitting[differ]] = -1.0
         fits[chosen] = scores
-    order = fits.argsort(descending=True, stable=True)
-    found = pairs.select(order[(fits >= least)[order]].numpy())
-    taken = {*zip(found.one.tolist(), found.two.tolist(), strict=True)}
-    is_open = [each not in taken for each in zip(nearest.one.tolist(), nearest.two.tolist(), strict=True)]
-    others = nearest.select(np.array(is_open, dtype=bool) & ~plain[nearest.one] & ~plain[nearest.two])
+    fitting = (fits >= least).numpy()
+    found = pairs.select(fitting)
+    # What was taken at once comes first, then what fits best.
+    found = found.select(np.argsort(-(fits.numpy()[fitting] + signs.at_once(found)), kind="stable"))
+    found = found.select((pd.Series(found.two).groupby(found.two).cumcount() < MOST_FITTING).to_numpy())
+    known = np.isin(nearest.one * len(plain) + nearest.two, found.one * len(plain) + found.two)
+    others = nearest.select(~known & ~plain[nearest.one] & ~plain[nearest.two])
     laid = [part.select(_may_be_laid(miniatures, part)) for part in others.blocks(_PAIRS)]
     return _Pairs(*(np.concatenate([getattr(each, name) for each in (found, *laid)]) for name in _PARTS))
 

@@ -126,7 +126,10 @@ class Scale:
         regions = F.pad(two, (most,) * 4)[every, rows, columns]
         found = F.conv2d(regions.flatten(0, 1)[None], blocks.flatten(0, 1)[:, None], groups=count * len(y))[0]
         strength = blocks.square().sum((2, 3)).flatten()
-        energy = F.avg_pool2d(regions.square().flatten(0, 1), width, 1) * width**2
+        line, starts = torch.arange(self.side) + most, torch.arange(self.side + 2 * most - width + 1)[:, None]
+        box = ((starts <= line) & (line < starts + width)).float()
+        places = rows[..., : 2 * reach + 1, :], columns[..., : 2 * reach + 1]
+        energy = (box @ two.square() @ box.T)[every, *places].flatten(0, 1)
         found /= (strength[:, None, None] * energy).clamp(min=1e-3).sqrt()
         scores, moved = _peak(found, reach)
         strength, scores, moved = (

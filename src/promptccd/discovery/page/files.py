@@ -20,6 +20,7 @@ from starlette.responses import Response
 from promptccd import systems
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, project_rows
+from promptccd.discovery.intake.locations import item_name, sound_file
 from promptccd.discovery.options import TABLE
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import Photos
@@ -31,13 +32,17 @@ from promptccd.images.decode import Status
 logger = logging.getLogger(__name__)
 
 LARGEST_TABLE = 2**30  # bytes
-# Media types of the files that every browser shows, by their first bytes; other files are saved.
+# Media types of the files that every browser shows or plays, by their first bytes; other files are saved.
 SHOWN = {
     re.compile(rb"\xff\xd8\xff"): "image/jpeg",
     re.compile(rb"\x89PNG\r\n\x1a\n"): "image/png",
     re.compile(rb"GIF8"): "image/gif",
     re.compile(rb"BM"): "image/bmp",
     re.compile(rb"RIFF....WEBP", re.DOTALL): "image/webp",
+    re.compile(rb"RIFF....WAVE", re.DOTALL): "audio/wav",
+    re.compile(rb"ID3|\xff[\xf2\xf3\xfb]"): "audio/mpeg",
+    re.compile(rb"OggS"): "audio/ogg",
+    re.compile(rb"fLaC"): "audio/flac",
 }
 
 
@@ -58,7 +63,8 @@ def folders(project: ProjectView) -> list[dict[str, Any]]:
 def facts(project: ProjectView, row: int) -> dict[str, Any]:
     """Where the file of a photograph is, and when it was taken."""
     key = project.photos.keys[row]
-    return {"path": project.photos.path(key), "date": project.photos.date(key)}
+    path = project.photos.path(key)
+    return {"path": sound_file(path) or item_name(path) or path, "date": project.photos.date(key)}
 
 
 def original(project: ProjectView, row: int) -> Response:

@@ -41,8 +41,8 @@ FOREVER = "private, max-age=31536000, immutable"  # its address changes with the
 NOT_KEPT = {"cache-control": "no-store"}
 BUNDLE = {"index.html": "text/html", "desk.js": "text/javascript", "licences.txt": "text/plain"}
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; frame-ancestors"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; frame-ancestors"
 )
 
 

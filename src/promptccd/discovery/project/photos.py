@@ -13,7 +13,7 @@ from PIL import Image
 
 from promptccd.data.names import display_name, path_parts
 from promptccd.data.sources import inside, read_regular_file
-from promptccd.discovery.intake.locations import present
+from promptccd.discovery.intake.locations import item_name, present, sound_file
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
@@ -73,6 +73,8 @@ class Photos:
 
     def _name(self, key: str) -> str:
         path, _ = self._files[key]
+        if item := item_name(path):
+            return display_name(item)
         root = self._root_of(path)
         name = path[len(root) :].replace(os.sep, "/").lstrip("/") if root else path_parts(path)[-1]
         return display_name(name) or key[:12]
@@ -161,9 +163,14 @@ class Photos:
 
     def _checked(self, key: str) -> bytes:
         """The bytes of a file that shows the picture still."""
-        name = self.names[self.rows[key]]
+        name, path = self.names[self.rows[key]], self._files[key][0]
+        sound = sound_file(path)
         try:
-            target = inside(self._files[key][0], self._roots)
+            target = (
+                inside(sound, [os.path.realpath(sound.removesuffix(item_name(path)))])
+                if sound
+                else inside(path, self._roots)
+            )
             limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
             content = read_regular_file(target, ByteBudget(limits, target))
         except (KeyError, ValueError, SkippedFileError) as error:
@@ -171,8 +178,10 @@ class Photos:
                 f"{name!r} is not where it was, or lies in an archive or a data set: put it back, or give the archive "
                 "or data set to promptccd discover with --export."
             ) from error
-        if hashlib.sha256(content).hexdigest() not in self._seen[key].contents and not self._shows(
-            content, key
+        if (
+            not sound
+            and hashlib.sha256(content).hexdigest() not in self._seen[key].contents
+            and not self._shows(content, key)
         ):
             raise DataError(
                 f"{name!r} shows something else than when it was grouped: run promptccd discover again."
