@@ -119,14 +119,15 @@ class CategoryDiscoveryPipeline(Pipeline):
         """One image as `evaluate` and `predict` see it."""
         # Imported here, because this takes a second, and most users of a model read no data set.
         from promptccd.data.views import EvaluationView, normalise
-        from promptccd.images.decode import decode_image
+        from promptccd.images.decode import Decoding, decode_image
 
         if isinstance(image, str) and image.startswith(("http://", "https://")):
             image = _fetched(image, timeout)
-        decoded = decode_image(_of_array(image))
+        view = EvaluationView(self.image_processor)
+        decoding = Decoding(rendering=view.rendering)
+        decoded = decoding.fitted(decode_image(_of_array(image), decoding))
         if decoded.image is None:
             raise ValueError(f"Cannot read an image: {decoded.verdict.note}. Leave it out.")
-        view = EvaluationView(self.image_processor)
         return {"pixel_values": normalise(view(decoded.image)[None], view.mean, view.std)}
 
     def _forward(self, inputs: dict[str, Any], top_k: int | None = None) -> ModelOutput:

@@ -46,7 +46,7 @@ MISTAKES = {
     "an option without its value": ("train --epochs", "expected one argument"),
     "an option twice": ("train --epochs 3 --epochs 4", "--epochs is given twice, as 3 and as 4"),
     "a field twice under two names": ("train --epochs 3 --training.epochs 4", "is given twice, as 3 and as 4"),
-    "an argument left out": ("discover {stage}", "are required: IMAGES, --out"),
+    "an argument left out": ("discover {stage}", "are required: --out"),
     "one argument too many": ("predict {stage} {pictures} more", "Nothing is called more"),
     "a run in the folder of its images": (
         "train {pictures} --class_blocks 2 1 --backbone {bare} --output_dir {pictures}", "is the folder of the images"

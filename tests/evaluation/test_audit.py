@@ -36,7 +36,6 @@ from promptccd.evaluation.paper import (
     _cut_counts,
     audited_by_stage,
     mark_of,
-    published_results,
 )
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
@@ -389,14 +388,6 @@ def test_rows_are_read_as_they_are_printed() -> None:
     )
     assert (average.stage, average.std, average.forgetting) == (None, None, None)
     assert [row.stage for row in stages] == [1, 2, 3]
-
-
-def test_a_method_is_held_against_the_main_table_with_dinov2() -> None:
-    """Not against averages over seeds, single stages or ablations."""
-    assert published_results("cifar100", "promptccd") == {"all": 69.73, "old": 78.01, "new": 66.16}
-    assert published_results("cub", "promptccd") == {"all": 67.81, "old": 81.55, "new": 62.81}
-    assert published_results("cub", "nobody's") is None
-    assert published_results(None, "promptccd") is None
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's tables are not here")

@@ -108,6 +108,8 @@ HOLED = np.where(np.arange(36)[:, None] == 7, np.float32(np.nan), RAMP_01)
 INFINITE = np.where(np.isnan(HOLED), np.float32(np.inf), RAMP_01)
 BOMB_WEBP = bytes.fromhex("524946461a000000574542505650384c0e0000002ffebfff0f071011fd0f4444ff03")  # 16383^2
 
+CROPPED = "wider or taller than 2:1, only the centre is used: --fit pad|squeeze"
+
 PAGE = "HTML): save the picture itself instead of the page"
 STARTS = "not an image that can be read (starts like"
 NOTHING = "{} million pixels in {} bytes, as no photograph has: nothing but one colour, or made to do harm"
@@ -185,10 +187,10 @@ GOLDEN = {  # file name -> (content, status, note)
     "turned.tif": (oriented("TIFF", 6), NOTED, "turned upright by its EXIF orientation"),
     "upright.jpg": (oriented("JPEG", 1), USED, ""),
     "odd orientation.jpg": (oriented("JPEG", 42), USED, ""),
-    "strip.png": (encoded(picture(3000, 1), "PNG"), NOTED, "strip of 3000 x 1 pixels"),
-    "twenty to one.png": (encoded(picture(200, 10), "PNG"), USED, ""),
+    "strip.png": (encoded(picture(3000, 1), "PNG"), NOTED, f"strip of 3000 x 1 pixels; {CROPPED}"),
+    "twenty to one.png": (encoded(picture(200, 10), "PNG"), NOTED, CROPPED),
     "dot.png": (encoded(picture(1, 1), "PNG"), NOTED, "only 1 x 1 pixels"),
-    "small.png": (encoded(picture(20, 7), "PNG"), NOTED, "only 20 x 7 pixels"),
+    "small.png": (encoded(picture(20, 7), "PNG"), NOTED, f"only 20 x 7 pixels; {CROPPED}"),
     "digit.png": (encoded(picture(8, 8), "PNG"), USED, ""),
     "bomb 400 MP.png": (png(20000, 20000), SKIPPED, NOTHING.format(400, 68)),
     "bomb 64 MP.png": (png(8000, 8000), SKIPPED, NOTHING.format(64, 68)),
@@ -637,7 +639,8 @@ def test_notes_are_joined():
     image = with_transparency("RGB").resize((300, 10))
     verdict = decode_image(oriented("PNG", 3, image)).verdict
     assert verdict.note == (
-        "transparency laid over white; turned upright by its EXIF orientation; strip of 300 x 10 pixels"
+        "transparency laid over white; turned upright by its EXIF orientation; strip of 300 x 10 pixels; "
+        f"{CROPPED}"
     )
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import itertools
 import json
 import math
 from pathlib import Path
@@ -15,7 +14,7 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
-from promptccd.evaluation.tables import ABSENT, count_texts, over_runs, score_table, spread_text
+from promptccd.evaluation.tables import count_texts, over_runs, score_table
 from promptccd.reports import csv_text, render_page, safe_cell, write_comparison
 from promptccd.reports.cards import thumbnail
 from promptccd.reports.charts import TOP, heat_map, line_chart, nice_ticks, shortened
@@ -110,10 +109,7 @@ def test_lines_and_cells_lie_on_the_drawing() -> None:
     assert [tick.label for tick in wide.y_ticks] == ["a" * 16, "b" * 15 + "…"]
 
 
-def test_spread() -> None:
-    assert spread_text([1.0, None, 3.0, math.nan]) == "2.0 ± 1.4"
-    assert spread_text([2.0]) == "2.0"
-    assert spread_text([]) == ABSENT
+def test_sign() -> None:
     assert signed(-1.25)[1:] == "1.2"
     assert signed(2) == "+2.0"
     assert signed(-0.01) == "+0.0"
@@ -170,20 +166,12 @@ def scores(*values: float) -> list[ContinualScore]:
 @pytest.mark.moderate
 def test_a_comparison_needs_scores_alone(tmp_path: Path, visit: Visit) -> None:
     hostile = "<b onmouseover=alert(1)>b</b>"
-    names = ["config", "category ratio", "sample ratio"]
-    grid = pd.DataFrame(itertools.product(["a", hostile], ["0.8", "0.2"], ["0.5", "0.9"]), columns=names)
-    grid["all"] = values = [50.0, 60.0, 70.0, math.nan, 1.0, 2.0, 3.0, math.nan]
-    page = write_comparison(
-        {"a": scores(50, 60), hostile: scores(70)}, tmp_path / "deep" / "out", title="T", grid=grid
-    )
+    page = write_comparison({"a": scores(50, 60), hostile: scores(70)}, tmp_path / "deep" / "out", title="T")
     report = json.loads((page.parent / "report.json").read_text())
     first, second = report["sections"]["averages"]
     assert (first["all"], first["all_std"], first["all_difference"]) == (55.0, pytest.approx(7.0711), 0.0)
     shown = [second[name] for name in ("all", "all_std", "all_difference", "new")]
     assert shown == [70.0, None, 15.0, None]
-    shown = [None if math.isnan(value) else value for value in values]
-    assert [row["all"] for row in report["sections"]["grid"]] == shown
     assert hostile not in page.read_text()
     visit.page.goto(page.as_uri())
-    assert visit.page.locator("#grid .cell").count() == 6
     assert visit.complaints == []

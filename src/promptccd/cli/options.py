@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from promptccd.errors import ConfigurationError
-from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, PAGES, IntakeLimits
+from promptccd.images.limits import BYTES_PER_PIXEL, FITS, MAX_PIXELS, PAGES, IntakeLimits
 
 if TYPE_CHECKING:
     from promptccd.images.rendering import Rendering
@@ -167,6 +167,8 @@ DECODING: Arguments = {  # of a person's own images
         help="values that are black and white in images with more than 8 bits (default: as each file says, or decided "
         "once by the values of the files)"),
     "--pages": dict(choices=PAGES, help="picture of a file with several pages (default: first)"),
+    "--fit": dict(choices=FITS, help="view of an image that is not square: its centre, all of it with black bars, or "
+        "all of it squeezed (default: crop)"),
     "--image_roots": dict(nargs="+", action="extend", default=[], metavar="PLACE",
         help="further folders that links among the images may lead into (default: links out of the images are "
         "skipped)"),
@@ -208,7 +210,7 @@ def declare(parser: argparse._ActionsContainer, table: Arguments) -> None:
 
 
 def rendering_of(options: argparse.Namespace) -> "Rendering":
-    """The rule for values and pages that was given.
+    """The rule for values, pages and fit that was given.
 
     Raises:
         ConfigurationError: a value is not one of a rule.
@@ -216,7 +218,7 @@ def rendering_of(options: argparse.Namespace) -> "Rendering":
     from promptccd.images.rendering import Rendering  # here, so that help does not wait for numpy
 
     try:
-        return Rendering.from_dict({"given": options.window, "pages": options.pages})
+        return Rendering.from_dict({"given": options.window, "pages": options.pages, "fit": options.fit})
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
 

@@ -64,12 +64,13 @@ def open_command(options: argparse.Namespace) -> None:
     of_photographs = (
         options.window,
         options.pages,
+        options.fit,
         options.max_megapixels,
         options.image_roots,
     )
     if is_project and any(of_photographs):
         logger.warning(
-            "--window, --pages, --max-megapixels and --image_roots apply to photographs, and %s is a "
+            "--window, --pages, --fit, --max-megapixels and --image_roots apply to photographs, and %s is a "
             "project: give the folder of photographs with them.", folder,
         )  # fmt: skip
     if not is_project:

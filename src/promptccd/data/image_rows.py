@@ -137,9 +137,9 @@ class ImageRows:
         return read_regular_file(self._own_file(image["path"]), budget)
 
     def decode(self, row: int) -> DecodedImage:
-        """A row's image, or why it cannot be used."""
+        """A row's image as a model sees it, or why it cannot be used."""
         try:
-            return decode_image(self.read(row), self.decoding)
+            return self.decoding.fitted(decode_image(self.read(row), self.decoding))
         except SkippedFileError as skipped:
             return DecodedImage(None, Verdict(Status.SKIPPED, str(skipped)))
 

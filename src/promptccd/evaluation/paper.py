@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from promptccd.training.recipe import Recipe
 
 # Several tables repeat an average; these two print it first.
-_MAIN_TABLES = ("main_result_avg", "main_result_avg_ssb")
 
 # Numbers of categories after every unlabelled stage, which all rows of a table with unknown numbers share.
 SHARED_COUNTS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
@@ -120,14 +119,6 @@ def published_rows(
         for row in _all_rows()
         if all(value in (None, own) for value, own in zip(wanted, row.run, strict=True))
     ]
-
-
-def published_results(benchmark: str | None, variant: str) -> dict[str, float] | None:
-    """The paper's average cACC in percent, All, Old and New, with DINOv2 and the number of categories given."""
-    for row in published_rows(benchmark, variant) if benchmark else []:
-        if row.stage is None and row.table in _MAIN_TABLES:
-            return {part: getattr(row, part) for part in PARTS}
-    return None
 
 
 @cache

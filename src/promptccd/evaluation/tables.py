@@ -62,12 +62,6 @@ def text_of(mean: float, std: float | None = None) -> str:
     return f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f} ± {std:.1f}"
 
 
-def spread_text(values: Iterable[float]) -> str:
-    """The mean of the numbers of several runs and their standard deviation (n - 1), without missing numbers."""
-    given = pd.Series(list(values), dtype=float)
-    return text_of(given.mean(), given.std())
-
-
 def texts(table: pd.DataFrame, name: str) -> list[str]:
     """A column of numbers as text, each with its standard deviation where the table has one."""
     spread = table.get(f"{name}_std", pd.Series(math.nan, table.index))

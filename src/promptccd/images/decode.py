@@ -15,14 +15,22 @@ from errno import ELOOP, ENOENT
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, TiffImagePlugin
 
 from promptccd import systems
 from promptccd.images.capture_dates import capture_date
 from promptccd.images.colour import in_srgb
 from promptccd.images.files import opened_file
 from promptccd.images.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
-from promptccd.images.kinds import DEVELOP, FIRST_BYTES, heif_plugin, is_heif, picture_kind, why_no_picture
+from promptccd.images.kinds import (
+    DEVELOP,
+    FEATURES,
+    FIRST_BYTES,
+    heif_plugin,
+    is_heif,
+    picture_kind,
+    why_no_picture,
+)
 from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
 from promptccd.images.raw import camera_raw
 from promptccd.images.rendering import PROBED, Levels, Rendering, UnusableValuesError, deep_values, is_deep
@@ -31,6 +39,8 @@ from promptccd.images.rendering import PROBED, Levels, Rendering, UnusableValues
 MOST_HANDED_ON = 50_000_000
 PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
 MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
+FITTED_SIDE = 1024  # pixels of the square that a wide or tall image is fitted into; no view needs more
+WIDE = 2  # width by height, or the reverse, from which a crop shows half of an image or less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
 # Common formats of photographs and drawings; each of Pillow's other thirty is one more parser to attack.
@@ -93,6 +103,19 @@ class Decoding:
         """The same for somebody who wants every pixel."""
         return replace(self, handed_on=self.max_pixels)
 
+    def fitted(self, decoded: "DecodedImage") -> "DecodedImage":
+        """The image as a model sees it: all of it in a square by the rule, or unchanged where that is a crop."""
+        image, fit = decoded.image, self.rendering.fit
+        if image is None or fit in (None, "crop") or decoded.size[0] == decoded.size[1]:
+            return decoded
+        side = min(max(image.size), max(FITTED_SIDE, min(image.size)))
+        scale = side / max(decoded.size)
+        shown = [side if fit == "squeeze" else max(1, round(scale * each)) for each in decoded.size]
+        part = image.resize((shown[0], shown[1]), Image.Resampling.BICUBIC, decoded.box, reducing_gap=3.0)
+        whole = Image.new("RGB", (side, side))
+        whole.paste(part, ((side - part.width) // 2, (side - part.height) // 2))
+        return replace(decoded, image=whole, size=whole.size, box=(0, 0, side, side))
+
 
 @dataclass(frozen=True)
 class DecodedImage:
@@ -131,6 +154,7 @@ def media_type(content: bytes) -> str:
 _BASELINE = (0xC0, 0xC1)  # frames whose blocks come whole, one after the other
 _TABLE_MARKERS = (0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0))  # and metadata
 _LARGE_PICTURES = threading.Lock()  # large pictures are decoded one at a time: each may take gigabytes
+_BITS, _SAMPLES, _SAMPLE_FORMAT = 258, 277, 339  # tags of TIFF
 _SUBFILE, _REDUCED = 254, 1  # a tag of TIFF, and what it says of a small picture of another page
 _FILLERS = (b"\x00" * 64, b"\xff\x00" * 64, b"\x5a" * 64)  # what a cut picture would be filled up with
 
@@ -270,11 +294,30 @@ def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
         except Exception:  # of a dozen kinds, on hostile headers and too few bytes; messages may hold paths
             continue
     kind = picture_kind(head)
+    if kind == "TIFF" and (bands := _bands_of(stream)):
+        raise _RefusedError(f"{bands}: save one or three bands with 8 or 16 bits, or {FEATURES}")
     advice = ": save it again with 8 or 16 bits, or as PNG" if kind == "TIFF" else ""
     raise _RefusedError(
         f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head),
         is_passing=is_heif(head) and not kind,  # what reads it may be installed later
     )
+
+
+def _bands_of(stream: BinaryIO) -> str:
+    """The values of a TIFF that Pillow does not open, by its tags; empty where these are not the reason."""
+    try:
+        stream.seek(0)
+        head = stream.read(8)
+        tags = TiffImagePlugin.ImageFileDirectory_v2(head if 42 in head[2:4] else head + stream.read(8))
+        stream.seek(tags.next)
+        tags.load(stream)
+        bands, bits, kind = tags.get(_SAMPLES, 1), max(tags[_BITS]), max(tags.get(_SAMPLE_FORMAT, (1,)))
+    except Exception:  # damaged
+        return ""
+    if bands in (1, 3, 4) and bits in (8, 16) and kind == 1:
+        return ""
+    name = {2: "signed integers", 3: "floats"}.get(kind, "integers")
+    return f"TIFF of {bands} band{'s' * (bands != 1)} of {bits}-bit {name}"
 
 
 def _at_full_size(image: Image.Image) -> Image.Image:
@@ -343,7 +386,7 @@ def _decode_opened(
     rgb.info.clear()  # place, time and profile of the photograph stay behind
     box = (cut[0], cut[1], rgb.width - cut[2], rgb.height - cut[3])
     size = (round(scale * (box[2] - box[0])), round(scale * (box[3] - box[1])))
-    notes.append(_shape_note(*size))
+    notes += [_shape_note(*size), _fit_note(size, decoding.rendering)]
     text = "; ".join(filter(None, notes))
     verdict = Verdict(Status.NOTED if text else Status.USED, text)
     return DecodedImage(
@@ -466,7 +509,9 @@ def _load_rgb(image: Image.Image, rendering: Rendering, pages: Sequence[np.ndarr
             source.info = {name: value for name, value in image.info.items() if name == "icc_profile"}
         rgb, profile = in_srgb(source)
         rgb, over = _without_alpha(rgb, image.format == "TIFF")
-        notes = "; ".join(filter(None, [scaled, profile, over]))
+        bands = getattr(image, "tag_v2", {}).get(_SAMPLES, 1) if image.mode in ("RGB", "RGBX") else 1
+        of_bands = f"first 3 of {bands} bands used" if bands > 3 else ""
+        notes = "; ".join(filter(None, [scaled, of_bands, profile, over]))
         whole = (
             np.concatenate(pages) if len(pages) > 1 else None
         )  # a picture is the same if all its pages are
@@ -518,6 +563,11 @@ def _orientation(image: Image.Image) -> int | None:
         return image.getexif().get(ExifTags.Base.Orientation)
     except Exception:  # metadata that cannot be read does not spoil the pixels
         return None
+
+
+def _fit_note(size: tuple[int, int], rendering: Rendering) -> str:
+    is_cut = rendering.fit in (None, "crop") and max(size) >= WIDE * min(size)
+    return f"wider or taller than {WIDE}:1, only the centre is used: --fit pad|squeeze" if is_cut else ""
 
 
 def _shape_note(width: int, height: int) -> str:

@@ -137,7 +137,7 @@ class SeenImage:
 def view_of(content: bytes, decoding: Decoding, view: View) -> "Tensor | None":
     """The view of an image file alone; `None` if the image is skipped."""
     decoded = decode_image(content, decoding, enough=_enough(view))
-    return None if decoded.image is None else view(decoded)
+    return None if decoded.image is None else view(decoding.fitted(decoded))
 
 
 def _enough(view: View) -> int:
@@ -159,7 +159,7 @@ def look_at(content: bytes, decoding: Decoding, view: View | None) -> tuple[Verd
         key=picture_key(decoded.jpeg or content, decoded.loaded),
         miniature=miniature_of(small),
         thumbnail=_encoded_thumbnail(small),
-        view=None if view is None else view(decoded),
+        view=None if view is None else view(decoding.fitted(decoded)),
         taken=decoded.taken,
         is_rendered=decoded.levels is not None or decoded.pages > 1,
     )

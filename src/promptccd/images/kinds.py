@@ -2,6 +2,8 @@
 
 import codecs
 import re
+import zlib
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -16,7 +18,9 @@ _SAVE_FRAMES = (
 )
 _PAGE = "save the picture itself instead of the page"
 _CONVERT = "save it as JPEG or PNG"
-_FEATURES = "give features of such files instead: promptccd discover --features FILE"
+FEATURES = "give features of such files instead: promptccd discover --features FILE"
+_SLICES = f"save it as PNG, a file for each slice, or {FEATURES}"
+_ARRAYS = f"save its images as PNG, or {FEATURES}"
 _HEIC = (
     f"{INSTALL_HEIF} lets it be read; or convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, "
     "Settings, Camera, Formats, Most Compatible lets new ones be JPEG"
@@ -57,7 +61,8 @@ _STARTS = (  # after leading blanks, in lower case
     (b"\xff\n", "JPEG XL", _CONVERT),
     (b"v/1\x01", "OpenEXR", _CONVERT),
     (b"#?radiance", "Radiance HDR", _CONVERT),
-    (b"simple  =", "FITS", _CONVERT),
+    (b"simple  =", "FITS", _ARRAYS),
+    (b"\x93numpy", "a NumPy array (.npy)", _ARRAYS),
     (b"\x89hdf", "HDF5", ""),
     (b"sqlite format 3", "a database", ""),
     (b"\x1ae\xdf\xa3", "a video (Matroska or WebM)", _SAVE_FRAMES),
@@ -65,19 +70,19 @@ _STARTS = (  # after leading blanks, in lower case
     (b"\x00\x00\x01\xb3", "a video (MPEG)", _SAVE_FRAMES),
     (b"\x30\x26\xb2\x75", "a video (WMV)", _SAVE_FRAMES),
     (b"flv\x01", "a video (Flash)", _SAVE_FRAMES),
-    (b"id3", "sound (MP3)", _FEATURES),
-    (b"\xff\xfb", "sound (MP3)", _FEATURES),
-    (b"\xff\xf3", "sound (MP3)", _FEATURES),
-    (b"\xff\xf2", "sound (MP3)", _FEATURES),
-    (b".snd", "sound (AU)", _FEATURES),
-    (b"mthd", "sound (MIDI)", _FEATURES),
-    (b"ply\n", "a point cloud (PLY)", _FEATURES),
-    (b"ply\r", "a point cloud (PLY)", _FEATURES),
-    (b"# .pcd", "a point cloud (PCD)", _FEATURES),
-    (b"lasf", "a point cloud (LAS)", _FEATURES),
-    (b"solid ", "a shape (STL)", _FEATURES),
-    (b"oggs", "sound or a video (Ogg)", _FEATURES),
-    (b"flac", "sound (FLAC)", _FEATURES),
+    (b"id3", "sound (MP3)", FEATURES),
+    (b"\xff\xfb", "sound (MP3)", FEATURES),
+    (b"\xff\xf3", "sound (MP3)", FEATURES),
+    (b"\xff\xf2", "sound (MP3)", FEATURES),
+    (b".snd", "sound (AU)", FEATURES),
+    (b"mthd", "sound (MIDI)", FEATURES),
+    (b"ply\n", "a point cloud (PLY)", FEATURES),
+    (b"ply\r", "a point cloud (PLY)", FEATURES),
+    (b"# .pcd", "a point cloud (PCD)", FEATURES),
+    (b"lasf", "a point cloud (LAS)", FEATURES),
+    (b"solid ", "a shape (STL)", FEATURES),
+    (b"oggs", "sound or a video (Ogg)", FEATURES),
+    (b"flac", "sound (FLAC)", FEATURES),
     (b"#!", "a program", ""),
     (b"\x7felf", "a program", ""),
     (b"mz", "a program", ""),
@@ -87,13 +92,13 @@ _PLACED = (  # the same of files whose name stands behind their beginning
     (rb".{4}ftyp(?:hei|hev|mif1|msf1)", "HEIC", _HEIC),
     (rb".{4}ftyp(?i:qt  )", "a video (MOV)", _SAVE_FRAMES),
     (rb".{4}ftyp(?i:3g)", "a video (3GP)", _SAVE_FRAMES),
-    (rb".{4}ftyp(?i:m4a)", "sound (M4A)", _FEATURES),
-    (rb".{4}ftyp(?i:m4b)", "sound (M4B)", _FEATURES),
+    (rb".{4}ftyp(?i:m4a)", "sound (M4A)", FEATURES),
+    (rb".{4}ftyp(?i:m4b)", "sound (M4B)", FEATURES),
     (rb".{4}ftyp", "a video (MP4)", _SAVE_FRAMES),
     (rb".{4}(?:moov|mdat|wide|skip|free)", "a video (MOV)", _SAVE_FRAMES),
     (rb"RIFF.{4}AVI ", "a video (AVI)", _SAVE_FRAMES),
-    (rb"FORM.{4}AIF[FC]", "sound (AIFF)", _FEATURES),
-    (rb"RIFF.{4}WAVE", "sound (WAV)", _FEATURES),
+    (rb"FORM.{4}AIF[FC]", "sound (AIFF)", FEATURES),
+    (rb"RIFF.{4}WAVE", "sound (WAV)", FEATURES),
     (rb"RIFF", "RIFF", ""),
     (
         rb"PK\x03\x04.{26}(?:\[Content_Types\]|_rels/|word/|xl/|ppt/|docProps/|Index/|mimetypeapplication/vnd\.oasis)",
@@ -101,7 +106,9 @@ _PLACED = (  # the same of files whose name stands behind their beginning
         "save its pictures as JPEG or PNG",
     ),
     (rb".{257}ustar", "a tar archive", _UNPACK),
-    (rb".{128}DICM", "DICOM", _CONVERT),
+    (rb".{128}DICM", "DICOM", _SLICES),
+    (rb"(?:.{344}n[i+]1|.{4}n[i+]2)\x00", "NIfTI", _SLICES),
+    (rb"PK\x03\x04.{26}[^/]{1,99}?\.npy", "NumPy arrays (.npz)", _ARRAYS),
 )
 _CAMERA_RAW = (
     (rb"(?:II\*\x00|MM\x00\*).{4}CR", "CR2"),
@@ -186,6 +193,11 @@ def kind_of(head: bytes) -> tuple[str, str]:
     """What a file is that is no picture, by its first bytes, and what to do with it."""
     if raw := camera_raw_kind(head):
         return f"camera RAW ({raw})", DEVELOP
+    if head.startswith(b"\x1f\x8b"):  # as NIfTI usually is
+        with suppress(zlib.error):
+            inner = zlib.decompressobj(31).decompress(head, FIRST_BYTES)
+            if (found := kind_of(inner))[0] == "NIfTI":
+                return found
     for pattern, kind, advice in _PLACED:
         if _begins(head, pattern):
             return kind, advice
@@ -196,7 +208,7 @@ def kind_of(head: bytes) -> tuple[str, str]:
     if not head.strip(b"\0"):
         return "nothing: all its first bytes are 0", "copy it again from where it came"
     if is_text(head):
-        return "text", f"give a table of path,label itself to promptccd train; for texts, {_FEATURES}"
+        return "text", f"give a table of path,label itself to promptccd train; for texts, {FEATURES}"
     return UNKNOWN, "give JPEG, PNG or WebP"
 
 

@@ -14,6 +14,7 @@ MAX_PIXELS = 300_000_000
 MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
 BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
 PAGES = ("first", "max", "mean")  # how the pages of a file become one picture
+FITS = ("crop", "pad", "squeeze")  # how an image that is not square becomes one
 BIT_DEPTHS = (8, 10, 12, 14, 16)  # that a picture's values may have
 
 

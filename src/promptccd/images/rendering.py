@@ -1,4 +1,4 @@
-"""How a file becomes an RGB picture: which values are black and white, and which pages are shown.
+"""How a file becomes an RGB picture: which values are black and white, which pages are shown, and how it fits a square.
 
 A 16-bit file of a microscope may hold 12 bits, or values between 29,315 and 31,355. One rule for all files of a source
 keeps them comparable. It is decided once, by values that are robust against single pixels and single files, and is
@@ -16,11 +16,12 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from promptccd.images.limits import BIT_DEPTHS, PAGES
+from promptccd.images.limits import BIT_DEPTHS, FITS, PAGES
 
 Window = tuple[float, float]  # the values that are black and white
 ValueKind = Literal["integer", "float"]
 Pages = Literal["first", "max", "mean"]
+Fit = Literal["crop", "pad", "squeeze"]
 CUT = "values cut"  # in the note of a file that exceeds the window
 PROBED = 64  # files with more than 8 bits that decide the window of all
 _UNIT: Window = (0, 1)  # of floats from 0 to 1, a convention of its own
@@ -72,12 +73,14 @@ class Rendering:
         real: the same of floats.
         given: window that a person gave, for all files of more than 8 bits; whatever those say.
         pages: how the pages of a file are one picture; by default its first page.
+        fit: how a model sees an image that is not square; by default its central square.
     """
 
     integer: Window | None = None
     real: Window | None = None
     given: Window | None = None
     pages: Pages | None = None
+    fit: Fit | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Rendering":
@@ -87,16 +90,15 @@ class Rendering:
             ValueError: a value is not one of a rule.
         """
         windows = {name: _as_window(values.get(name)) for name in ("integer", "real", "given")}
-        pages = values.get("pages")
-        if pages not in (None, *PAGES):
-            raise ValueError(f"Expected pages to be one of {', '.join(PAGES)}, got {pages!r:.50}.")
-        return cls(**windows, pages=pages)
+        for name, known in (("pages", PAGES), ("fit", FITS)):
+            if (value := values.get(name)) not in (None, *known):
+                raise ValueError(f"Expected {name} to be one of {', '.join(known)}, got {value!r:.50}.")
+        return cls(**windows, pages=values.get("pages"), fit=values.get("fit"))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
-        }
+        """As JSON types; a fit only where one was given."""
+        given = {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
     @property
     def is_decided(self) -> bool:
@@ -228,7 +230,8 @@ class DeepValues:
         values = values[values != self.nodata] if found else values
         for extreme in (values.max(), values.min()) if values.size else ():
             rest = values[values != extreme]
-            if rest.size and extreme in _NODATA:
+            few = max(_FEWEST, _SHARE * values.size)  # as many are hot pixels: white, cut and reported
+            if rest.size and extreme in _NODATA and values.size - rest.size > few:
                 low, high = float(rest.min()), float(rest.max())
                 if max(float(extreme) - high, low - float(extreme)) > high - low:
                     values, found = rest, [*found, float(extreme)]

@@ -8,7 +8,7 @@ import pandas as pd
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import AVERAGE, over_runs, title_of, variant_averages, variant_table
-from promptccd.reports.charts import Chart, HeatMap, heat_map, line_chart
+from promptccd.reports.charts import Chart, line_chart
 from promptccd.reports.page import render_page, text_grid, write_report_files
 
 VariantScores = Mapping[str, Sequence[ContinualScore]]
@@ -26,7 +26,6 @@ def write_comparison(
     *,
     title: str,
     facts: Mapping[str, str] | None = None,
-    grid: pd.DataFrame | None = None,
     costs: Costs | None = None,
 ) -> Path:
     """Write a page that compares variants, with its numbers as CSV and JSON.
@@ -36,8 +35,6 @@ def write_comparison(
         out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
         title: heading of the page.
         facts: what was run, in words by name.
-        grid: the average All in percent over two settings; columns are ``config``, the two settings and ``all``, which
-            is NaN where a cell failed or was not run.
         costs: of the stages of every run, by variant, see `promptccd.reports.tables.stage_costs`.
 
     Raises:
@@ -49,7 +46,6 @@ def write_comparison(
         "averages": averages,
         "stages": stages.rename(columns=_SHORT),
         "costs": over_runs(pd.concat(tables), ["variant", "stage"])[COSTS] if tables else pd.DataFrame(),
-        "grid": pd.DataFrame() if grid is None else grid,
     }
     page = render_page(
         "comparison.html.jinja",
@@ -60,30 +56,9 @@ def write_comparison(
         stages=text_grid(stages),
         charts=stage_charts(stages, averages["variant"]),
         costs=text_grid(sections["costs"]),
-        grid=[] if grid is None else list(grid.columns[1:3]),
-        panels=[] if grid is None else heat_maps(grid),
     )
     sections = {name: each.round(4) for name, each in sections.items()}
     return write_report_files(out, page, title, facts or {}, sections)
-
-
-def heat_maps(grid: pd.DataFrame) -> list[tuple[str, HeatMap]]:
-    """A heat map of the `grid` of `write_comparison` for every variant, all with one scale."""
-    _, row, column, *_ = grid.columns
-    limits = (grid["all"].min(), grid["all"].max())
-    found = []
-    for name, cells in grid.groupby("config", sort=False):
-        panel = cells.set_index([row, column])["all"].unstack(sort=False)
-        label = f"{name}: All, average over stages, percent, over {row} and {column}"
-        rows, columns = list(map(str, panel.index)), list(map(str, panel.columns))
-        values = panel.to_numpy().tolist()
-        found.append(
-            (
-                name,
-                heat_map(label, values, rows, columns, x_label=column, y_label=row, limits=limits, places=1),
-            )
-        )
-    return found
 
 
 def stage_table(groups: VariantScores) -> pd.DataFrame:

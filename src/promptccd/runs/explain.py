@@ -17,7 +17,7 @@ from promptccd.data.hub import pictures_at
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.disk import make_folder, remove_leftovers, write_file
 from promptccd.errors import DataError
-from promptccd.images.decode import decode_image
+from promptccd.images.decode import Decoding, decode_image
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.features import require_finite
 
@@ -138,7 +138,9 @@ def explain_image(
         DataError: the file is no image that can be read.
         DivergedError: the model makes no numbers of it.
     """
-    decoded = decode_image(image if isinstance(image, Image.Image) else pictures_at(image))
+    decoding = Decoding(rendering=view.rendering)
+    source = image if isinstance(image, Image.Image) else pictures_at(image)
+    decoded = decoding.fitted(decode_image(source, decoding))
     if decoded.image is None:
         raise DataError(f"Cannot read {str(image)[:200]!r}: {decoded.verdict.note}. Give another image file.")
     pixels = view(decoded.image)

@@ -231,7 +231,7 @@ class _Reader:
 
     def _viewed(self, name: str) -> _Viewed:
         try:
-            decoded = decode_image(self._content(name), self.decoding)
+            decoded = self.decoding.fitted(decode_image(self._content(name), self.decoding))
         except SkippedFileError as skipped:
             return None, Verdict(Status.SKIPPED, str(skipped))
         if decoded.image is None:

@@ -115,6 +115,9 @@ class DataArguments:
     pages: Literal["first", "max", "mean"] | None = option(
         None, "picture of a file with several pages (none: first)"
     )
+    fit: Literal["crop", "pad", "squeeze"] | None = option(
+        None, "view of an image that is not square: centre, with bars, squeezed (none: crop)"
+    )
     max_megapixels: int = option(
         300, "largest image in millions of pixels, which may need 16 MB of memory each", 1, 100_000
     )
@@ -178,7 +181,7 @@ class DataArguments:
         from promptccd.images.rendering import Rendering
 
         try:
-            return Rendering.from_dict({"given": self.window, "pages": self.pages})
+            return Rendering.from_dict({"given": self.window, "pages": self.pages, "fit": self.fit})
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
 

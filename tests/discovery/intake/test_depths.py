@@ -83,7 +83,7 @@ def test_images_that_come_later_are_shown_by_the_first_rule_and_keep_who_they_ar
     again()
     (photos / "new.tif").write_bytes(deep_tiff(ramp(65535, 4)))
     again()
-    assert said[2].endswith("1 files have values beyond it, which are cut, such as new.tif")
+    assert said[2].endswith("1 file has values beyond it, which are cut, such as new.tif")
     again(Rendering(given=(0, 1023)))
     again()
     assert shown[0] == shown[1]

@@ -162,7 +162,7 @@ def test_counts_add_up(corpus, intake):
     assert sum(report.skipped_reasons.values()) == report.skipped
     assert report.skipped_reasons["link to a place outside"] == 4
     assert report.notes[UPRIGHT] >= 7
-    assert report.noted == sum(report.notes.values())
+    assert max(report.notes.values()) <= report.noted <= sum(report.notes.values())
     assert [file.index for file in intake.files] == list(range(report.found))
 
 

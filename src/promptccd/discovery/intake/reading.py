@@ -221,16 +221,15 @@ class Intake:
             changed=self._num_changed,
             skipped=len(skipped),
             skipped_reasons=dict(Counter(skipped).most_common()),
-            notes=dict(Counter(notes).most_common()),
+            notes=dict(Counter(each for note in notes for each in note.split("; ")).most_common()),
             rendering="; ".join(filter(None, [str(self.decoding.rendering), self._cut()])),
         )
 
     def _cut(self) -> str:
         """The files whose values exceed the window; empty for none."""
         beyond = [file.name for file in self.used if CUT in file.verdict.note]
-        return (
-            f"{len(beyond)} files have values beyond it, which are cut, such as {beyond[0]}" if beyond else ""
-        )
+        have = "file has" if len(beyond) == 1 else "files have"
+        return f"{len(beyond)} {have} values beyond it, which are cut, such as {beyond[0]}" if beyond else ""
 
     def require_images(self) -> None:
         """Refuse an intake without a usable image with a `DataError` that names the most frequent reasons."""

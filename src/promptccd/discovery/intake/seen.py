@@ -236,10 +236,12 @@ class SeenFiles(Database):
         if rendering == self.rendering:
             return
         self.flush()
+        is_refitted = (rendering.fit or "crop") != (self.rendering.fit or "crop")
+        which = "true" if is_refitted else "depth is not null"
         with self.writing() as db:
-            db.execute("delete from cell where hash in (select hash from content where depth is not null)")
-            db.execute("delete from feature where key in (select key from content where depth is not null)")
-            db.execute("update content set settings = null where depth is not null")
+            db.execute(f"delete from cell where hash in (select hash from content where {which})")
+            db.execute(f"delete from feature where key in (select key from content where {which})")
+            db.execute(f"update content set settings = null where {which}")
             db.execute("insert or replace into origin values(0, ?)", (json.dumps(rendering.to_dict()),))
 
     def forget(self, path: str) -> None:
