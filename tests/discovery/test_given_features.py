@@ -16,8 +16,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from promptccd.cli.main import main
 from promptccd.clustering import SemiSupervisedKMeans
 from promptccd.discovery import DiscoverySession, GivenFeatures, Project, discover, save_checkpoint
+from promptccd.discovery.exports.formats import export_project
 from promptccd.discovery.given_features import tile
-from promptccd.errors import DataError
+from promptccd.discovery.project.photos import Photos
+from promptccd.discovery.project.record import categories_in
+from promptccd.errors import DataError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
 
 Week = tuple[list[str], np.ndarray, list[str]]  # ids, vectors, texts; an id begins with its class
@@ -71,6 +74,12 @@ def accuracy(ids: list[str], found: list[int]) -> float:
     names = sorted({each.split()[0] for each in ids})
     truth = np.array([names.index(each.split()[0]) for each in ids])
     return clustering_accuracy(truth, np.array(found), truth).all
+
+
+def photos_of(out: Path) -> Photos:
+    registry = categories_in(out)
+    assert registry is not None
+    return Photos(out, registry.images)
 
 
 def assignments(out: Path) -> dict[str, int]:
@@ -166,9 +175,31 @@ def test_arrays_in_python_need_no_file(tmp_path):
     result = discover(DiscoverySession.from_features(rows), None, tmp_path / "out", num_categories=4)
     assert [row.file for row in result.rows] == [str(row) for row in range(24)]
     assert len({row.category for row in result.rows}) == 4
+    assert sorted(photos_of(tmp_path / "out").names) == sorted(map(str, range(24)))
+    for name in ("folders", "sidecars", "publish", "publish-parquet"):
+        with pytest.raises(RunError, match="without image files. Export it in the format table"):
+            export_project(tmp_path / "out", [name], tmp_path / "exports")
     other = DiscoverySession.from_features(np.ones((3, 5)), ["a", "b", "c"])
     with pytest.raises(Exception, match="another model"):
         discover(other, None, tmp_path / "out")
+
+
+def test_sounds_of_items_are_played_from_below_the_folder_of_their_table_alone(tmp_path):
+    wave, ids = b"RIFF\x00\x00\x00\x00WAVEfmt ", ["calls/a.wav", "../b.wav", "calls/c.txt", "calls/gone.wav"]
+    (tmp_path / "in" / "calls").mkdir(parents=True)
+    for name in ids[:3]:
+        (tmp_path / "in" / name).write_bytes(wave)
+    np.savez(tmp_path / "in" / "v.npz", features=np.eye(4), ids=np.array(ids))
+    session = DiscoverySession.from_features(tmp_path / "in" / "v.npz")
+    discover(session, None, tmp_path / "out", num_categories=2)
+    photos = photos_of(tmp_path / "out")
+    assert sorted(photos.names) == sorted(ids)
+    for key, name in zip(photos.keys, photos.names, strict=True):
+        if name == ids[0]:
+            assert photos.original(key) == wave
+        else:
+            with pytest.raises(DataError):
+                photos.original(key)
 
 
 def test_every_format_gives_the_same_vectors(tmp_path):

@@ -257,7 +257,8 @@ class ExportFolder:
             export.notes.append(
                 f"In no group now, and left because their originals are gone, {len(last)}: {_some(last)}."
             )
-        if self._lines != self._old or not (self.path / EXPORTED).exists():
+        is_new = self._lines != self._old or not (self.path / EXPORTED).exists()
+        if is_new or moves or export.written:  # a deleted file is written again, with the same record
             self._write_record()
             if export.written:
                 _flush(self._new)

@@ -382,10 +382,10 @@ def _fitting(
         differ = _SMALL.apart(one, two, shift[fitting]) > most[chosen[fitting]]
         scores[fitting[differ]] = -1.0
         fits[chosen] = scores
-    fitting = (fits >= least).numpy()
-    found = pairs.select(fitting)
+    passed = (fits >= least).numpy()
+    found = pairs.select(passed)
     # What was taken at once comes first, then what fits best.
-    found = found.select(np.argsort(-(fits.numpy()[fitting] + signs.at_once(found)), kind="stable"))
+    found = found.select(np.argsort(-(fits.numpy()[passed] + signs.at_once(found)), kind="stable"))
     found = found.select((pd.Series(found.two).groupby(found.two).cumcount() < MOST_FITTING).to_numpy())
     known = np.isin(nearest.one * len(plain) + nearest.two, found.one * len(plain) + found.two)
     others = nearest.select(~known & ~plain[nearest.one] & ~plain[nearest.two])
