@@ -222,7 +222,7 @@ def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(
     with costs(album, monkeypatch) as cost:
         run(album)
     assert (cost.decoded, cost.embedded) == (0, 0)
-    assert cost.opened == ["deep/heron.png", "photograph.jpg"]
+    assert set(cost.opened) == {"deep/heron.png", "photograph.jpg"}
     rows = rows_of(tmp_path / "out")
     assert rows["deep/heron.png"]["category"] == before[one.name]["category"]
     assert registry_in(tmp_path / "out").stage == 0

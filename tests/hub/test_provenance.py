@@ -80,6 +80,7 @@ def test_a_copy_of_a_copy_names_who_trained_it(
     third = RunDirectory(tmp_path / "third")
     fetch_stages("stranger/fork-stage1", third, seed=1)
     assert third.fetched[1].startswith("stranger/fork-stage1@")
+    third.update_manifest({})
     push_run(third, namespace="lab")
     source = Source.on(card_of(hub, "lab/third-stage1"))
     assert (source.repo_id, source.is_copy) == ("user/run-stage1", True)

@@ -64,7 +64,7 @@ COMMANDS = {
 }
 
 
-_QUIET_S = 0.4  # of imports, after which a line says what takes so long
+_QUIET_S = 0.4  # of imports, after which a terminal shows why nothing happens
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,9 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command.needs:
             _require_place()
         # The imports take seconds, in which a signal ends the process at once.
-        first_words = threading.Timer(_QUIET_S, to_stderr, ["loading libraries takes some seconds"])
+        first_words = threading.Timer(
+            _QUIET_S, print, ["Loading libraries takes some seconds."], {"file": sys.stderr}
+        )
         first_words.daemon = True
-        if "torch" not in sys.modules:
+        if "torch" not in sys.modules and sys.stderr is not None and sys.stderr.isatty():
             first_words.start()
         try:
             for module in options.command.needs:

@@ -328,9 +328,8 @@ def read_intake(
             rendering = (rendering or Rendering()).over(seen.rendering)
             if view is not None:
                 rendering = rendering.over(view.rendering)
-            decoding = _decided(
-                Decoding(limits.max_pixels, rendering), opened, rendered_by or entries, limits
-            )
+            unknown = [each for each in rendered_by or entries if not _is_known(opened, each, seen)]
+            decoding = _decided(Decoding(limits.max_pixels, rendering), opened, unknown, limits)
             seen.use(decoding.rendering)
             reader = _Reader(opened, limits, decoding, view, seen, use, pool, 2 * workers)
             listed = [reader.listed(entry) for entry in entries]
@@ -380,6 +379,12 @@ def _decided(
     listed = [entry for entry in entries if not entry.reason and not entry.name.lower().endswith(_PLAIN)]
     step = -(-len(listed) // _MOST_HEADS) or 1
     return decide(decoding, [entry for entry in listed[::step] if is_deep(entry)], read)
+
+
+def _is_known(source: ImageSource, entry: Entry, seen: SeenFiles) -> bool:
+    """Whether a file has had its say on the rule for values, at an earlier reading."""
+    stamp = None if entry.reason else source.stamp(entry)
+    return stamp is not None and seen.content_of(stamp) != ""
 
 
 class _Reader:
