@@ -38,7 +38,7 @@ def run_forked(
 ) -> Ended:
     """Run a command; `before` is called in its process first. What the command needs is imported here, once."""
     parser = command_parser(str(argv[0]))
-    for module in (parser and parser.get_default("needs")) or ():
+    for module in parser.get_default("command").needs if parser else ():
         import_module(module)
     with tempfile.TemporaryDirectory() as folder:
         places = [Path(folder, name) for name in ("out", "err")]

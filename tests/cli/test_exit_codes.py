@@ -10,14 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from promptccd import processes
 from promptccd.cli.exit_codes import INTERRUPTED, exit_for
-from promptccd.cli.main import parse
 from promptccd.errors import DeviceError, DiskError, one_line
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
@@ -309,8 +307,6 @@ def test_ctrl_c_at_any_instant_is_one_line(
 @pytest.mark.parametrize("words", ["evaluate", "verify", "report"])
 def test_sigterm_ends_a_command_as_ctrl_c_does(words: str, trained_run: Path, tmp_path: Path) -> None:
     argv = [words, trained_run, *(["--out", tmp_path / "out"] if words == "report" else [])]
-    for module in parse([str(each) for each in argv]).command.needs:
-        import_module(module)  # a signal while modules are imported ends the process at once
     ended = run_forked(argv, before=after_opening(3, (signal.SIGTERM,)))
     assert ended.code == 143
     assert len(lines_of(ended.err)) == len(ended.err.splitlines()) == 1
