@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptccd.discovery.intake.locations import item_name
 from promptccd.errors import RunError, nothing_at
 
 if TYPE_CHECKING:
@@ -51,6 +50,9 @@ class Format:
             DiskError: it cannot be written, or a folder of that name was made by something else.
             RunError: it is of another project, another export is writing it, or no group contains image files.
         """
+        # Help reads the list, and imports no pictures.
+        from promptccd.discovery.intake.locations import item_name
+
         paths = [photos.path(row.picture) for row in rows if row.category is not None]
         if self is not FORMATS["table"] and paths and all(map(item_name, paths)):
             raise RunError("The project contains items without image files. Export it in the format table.")
