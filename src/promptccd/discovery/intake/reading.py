@@ -328,8 +328,9 @@ def read_intake(
             rendering = (rendering or Rendering()).over(seen.rendering)
             if view is not None:
                 rendering = rendering.over(view.rendering)
-            unknown = [each for each in rendered_by or entries if not _is_known(opened, each, seen)]
-            decoding = _decided(Decoding(limits.max_pixels, rendering), opened, unknown, limits)
+            decoding = _decided(
+                Decoding(limits.max_pixels, rendering), opened, rendered_by or entries, limits, seen
+            )
             seen.use(decoding.rendering)
             reader = _Reader(opened, limits, decoding, view, seen, use, pool, 2 * workers)
             listed = [reader.listed(entry) for entry in entries]
@@ -363,9 +364,12 @@ _PLAIN = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".avif", *HEIF_SUFFIXES)  # 
 
 
 def _decided(
-    decoding: Decoding, source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits
+    decoding: Decoding, source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits, seen: SeenFiles
 ) -> Decoding:
-    """The same with a rule for values; evenly spaced files decide, which are the same for every part of a source."""
+    """The same with a rule for values; evenly spaced new files decide, which are the same for every part of a source.
+
+    Files that `seen` knows decided at an earlier reading.
+    """
 
     def read(entry: Entry) -> bytes:
         return source.read(entry, ByteBudget(limits, source.name))
@@ -376,15 +380,14 @@ def _decided(
         except SkippedFileError:
             return False
 
-    listed = [entry for entry in entries if not entry.reason and not entry.name.lower().endswith(_PLAIN)]
+    def is_new(entry: Entry) -> bool:
+        stamp = source.stamp(entry)
+        return stamp is None or not seen.content_of(stamp)
+
+    may_decide = (each for each in entries if not each.reason and not each.name.lower().endswith(_PLAIN))
+    listed = [each for each in may_decide if is_new(each)]
     step = -(-len(listed) // _MOST_HEADS) or 1
     return decide(decoding, [entry for entry in listed[::step] if is_deep(entry)], read)
-
-
-def _is_known(source: ImageSource, entry: Entry, seen: SeenFiles) -> bool:
-    """Whether a file has had its say on the rule for values, at an earlier reading."""
-    stamp = None if entry.reason else source.stamp(entry)
-    return stamp is not None and seen.content_of(stamp) != ""
 
 
 class _Reader:
