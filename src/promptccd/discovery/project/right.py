@@ -171,7 +171,7 @@ def draw(
 
 
 def _by(keys: Sequence[str], values: Sequence[float]) -> list[str]:
-    """Keys by their values, equal ones by name: a sort that holds nobody else up, as one of pairs would."""
+    """Keys sorted by value, then by name; numpy sorts without blocking other threads, a sort of pairs blocks them."""
     numbers = np.array(values, dtype=np.float64)
     order = np.argsort(numbers, kind="stable")
     ordered, numbers = [keys[each] for each in order.tolist()], numbers[order]
