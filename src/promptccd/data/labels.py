@@ -112,7 +112,7 @@ def called(columns: Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def image_column_of(dataset: Dataset, image_column: str | None) -> str:
-    """Name of the image column: the given one, or the only one that holds images.
+    """Name of the image column: `image_column`, or the only column of images.
 
     Raises:
         DataError: it is missing, holds no images, or there are several to choose from.

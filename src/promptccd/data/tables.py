@@ -172,7 +172,7 @@ class OpenedImages:
     Attributes:
         table: its rows.
         left_out: why files of a folder are in no split, by path.
-        name: what it is called; empty for one that was given from Python.
+        name: of the folder or file; empty for a table from Python.
         layout: names of the columns of images and labels where the reader chose them.
     """
 
