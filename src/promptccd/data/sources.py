@@ -71,7 +71,7 @@ class Stamp:
         return cls(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink)
 
     def is_unchanged(self, before: "Stamp") -> bool:
-        """Whether the file still holds what it held then.
+        """Whether the content of the file is unchanged since `before`.
 
         A program that writes a caption may set the time back. It cannot set back when the file was touched; but that
         also changes when another name is linked to the file, which leaves it as it is.

@@ -56,7 +56,7 @@ class Stage:
         sample_ids: row number of every image in the source data set, shape ``(N,)``, ascending.
         num_categories: number of categories seen up to and including this stage (K_t of the paper); of a stream, the
             labelled ones.
-        place: what a stream of one's own is called, for messages; empty for others.
+        place: name of a person's own stream, for messages; otherwise empty.
     """
 
     index: int
