@@ -260,7 +260,7 @@ def bounded_waits(seconds: float) -> Iterator[None]:
     def limit(request: Any) -> None:
         given = request.extensions.get("timeout", {})
         kinds = ("connect", "read", "write", "pool")
-        request.extensions["timeout"] = {kind: given.get(kind) or seconds for kind in kinds}
+        request.extensions["timeout"] = {kind: min(given.get(kind) or seconds, seconds) for kind in kinds}
 
     hooks = get_session().event_hooks["request"]
     hooks.append(limit)
