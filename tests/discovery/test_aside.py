@@ -15,7 +15,7 @@ from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
 from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover
 from promptccd.discovery.options import PAGE, TABLE
-from promptccd.discovery.project import CategoryRegistry, Confirm, Gather, Move, Rename, SetAside, StageGroups
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
@@ -64,7 +64,7 @@ def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -
     registry = hidden.registry
     assert registry.category(0).size == JUNK
     assert hidden.regroup(SPACE) is None
-    registry.edit(SetAside(0))
+    edits.set_aside(registry, 0)
     before = registry.state_hash()
     change = hidden.regroup(SPACE)
     assert change is not None
@@ -82,11 +82,11 @@ def test_only_what_was_set_aside_since_the_last_grouping_and_by_category_asks_fo
     hidden: DiscoverySession,
 ) -> None:
     registry = hidden.registry
-    registry.edit(SetAside(0))
+    edits.set_aside(registry, 0)
     registry.undo()
     assert hidden.regroup(SPACE) is None
-    registry.edit(SetAside(1))
-    registry.edit(Rename(1, "moths"))
+    edits.set_aside(registry, 1)
+    edits.rename(registry, 1, "moths")
     assert hidden.regroup("cd" * 32) is None  # nothing is kept of other features
     assert hidden.regroup(SPACE) is not None
     assert registry.category(1).name == "moths"
@@ -98,14 +98,14 @@ def test_what_a_person_named_stays_where_the_others_are_grouped_anew(
 ) -> None:
     registry = hidden.registry
     some = [key_of(number) for number in range(5)]
-    registry.edit(Gather(some, worlds[0][:5].mean(0).numpy(), name="moths"))
-    registry.edit(SetAside(0))
+    edits.gather(registry, some, worlds[0][:5].mean(0).numpy(), name="moths")
+    edits.set_aside(registry, 0)
     hidden.regroup(SPACE)
     assert set(some) <= set(registry.members_of(2)) <= {key_of(number) for number in range(EACH)}
     assert registry.category(2).name == "moths"
     assert len({registry.members[key_of(EACH * kind + EACH - 1)] for kind in range(1, KINDS)}) == KINDS - 1
     registry.undo()
-    registry.edit(Rename(1, "everything"))
+    edits.rename(registry, 1, "everything")
     assert hidden.regroup(SPACE) is None
 
 
@@ -114,9 +114,9 @@ def test_what_a_person_confirmed_or_put_into_none_holds_where_the_others_are_gro
     hidden: DiscoverySession,
 ) -> None:
     registry = hidden.registry
-    registry.edit(Confirm([key_of(0)]))
-    registry.edit(Move([key_of(2 * EACH)], None))
-    registry.edit(SetAside(0))
+    edits.confirm(registry, [key_of(0)])
+    edits.move(registry, [key_of(2 * EACH)], None)
+    edits.set_aside(registry, 0)
     hidden.regroup(SPACE)
     assert registry.members[key_of(0)] == 1
     assert registry.members[key_of(2 * EACH)] != 1
@@ -129,7 +129,7 @@ def test_images_of_one_moment_stay_together_where_the_others_are_grouped_anew(
 ) -> None:
     burst = [key_of(0), key_of(EACH), key_of(2 * EACH)]
     hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))
-    hidden.registry.edit(SetAside(0))
+    edits.set_aside(hidden.registry, 0)
     hidden.regroup(SPACE)
     assert len({hidden.registry.members[key] for key in burst}) == 1
 

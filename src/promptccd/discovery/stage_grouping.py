@@ -13,7 +13,6 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.changes import GROUPING, StageChange
-from promptccd.discovery.project.edits import SetAside
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.errors import DataError
@@ -229,7 +228,7 @@ class StageGrouping:
         `None` if nothing was set aside, or nothing is left.
         """
         since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(self.registry.log))
-        if not any(entry.kind == SetAside.kind for entry in since):
+        if not any(entry.kind == "set_aside" for entry in since):
             return None
         found = self.find_anew()
         return None if found is None else self.add(found)
