@@ -12,18 +12,19 @@ from promptccd.discovery.project import CategoryRegistry, Command, edits
 from promptccd.discovery.project.features import Features, means_after
 from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.discovery.project.store import Store
+from tests.discovery.project.streams import Edit, do
 
 
 def correct(
     folder: Path,
-    act: Callable[[CategoryRegistry], object],
+    act: Callable[[CategoryRegistry], object] | Edit,
     *,
     command: Sequence[str] = (),
     tell: Callable[[CategoryRegistry], object] = lambda registry: None,
 ) -> CategoryRegistry:
-    """Do something to the registry of a folder; returns it."""
+    """Do something to the registry of a folder, or make an edit; returns it."""
     project = Project(folder, Command(command, tell) if command else None)
-    project.correct(lambda: act(project.registry))
+    project.correct(lambda: do(project.registry, act) if isinstance(act, tuple) else act(project.registry))
     return project.registry
 
 

@@ -24,7 +24,6 @@ from promptccd.locks import FolderLock
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.corrected import correct, registry_in
-from tests.discovery.project.streams import do
 from tests.discovery.stored import stored_in
 
 
@@ -86,7 +85,7 @@ def test_what_is_not_possible_changes_nothing(run):
         (edits.rename, 99, "x"),
     ):
         with pytest.raises(RegistryError):
-            correct(run / "stage2", lambda each, edit=edit: do(each, edit))
+            correct(run / "stage2", edit)
     assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before
 
 
@@ -123,7 +122,7 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
     request.getfixturevalue(Path(place).parts[0])
     folder = tmp_path / place
     for number, name in enumerate(("heron", "egret")):
-        correct(folder, lambda each, number=number, name=name: edits.rename(each, number, name))
+        correct(folder, (edits.rename, number, name))
     undo = {"command": ["undo"]}
     with pytest.raises(Killed):
         correct(folder, lambda each: each.undo(), **undo, tell=die)
