@@ -377,8 +377,8 @@ def test_training_is_killed_and_resumed_to_the_same_bytes_and_used(windows):
 
 def discover(windows: Windows) -> None:
     found = ["discover", "run/stage2", "album", "--out", "groups"]
-    windows.command(*found, "--export", "folders", "sidecars", "publish", "publish-parquet")
-    windows.command(*found, "--export", "folders", "sidecars", "publish", "publish-parquet")
+    windows.command(*found, "--export", "folders", "sidecars", "publish")
+    windows.command(*found, "--export", "folders", "sidecars", "publish")
     windows.command("categories", "groups", "rename", "3", "night heron")
     windows.command("categories", "groups", "undo")
     assert "kind 0" in windows.command("categories", "groups", "list")
@@ -438,7 +438,7 @@ def test_names_that_windows_refuses_are_categories_archives_and_groups(windows):
     with zipfile.ZipFile(windows.disk / "photos.zip", "w") as packed:
         for name, path in zip(HOSTILE, made[::2], strict=True):
             packed.write(path, f"{name[:200]}.png")
-    exports = ["--export", "folders", "sidecars", "publish", "publish-parquet"]
+    exports = ["--export", "folders", "sidecars", "publish"]
     told = windows.command("discover", "photographs", "photos.zip", "--out", "groups", *exports)
     assert "lies in an archive" in told
     told = windows.run(
