@@ -35,7 +35,6 @@ from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import StageChange
-from promptccd.discovery.project.checkpoint_form import require_room
 from promptccd.discovery.project.folder import clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.report import write_page
@@ -219,8 +218,6 @@ class _Discovery:
             )
         if self.adaptation is not None:
             require_enough_images(session)
-        before = session.registry.images.read()
-        require_room(len(before) + sum(key not in before for key in session.current.keys))
 
     def _group(self) -> None:
         """Group the images, unless an earlier discovery did, whose groups and corrections then stay."""
