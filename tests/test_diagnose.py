@@ -26,6 +26,7 @@ from benchmarks.diagnose import (
     diagnosis_text,
     main,
     mean_and_error,
+    mean_cosine,
     with_mixture,
 )
 from promptccd import GCDModel, PromptCCDModel
@@ -36,7 +37,6 @@ from promptccd.data.views import EvaluationView, build_image_processor, normalis
 from promptccd.errors import DataError
 from promptccd.evaluation import continual_accuracy
 from promptccd.models.backbone import class_position
-from promptccd.training.instruments import mean_cosine
 from promptccd.training.progress import progress_bar
 from tests.conftest import TINY_HEAD, coloured_images
 
