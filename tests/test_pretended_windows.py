@@ -509,8 +509,8 @@ def use_on_the_hub(windows: Windows) -> None:
 
 def discover(windows: Windows) -> None:
     found = ["discover", "run/stage2", "album", "--out", "groups"]
-    windows.command(*found, "--export", "folders", "sidecars", "publish", "publish-parquet")
-    windows.command(*found, "--export", "folders", "sidecars", "publish", "publish-parquet")
+    windows.command(*found, "--export", "folders", "sidecars", "publish")
+    windows.command(*found, "--export", "folders", "sidecars", "publish")
     windows.command("categories", "groups", "rename", "3", "night heron")
     windows.command("categories", "groups", "undo")
     assert "kind 0" in windows.command("categories", "groups", "list")
@@ -616,7 +616,7 @@ def test_names_that_windows_refuses_are_categories_archives_and_groups(windows):
     with zipfile.ZipFile(windows.disk / "photos.zip", "w") as packed:
         for name, path in zip(HOSTILE, made[::2], strict=True):
             packed.write(path, f"{name[:200]}.png")
-    exports = ["--export", "folders", "sidecars", "publish", "publish-parquet"]
+    exports = ["--export", "folders", "sidecars", "publish"]
     told = windows.command("discover", "photographs", "photos.zip", "--out", "groups", *exports)
     assert "lies in an archive" in told
     told = windows.run(
@@ -715,8 +715,8 @@ def test_long_paths_are_left_out_of_exports(windows):
 from promptccd.discovery.exports.export_folder import ExportFolder, text_item
 with ExportFolder.opened(here / "out") as folder:
     long = "n" * 240 + ".txt"
-    placed = folder.put([text_item("a.txt", "a", "a photograph"), text_item(long, "b", "another")])
-    assert placed == {"a.txt": "a.txt"}, placed
+    placed = [folder.add(text_item("a.txt", "a", "a photograph")), folder.add(text_item(long, "b", "another"))]
+    assert placed == ["a.txt", ""], placed
     print("|".join(folder.finish().lines()))
 """
     )

@@ -375,8 +375,7 @@ def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
 @pytest.mark.slow
 def test_a_folder_without_registry_can_be_adapted(stage0, albums, cache, tmp_path):
     old = Path(shutil.copytree(stage0, tmp_path / "old"))
-    for name in ("registry.json", "registry.safetensors"):
-        (old / name).unlink()
+    (old / "categories.sqlite").unlink()
     sum_again(old)
     discover(DiscoverySession.open(old, seen=cache), albums[0], tmp_path / "out", adaptation=QUICK)
     assert registry_in(tmp_path / "out/stage1").num_known == 2

@@ -21,10 +21,10 @@ from promptccd import systems
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.project.checkpoint_form import REGISTRY, has_registry, load_registry, save_registry
 from promptccd.discovery.project.labelling import Labelled, take_labels
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
+from promptccd.discovery.project.store import CATEGORIES
 from promptccd.disk import (
     CHECKSUMS,
     parsed_json,
@@ -97,7 +97,7 @@ def require_undamaged(path: str | Path) -> None:
     is_path = len(folder.parts) > 2 or (folder.parent != Path() and folder.parent.exists())  # no Hub id, then
     if is_path and split_revision(written)[0] == written and not folder.exists():
         raise RunError(f"{nothing_at(path)} Give the folder of a model, such as the last stage of a run.")
-    ours = any((folder / name).exists() for name in (CHECKSUMS, ASSIGNMENTS, REGISTRY))
+    ours = any((folder / name).exists() for name in (CHECKSUMS, ASSIGNMENTS, CATEGORIES))
     if ours and (problems := problems_of(folder)):
         raise RunError(
             f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or train the stage again."
