@@ -18,6 +18,7 @@ from benchmarks.diagnose import (
     counts_of,
     diagnose,
     main,
+    mean_cosine,
     with_mixture,
 )
 from promptccd import GCDModel, PromptCCDModel
