@@ -110,7 +110,7 @@ def test_what_training_moved_is_measured_by_nobody(session, albums):
 
 
 @pytest.mark.slow
-def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums, monkeypatch, caplog):
+def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums, monkeypatch):
     weights = []
     for steps in ("1", "4"):
         monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps)
@@ -119,7 +119,6 @@ def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums,
         adapt(session, QUICK)
         weights.append(torch.cat([value.flatten().float() for value in session.model.state_dict().values()]))
     assert torch.equal(*weights)
-    assert [line for line in caplog.messages if "gradient_accumulation_steps 4" in line]
 
 
 @pytest.mark.slow
