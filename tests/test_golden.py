@@ -416,9 +416,9 @@ def write_project(here: Path) -> Written:
         window.do("confirm", "4-32.bmp")
         window.do("dissolve", category=window.group_of("1-10.bmp"))
         texts["window/groups.csv"] = window.read("groups.csv")
-        for kind in ("sidecars", "publish", "publish-parquet"):
+        for kind in ("sidecars", "publish"):
             window.take_away(kind)
-    for kind in ("sidecars", "publish", "publish-parquet"):
+    for kind in ("sidecars", "publish"):
         keep(f"window/{kind}", exported(out / kind))
     correct("merge", blue, red)
     correct("undo")

@@ -110,7 +110,7 @@ def test_what_training_moved_is_measured_by_nobody(session, albums):
 
 
 @pytest.mark.slow
-def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums, monkeypatch, caplog):
+def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums, monkeypatch):
     weights = []
     for steps in ("1", "4"):
         monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps)
@@ -119,7 +119,6 @@ def test_what_a_launcher_left_in_the_environment_changes_nothing(stage0, albums,
         adapt(session, QUICK)
         weights.append(torch.cat([value.flatten().float() for value in session.model.state_dict().values()]))
     assert torch.equal(*weights)
-    assert [line for line in caplog.messages if "gradient_accumulation_steps 4" in line]
 
 
 @pytest.mark.slow
@@ -376,8 +375,7 @@ def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
 @pytest.mark.slow
 def test_a_folder_without_registry_can_be_adapted(stage0, albums, cache, tmp_path):
     old = Path(shutil.copytree(stage0, tmp_path / "old"))
-    for name in ("registry.json", "registry.safetensors"):
-        (old / name).unlink()
+    (old / "categories.sqlite").unlink()
     sum_again(old)
     discover(DiscoverySession.open(old, seen=cache), albums[0], tmp_path / "out", adaptation=QUICK)
     assert registry_in(tmp_path / "out/stage1").num_known == 2

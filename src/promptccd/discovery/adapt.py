@@ -28,9 +28,8 @@ from promptccd.discovery.checkpoint import (
 )
 from promptccd.discovery.intake.reading import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
-from promptccd.discovery.project.checkpoint_form import load_registry
 from promptccd.discovery.project.record import categories_in, load_before
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, load_registry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import parsed_json, write_json
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError

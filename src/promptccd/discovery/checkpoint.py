@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.project.checkpoint_form import has_registry, load_registry, save_registry
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES, RECORD, open_project
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import make_folder, write_directory, write_file
 from promptccd.errors import DataError, RunError

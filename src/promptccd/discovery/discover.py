@@ -32,10 +32,10 @@ from promptccd.discovery.intake.seen import SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import StageChange
-from promptccd.discovery.project.checkpoint_form import load_registry, require_room
 from promptccd.discovery.project.folder import PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import read_record
+from promptccd.discovery.project.registry import load_registry
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import (
@@ -253,8 +253,6 @@ class _Discovery:
                     f"{stage} was trained already: go on with it as the model and without --adapt, or give another "
                     "--out."
                 )
-        before = session.registry.images.read()
-        require_room(len(before) + sum(key not in before for key in session.current.keys))
 
     def _group(self) -> None:
         """Group the images, unless an earlier discovery did, whose groups and corrections then stay."""

@@ -31,7 +31,7 @@ from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from promptccd.images.rendering import Rendering
 from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
-from promptccd.training.devices import device_named, placed
+from promptccd.training.devices import device_named
 from promptccd.version import __version__
 
 TEMPERATURE = 0.1  # of the confidences of given features, in squared distance
@@ -147,7 +147,7 @@ class DiscoverySession:
         """
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
-        model = placed(model, view, chosen).eval()
+        model = model.to(chosen).eval()
         session = cls(model, view, registry_of(model, place), **options)
         session.opened_with = {**options, "seen": None, "place": place, "max_model_bytes": max_model_bytes}
         return session
