@@ -204,11 +204,6 @@ class DiscoverySession:
         return self.given.space if self.given else feature_space(self.model, self.view, "")
 
     @property
-    def width(self) -> int:
-        """D of the features."""
-        return self.given.width if self.given else self.model.config.vision_config.hidden_size
-
-    @property
     def temperature(self) -> float:
         """Temperature of the confidences."""
         return TEMPERATURE if self.given else self.model.config.confidence_temperature
@@ -421,23 +416,6 @@ class DiscoverySession:
             raise DataError(named) from error
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
-        return change
-
-    def regroup(self, space: str) -> StageChange | None:
-        """Group the newest stage again, from stored features, if a category was set aside since it was grouped.
-
-        Next to that category, several may have looked like one. What a person named stays.
-
-        Args:
-            space: of the stored features, see `feature_space`.
-
-        Returns:
-            What changed; `None` if nothing was set aside, or nothing is left.
-        """
-        found = self._grouping(Remembered(self.registry, space, self.seen)).regroup()
-        if found is None:
-            return None
-        change, self._estimate = found
         return change
 
     def _grouping(self, remembered: Remembered) -> StageGrouping:
