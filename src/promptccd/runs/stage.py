@@ -40,7 +40,7 @@ from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
-from promptccd.models.checkpoint import PREPROCESSOR, aligned, load_processor, split_revision
+from promptccd.models.checkpoint import PREPROCESSOR, load_processor, split_revision
 from promptccd.runs import endpoint
 from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
@@ -346,7 +346,7 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
     model.save_pretrained(folder, state_dict=learnt)
     (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
     values = {name: value.cpu().contiguous() for name, value in frozen.items()}
-    content = aligned(save(values, {"format": "pt"}))
+    content = save(values, {"format": "pt"})
     found = find_frozen(hashlib.sha256(content).hexdigest(), candidates)
     if not _has_linked(found, folder / FROZEN):
         (folder / FROZEN).write_bytes(content)
