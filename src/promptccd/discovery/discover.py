@@ -30,10 +30,10 @@ from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, ass
 from promptccd.discovery.intake.reading import IntakeReport
 from promptccd.discovery.intake.seen import SEEN_FILES, SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
-from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.folder import PROJECT, RECORD, clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
+from promptccd.discovery.project.proposals import alike_pairs
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.project.registry import load_registry
 from promptccd.discovery.report import write_page
