@@ -20,7 +20,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.discovery import session
 from promptccd.discovery.intake.seen import FEATURES, SEEN
-from promptccd.discovery.project import checkpoint_form
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.images import identity
 from promptccd.models import CategoryDiscoveryModel
@@ -346,20 +345,6 @@ def test_moments_are_found_again_where_pictures_were_taken_at_another_time(run, 
     image.save(first.with_suffix(".tif"), exif=exif)
     run(album)
     assert len(searched) == 2 and np.isnan(searched[0]).all() and not np.isnan(searched[1]).all()
-
-
-@pytest.mark.slow
-def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
-    run, album, backbone_folder, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(checkpoint_form, "MOST_IMAGES", 16)
-    with costs(album, monkeypatch) as cost:
-        assert main(["discover", str(backbone_folder), str(album), "--out", str(tmp_path / "out")]) == 2
-    assert "may have 16 images, and these are 17, which could not be read again" in capsys.readouterr().err
-    assert cost.embedded == 0 and not (tmp_path / "out" / PROJECT / "registry.json").exists()
-    monkeypatch.setattr(checkpoint_form, "MOST_IMAGES", 17)
-    run(album)
-    run(album)
 
 
 @pytest.mark.moderate

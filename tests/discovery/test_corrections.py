@@ -143,7 +143,7 @@ def test_a_correction_reads_its_registry_once(found, monkeypatch):
 def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
     count = registry_in(found).next_number
     with pytest.raises(Killed), monkeypatch.context() as patch:
-        patch.setattr("promptccd.discovery.project.opened.ProjectFile.save", die)
+        patch.setattr("promptccd.discovery.project.project.write_file", die)
         correct(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
     assert registry_in(found).next_number == count
     correct(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
@@ -347,8 +347,7 @@ def test_images_of_another_category_cannot_be_split_off(found):
 
 def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
     stage = run / "stage3"
-    for name in ("registry.json", "registry.safetensors"):
-        (stage / name).unlink()
+    (stage / "categories.sqlite").unlink()
     sum_again(stage)
     assert len(registry_in(stage).active) >= 3
     correct(stage, lambda each: each.edit(Rename(0, "heron")))

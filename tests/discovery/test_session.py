@@ -388,8 +388,7 @@ def test_answers_that_so_many_categories_cannot_meet_are_refused_and_with_more_t
 
 
 def test_a_checkpoint_without_registry_starts_one_from_its_categories(stage0, albums):
-    for name in ("registry.json", "registry.safetensors"):
-        (stage0 / name).unlink()
+    (stage0 / "categories.sqlite").unlink()
     sum_again(stage0)
     session = DiscoverySession.open(stage0)
     assert [each.name for each in session.registry.active] == ["category 0", "category 1"]

@@ -100,10 +100,13 @@ def test_links_are_not_published(trained_run: Path, hub: Hub, tmp_path: Path, na
 
 
 def test_a_pushed_stage_loads_by_name_by_commit_and_offline(run: RunDirectory, hub: Hub, monkeypatch) -> None:
-    first, *_, last = push_run(run)
+    first, *_ = push_run(run)
     hub.add(first.repo_id, {"notes.md": b"newer"})
     pixels = torch.randn(2, 3, 16, 16)
-    for name, folder in ((f"{first.repo_id}@{first.commit}", run.stage(0)), ("run-stage3", run.stage(3))):
+    for name, folder in (
+        (f"{first.repo_id}@{first.commit}", run.stage(0)),
+        ("user/run-stage3", run.stage(3)),
+    ):
         local, model = load_model(folder), load_model(name)
         assert torch.equal(model(pixels).features, local(pixels).features)
         assert torch.equal(model.prototypes, local.prototypes)

@@ -61,7 +61,7 @@ def test_a_registry_comes_back_as_it_was_pushed(
 
 @pytest.mark.moderate
 def test_a_repository_without_registry_starts_one(edited: Path, hub: Hub) -> None:
-    for name in ("registry.json", "registry.safetensors", "checksums.json"):
+    for name in ("categories.sqlite", "checksums.json"):
         (edited / "stage3" / name).unlink()
     from promptccd.disk import write_directory
 

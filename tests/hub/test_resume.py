@@ -43,7 +43,7 @@ def test_training_goes_on_from_a_stage_on_the_hub(
         values = {**values, section: {**values[section], **changes}}
     assert main(["train", "--config", str(in_folder(values, tmp_path / "whole", push_to_hub=True))]) == 0
     assert {name for name in ("user/whole-stage0", "user/whole-stage3") if hub.repo(name)}
-    options = in_folder(values, tmp_path / "again", resume_from="whole-stage1")
+    options = in_folder(values, tmp_path / "again", resume_from="user/whole-stage1")
     assert main(["train", "--config", str(options)]) == 0
     assert stage_bytes(tmp_path / "again") == stage_bytes(tmp_path / "whole")
     whole, again = (RunDirectory(tmp_path / name).results for name in ("whole", "again"))
@@ -82,7 +82,7 @@ def test_a_stage_of_another_split_is_refused(recipe_values: dict, hub: Hub, tmp_
         main(["train", "--config", str(in_folder(recipe_values, tmp_path / "whole", push_to_hub=True))]) == 0
     )
     recipe_values["data"]["class_blocks"] = [3, 1, 1]
-    other = in_folder(recipe_values, tmp_path / "other", resume_from="whole-stage1")
+    other = in_folder(recipe_values, tmp_path / "other", resume_from="user/whole-stage1")
     assert main(["train", "--config", str(other)]) == 2
     assert "split" in capsys.readouterr().err
 

@@ -28,6 +28,10 @@ def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
     return [key_of(each) for each in found["sample_ids"]], found["category_ids"]
 
 
+def alter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
 @pytest.mark.moderate
 def test_ids_and_names_of_a_stage_are_those_of_its_registry(trained_run: Path) -> None:
     seen: dict[str, int] = {}
@@ -155,7 +159,7 @@ def test_training_on_from_the_same_corrections_gives_equal_bytes(edited_run, tmp
     run = Path(shutil.copytree(edited_run[0], tmp_path / "run"))
     before = {
         name: (run / "stage3" / name).read_bytes()
-        for name in ("model-00002-of-00002.safetensors", "registry.json")
+        for name in ("model-00002-of-00002.safetensors", "categories.sqlite")
     }
     shutil.rmtree(run / "stage3")
     go_on(run)
@@ -177,10 +181,10 @@ def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: P
     results["stages"][0]["all"] += 2
     (run / "results.json").write_text(json.dumps(results))
     assert any("stage 1 all" in check.problem for check in verify(str(run)))
-    registry = json.loads((run / "stage3/registry.json").read_text())
-    registry["num_known"] = 1
-    (run / "stage3/registry.json").write_text(json.dumps(registry))
-    assert any("registry.json was altered" in check.problem for check in verify(str(run), recompute=False))
+    alter(run / "stage3/categories.sqlite")
+    assert any(
+        "categories.sqlite was altered" in check.problem for check in verify(str(run), recompute=False)
+    )
 
 
 @pytest.mark.slow
@@ -298,10 +302,9 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
 @pytest.mark.slow
 def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Path, caplog) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
-    text = (run / "stage2/registry.json").read_text()
-    (run / "stage2/registry.json").write_text(text.replace('"stage":', '"stage" :', 1))
+    alter(run / "stage2/categories.sqlite")
     go_on(run)
-    assert "Refused stage2: registry.json was altered" in caplog.text
+    assert "Refused stage2: categories.sqlite was altered" in caplog.text
     assert assignments(run, 3) == assignments(trained_run, 3)
 
 

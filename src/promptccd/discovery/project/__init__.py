@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from promptccd.discovery.project.changes import GROUPING as GROUPING
     from promptccd.discovery.project.changes import LogEntry as LogEntry
     from promptccd.discovery.project.changes import StageChange as StageChange
-    from promptccd.discovery.project.checkpoint_form import PROTOTYPES as PROTOTYPES
-    from promptccd.discovery.project.checkpoint_form import REGISTRY as REGISTRY
-    from promptccd.discovery.project.checkpoint_form import has_registry as has_registry
-    from promptccd.discovery.project.checkpoint_form import load_registry as load_registry
-    from promptccd.discovery.project.checkpoint_form import save_registry as save_registry
     from promptccd.discovery.project.edits import Answer as Answer
     from promptccd.discovery.project.edits import Confirm as Confirm
     from promptccd.discovery.project.edits import Edit as Edit
@@ -37,6 +32,9 @@ if TYPE_CHECKING:
     from promptccd.discovery.project.project import GoneError as GoneError
     from promptccd.discovery.project.project import Project as Project
     from promptccd.discovery.project.registry import CategoryRegistry as CategoryRegistry
+    from promptccd.discovery.project.registry import has_registry as has_registry
+    from promptccd.discovery.project.registry import load_registry as load_registry
+    from promptccd.discovery.project.registry import save_registry as save_registry
     from promptccd.discovery.project.rows import ActivePrototypes as ActivePrototypes
     from promptccd.discovery.project.store import Changes as Changes
     from promptccd.discovery.project.view import ProjectView as ProjectView

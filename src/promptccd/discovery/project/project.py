@@ -388,7 +388,7 @@ class Project:
                     result = act()
                     if command is not None:
                         write_file(record, json.dumps([words, self._store.mark]))
-                    self._store.save()
+                self._store.save()
                 self._took(self._store.changes())
             if command is not None:
                 command.tell(self.registry)
