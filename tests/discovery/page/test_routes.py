@@ -21,7 +21,7 @@ from promptccd.discovery.exports.formats import FORMATS, Format
 from promptccd.discovery.intake.seen import FEATURES, SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
-from promptccd.discovery.project import CategoryRegistry, Move, ProjectView, StageGroups
+from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.view import ASIDE, Columns
@@ -175,7 +175,7 @@ def test_rows_of_groups_that_were_taken_are_those_that_are_read_anew(moved: int)
     for identity in range(8):
         columns.shown(identity)
     chosen = np.random.default_rng(moved).permutation(keys)[:moved].tolist()
-    registry.edit(Move(chosen, 3))
+    edits.move(registry, chosen, 3)
     columns.take(registry, chosen, row_of)
     anew = Columns(registry, keys, here)
     assert columns.packed() == anew.packed()

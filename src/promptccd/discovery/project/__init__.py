@@ -11,20 +11,6 @@ if TYPE_CHECKING:
     from promptccd.discovery.project.changes import GROUPING as GROUPING
     from promptccd.discovery.project.changes import LogEntry as LogEntry
     from promptccd.discovery.project.changes import StageChange as StageChange
-    from promptccd.discovery.project.edits import Answer as Answer
-    from promptccd.discovery.project.edits import Confirm as Confirm
-    from promptccd.discovery.project.edits import Edit as Edit
-    from promptccd.discovery.project.edits import Forget as Forget
-    from promptccd.discovery.project.edits import Gather as Gather
-    from promptccd.discovery.project.edits import Merge as Merge
-    from promptccd.discovery.project.edits import Move as Move
-    from promptccd.discovery.project.edits import NotACategory as NotACategory
-    from promptccd.discovery.project.edits import Rename as Rename
-    from promptccd.discovery.project.edits import SetAside as SetAside
-    from promptccd.discovery.project.edits import SetImagesAside as SetImagesAside
-    from promptccd.discovery.project.edits import Sort as Sort
-    from promptccd.discovery.project.edits import Split as Split
-    from promptccd.discovery.project.edits import TakeBack as TakeBack
     from promptccd.discovery.project.labelling import take_labels as take_labels
     from promptccd.discovery.project.observe import StageGroups as StageGroups
     from promptccd.discovery.project.project import Command as Command
