@@ -36,12 +36,7 @@ from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.folder import clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
-<<<<<<< HEAD
 from promptccd.discovery.project.proposals import alike_pairs
-from promptccd.discovery.project.record import read_record
-from promptccd.discovery.project.registry import load_registry
-=======
->>>>>>> main
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import remove_leftovers, write_file

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from promptccd.discovery.project import CategoryRegistry, Confirm, Merge, Move, Rename, SetAside, Split
+from promptccd.discovery.project import CategoryRegistry, edits
 from promptccd.discovery.project.categories import default_name
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.proposals import MOST_ALIKE, _farthest_first, alike_pairs, rare_first
@@ -50,15 +50,15 @@ def test_unusually_close_categories_may_be_one(angles, labelled, pairs) -> None:
 def test_what_people_named_merged_or_made_is_not_questioned() -> None:
     angles = [0, 40, 80, 120, 160, 165, 205, 245, 285]
     named, merged, made = (_registry(angles) for _ in range(3))
-    named.edit(Rename(4, "moth"))
+    edits.rename(named, 4, "moth")
     assert alike_pairs(named) == [(4, 5)]  # the other one may still be moths
-    named.edit(Rename(5, "other moth"))
-    merged.edit(Merge((4, 5)))
+    edits.rename(named, 5, "other moth")
+    edits.merge(merged, (4, 5))
     rest, part = made.prototypes[4], made.prototypes[5]
-    made.edit(Split(0, ["0-1", "0-2"], made.prototypes[0] + [0, 0.01], made.prototypes[0]))
-    made.edit(Move(["4-1", "4-2"], 5, {4: rest, 5: part}))  # two of six
+    edits.split(made, 0, ["0-1", "0-2"], made.prototypes[0] + [0, 0.01], made.prototypes[0])
+    edits.move(made, ["4-1", "4-2"], 5, {4: rest, 5: part})  # two of six
     assert alike_pairs(made) == [(4, 5)]
-    made.edit(Move(["4-0", "3-1", "3-2"], 5, {3: made.prototypes[3], 4: rest, 5: part}))  # five of nine
+    edits.move(made, ["4-0", "3-1", "3-2"], 5, {3: made.prototypes[3], 4: rest, 5: part})  # five of nine
     assert alike_pairs(named) == alike_pairs(merged) == alike_pairs(made) == []
     close = [each * 8 + near for each in range(40) for near in (0, 1)][: 2 * (MOST_ALIKE + 4)]
     assert len(alike_pairs(_registry([*close, *np.linspace(170, 350, 30).tolist()]))) == MOST_ALIKE
@@ -99,8 +99,8 @@ def test_neither_what_was_reviewed_nor_what_is_like_ignored_images_is_unusual() 
 
     assert set(first(2)) == {"odd:3", "odd:4"}
     assert len(first(99)) == 15
-    registry.edit(Confirm(["odd:3"]))
-    registry.edit(SetAside(2))
+    edits.confirm(registry, ["odd:3"])
+    edits.set_aside(registry, 2)
     assert first(1) == ["odd:4"]
     assert sorted(first(99)) == sorted(key for key in keys if key != "odd:3" and not key.startswith("2:"))
     assert first(99).index("odd:4") < first(99).index("odd:2")
