@@ -28,7 +28,7 @@ from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.intake.reading import IntakeReport
-from promptccd.discovery.intake.seen import SEEN_FILES, SeenFiles
+from promptccd.discovery.intake.seen import SEEN_FILES, SeenFiles, pictures_in
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import StageChange
@@ -185,7 +185,6 @@ class _Discovery:
             with self._timed("writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
             stack.pop_all()
-            session.seen.flush()
             names, likest = session.registry.category, session.remembered.likest()
             return DiscoveryResult(
                 report=session.current.intake.report(),
@@ -327,7 +326,7 @@ def _nothing_left_of_an_error(out: Path) -> Iterator[None]:
         yield
     except BaseException:
         files = (path for path in (out / PROJECT).rglob("*") if path.is_file())
-        if all(path.name.startswith(_IDLE) for path in files):
+        if all(path.name.startswith(_IDLE) for path in files) and not pictures_in(out / PROJECT):
             _remove_idle(out / PROJECT, made)
         raise
 
