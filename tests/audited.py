@@ -60,7 +60,7 @@ def cli(folder: Path) -> None:
             "--out",
             str(folder / "all-new"),
             "--export",
-            "publish-parquet",
+            "publish",
         ],
         ["categories", str(folder / "found"), "list"],
         ["split", str(folder / "recipe.yaml")],

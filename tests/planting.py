@@ -57,7 +57,7 @@ class Scenario:
 
 TRAIN = ("train", "--config", "GIVEN/recipe.yaml", "--output_dir", "run")
 DISCOVER = ("discover", "GIVEN/tiny-stage0", "GIVEN/album", "--out", "found")
-EXPORTS = ("--export", "folders", "sidecars", "publish", "publish-parquet")
+EXPORTS = ("--export", "folders", "sidecars", "publish")
 SWEEP = ("sweep", "--config", "GIVEN/recipe.yaml", "--seeds", "1", "--out", "sweep", "--report_to", "none")
 RENAMED = ("rename", "0", "$(touch pwned)")
 SCENARIOS = (

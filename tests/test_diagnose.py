@@ -2,30 +2,23 @@
 
 import itertools
 import json
-import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks import diagnose as diagnosis
 from benchmarks.diagnose import (
-    Answers,
     Cut,
-    Diagnosis,
     DiagnosisOptions,
-    PromptReading,
     _likeliest,
     _on_their_way,
     answers_to,
     counts_of,
     diagnose,
-    diagnosis_text,
     main,
-    mean_and_error,
+    mean_cosine,
     with_mixture,
 )
 from promptccd import GCDModel, PromptCCDModel
@@ -36,26 +29,8 @@ from promptccd.data.views import EvaluationView, build_image_processor, normalis
 from promptccd.errors import DataError
 from promptccd.evaluation import continual_accuracy
 from promptccd.models.backbone import class_position
-from promptccd.training.instruments import mean_cosine
 from promptccd.training.progress import progress_bar
 from tests.conftest import TINY_HEAD, coloured_images
-
-
-def reading(**changes: object) -> PromptReading:
-    usual = {
-        "components": 20, "prompts": 5, "lengths": {}, "cosines": {"raw": [0.5, 0.95], "scaled": [0.5, 0.8]},
-        "prompt_effect": 0.01, "choice_effect": 0.0004, "told_apart": (0.01, 0.003),
-        "shared": 4.2,
-    }  # fmt: skip
-    return PromptReading(**{**usual, **changes})  # type: ignore[arg-type]
-
-
-def answers(kmeans: list[float], **mixtures: list[float]) -> Answers:
-    def by_part(values: list[float]) -> dict[str, list[float]]:
-        return {"all": values, "old": [each - 1 for each in values], "new": values}
-
-    rows = {name.replace("_", " "): by_part(each) for name, each in mixtures.items()}
-    return Answers(20, {"k-means": by_part(kmeans), **rows})
 
 
 def world(
@@ -135,35 +110,6 @@ def test_answers_are_scored_as_those_of_the_product() -> None:
         assert row.num_images == len(true_ids)
 
 
-def test_replay_is_of_a_mixture_as_training_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever floor answers."""
-    labels, features = world(own_axes=True)
-    cut, fit, floors = Cut.of(labels, 10, 1), diagnosis.fit_gaussian_mixture, []
-
-    def noted(*arguments: Any, floor_share: float, **more: Any) -> Any:
-        floors.append(floor_share)
-        return fit(*arguments, floor_share=floor_share, **more)
-
-    monkeypatch.setattr(diagnosis, "fit_gaussian_mixture", noted)
-    truth = [cut.ids[rows] for rows in cut.stages]
-    _likeliest(cut, cut.of_stages(features), truth, "diag", DiagnosisOptions(floors=(0.3, 1.0)))
-    assert floors == [0.01, *[0.3, 1.0, 0.01] * 3]
-
-
-def test_what_is_replayed_holds_the_known_categories() -> None:
-    """A later stage shows two images of a known category, and an arbitrary component would answer for it."""
-    labels, features = world(own_axes=True)
-    cut = Cut.of(labels, 10, 1)
-    of_stages, truth = cut.of_stages(features), [cut.ids[rows] for rows in cut.stages]
-    old = {}
-    for count in (1, 100):
-        options = DiagnosisOptions(floors=(0.1,), replayed=count)
-        old[count] = np.mean(
-            [row.old for row in _likeliest(cut, of_stages, truth, "diag", options)["diag 0.1"]]
-        )
-    assert old[100] > old[1] + 5
-
-
 def test_prompts_are_followed_into_every_block(backbone_folder: Path) -> None:
     plain = GCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
     model = with_mixture(plain)
@@ -194,46 +140,6 @@ def test_prompts_are_followed_into_every_block(backbone_folder: Path) -> None:
         placed = torch.cat([tokens[:, :1], means[chosen] + position, tokens[:, 1:]], dim=1)
         second = plain.backbone.encoder.layer[0](placed)
     torch.testing.assert_close(found["raw"][:, 1], mean_cosine(second[:, 1:4]), rtol=1e-4, atol=1e-5)
-
-
-def test_the_verdict_names_what_does_not_act_and_what_to_set() -> None:
-    found = Diagnosis(100, reading(), [answers([50.0, 52.0], diag_0_01=[50.0, 51.0], full_1=[53.0, 56.0])])
-    assert found.best == "full 1"
-    assert found.ahead("full 1") == (3.5, pytest.approx(0.5))
-    apart, choice, knows = found.verdict
-    assert apart.startswith("Prompts do not stay apart")
-    assert "cosine 0.950 (as long as patches, 0.800)" in apart
-    assert choice == (
-        "Their choice does not act: it turns [CLS] by 4.0e-04 of 1.0e-02 (1 - cosine), and two arbitrary images share "
-        "4.2 of 5. With --prompts_per_image 1 --prompt_copies 5 --prompt_scale tokens --prompt_centred true it acts "
-        "(3.0e-03 of 1.0e-02)."
-    )
-    idle = Diagnosis(100, reading(told_apart=(0.02, 0.001)), found.answers).verdict[1]
-    assert idle.endswith("--prompt_centred true it does not act either (1.0e-03 of 2.0e-02).")
-    assert "(+3.5 ± 0.5 points of All, +3.5 of Old, at its best setting)" in knows
-    assert "set --covariance_type full and --answer_floor 1," in knows
-    assert found.to_dict()["verdict"] == found.verdict
-
-
-def test_the_verdict_on_prompts_that_act_and_a_mixture_that_knows_nothing() -> None:
-    acting = reading(cosines={"raw": [0.1, 0.3], "scaled": [0.1, 0.2]}, choice_effect=0.004)
-    rows = [answers([50.0, 52.0], diag_1=[51.0, 51.0]), answers([50.0, 52.0], diag_1=[49.0, 53.0])]
-    apart, choice, knows = Diagnosis(100, acting, rows).verdict
-    assert apart == "Prompts stay apart: entering the last block, those of an image have cosine 0.30."
-    assert choice.startswith("Their choice acts")
-    assert "--prompts_per_image 1" not in choice
-    assert knows.startswith("The mixture does not know more than k-means here (+0.0 ± 0.0 points")
-    one = Diagnosis(100, reading(components=5, cosines={}), [answers([50.0], diag_1=[60.0])])
-    assert one.verdict[0].startswith("Each image gets one prompt")
-    assert one.verdict[1].startswith("The choice cannot act: 5 components")
-    assert one.verdict[2].startswith("One seed cannot say")
-    assert "(+10.0 points of All" in one.verdict[2]
-
-
-def test_the_error_of_one_value_is_unknown() -> None:
-    assert mean_and_error([1.0, 3.0]) == (2.0, pytest.approx(1.0))
-    assert mean_and_error([2.0])[0] == 2.0
-    assert math.isnan(mean_and_error([2.0])[1])
 
 
 @pytest.fixture(scope="module")
@@ -288,54 +194,6 @@ def test_a_backbone_is_diagnosed_and_left_as_it_was(
     scored = answers_to(Cut.of(labels, 6, 9), features, options)
     for name, row in found.answers[0].rows.items():
         assert {part: values[1] for part, values in row.items()} == pytest.approx(scored[name], abs=3)
-
-
-@pytest.mark.slow
-def test_an_image_that_gets_one_prompt_has_no_cosines(
-    backbone_folder: Path, pictures: tuple[StageImages, np.ndarray]
-) -> None:
-    images, labels = pictures
-    model = PromptCCDModel.from_pretrained(
-        backbone_folder, prompts_per_image=1, covariance_type="spherical", **TINY_HEAD
-    ).eval()
-    view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
-    options = DiagnosisOptions(seeds=(1,), floors=(1.0,), restarts=1)
-    found = diagnose(model, images, labels, view, options)
-    assert found.prompts.cosines == {}
-    assert model.mixture.variances.shape == (5, 1)
-    assert found.prompts.shared < 1
-    assert found.verdict[0].startswith("Each image gets one prompt")
-
-
-def test_the_tables_show_what_was_measured() -> None:
-    prompts = PromptReading(
-        20,
-        5,
-        {"patches entering block 0": 9.374},
-        {"raw": [0.25, 0.9751], "scaled": [0.2, 0.5]},
-        0.012,
-        4e-4,
-        (0.02, 0.003),
-        4.2,
-    )
-    rows = {
-        "k-means": {"all": [50.0, 52.0], "old": [60.0, 62.0], "new": [40.0, 43.0]},
-        "diag 0.3": {"all": [53.0, 56.0], "old": [60.0, 60.0], "new": [47.0, 53.0]},
-    }
-    lines = diagnosis_text(Diagnosis(100, prompts, [Answers(30, rows)])).split("\n")
-    cells = [line.split() for line in lines]
-    assert ["patches", "entering", "block", "0", "9.37"] in cells
-    assert ["means", "raw", "0.250", "0.975"] in cells
-    assert "20 components, 5 prompts an image; two arbitrary images share 4.2" in lines
-    assert (
-        "prompts turn [CLS] by 1.2e-02, their choice by 4.0e-04, told apart by 3.0e-03 (1 - cosine)" in lines
-    )
-    assert ["30", "categories", "All", "Old", "New", "All,", "ahead"] in cells
-    assert ["k-means", "51.0", "61.0", "41.5"] in cells
-    assert ["mixture,", "diag", "0.3", "54.5", "60.0", "50.0", "+3.5", "±", "0.5"] in cells
-    assert lines[-1].startswith(
-        "The mixture knows more than k-means here (+3.5 ± 0.5 points of All, -1.0 of Old"
-    )
 
 
 @pytest.mark.slow

@@ -72,7 +72,6 @@ _BLANKS: list[tuple[str, str]] = [
         'transform="<place>"',
     ),  # t-SNE leaves them to the last digit of features
     (r'(<figure class="map">\s*<svg viewBox=")[^"]*', r"\1<size>"),
-    (r"<!-- [0-9a-f]{64} -->", "<!-- <sum> -->"),  # of all rows, to the last digit of their distances
     (r'("(?:sha256|registry)":)"[0-9a-f]{64}"', r'\1"<sum>"'),  # of prototypes; `registry_files` checks them
     (r'("came_with": )"[0-9a-f]{64}"', r'\1"<sum>"'),
     (r"promptccd \d[\w.+]*, torch \d[\w.+]*", "<versions>"),
@@ -416,9 +415,9 @@ def write_project(here: Path) -> Written:
         window.do("confirm", "4-32.bmp")
         window.do("dissolve", category=window.group_of("1-10.bmp"))
         texts["window/groups.csv"] = window.read("groups.csv")
-        for kind in ("sidecars", "publish", "publish-parquet"):
+        for kind in ("sidecars", "publish"):
             window.take_away(kind)
-    for kind in ("sidecars", "publish", "publish-parquet"):
+    for kind in ("sidecars", "publish"):
         keep(f"window/{kind}", exported(out / kind))
     correct("merge", blue, red)
     correct("undo")

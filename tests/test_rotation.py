@@ -3,12 +3,12 @@
 import subprocess
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
 from tests import rotation
-from tests.rotation import PARTS, changed_tests, mirror_of, part_of_commit
+from tests.rotation import PARTS, changed_tests, part_of_commit
 
 
 def run_git(repository: Path, *words: str) -> None:
@@ -45,27 +45,12 @@ def land(repository: Path, commits: int) -> None:
 
 
 @pytest.mark.moderate
-@pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1], [5, 2, 1, 10, 4]])
-def test_five_landings_in_a_row_run_every_part(repository: Path, sizes: list[int]) -> None:
+def test_five_landings_in_a_row_run_every_part(repository: Path) -> None:
     parts = set()
-    for size in sizes:
+    for size in (5, 2, 1, 10, 4):
         land(repository, size)
         parts.add(part_of_commit(repository))
     assert parts == set(range(1, PARTS + 1))
-
-
-@pytest.mark.moderate
-def test_a_shallow_clone_draws_its_part_by_the_commit(repository: Path, tmp_path: Path) -> None:
-    drawn = set()
-    for number in range(8):
-        commit(repository)
-        clone = tmp_path / f"clone{number}"
-        run_git(tmp_path, "clone", "--depth", "1", repository.as_uri(), str(clone))
-        assert part_of_commit(clone) == part_of_commit(clone)
-        assert changed_tests(clone) == set()  # it cannot know
-        drawn.add(part_of_commit(clone))
-    assert len(drawn) > 1
-    assert drawn <= set(range(1, PARTS + 1))
 
 
 def test_where_no_repository_is_the_part_has_to_be_said(tmp_path: Path) -> None:
@@ -80,11 +65,6 @@ def test_what_a_landing_changes_is_run_by_it(repository: Path) -> None:
     run_git(repository, "switch", "main")
     run_git(repository, "merge", "--no-ff", "-m", "landing", "branch")
     assert changed_tests(repository) == {"tests/runs/test_own.py", "tests/hub/test_push.py"}
-
-
-def test_tests_mirror_modules() -> None:
-    pairs = {"src/promptccd/disk.py": "tests/test_disk.py", "docs/index.md": "docs/index.md"}
-    assert {name: mirror_of(PurePosixPath(name)) for name in pairs} == pairs
 
 
 SUITE = """
@@ -145,14 +125,6 @@ def test_parts_share_the_slow_tests_and_nothing_else(collected: Callable[..., li
     for part in parts:
         cases = {name.partition("[")[2] for name in part if name.startswith("test_one")}
         assert cases == {name.partition("[")[2] for name in part if name.startswith("test_other")}
-
-
-@pytest.mark.slow
-def test_a_part_is_the_same_in_any_order(collected: Callable[..., list[str]]) -> None:
-    shuffled = collected("--slow-part", "2", "--random-order-seed=7")
-    straight = collected("--slow-part", "2")
-    assert shuffled != straight
-    assert sorted(shuffled) == sorted(straight)
 
 
 @pytest.mark.slow

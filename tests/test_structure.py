@@ -19,7 +19,7 @@ ORDER = [
 RANK = {name: float(rank) for rank, names in enumerate(ORDER) for name in names}
 RANK["training.options"] = RANK["methods"] - 0.6  # objectives read the options of a training
 # Runs have categories too: of a project, they use the modules that know no photographs.
-REGISTRY = "alike categories changes checkpoint_form edits labelling observe registry rows store"
+REGISTRY = "alike categories changes edits labelling observe registry rows store"
 RANK["a registry"] = RANK["runs"] - 0.5
 
 
@@ -191,7 +191,7 @@ def platform_names(tree: ast.Module) -> set[str]:
 def test_two_modules_know_the_platform() -> None:
     said = {name: names for name in MODULES if (names := platform_names(tree_of(name)))}
     assert set(said) == {"promptccd.systems", "promptccd.processes"}, said
-    assert {"fcntl", "os.O_NOFOLLOW", "sys.platform", "os.replace"} <= said["promptccd.systems"]
+    assert {"os.O_NOFOLLOW", "sys.platform", "os.replace"} <= said["promptccd.systems"]
     assert {"signal", "multiprocessing.get_context"} <= said["promptccd.processes"]
 
 

@@ -32,7 +32,7 @@ TRAIN = ("train", "--config", "../inputs/promptccd.json")
 SWEEP = ("sweep", "--config", "../inputs/promptccd.json", "--seeds", "1", "2", "--out", "sweep")
 DISCOVER = ("discover", "stage0", "../inputs/album", "--out", "out")
 MANY = ("discover", "stage0", "../inputs/many", "--out", "out")
-EXPORTS = ("--export", "folders", "sidecars", "publish", "publish-parquet")
+EXPORTS = ("--export", "folders", "sidecars", "publish")
 
 
 def _stage(shop: Workshop) -> None:

@@ -19,7 +19,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.discovery import session
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project import checkpoint_form
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.images import identity
 from promptccd.models import CategoryDiscoveryModel
@@ -278,17 +277,3 @@ def test_moments_are_found_once_for_the_same_pictures(run, album, tmp_path, monk
     for _ in range(2):
         run(album)
     assert searched == [17, 18]
-
-
-@pytest.mark.slow
-def test_more_images_than_are_read_again_are_refused_before_they_are_embedded(
-    run, album, backbone_folder, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(checkpoint_form, "MOST_IMAGES", 16)
-    with costs(album, monkeypatch) as cost:
-        assert main(["discover", str(backbone_folder), str(album), "--out", str(tmp_path / "out")]) == 2
-    assert "may have 16 images, and these are 17, which could not be read again" in capsys.readouterr().err
-    assert cost.embedded == 0 and not (tmp_path / "out" / PROJECT / "registry.json").exists()
-    monkeypatch.setattr(checkpoint_form, "MOST_IMAGES", 17)
-    run(album)
-    run(album)

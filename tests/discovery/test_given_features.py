@@ -176,7 +176,7 @@ def test_arrays_in_python_need_no_file(tmp_path):
     assert [row.file for row in result.rows] == [str(row) for row in range(24)]
     assert len({row.category for row in result.rows}) == 4
     assert sorted(photos_of(tmp_path / "out").names) == sorted(map(str, range(24)))
-    for name in ("folders", "sidecars", "publish", "publish-parquet"):
+    for name in ("folders", "sidecars", "publish"):
         with pytest.raises(RunError, match="without image files. Export it in the format table"):
             export_project(tmp_path / "out", [name], tmp_path / "exports")
     other = DiscoverySession.from_features(np.ones((3, 5)), ["a", "b", "c"])

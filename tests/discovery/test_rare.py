@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
-from promptccd.discovery.project import CategoryRegistry, Confirm, Move, SetAside, StageGroups, rare
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits, rare
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.rare import _farthest_first, rare_first
 from tests.discovery.conftest import write_pictures
@@ -96,11 +96,11 @@ def test_what_is_like_no_category_comes_first_and_what_was_looked_at_or_set_asid
 
     assert set(first(2)) == {"odd:3", "odd:4"}
     assert len(first(99)) == 14
-    registry.edit(Confirm(["odd:3"]))
+    edits.confirm(registry, ["odd:3"])
     assert first(1) == ["odd:4"]
     assert "odd:3" not in first(99)
-    registry.edit(Move(["odd:4"], None))
-    registry.edit(SetAside(2))
+    edits.move(registry, ["odd:4"], None)
+    edits.set_aside(registry, 2)
     assert first(1) == ["odd:4"]
     assert not any(key.startswith("2:") for key in first(99))
     assert len(first(99)) == 9
@@ -111,7 +111,7 @@ def test_what_is_like_what_was_set_aside_is_no_rarity() -> None:
     registry = CategoryRegistry()
     clusters = np.array([0] * 4 + [1] * 4 + [2] * 4 + [0, 1])
     registry.observe(0, StageGroups(keys, clusters, np.eye(WIDTH)[:3]))
-    registry.edit(SetAside(2))
+    edits.set_aside(registry, 2)
     points = features_of(registry)
     order = rare_first(registry, points, sorted(registry.images), 99)
     held = torch.eye(WIDTH)[:3]

@@ -137,8 +137,8 @@ def test_models_cards_and_pages_tell_nothing(
 def test_what_is_published_tells_nothing(photographs: Path, trained_run: Path, tmp_path: Path) -> None:
     command = ["discover", str(trained_run / "stage1"), str(photographs)]
     found = tmp_path / "found"
-    assert main([*command, "--out", str(found), "--export", "publish", "publish-parquet"]) == 0
-    made = [path for name in ("publish", "publish-parquet") for path in (found / name).rglob("*")]
+    assert main([*command, "--out", str(found), "--export", "publish"]) == 0
+    made = list((found / "publish").rglob("*"))
     assert len(made) > 70
     assert [
         path for path in made if told(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
@@ -148,7 +148,7 @@ def test_what_is_published_tells_nothing(photographs: Path, trained_run: Path, t
     unnamed = re.sub(f"{MARKER}-file_[0-9a-z]+", "", page).encode()
     assert told_within(unnamed) == []
     assert unnamed.count(b"data:image/") > 10
-    listed = list(load_dataset(str(found / "publish-parquet"), split="train"))
+    listed = list(load_dataset(str(found / "publish"), split="train"))
     assert len(listed) == 70
     assert set(listed[0]) == {"image", "label", "category", "known", "confidence", "stage", "sha256"}
 

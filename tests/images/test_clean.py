@@ -49,15 +49,6 @@ def test_pixels_stay_and_nothing_else(kind: str) -> None:
     assert clean_image(clean) == (suffix, clean)  # what is clean stays as it is
 
 
-@pytest.mark.moderate
-@pytest.mark.filterwarnings("ignore:Image size")
-def test_a_photograph_too_large_to_be_decoded_whole_leaves_whole() -> None:
-    large = io.BytesIO()
-    Image.linear_gradient("L").resize((9000, 6000)).save(large, "JPEG")
-    assert decode_image(large.getvalue()).verdict.note == "9000 x 6000 pixels, reduced"
-    assert clean_image(large.getvalue()) == (".jpg", large.getvalue())
-
-
 def test_upright_photographs_keep_their_coded_picture() -> None:
     content = jpeg(pixels(3))
     suffix, clean = clean_image(content)

@@ -79,32 +79,12 @@ def test_numbers_of_its_header_are_checked_before_it_is_decoded(monkeypatch: pyt
     monkeypatch.setattr(heif_plugin(), "load", lambda self: pytest.fail("was decoded"))
     told = decode_image(content, Decoding(max_pixels=59_999)).verdict
     assert told == Verdict(Status.SKIPPED, "300 x 200 exceeds the limit of 0.059999 million pixels")
-    monkeypatch.setattr(decode, "MOST_HANDED_ON", 50_000)
+    monkeypatch.setattr(decode, "LARGE", 50_000)
     monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1)
     assert "as no photograph has" in decode_image(content).verdict.note
     monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1000)
     monkeypatch.setattr(systems, "free_memory", lambda: 959_999)
     assert "take up to 0.0 GB of memory" in decode_image(content).verdict.note
-
-
-def test_a_large_photograph_is_handed_on_reduced_and_leaves_whole() -> None:
-    content, decoding = heic(slope(300, 201)), Decoding(handed_on=50_000)
-    found = decode_image(content, decoding)
-    assert found.verdict == Verdict(Status.NOTED, "300 x 201 pixels, reduced")
-    assert found.image is not None
-    assert (found.size, found.image.size, found.box) == ((300, 201), (150, 101), (0, 0, 150, 100.5))
-    _, clean = clean_image(content, decoding) or ("", b"")
-    assert decode_image(clean).size == (300, 201)
-
-
-@pytest.mark.slow
-def test_54_million_pixels_are_looked_at_with_half_their_sides() -> None:
-    free = struct.pack(">I4s", 10**5, b"free").ljust(10**5, b"x")  # as large a file as that of a photograph
-    content = heic(slope(90, 60).resize((9000, 6000)), quality=50) + free
-    found = decode_image(content)
-    assert found.verdict == Verdict(Status.NOTED, "9000 x 6000 pixels, reduced")
-    assert found.image is not None
-    assert (found.size, found.image.size) == ((9000, 6000), (4500, 3000))
 
 
 def test_a_header_that_lies_is_damaged_and_takes_no_memory() -> None:

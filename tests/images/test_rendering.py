@@ -324,11 +324,11 @@ def colour_tiff(values: Values) -> bytes:
         (3, "u2", "16 bits scaled to 8 bits"),
         (4, "u1", "first 3 of 4 bands used"),
         (5, "u1", "first 3 of 5 bands used"),
-        (2, "u1", "TIFF of 2 bands of 8-bit integers: save"),
-        (5, "u2", "TIFF of 5 bands of 16-bit integers: save"),
-        (13, "i2", "TIFF of 13 bands of 16-bit signed integers: save"),
-        (3, "f4", "TIFF of 3 bands of 32-bit floats: save"),
-        (1, "f8", "TIFF of 1 band of 64-bit floats: save"),
+        (2, "u1", "damaged, truncated or unsupported TIFF file: save"),
+        (5, "u2", "damaged, truncated or unsupported TIFF file: save"),
+        (13, "i2", "damaged, truncated or unsupported TIFF file: save"),
+        (3, "f4", "damaged, truncated or unsupported TIFF file: save"),
+        (1, "f8", "damaged, truncated or unsupported TIFF file: save"),
     ],
 )
 def test_a_tiff_with_other_bands_is_read_or_named(bands: int, kind: str, note: str) -> None:

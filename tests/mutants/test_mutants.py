@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import MORE, PROJECT, changed_lines, drawn, report
+from tests.mutants.__main__ import MORE, PROJECT, drawn
 from tests.mutants.mutations import EQUIVALENT, equivalent_of, listed, mutants_of
 from tests.mutants.running import Project
 
@@ -171,43 +171,10 @@ def test_what_becomes_of_mistakes(toy: Path) -> None:
     assert {(line, operator): verdict for line, operator, verdict in said} == VERDICTS
 
 
-def test_late_mutants_are_in_no_score(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mutants = mutants_of(toy, "src/toy/sums.py")
-    said = ["killed", "killed", "killed", "survived", "late"]
-    assert report(zip(mutants, said, strict=False), 6) == 1
-    end = capsys.readouterr().out.splitlines()[-1]
-    assert "3 killed, 1 survived, 0 no test runs: 75.0% killed" in end
-    assert "1 were late; no time was left for 1" in end
-
-
 def test_nothing_is_changed_in_texts_and_annotations(toy: Path) -> None:
     mutants = mutants_of(toy, "src/toy/sums.py")
     assert {each.line for each in mutants}.isdisjoint({1, 11, 12, 13})
     assert [each.operator for each in mutants if each.line == 21] == ["guard removed"]
-
-
-def test_what_is_only_said_or_for_type_checkers_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("if TYPE_CHECKING:\n    import a\nif b:\n    logger.info(b)\n")
-    assert [each.operator for each in mutants_of(tmp_path, "one.py")] == ["negated"]
-
-
-def test_what_only_moves_a_tensor_to_a_device_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text("a = f(b).cpu() + f(b).to(c.device) + f(b).to(c)\n")
-    operators = [each.operator for each in mutants_of(tmp_path, "one.py")]
-    assert operators == ["+ to -", "+ to - #2", "without .to()"]
-
-
-def test_of_a_named_amount_the_size_is_changed_and_of_other_numbers_a_step(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text(
-        "MOST = 4 * 2**30\n_S = 90 + 10.0\nFEW = 99\nTEXT = 'a' * 200\na = 100\n"
-    )
-    mutants = mutants_of(tmp_path, "one.py")
-    found = {line: [each.new for each in mutants if each.line == line] for line in range(1, 6)}
-    assert found[1] == ["1", repr(4000 * 2**30)]
-    assert found[2] == ["1", "100000.0"]
-    assert found[3] == ["100", "98"]
-    assert found[4] == ["(('a') / (200))", "201", "199"]
-    assert found[5] == ["101", "99"]
 
 
 def test_every_mutant_is_another_program() -> None:
@@ -218,19 +185,6 @@ def test_every_mutant_is_another_program() -> None:
         compile(text, file, "exec")
     assert len(texts) == len(mutants) > 50
     assert whole not in texts
-
-
-def test_lines_changed_since_a_commit_are_those_git_names(tmp_path: Path) -> None:
-    def git(*words: str) -> None:
-        who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
-
-    (tmp_path / "one.py").write_text("a = 1\nb = 2\nc = 3\n")
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "first")
-    (tmp_path / "one.py").write_text("a = 1\nb = 4\nc = 3\nd = 5\n")
-    assert changed_lines(tmp_path, "HEAD") == {"one.py": {2, 4}}
 
 
 MARKED = """

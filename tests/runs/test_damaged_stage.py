@@ -48,7 +48,7 @@ def test_every_file_of_a_stage_is_refused_by_name(
 ) -> None:
     pictures = write_pictures(tmp_path / "pictures", [0], per_category=1)
     files = sorted(path.relative_to(trained_run / "stage1") for path in (trained_run / "stage1").rglob("*"))
-    assert {"config.json", "model-00002-of-00002.safetensors", "registry.json", CHECKSUMS} <= {
+    assert {"config.json", "model-00002-of-00002.safetensors", "categories.sqlite", CHECKSUMS} <= {
         str(each) for each in files
     }
     for number, name in enumerate(files):
@@ -80,7 +80,7 @@ def test_a_stage_without_its_sums_is_refused_and_a_persons_own_model_is_not(
     (stage / CHECKSUMS).unlink()
     with pytest.raises(RunError, match=f"{CHECKSUMS} is missing"):
         load_model(stage)
-    for name in ("registry.json", "assignments.json"):  # either is a sign of a stage
+    for name in ("categories.sqlite", "assignments.json"):  # either is a sign of a stage
         (stage / name).rename(tmp_path / name)
         with pytest.raises(RunError, match=f"{CHECKSUMS} is missing"):
             load_model(stage)

@@ -11,7 +11,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.clustering.spread import measure_spread
-from promptccd.discovery.project import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
+from promptccd.discovery.project import GROUPING, CategoryState, edits, load_registry
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.disk import problems_of
 from promptccd.evaluation import Discovery
@@ -26,6 +26,10 @@ from tests.discovery.corrected import correct, registry_in
 def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
     found = RunDirectory(run).assignments(stage)
     return [key_of(each) for each in found["sample_ids"]], found["category_ids"]
+
+
+def alter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
 
 
 @pytest.mark.moderate
@@ -155,7 +159,7 @@ def test_training_on_from_the_same_corrections_gives_equal_bytes(edited_run, tmp
     run = Path(shutil.copytree(edited_run[0], tmp_path / "run"))
     before = {
         name: (run / "stage3" / name).read_bytes()
-        for name in ("model-00002-of-00002.safetensors", "registry.json")
+        for name in ("model-00002-of-00002.safetensors", "categories.sqlite")
     }
     shutil.rmtree(run / "stage3")
     go_on(run)
@@ -177,10 +181,10 @@ def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: P
     results["stages"][0]["all"] += 2
     (run / "results.json").write_text(json.dumps(results))
     assert any("stage 1 all" in check.problem for check in verify(str(run)))
-    registry = json.loads((run / "stage3/registry.json").read_text())
-    registry["num_known"] = 1
-    (run / "stage3/registry.json").write_text(json.dumps(registry))
-    assert any("registry.json was altered" in check.problem for check in verify(str(run), recompute=False))
+    alter(run / "stage3/categories.sqlite")
+    assert any(
+        "categories.sqlite was altered" in check.problem for check in verify(str(run), recompute=False)
+    )
 
 
 @pytest.mark.slow
@@ -192,7 +196,7 @@ def test_a_corrected_run_can_be_evaluated(edited_run) -> None:
 @pytest.mark.slow
 def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
-    correct(run / "stage2", lambda registry: registry.edit(Rename(2, "heron")))
+    correct(run / "stage2", lambda registry: edits.rename(registry, 2, "heron"))
     go_on(run)
     name = "stage3/model-00002-of-00002.safetensors"
     assert (run / name).read_bytes() == (trained_run / name).read_bytes()
@@ -207,7 +211,7 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     new = max(
         (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
     )
-    correct(run / "stage2", lambda registry: registry.edit(NotACategory(new.id)))
+    correct(run / "stage2", lambda registry: edits.not_a_category(registry, new.id))
     sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
     earlier = earlier_images(RunDirectory(run), sample_ids)
     gone = sum(int((ids == NO_CATEGORY).sum()) for ids in earlier.ids)
@@ -247,7 +251,7 @@ def test_images_that_are_set_aside_are_those_of_no_category(trained_run: Path) -
     sample_ids = [np.array(run.assignments(stage)["sample_ids"]) for stage in (0, 1)]
     registry = load_registry(trained_run / "stage1")
     new = next(each for each in registry.active if not each.known)
-    registry.edit(SetAside(new.id))
+    edits.set_aside(registry, new.id)
     earlier = type(earlier_images(run, sample_ids))(registry, earlier_images(run, sample_ids).ids)
     prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
     found = Discovery(np.array([0, new.id + 50]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
@@ -264,7 +268,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     """`promptccd report` refuses records that disagree, and had refused its own."""
     run = trained_to(trained_run, tmp_path / "run", 1)
     (new,) = (each for each in registry_in(run / "stage1").active if not each.known)
-    correct(run / "stage1", lambda registry: registry.edit(NotACategory(new.id)))
+    correct(run / "stage1", lambda registry: edits.not_a_category(registry, new.id))
     go_on(run)
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
     measured = read_run(RunEvaluation(str(run)))
@@ -298,17 +302,16 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
 @pytest.mark.slow
 def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Path, caplog) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
-    text = (run / "stage2/registry.json").read_text()
-    (run / "stage2/registry.json").write_text(text.replace('"stage":', '"stage" :', 1))
+    alter(run / "stage2/categories.sqlite")
     go_on(run)
-    assert "Refused stage2: registry.json was altered" in caplog.text
+    assert "Refused stage2: categories.sqlite was altered" in caplog.text
     assert assignments(run, 3) == assignments(trained_run, 3)
 
 
 def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> None:
     registry = load_registry(trained_run / "stage1")
     new = next(each for each in registry.active if not each.known)
-    registry.edit(NotACategory(new.id))
+    edits.not_a_category(registry, new.id)
     sample_ids = [np.array(RunDirectory(trained_run).assignments(stage)["sample_ids"]) for stage in (0, 1)]
     earlier = earlier_images(RunDirectory(trained_run), sample_ids)
     earlier = type(earlier)(registry, earlier.ids)

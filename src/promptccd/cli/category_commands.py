@@ -159,13 +159,9 @@ def _aside(project: Project, *typed: str) -> None:
     identity = _category(project, typed[0])
     project.set_aside(identity)
     logger.info(
-        "Category %d is set aside with its %d images: it counts for nothing, and what is like it follows it.%s",
-        identity,
-        project.registry.category(identity).size,
-        " The next promptccd discover with this --out groups anew what was found beside it."
-        if (project.folder / TABLE).exists()
-        else "",
-    )
+        "Category %d is set aside with its %d images: it counts for nothing, and what is like it follows it.",
+        identity, project.registry.category(identity).size,
+    )  # fmt: skip
 
 
 def _category(project: Project, text: str) -> int:

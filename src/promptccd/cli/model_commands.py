@@ -67,13 +67,13 @@ _VERIFY: Arguments = {
 @command(("promptccd.runs.explain",), _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
-    from promptccd.training.devices import device_named, placed
+    from promptccd.training.devices import device_named
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     require_writable(Path(options.out))
     model = runs.load_model(place, options.max_model_bytes)
     view = runs.load_view(model.name_or_path, **model.hub_options)
-    explanation = runs.explain_image(placed(model, view, device), view, options.image)
+    explanation = runs.explain_image(model.to(device), view, options.image)
     paths = explanation.save(options.out)
     show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))
     logger.info("Written: %s", ", ".join(str(path) for path in paths))
@@ -82,11 +82,10 @@ def explain_command(options: argparse.Namespace) -> None:
 @command(("promptccd.runs.predict",), _MODEL, _PREDICT, DEVICE, PLUGIN, DECODING, MODEL_LIMIT)
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
-    from promptccd.training.devices import device_named, placed
+    from promptccd.training.devices import device_named
 
     device, place = device_named(options.device), runs.stage_of(options.model)
-    model = runs.load_model(place, options.max_model_bytes)
-    model = placed(model, runs.load_view(model.name_or_path, **model.hub_options), device)
+    model = runs.load_model(place, options.max_model_bytes).to(device)
     found = runs.predict_folder(
         model,
         place,

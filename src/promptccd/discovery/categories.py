@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from promptccd.discovery.project.checkpoint_form import PROTOTYPES, REGISTRY, has_registry, load_registry
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry
+from promptccd.discovery.project.store import CATEGORIES
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
@@ -61,13 +61,13 @@ def _folder_of(place: str | Path, model: "CategoryDiscoveryModel") -> Path | Non
     )
 
     try:
-        found = [file_of(model.name_or_path, name, **model.hub_options) for name in (REGISTRY, PROTOTYPES)]
+        found = file_of(model.name_or_path, CATEGORIES, **model.hub_options)
     except OSError as error:
         logger.warning(
             "What people corrected of %s is not known here, only what its model says: %s.", place, error
         )
         return None
-    return None if None in found else Path(str(found[0])).parent
+    return None if found is None else Path(found).parent
 
 
 def assignment_in(

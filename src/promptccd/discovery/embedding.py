@@ -117,7 +117,7 @@ def _checked_view(path: str | Path, model: CategoryDiscoveryModel, view: Evaluat
 def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
     """The precision that ``"auto"`` means on a device; fp32 and bf16 stay, any other word is a `ValueError`."""
     if precision == "auto":
-        return "bf16" if has_bf16(device, otherwise=False) else "fp32"  # elsewhere it is slower
+        return "bf16" if has_bf16(device) else "fp32"  # elsewhere it is slower
     if precision not in ("fp32", "bf16"):
         raise ValueError(f"Expected a precision of auto, fp32 or bf16, got {precision!r}.")
     return precision

@@ -31,7 +31,7 @@ from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from promptccd.images.rendering import Rendering
 from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
-from promptccd.training.devices import device_named, placed
+from promptccd.training.devices import device_named
 from promptccd.version import __version__
 
 TEMPERATURE = 0.1  # of the confidences of given features, in squared distance
@@ -147,7 +147,7 @@ class DiscoverySession:
         """
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
-        model = placed(model, view, chosen).eval()
+        model = model.to(chosen).eval()
         session = cls(model, view, registry_of(model, place), **options)
         session.opened_with = {**options, "seen": None, "place": place, "max_model_bytes": max_model_bytes}
         return session
@@ -202,11 +202,6 @@ class DiscoverySession:
     def model_space(self) -> str:
         """Name of what features are computed with, on any device; see `feature_space`."""
         return self.given.space if self.given else feature_space(self.model, self.view, "")
-
-    @property
-    def width(self) -> int:
-        """D of the features."""
-        return self.given.width if self.given else self.model.config.vision_config.hidden_size
 
     @property
     def temperature(self) -> float:
@@ -421,23 +416,6 @@ class DiscoverySession:
             raise DataError(named) from error
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
-        return change
-
-    def regroup(self, space: str) -> StageChange | None:
-        """Group the newest stage again, from stored features, if a category was set aside since it was grouped.
-
-        Next to that category, several may have looked like one. What a person named stays.
-
-        Args:
-            space: of the stored features, see `feature_space`.
-
-        Returns:
-            What changed; `None` if nothing was set aside, or nothing is left.
-        """
-        found = self._grouping(Remembered(self.registry, space, self.seen)).regroup()
-        if found is None:
-            return None
-        change, self._estimate = found
         return change
 
     def _grouping(self, remembered: Remembered) -> StageGrouping:

@@ -32,7 +32,7 @@ def clean_image(content: bytes, decoding: Decoding | None = None) -> tuple[str, 
 
     Args:
         content: all bytes of an image file. A photograph that `decode_image` reduces is compared at the reduced size,
-            and leaves at full size.
+            and leaves at full size, if it is an upright JPEG.
         decoding: as `decode_image` takes it.
 
     Returns:
@@ -45,9 +45,9 @@ def clean_image(content: bytes, decoding: Decoding | None = None) -> tuple[str, 
     kept = _stripped_jpeg(content)
     if kept is not None and _shows(kept, found.image, decoding):
         return ".jpg", kept
-    if found.size != found.image.size:
-        found = decode_image(content, decoding.whole)
-    return None if found.image is None else _encoded_losslessly(found.image, content.startswith(_PNG))
+    if found.size != found.image.size:  # too large to be decoded whole
+        return None
+    return _encoded_losslessly(found.image, content.startswith(_PNG))
 
 
 def _shows(content: bytes, image: Image.Image, decoding: Decoding) -> bool:

@@ -15,13 +15,12 @@ from errno import ELOOP, ENOENT
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
-from PIL import ExifTags, Image, TiffImagePlugin
+from PIL import ExifTags, Image
 
 from promptccd import systems
 from promptccd.images.capture_dates import capture_date
 from promptccd.images.colour import in_srgb
 from promptccd.images.files import opened_file
-from promptccd.images.jpeg import END, JPEG, SCAN, all_is_coded, jpeg_segments
 from promptccd.images.kinds import (
     DEVELOP,
     FEATURES,
@@ -35,8 +34,7 @@ from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, Sk
 from promptccd.images.raw import camera_raw
 from promptccd.images.rendering import PROBED, Levels, Rendering, UnusableValuesError, deep_values, is_deep
 
-# Pixels; no view needs more, and a herbarium sheet of 70 million is handed on at half.
-MOST_HANDED_ON = 50_000_000
+LARGE = 50_000_000  # pixels from which on a picture is decoded alone, and unpacks from many bytes
 PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
 MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
 FITTED_SIDE = 1024  # pixels of the square that a wide or tall image is fitted into; no view needs more
@@ -89,19 +87,12 @@ class Decoding:
 
     Attributes:
         max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
-            `MAX_REDUCED` times as many.
+            `MAX_REDUCED` times as many, and is decoded at a reduced size.
         rendering: which values and pages are shown.
-        handed_on: pixels of a decoded image; one with more is reduced to half its width and height, or less.
     """
 
     max_pixels: int = MAX_PIXELS
     rendering: Rendering = field(default_factory=Rendering)
-    handed_on: int = MOST_HANDED_ON
-
-    @property
-    def whole(self) -> "Decoding":
-        """The same for somebody who wants every pixel."""
-        return replace(self, handed_on=self.max_pixels)
 
     def fitted(self, decoded: "DecodedImage") -> "DecodedImage":
         """The image as a model sees it: all of it in a square by the rule, or unchanged where that is a crop."""
@@ -151,12 +142,8 @@ def media_type(content: bytes) -> str:
     return f"image/{kind}"
 
 
-_BASELINE = (0xC0, 0xC1)  # frames whose blocks come whole, one after the other
-_TABLE_MARKERS = (0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0))  # and metadata
 _LARGE_PICTURES = threading.Lock()  # large pictures are decoded one at a time: each may take gigabytes
-_BITS, _SAMPLES, _SAMPLE_FORMAT = 258, 277, 339  # tags of TIFF
-_SUBFILE, _REDUCED = 254, 1  # a tag of TIFF, and what it says of a small picture of another page
-_FILLERS = (b"\x00" * 64, b"\xff\x00" * 64, b"\x5a" * 64)  # what a cut picture would be filled up with
+_SAMPLES = 277  # a tag of TIFF
 
 
 class _RefusedError(Exception):
@@ -252,23 +239,12 @@ def _decode_stream(
         return replace(_noted(found, f"camera RAW ({raw.kind}): the JPEG inside is used"), jpeg=raw.jpeg)
     with _open_picture(stream, head) as image:
         pixels, size = image.width * image.height, stream.seek(0, io.SEEK_END)
-        if pixels > max(MOST_HANDED_ON, PIXELS_PER_BYTE * size):  # it holds nothing, and unpacks to gigabytes
+        if pixels > max(LARGE, PIXELS_PER_BYTE * size):  # it holds nothing, and unpacks to gigabytes
             raise _RefusedError(
                 f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or "
                 "made to do harm"
             )
-        is_large = pixels > min(decoding.max_pixels, decoding.handed_on)
-        in_one_scan = is_large and _is_in_one_scan(stream)
-        try:
-            return _decode_opened(image, decoding, enough, MAX_REDUCED if in_one_scan else 1, turned)
-        except _RefusedError as refused:
-            if image.format not in ("JPEG", "MPO") or refused.verdict.note != _TRUNCATED:
-                raise
-    stream.seek(0)
-    mended = _with_end(stream.read(), decoding)
-    if mended is None:
-        raise _RefusedError(_TRUNCATED)
-    return _noted(_decode_stream(io.BytesIO(mended), decoding, enough, turned), "without its end marker")
+        return _decode_opened(image, decoding, enough, turned, has_pages=True)
 
 
 def _noted(found: DecodedImage, note: str) -> DecodedImage:
@@ -288,87 +264,48 @@ def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
             if accepts is not None and accepts(head[:16]) is not True:
                 continue
             stream.seek(0)
-            return _at_full_size(plugin(stream, ""))
+            return plugin(stream, "")
         except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
             raise _RefusedError(f"more pixels than Pillow opens of a {name} file") from error
         except Exception:  # of a dozen kinds, on hostile headers and too few bytes; messages may hold paths
             continue
     kind = picture_kind(head)
-    if kind == "TIFF" and (bands := _bands_of(stream)):
-        raise _RefusedError(f"{bands}: save one or three bands with 8 or 16 bits, or {FEATURES}")
-    advice = ": save it again with 8 or 16 bits, or as PNG" if kind == "TIFF" else ""
+    advice = f": save it with one or three bands of 8 or 16 bits, or {FEATURES}" if kind == "TIFF" else ""
     raise _RefusedError(
         f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head),
         is_passing=is_heif(head) and not kind,  # what reads it may be installed later
     )
 
 
-def _bands_of(stream: BinaryIO) -> str:
-    """The values of a TIFF that Pillow does not open, by its tags; empty where these are not the reason."""
-    try:
-        stream.seek(0)
-        head = stream.read(8)
-        tags = TiffImagePlugin.ImageFileDirectory_v2(head if 42 in head[2:4] else head + stream.read(8))
-        stream.seek(tags.next)
-        tags.load(stream)
-        bands, bits, kind = tags.get(_SAMPLES, 1), max(tags[_BITS]), max(tags.get(_SAMPLE_FORMAT, (1,)))
-    except Exception:  # damaged
-        return ""
-    if bands in (1, 3, 4) and bits in (8, 16) and kind == 1:
-        return ""
-    name = {2: "signed integers", 3: "floats"}.get(kind, "integers")
-    return f"TIFF of {bands} band{'s' * (bands != 1)} of {bits}-bit {name}"
-
-
-def _at_full_size(image: Image.Image) -> Image.Image:
-    """The first page that is no small picture of another: scanners put one in front."""
-    tags = getattr(image, "tag_v2", {})
-    while tags.get(_SUBFILE, 0) & _REDUCED:
-        try:
-            image.seek(image.tell() + 1)
-        except EOFError:
-            image.seek(0)
-            break
-    return image
-
-
 def _decode_opened(
     image: Image.Image,
     decoding: Decoding,
     enough: int | None = None,
-    max_reduced: int | None = None,
     turned: int | None = None,
+    *,
+    has_pages: bool = False,
 ) -> DecodedImage:
-    """Decode what was opened from a stream, or by the caller, whose image stays as it is.
-
-    One that can be decoded at a reduced size may have `max_reduced` times as many pixels as the limit.
-    """
+    """Decode what was opened from a stream, or by the caller, whose image stays as it is and has one page."""
     width, height = image.size
     if width * height == 0:
         raise _RefusedError("image without pixels")
-    most = min(decoding.max_pixels, decoding.handed_on)
     stored_orientation = _orientation(image) if image.format == "TIFF" else None
-    shrink = 1
-    while width * height > shrink * shrink * most:
-        shrink *= 2
-    if shrink > 1 and max_reduced is not None and width * height <= max_reduced * decoding.max_pixels:
-        enough = min(enough or width, min(width, height) // shrink)
+    is_large = width * height > decoding.max_pixels
+    # A progressive file would be in memory as a whole before it is reduced.
+    is_jpeg = has_pages and image.format in ("JPEG", "MPO") and not image.info.get("progressive")
+    if is_large and is_jpeg and width * height <= MAX_REDUCED * decoding.max_pixels:
+        is_large, enough = False, min(enough or width, min(width, height) // 2)
     scale = 1 if enough is None else _reduce(image, enough)
-    if (
-        width * height > (max_reduced or 1) * decoding.max_pixels
-        or image.width * image.height > decoding.max_pixels
-    ):
+    if is_large or image.width * image.height > decoding.max_pixels:
         raise _RefusedError(
             f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
         )
     with _room_for(image.width * image.height):
-        pages = [] if max_reduced is None else _pages_of(image, decoding.max_pixels)
+        pages = _pages_of(image, decoding.max_pixels) if has_pages else []
         rgb, note, loaded, levels = _load_rgb(image, decoding.rendering, pages)
-        if shrink > scale:
-            rgb, scale = rgb.reduce(shrink // scale), shrink
     own_orientation = _orientation(image)
     orientation = turned if own_orientation is None else own_orientation
-    large = f"{width} x {height} pixels, reduced" if width * height > most else ""
+    large = f"{width} x {height} pixels, reduced" if width * height > decoding.max_pixels else ""
     is_projected = len(pages) > 1 and decoding.rendering.pages in ("max", "mean")
     notes = [
         large,
@@ -397,7 +334,7 @@ def _decode_opened(
 @contextmanager
 def _room_for(pixels: int) -> Iterator[None]:
     """Decode a large picture when no other one is decoded and there is memory for it."""
-    if pixels <= MOST_HANDED_ON:
+    if pixels <= LARGE:
         yield
         return
     with _LARGE_PICTURES:
@@ -409,48 +346,6 @@ def _room_for(pixels: int) -> Iterator[None]:
                 is_passing=True,
             )
         yield
-
-
-def _is_in_one_scan(stream: BinaryIO) -> bool:
-    """Whether a JPEG file has all colours of a block side by side, as cameras write them.
-
-    Any other, and any progressive one, has to be in memory as a whole before it is reduced.
-    """
-    stream.seek(0)
-    content, colours = stream.read(), b""
-    stream.seek(0)
-    for marker, segment in jpeg_segments(content) if content.startswith(JPEG) else ():
-        if marker == SCAN:  # the first one begins
-            return colours != b"" and segment[4:5] == colours
-        if marker in _BASELINE:
-            colours = segment[9:10]
-        elif marker not in _TABLE_MARKERS:
-            break
-    return False
-
-
-def _with_end(content: bytes, decoding: Decoding) -> bytes | None:
-    """A JPEG with its end marker, if that is all it lacks; `None` if a part of the picture is missing.
-
-    A decoder that comes to the end of the data makes up the rest. What it makes up depends on what stands there: if the
-    picture is the same whatever follows, nothing of it is missing.
-    """
-    content = content.rstrip(b"\xff")
-    if not all_is_coded(content) or any(marker == END for marker, _ in jpeg_segments(content)):
-        return None
-    end = bytes([0xFF, END])
-    shown = set()
-    for filler in _FILLERS:
-        try:
-            with _open_picture(io.BytesIO(content + filler + end), content[:FIRST_BYTES]) as image:
-                if image.width * image.height > decoding.max_pixels:
-                    return None
-                with _room_for(image.width * image.height):
-                    image.load()
-                    shown.add(hash(image.tobytes()))
-        except Exception:
-            return None
-    return content + end if len(shown) == 1 else None
 
 
 def _reduce(image: Image.Image, enough: int) -> int:
@@ -465,7 +360,6 @@ def _reduce(image: Image.Image, enough: int) -> int:
     return 1 if drafted is None else round(width / drafted[1][2])
 
 
-_TRUNCATED = "truncated file"
 _Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Levels | None]
 
 
@@ -529,7 +423,9 @@ def _load_rgb(image: Image.Image, rendering: Rendering, pages: Sequence[np.ndarr
     except MemoryError:
         raise _RefusedError("not enough memory to decode it", is_passing=True) from None
     except Exception as error:  # as above
-        raise _RefusedError(_TRUNCATED if "truncated" in str(error).lower() else "damaged file") from None
+        raise _RefusedError(
+            "truncated file" if "truncated" in str(error).lower() else "damaged file"
+        ) from None
 
 
 def _without_alpha(image: Image.Image, is_tiff: bool) -> tuple[Image.Image, str]:

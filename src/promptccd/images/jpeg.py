@@ -32,16 +32,3 @@ def _end_of_scan(content: bytes, offset: int) -> int:
             return offset
         offset += 2
     return len(content)
-
-
-def all_is_coded(content: bytes) -> bool:
-    """Whether the scans of a JPEG hold every colour in full; a progressive one that is cut between scans is coarse."""
-    left: dict[int, set[int]] = {}  # coefficients that are not there to the last bit, by colour
-    for marker, segment in jpeg_segments(content):
-        body = segment[4:]
-        if marker in FRAMES and len(body) >= 6:
-            left = {colour: set(range(64)) for colour in body[6 : 6 + 3 * body[5] : 3]}
-        if marker == SCAN and len(body) > (at := 2 * body[0] + 3 if body else 3) and body[at] & 15 == 0:
-            for colour in body[1 : at - 2 : 2]:
-                left.get(colour, set()).difference_update(range(body[at - 2], body[at - 1] + 1))
-    return bool(left) and not any(left.values())

@@ -16,7 +16,6 @@ _UNPACK = "unpack it first; zip archives alone are read as they are"
 _SAVE_FRAMES = (
     "save some of its frames as JPEG, or give features of videos: promptccd discover --features FILE"
 )
-_PAGE = "save the picture itself instead of the page"
 _CONVERT = "save it as JPEG or PNG"
 FEATURES = "give features of such files instead: promptccd discover --features FILE"
 _SLICES = f"save it as PNG, a file for each slice, or {FEATURES}"
@@ -27,85 +26,46 @@ _HEIC = (
 )
 
 _STARTS = (  # after leading blanks, in lower case
-    (b"<!doctype html", "HTML", _PAGE),
-    (b"<html", "HTML", _PAGE),
-    (b"<svg", "SVG", _CONVERT),
-    (b"<?xpacket", "an XMP side file", ""),
-    (b"<x:xmpmeta", "an XMP side file", ""),
-    (b"<?xml", "XML or SVG", ""),
-    (b"%pdf", "PDF", "save its pages as JPEG or PNG"),
-    (b"%!ps", "PostScript", _CONVERT),
-    (b"{\\rtf", "an office file", _CONVERT),
-    (b"pk\x05\x06", "an empty ZIP archive", ""),
-    (b"pk\x03\x04", "a ZIP archive", "give it by itself, or unpack it"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an office file", _CONVERT),
-    (b"rar!\x1a\x07", "a RAR archive", _UNPACK),
-    (b"7z\xbc\xaf'\x1c", "a 7z archive", _UNPACK),
-    (b"\x1f\x8b", "a gzip archive", _UNPACK),
-    (b"bzh", "a bzip2 archive", _UNPACK),
-    (b"\xfd7zxz\x00", "an xz archive", _UNPACK),
-    (b"(\xb5/\xfd", "a Zstandard archive", _UNPACK),
-    (b"version https://git-lfs", "a Git LFS pointer, not downloaded", "git lfs pull downloads it"),
-    (b"/annex/objects/", "a git-annex pointer, not downloaded", "git annex get downloads it"),
+    ((b"<!doctype html", b"<html"), "HTML", "save the picture itself instead of the page"),
+    ((b"<svg",), "SVG", _CONVERT),
+    ((b"<?xpacket", b"<x:xmpmeta"), "an XMP side file", ""),
+    ((b"<?xml",), "XML or SVG", ""),
+    ((b"%pdf", b"%!ps"), "PDF or PostScript", "save its pages as JPEG or PNG"),
+    ((b"{\\rtf", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"), "an office file", _CONVERT),
+    ((b"pk\x03\x04", b"pk\x05\x06"), "a ZIP archive", "give it by itself, or unpack it"),
     (
-        b"bplist0",
-        "a property list of macOS",
-        "if it ends in .icloud, open it once to download the photograph",
+        (b"rar!\x1a\x07", b"7z\xbc\xaf'\x1c", b"\x1f\x8b", b"bzh", b"\xfd7zxz\x00", b"(\xb5/\xfd"),
+        "a packed archive",
+        _UNPACK,
     ),
-    (b"{", "JSON", ""),  # behind RTF, which begins like it
-    (b"8bps", "PSD", _CONVERT),
-    (b"gimp xcf", "XCF", _CONVERT),
-    (b"\x00\x00\x00\x0cjp  ", "JPEG 2000", _CONVERT),
-    (b"\xff\x4f\xff\x51", "JPEG 2000", _CONVERT),
-    (b"\x00\x00\x00\x0cjxl ", "JPEG XL", _CONVERT),
-    (b"\xff\n", "JPEG XL", _CONVERT),
-    (b"v/1\x01", "OpenEXR", _CONVERT),
-    (b"#?radiance", "Radiance HDR", _CONVERT),
-    (b"simple  =", "FITS", _ARRAYS),
-    (b"\x93numpy", "a NumPy array (.npy)", _ARRAYS),
-    (b"\x89hdf", "HDF5", ""),
-    (b"sqlite format 3", "a database", ""),
-    (b"\x1ae\xdf\xa3", "a video (Matroska or WebM)", _SAVE_FRAMES),
-    (b"\x00\x00\x01\xba", "a video (MPEG)", _SAVE_FRAMES),
-    (b"\x00\x00\x01\xb3", "a video (MPEG)", _SAVE_FRAMES),
-    (b"\x30\x26\xb2\x75", "a video (WMV)", _SAVE_FRAMES),
-    (b"flv\x01", "a video (Flash)", _SAVE_FRAMES),
-    (b"id3", "sound (MP3)", FEATURES),
-    (b"\xff\xfb", "sound (MP3)", FEATURES),
-    (b"\xff\xf3", "sound (MP3)", FEATURES),
-    (b"\xff\xf2", "sound (MP3)", FEATURES),
-    (b".snd", "sound (AU)", FEATURES),
-    (b"mthd", "sound (MIDI)", FEATURES),
-    (b"ply\n", "a point cloud (PLY)", FEATURES),
-    (b"ply\r", "a point cloud (PLY)", FEATURES),
-    (b"# .pcd", "a point cloud (PCD)", FEATURES),
-    (b"lasf", "a point cloud (LAS)", FEATURES),
-    (b"solid ", "a shape (STL)", FEATURES),
-    (b"oggs", "sound or a video (Ogg)", FEATURES),
-    (b"flac", "sound (FLAC)", FEATURES),
-    (b"#!", "a program", ""),
-    (b"\x7felf", "a program", ""),
-    (b"mz", "a program", ""),
-    (b"-----begin", "a key or certificate", ""),
+    ((b"version https://git-lfs",), "a Git LFS pointer, not downloaded", "git lfs pull downloads it"),
+    ((b"/annex/objects/",), "a git-annex pointer, not downloaded", "git annex get downloads it"),
+    ((b"{",), "JSON", ""),  # behind RTF, which begins like it
+    ((b"8bps", b"gimp xcf"), "layers of a drawing program", _CONVERT),
+    ((b"\x00\x00\x00\x0cjp  ", b"\xff\x4f\xff\x51"), "JPEG 2000", _CONVERT),
+    ((b"\x00\x00\x00\x0cjxl ", b"\xff\n"), "JPEG XL", _CONVERT),
+    ((b"v/1\x01", b"#?radiance"), "a picture of high range", _CONVERT),
+    ((b"simple  =",), "FITS", _ARRAYS),
+    ((b"\x93numpy",), "a NumPy array (.npy)", _ARRAYS),
+    (
+        (b"\x1ae\xdf\xa3", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"\x30\x26\xb2\x75"),
+        "a video",
+        _SAVE_FRAMES,
+    ),
+    ((b"id3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b".snd", b"mthd", b"oggs", b"flac"), "sound", FEATURES),
+    ((b"ply\n", b"ply\r", b"# .pcd", b"lasf", b"solid "), "a point cloud or shape", FEATURES),
+    ((b"#!", b"\x7felf", b"mz"), "a program", ""),
 )
 _PLACED = (  # the same of files whose name stands behind their beginning
     (rb".{4}ftyp(?:hei|hev|mif1|msf1)", "HEIC", _HEIC),
-    (rb".{4}ftyp(?i:qt  )", "a video (MOV)", _SAVE_FRAMES),
-    (rb".{4}ftyp(?i:3g)", "a video (3GP)", _SAVE_FRAMES),
-    (rb".{4}ftyp(?i:m4a)", "sound (M4A)", FEATURES),
-    (rb".{4}ftyp(?i:m4b)", "sound (M4B)", FEATURES),
-    (rb".{4}ftyp", "a video (MP4)", _SAVE_FRAMES),
-    (rb".{4}(?:moov|mdat|wide|skip|free)", "a video (MOV)", _SAVE_FRAMES),
-    (rb"RIFF.{4}AVI ", "a video (AVI)", _SAVE_FRAMES),
-    (rb"FORM.{4}AIF[FC]", "sound (AIFF)", FEATURES),
-    (rb"RIFF.{4}WAVE", "sound (WAV)", FEATURES),
-    (rb"RIFF", "RIFF", ""),
+    (rb".{4}ftyp(?i:m4[ab])|RIFF.{4}WAVE|FORM.{4}AIF[FC]", "sound", FEATURES),
+    (rb".{4}(?:ftyp|moov|mdat|wide|skip|free)|RIFF.{4}AVI ", "a video", _SAVE_FRAMES),
     (
         rb"PK\x03\x04.{26}(?:\[Content_Types\]|_rels/|word/|xl/|ppt/|docProps/|Index/|mimetypeapplication/vnd\.oasis)",
         "an office file",
         "save its pictures as JPEG or PNG",
     ),
-    (rb".{257}ustar", "a tar archive", _UNPACK),
+    (rb".{257}ustar", "a packed archive", _UNPACK),
     (rb".{128}DICM", "DICOM", _SLICES),
     (rb"(?:.{344}n[i+]1|.{4}n[i+]2)\x00", "NIfTI", _SLICES),
     (rb"PK\x03\x04.{26}[^/]{1,99}?\.npy", "NumPy arrays (.npz)", _ARRAYS),
@@ -202,8 +162,8 @@ def kind_of(head: bytes) -> tuple[str, str]:
         if _begins(head, pattern):
             return kind, advice
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    for beginning, kind, advice in _STARTS:
-        if start.startswith(beginning):
+    for beginnings, kind, advice in _STARTS:
+        if start.startswith(beginnings):
             return kind, advice
     if not head.strip(b"\0"):
         return "nothing: all its first bytes are 0", "copy it again from where it came"

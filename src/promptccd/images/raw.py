@@ -19,10 +19,9 @@ RAW_SUFFIXES = (
     ".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".fff", ".iiq", ".k25", ".kdc", ".mef", ".mos",
     ".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f",
 )  # fmt: skip
-_FULL = 0.9  # of the sides of the photograph that a JPEG of full size has; developing cuts the edges
-_LARGE_SIDE = 1000  # pixels a side that are enough where nobody says how large the photograph is
+_LARGE_SIDE = 1000  # pixels of the longer side of a JPEG that is used; a thumbnail has fewer
 _DIRECTORIES, _CANDIDATES = 32, 64  # of a file that are looked at; cameras write a handful
-_SUBFILE, _WIDTH, _HEIGHT, _PHOTOMETRIC, _ORIENTATION, _SUB, _DNG = 254, 256, 257, 262, 274, 330, 50706
+_SUBFILE, _WIDTH, _PHOTOMETRIC, _ORIENTATION, _SUB, _DNG = 254, 256, 262, 274, 330, 50706
 _BELOW = -1  # no tag: whether a picture belongs to another one, instead of following it as a page
 _OF_A_SENSOR = (32803, 34892)  # a mosaic of colours, or one value each, not yet developed
 _REDUCED = 1
@@ -60,12 +59,12 @@ def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
     stream.seek(0)
     content = stream.read()
     stream.seek(0)
-    sides = [max(_whole_number(each, _WIDTH), _whole_number(each, _HEIGHT)) for each in tags]
-    wanted = min(_LARGE_SIDE, _FULL * max(sides)) if any(sides) else _LARGE_SIDE
     size, start = max(_jpegs(content), default=(0, 0))
     orientation = next((each[_ORIENTATION] for each in tags if _ORIENTATION in each), None)
     jpeg = (
-        b"\xff\xd8" + b"".join(each for _, each in jpeg_segments(content[start:])) if size >= wanted else b""
+        b"\xff\xd8" + b"".join(each for _, each in jpeg_segments(content[start:]))
+        if size >= _LARGE_SIDE
+        else b""
     )
     return CameraRaw(kind or "TIFF", jpeg, orientation)
 
@@ -106,7 +105,7 @@ def _directories(stream: BinaryIO) -> list[dict[int, Any]]:
     return found
 
 
-_LOOKED_AT = (_SUBFILE, _WIDTH, _HEIGHT, _PHOTOMETRIC, _ORIENTATION, _SUB, _DNG)
+_LOOKED_AT = (_SUBFILE, _WIDTH, _PHOTOMETRIC, _ORIENTATION, _SUB, _DNG)
 
 
 def _is_raw(tags: list[dict[int, Any]]) -> bool:

@@ -258,8 +258,6 @@ def deep_values(image: Image.Image) -> DeepValues | None:
             "16-bit colours that are stored one after the other, which are not read: save it with its colours side by "
             "side (contiguous), or as PNG"
         )
-    if image.format == "PPM" and image.mode == "RGB" and tiles and tiles[0][0] == "ppm":
-        return _values_of_ppm(image, tiles[0])
     is_grey = image.mode == "F" or image.mode.startswith("I")
     is_coloured = image.mode in ("RGB", "RGBA") and tiles and all(";16" in _stored_as(tile) for tile in tiles)
     if not is_grey and not is_coloured:
@@ -277,22 +275,6 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     except ValueError:  # of grey with transparency Pillow has but the upper bytes
         return None
     return DeepValues(np.asarray(image).astype(np.uint16) << 8 | np.asarray(lower), said, nodata=nodata)
-
-
-def _values_of_ppm(image: Image.Image, tile: Any) -> DeepValues | None:
-    """The values of a PPM file of colours with more than 8 bits, of which Pillow keeps 8."""
-    most = int(tile[3][1]) if isinstance(tile[3], tuple) else 0
-    if most <= 255:
-        return None
-    size = image.width * image.height * 6
-    stream: Any = image.fp  # type: ignore[attr-defined]
-    stream.seek(tile[2])
-    content = stream.read(size)
-    if len(content) < size:
-        raise OSError("truncated")
-    image.load()
-    values = np.frombuffer(content, ">u2").astype(np.uint16).reshape(image.height, image.width, 3)
-    return DeepValues(values, most.bit_length() if most < 65535 else None)
 
 
 DEPTH_BYTES = 32  # of a file, which tell whether it may be deep
@@ -338,8 +320,6 @@ def _said_by(image: Image.Image, codec: str) -> tuple[int | None, bool]:
     """Bits that the file says its values have, and whether 0 is white in it."""
     if image.format == "PPM":  # Pillow scales values up unless they fill 16 bits
         return (16 if codec.startswith("ppm") and image.mode != "F" else None), False
-    if image.format == "PNG":
-        return _significant_bits(image.fp), False  # type: ignore[attr-defined]
     if image.format != "TIFF":
         return None, False
     tags = image.tag_v2  # type: ignore[attr-defined]
@@ -359,17 +339,3 @@ def _number(text: Any) -> float | None:
 
 def _largest(values: Any) -> int:
     return int(max(values)) if isinstance(values, tuple) else int(values)
-
-
-def _significant_bits(stream: Any) -> int | None:
-    """What the chunk sBIT of a PNG says; the stream is left where it was."""
-    place, found = stream.tell(), None
-    stream.seek(8)
-    while len(head := stream.read(8)) == 8 and head[4:] != b"IDAT":
-        size = int.from_bytes(head[:4], "big")
-        if head[4:] == b"sBIT" and size <= 4:
-            found = max(stream.read(size), default=0)
-            break
-        stream.seek(size + 4, 1)
-    stream.seek(place)
-    return found if found is not None and 8 < found < 16 else None

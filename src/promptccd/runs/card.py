@@ -32,7 +32,7 @@ from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED, file_of
 from promptccd.runs.folder import LICENCE, RunDirectory, change_places, stream_records
 from promptccd.runs.start import FREE_FIELDS
-from promptccd.training.instruments import TITLES, Instruments
+from promptccd.training.instruments import TITLES, defects
 from promptccd.training.recipe import Recipe, assembled, laid_over, shipped
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def stage_card(
     fingerprint: str,
     category_ids: np.ndarray,
     device: torch.device,
-    instruments: Instruments | None = None,
+    instruments: Mapping[str, float] | None = None,
     corrections: int = 0,
     examples: Sequence[Example] = (),
 ) -> str:
@@ -165,9 +165,9 @@ def stage_card(
         results=markdown((header, rows)) if rows else "",
         native_label=NATIVE_PREDICTION if scored.native is not None else "",
         streams=[each for each in stream_records(run) if each.stage <= stage],
-        instruments=instruments.to_dict() if instruments else {},
+        instruments=instruments or {},
         titles=TITLES,
-        warnings=instruments.warnings(recipe.training.mixed_precision).values() if instruments else (),
+        warnings=defects(instruments or {}, recipe.training.mixed_precision).values(),
         images=[row for row in (run.read("images.json") or {})["stages"] if row["stage"] <= stage],
         fingerprint=fingerprint,
         made_with=run.made_with(device),

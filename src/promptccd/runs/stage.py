@@ -21,10 +21,10 @@ from promptccd import systems
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.project.checkpoint_form import REGISTRY, has_registry, load_registry, save_registry
 from promptccd.discovery.project.labelling import Labelled, take_labels
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
+from promptccd.discovery.project.store import CATEGORIES
 from promptccd.disk import (
     CHECKSUMS,
     parsed_json,
@@ -40,7 +40,7 @@ from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
-from promptccd.models.checkpoint import PREPROCESSOR, aligned, load_processor, split_revision
+from promptccd.models.checkpoint import PREPROCESSOR, load_processor, split_revision
 from promptccd.runs import endpoint
 from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
@@ -97,7 +97,7 @@ def require_undamaged(path: str | Path) -> None:
     is_path = len(folder.parts) > 2 or (folder.parent != Path() and folder.parent.exists())  # no Hub id, then
     if is_path and split_revision(written)[0] == written and not folder.exists():
         raise RunError(f"{nothing_at(path)} Give the folder of a model, such as the last stage of a run.")
-    ours = any((folder / name).exists() for name in (CHECKSUMS, ASSIGNMENTS, REGISTRY))
+    ours = any((folder / name).exists() for name in (CHECKSUMS, ASSIGNMENTS, CATEGORIES))
     if ours and (problems := problems_of(folder)):
         raise RunError(
             f"{folder} is damaged: {'; '.join(problems)}. Copy it again, or train the stage again."
@@ -346,7 +346,7 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
     model.save_pretrained(folder, state_dict=learnt)
     (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
     values = {name: value.cpu().contiguous() for name, value in frozen.items()}
-    content = aligned(save(values, {"format": "pt"}))
+    content = save(values, {"format": "pt"})
     found = find_frozen(hashlib.sha256(content).hexdigest(), candidates)
     if not _has_linked(found, folder / FROZEN):
         (folder / FROZEN).write_bytes(content)

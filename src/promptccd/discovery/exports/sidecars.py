@@ -1,11 +1,9 @@
-"""Names in side files: keywords that digiKam, Immich, Lightroom and Label Studio read with photographs."""
+"""Names in side files: keywords that digiKam, Immich and Lightroom read with photographs."""
 
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import quote
 from xml.sax.saxutils import escape
 
 from promptccd.discovery.exports.export_folder import Export, ExportFolder, Item, OnProgress, text_item
@@ -13,7 +11,6 @@ from promptccd.discovery.exports.names import Names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
 
-TASKS = ".label-studio.json"
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ORDINARY = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".gif", ".bmp", ".avif", ".heic")
 _XMP = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
@@ -33,7 +30,7 @@ xmlns:lr="http://ns.adobe.com/lightroom/1.0/">
 def export_sidecars(
     photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
 ) -> Export:
-    """Write ``sidecars/<folder of photographs>/<path in it>.xmp``, and a list of tasks for Label Studio.
+    """Write ``sidecars/<folder of photographs>/<path in it>.xmp``.
 
     Every file that shows a picture gets one, copies included. None is written into the folder of photographs, which
     may contain side files of a person. Lightroom looks for ``IMG_1.xmp`` of camera RAW, so RAW gets one of that name
@@ -45,17 +42,15 @@ def export_sidecars(
         inside, notes = grouped(rows)
         files = {row.picture: photos.files_of(row.picture) for row in inside}
         roots = _roots({root for each in files.values() for root, _ in each})
-        items = [item for row in inside for item in _items(row, files[row.picture], roots)]
-        folder.put([*items, *_tasks(inside, files, roots)], on_progress)
-        found = folder.finish()
-        found.missing += [
-            (row.file, "it is not where it was, or lies in an archive or a data set")
-            for row in inside
-            if not files[row.picture]
-        ]
-        found.photographs = sum(bool(files[row.picture]) for row in inside)
-        found.notes += notes
-    return found
+        for row in inside:
+            on_progress()
+            for item in _items(row, files[row.picture], roots):
+                folder.add(item)
+            if not files[row.picture]:
+                folder.export.missing.append(
+                    (row.file, "it is not where it was, or lies in an archive or a data set")
+                )
+        return folder.finish(sum(map(bool, files.values())), notes)
 
 
 def _roots(roots: set[str]) -> dict[str, str]:
@@ -71,22 +66,3 @@ def _items(row: AssignmentRow, files: Sequence[tuple[str, str]], roots: dict[str
         stem, suffix = os.path.splitext(path)
         for place in (path, *([] if suffix.lower() in _ORDINARY else [stem])):
             yield text_item(f"{roots[root]}/{place}.xmp", text, row.file)
-
-
-def _tasks(
-    rows: Sequence[AssignmentRow], files: Mapping[str, Sequence[tuple[str, str]]], roots: dict[str, str]
-) -> Iterator[Item]:
-    """A file of tasks for each folder of photographs; ``d`` is a path in the folder above it."""
-    for root, called in roots.items():
-        tasks = []
-        for row in rows:
-            for path in (path for there, path in files[row.picture] if there == root):
-                place = quote(os.fsencode(f"{os.path.basename(root)}/{path}"))
-                choice = {
-                    "from_name": "group", "to_name": "image", "type": "choices", "value": {"choices": [row.name]},
-                }  # fmt: skip
-                data = {"image": f"/data/local-files/?d={place}", "sha256": row.sha256, "date": row.date}
-                tasks.append({"data": data, "annotations": [{"result": [choice]}]})
-        yield text_item(
-            f"{called}{TASKS}", json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", called + TASKS
-        )

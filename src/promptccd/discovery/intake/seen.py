@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 DecodedFile = tuple[Verdict, SeenImage | None]  # the result of decoding a file
 SEEN = "files.sqlite"
-SEEN_FILES = tuple(each.name for each in files_of(Path(SEEN)))
 # A content whose status is null is decoded again, and keeps its key. `is_row`: it came without a path, from a data set.
 _SCHEMA = """
 create table setting(name text primary key, value text);

@@ -12,31 +12,15 @@ if TYPE_CHECKING:
     from promptccd.discovery.project.changes import GROUPING as GROUPING
     from promptccd.discovery.project.changes import LogEntry as LogEntry
     from promptccd.discovery.project.changes import StageChange as StageChange
-    from promptccd.discovery.project.checkpoint_form import PROTOTYPES as PROTOTYPES
-    from promptccd.discovery.project.checkpoint_form import REGISTRY as REGISTRY
-    from promptccd.discovery.project.checkpoint_form import has_registry as has_registry
-    from promptccd.discovery.project.checkpoint_form import load_registry as load_registry
-    from promptccd.discovery.project.checkpoint_form import save_registry as save_registry
-    from promptccd.discovery.project.edits import Answer as Answer
-    from promptccd.discovery.project.edits import Confirm as Confirm
-    from promptccd.discovery.project.edits import Edit as Edit
-    from promptccd.discovery.project.edits import Forget as Forget
-    from promptccd.discovery.project.edits import Gather as Gather
-    from promptccd.discovery.project.edits import Merge as Merge
-    from promptccd.discovery.project.edits import Move as Move
-    from promptccd.discovery.project.edits import NotACategory as NotACategory
-    from promptccd.discovery.project.edits import Rename as Rename
-    from promptccd.discovery.project.edits import SetAside as SetAside
-    from promptccd.discovery.project.edits import SetImagesAside as SetImagesAside
-    from promptccd.discovery.project.edits import Sort as Sort
-    from promptccd.discovery.project.edits import Split as Split
-    from promptccd.discovery.project.edits import TakeBack as TakeBack
     from promptccd.discovery.project.labelling import take_labels as take_labels
     from promptccd.discovery.project.observe import StageGroups as StageGroups
     from promptccd.discovery.project.project import Command as Command
     from promptccd.discovery.project.project import GoneError as GoneError
     from promptccd.discovery.project.project import Project as Project
     from promptccd.discovery.project.registry import CategoryRegistry as CategoryRegistry
+    from promptccd.discovery.project.registry import has_registry as has_registry
+    from promptccd.discovery.project.registry import load_registry as load_registry
+    from promptccd.discovery.project.registry import save_registry as save_registry
     from promptccd.discovery.project.rows import ActivePrototypes as ActivePrototypes
     from promptccd.discovery.project.store import Changes as Changes
     from promptccd.discovery.project.view import ProjectView as ProjectView

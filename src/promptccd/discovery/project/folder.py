@@ -7,11 +7,12 @@
 
 from pathlib import Path
 
+from promptccd.discovery.project.store import CATEGORIES as CATEGORIES
 from promptccd.disk import PROJECT as PROJECT
 from promptccd.disk import make_inside, remove_leftovers
 
 RECORD = "project.json"
-CATEGORIES, BEFORE = "categories.sqlite", "before.sqlite"
+BEFORE = "before.sqlite"
 CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
 PAGE = "page"  # address of the page while it is open
 

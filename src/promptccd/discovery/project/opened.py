@@ -4,9 +4,8 @@ import logging
 import shutil
 from pathlib import Path
 
-from promptccd.discovery.project.checkpoint_form import has_registry, load_registry, save_registry
 from promptccd.discovery.project.folder import CATEGORIES, PROJECT
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.discovery.project.store import Changes
 from promptccd.disk import CHECKSUMS, REPLACED, remove_leftovers, require_no_links, write_directory
 from promptccd.errors import RegistryError, nothing_at
@@ -78,7 +77,14 @@ class Checkpoint:
         """What was corrected since the last call is not known."""
 
     def save(self) -> None:
-        """Write the model with what was done to its categories."""
+        """Write the model with what was done to its categories; if that fails, read again what is there."""
+        try:
+            self._write()
+        except BaseException:
+            self.registry = _registry_of_model(self._place)
+            raise
+
+    def _write(self) -> None:
         import torch
 
         from promptccd.runs.predict import load_model

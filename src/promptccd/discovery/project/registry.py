@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -13,10 +12,9 @@ import numpy as np
 
 from promptccd.discovery.project.categories import CategoryState, check_name, mended_name
 from promptccd.discovery.project.changes import GROUPING, LogEntry, StageChange, compare
-from promptccd.discovery.project.edits import Edit
 from promptccd.discovery.project.observe import StageGroups, apply_grouping
 from promptccd.discovery.project.rows import Rows
-from promptccd.discovery.project.store import Store, stored_key
+from promptccd.discovery.project.store import CATEGORIES, Store, stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
@@ -129,30 +127,6 @@ class CategoryRegistry(Rows):
         """Another registry in the same state, with the same log, in memory."""
         return CategoryRegistry(self.store.copy())
 
-    def edit(
-        self, edit: Edit, time: str | None = None, drawn: Mapping[str, tuple[int, int]] | None = None
-    ) -> LogEntry:
-        """Make an edit; what was undone before can no longer be redone.
-
-        Args:
-            edit: one of those in `promptccd.discovery.project.edits`.
-            time: when, in ISO 8601, for the log.
-            drawn: ``left`` and ``quarter``, see `Look`, of an image that nobody chose.
-
-        Raises:
-            RegistryError: it is not possible; nothing changed.
-        """
-        unseen = {key: draw for key, draw in (drawn or {}).items() if key not in self.looks}
-        with self._entry(edit.kind, edit.to_dict(), time):
-            edit.function(self, **edit.values)
-            self.store.run_each(
-                "update image set unseen = ?, quarter = ? where key = ? and reviewed is not null",
-                [(*draw, stored_key(key)) for key, draw in unseen.items()],
-            )
-        found = self.newest
-        assert found is not None
-        return found
-
     def observe(self, stage: int, groups: StageGroups) -> StageChange:
         """Take in how a stage's images were grouped: known ids stay, new clusters get new ids, edits hold.
 
@@ -173,7 +147,7 @@ class CategoryRegistry(Rows):
         what = {"stage": int(stage), "images": len(groups.keys), "clusters": len(groups.prototypes)}
         with self.store.transaction():
             self.store.run("update state set stage = max(stage, ?)", int(stage))
-            with self._entry(GROUPING, what, final=is_new):
+            with self.entry(GROUPING, what, final=is_new):
                 ids = apply_grouping(self, int(stage), groups, before)
         return replace(compare(before, self.snapshot(), int(stage)), cluster_ids=ids)
 
@@ -188,7 +162,7 @@ class CategoryRegistry(Rows):
         Raises:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
-        with self._entry(GROUPING, {"stage": self.stage, "prototypes": len(vectors)}, final=True):
+        with self.entry(GROUPING, {"stage": self.stage, "prototypes": len(vectors)}, final=True):
             self.set_prototypes(vectors)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
@@ -256,37 +230,27 @@ class CategoryRegistry(Rows):
             counted: whether their images are counted.
 
         Raises:
-            RegistryError: the message names the category and the contradiction.
+            RegistryError: the message names the first such category.
         """
-        store, num_known, next_id = self.store, self.num_known, self.next_id
-        rows = store.one("select count(*) from vector")
-        found = [each for each in self.categories.values() if ids is None or each.id in ids]
-        sizes = Counter[int]()
-        if counted:
-            those = "category >= 0" if ids is None else f"category in ({', '.join(map(str, ids))})"
-            counts = store.all(f"select category, count(*) from image where {those} group by category")
-            sizes.update(dict(counts))
-        for each in found:
-            if each.id >= next_id:
-                problem = f"is there, and the next free id is {next_id}"
-            elif not each.retired and each.known != (each.id < num_known):
-                problem = f"is {each.state}, but ids below {num_known} are known and the others are not"
-            elif each.retired and each.size:
-                problem = f"is retired, but has {each.size} images"
-            elif each.merged_into is not None and not (each.retired and each.merged_into < each.id):
-                problem = f"was merged into {each.merged_into}, which leads nowhere"
-            elif outside := [row for row in each.rows if type(row) is not int or not 0 <= row < rows]:
-                problem = f"has prototype row {outside[0]} of {rows}"
-            elif each.name != (each.name.strip() if each.name.isprintable() else check_name(each.name)):
-                problem = "has blanks around its name"
-            elif counted and sizes[each.id] != each.size:
-                problem = f"says that it has {each.size} images, but {sizes[each.id]} are in it"
-            else:
-                continue
-            raise RegistryError(f"Category {each.id} {problem}.")
+        for each in self.categories.values():
+            if not each.name.isprintable():
+                check_name(each.name)
+        those = "true" if ids is None else f"id in ({', '.join(map(str, ids))})"
+        sizes = "size <> (select count(*) from image where image.category = each.id)" if counted else "false"
+        found = self.store.one(
+            f"select id from category as each, state where {those} and (id >= next_id "
+            "or (each.state <> 'retired' and (each.state = 'known') <> (id < num_known)) "
+            "or (each.state = 'retired' and size > 0) or merged_into >= id or vector not in (select id from vector) "
+            "or exists(select 1 from json_each(earlier) where value not in (select id from vector)) "
+            f"or {sizes}) limit 1"
+        )
+        if found is not None:
+            raise RegistryError(
+                f"Category {found} contradicts other rows: the file was altered. Copy it again."
+            )
 
     @contextmanager
-    def _entry(
+    def entry(
         self, kind: str, what: Mapping[str, Any], time: str | None = None, *, final: bool = False
     ) -> Iterator[None]:
         """A change that the log names, whole or not at all.
@@ -294,7 +258,7 @@ class CategoryRegistry(Rows):
         Args:
             kind: of the entry.
             what: its values.
-            time: see `edit`.
+            time: when, in ISO 8601.
             final: whether neither the change nor earlier ones can be undone.
         """
         store = self.store
@@ -321,3 +285,28 @@ class CategoryRegistry(Rows):
                 store.run("update log set final = 1")
                 store.run("delete from change")
                 self.drop_unused_prototypes()
+
+
+def has_registry(folder: str | Path) -> bool:
+    """Whether a folder contains categories; that of a bare backbone does not."""
+    return (Path(folder) / CATEGORIES).is_file()
+
+
+def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
+    """Write categories into the folder of a model. Equal registries give equal bytes.
+
+    Raises:
+        DiskError: they cannot be written.
+    """
+    registry.store.write_snapshot(Path(folder) / CATEGORIES)
+
+
+def load_registry(folder: str | Path) -> CategoryRegistry:
+    """Read the categories in the folder of a model, which anybody may have written, into memory.
+
+    Raises:
+        RegistryError: there are none, they are damaged or contradict each other, or a newer version wrote them.
+    """
+    registry = CategoryRegistry(Store.open(Path(folder) / CATEGORIES, is_reader=True))
+    registry.require_whole()
+    return registry

@@ -24,6 +24,7 @@ from promptccd.errors import DiskError, RegistryError
 from promptccd.systems import flush, rename
 
 FORMAT = 1
+CATEGORIES = "categories.sqlite"  # name of the file, in a project and in a stage
 _AT_ONCE, _READ_AT_ONCE = 500, 10_000  # values in a statement; rows
 WAIT_S = 10  # for another process, while the file is replaced
 HASH = re.compile("[0-9a-f]{64}")  # a SHA-256; keys of this form are stored as 32 bytes
@@ -128,8 +129,12 @@ class Store:
         return store
 
     @classmethod
-    def open(cls, path: Path) -> "Store":
+    def open(cls, path: Path, *, is_reader: bool = False) -> "Store":
         """The store in a file, which anybody may have written: nothing in it is executed.
+
+        Args:
+            path: of the file.
+            is_reader: read every row into memory, and check it. The file stays as it is, and may be a link.
 
         Raises:
             RegistryError: there is none, it is damaged, or a newer version wrote it.
@@ -138,12 +143,24 @@ class Store:
         if not path.is_file():
             raise RegistryError(f"There is no file {path.name} in {str(path.parent)!r}.")
         try:
-            store = cls(open_database(path, _SCHEMA), path)
+            place = f"{path.resolve().as_uri()}?mode=ro&immutable=1" if is_reader else path
+            store = cls(open_database(place, _SCHEMA), path)
+            if is_reader:
+                store = store.copy()
+                problems = (
+                    "select 1 from pragma_integrity_check(1) where integrity_check <> 'ok'",
+                    "select 1 from pragma_foreign_key_check",
+                    "select 1 from log where not json_valid(what)",
+                    "select 1 where 1 <> (select count(*) from state)",
+                )
+                if any(store.one(problem) for problem in problems):
+                    raise ValueError("its rows contradict each other")
         except sqlite3.OperationalError as error:
             raise DiskError(f"{str(path)!r} cannot be opened ({error}).") from error
         except (sqlite3.Error, ValueError) as error:
             raise RegistryError(
-                f"{str(path)!r} is refused: {error}. Group the images again with another --out."
+                f"{str(path)!r} is refused: {error}. Copy the checkpoint again, or group the images again with "
+                "another --out."
             ) from error
         if (newer := newer_format(store.one("pragma user_version"), FORMAT)) is not None:
             raise RegistryError(f"{path.name} {newer}")
@@ -174,6 +191,25 @@ class Store:
         if place != path:
             rename(place, path)
             flush(path.parent)
+
+    def write_snapshot(self, path: Path) -> None:
+        """Write a file with the same bytes for equal rows, however these came about, whole or not at all.
+
+        Raises:
+            DiskError: it cannot be written; what is there stays.
+        """
+        copied, place = self.copy(), temporary(path)
+        copied.run("update state set revision = 0, forgotten = 0")
+        copied.run("update log set revision = 0")
+        copied.run("create temp table again as select entry, tab, before, after from change order by id")
+        copied.run("delete from change")  # whose numbers depend on what was undone
+        copied.run("insert into change(entry, tab, before, after) select * from again")
+        try:
+            copied.run("vacuum into ?", str(place))
+            rename(place, path)
+            flush(path.parent)
+        finally:
+            place.unlink(missing_ok=True)
 
     # Statements
 
