@@ -178,7 +178,6 @@ class _Discovery:
             with self._timed("writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
             stack.pop_all()
-            session.seen.flush()
             names, likest = session.registry.category, session.remembered.likest()
             return DiscoveryResult(
                 report=session.current.intake.report(),
