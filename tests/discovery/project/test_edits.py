@@ -364,7 +364,7 @@ def test_answers_become_constraints_and_can_be_taken_back(registry: CategoryRegi
     registry.edit(Answer(b, c, False))
     assert registry.constraints().must_link == ((a, b),)
     assert registry.constraints().cannot_link == ((b, c),)
-    with pytest.raises(RegistryError, match="cannot be together and must be together"):
+    with pytest.raises(RegistryError, match="cannot be together, but they must be together"):
         registry.edit(Answer(a, c, True))
     registry.edit(Answer(b, c, None))
     registry.edit(Answer(a, c, True))
