@@ -77,7 +77,7 @@ def test_parameters_are_those_of_scikit_learn(digits) -> None:
     other = SemiSupervisedKMeans(**few, random_state=4).fit(points, known)
     assert other.inertia_ != kmeans.inertia_
     assert SemiSupervisedKMeans(9, n_init=1, random_state=0).fit(points).inertia_ > (
-        SemiSupervisedKMeans(9, n_init="auto", random_state=0).fit(points).inertia_
+        SemiSupervisedKMeans(9, random_state=0).fit(points).inertia_
     )
 
 

@@ -216,16 +216,16 @@ def read_labels(y: Any, number: int) -> npt.NDArray[np.int64]:
     if len(given) != number:
         raise DataError(f"Expected a label or -1 for each of {number} points, got {len(given)}.")
     try:
-        numbers = given.astype(np.int64)
-        are_labels = (numbers >= -1) & (numbers == given.astype(float))
-    except (TypeError, ValueError, OverflowError):
+        numbers = given.astype(float)
+        are_labels = (numbers >= -1) & (numbers < 2**53) & (numbers == np.floor(numbers))
+    except (TypeError, ValueError):
         are_labels = np.zeros(1, bool)
     if not are_labels.all():
         raise DataError(
             f"Expected whole numbers from 0 on in y, and -1 for unknown, got {given[are_labels.argmin()]!r}: number "
             "the categories, as sklearn.preprocessing.LabelEncoder does."
         )
-    return numbers
+    return numbers.astype(np.int64)
 
 
 def seed_from(random_state: Any) -> int | None:

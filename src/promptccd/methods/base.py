@@ -195,13 +195,6 @@ class Objective:
         A parameter without a gradient keeps its value and its optimiser state.
         """
 
-    def guessing(self, num_images: int) -> dict[str, float]:
-        """Value of terms, by name, for a batch of so many images whose embeddings are all alike.
-
-        A stage whose terms are these has collapsed. Empty by default.
-        """
-        return {}
-
 
 @dataclass(frozen=True)
 class Method:
