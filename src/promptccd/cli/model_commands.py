@@ -120,13 +120,6 @@ def push_command(options: argparse.Namespace) -> None:
         raise ConfigurationError(
             "What is to be pushed? Give the folder of a run, or --metric NAMESPACE/cacc."
         )
-    given = {"--namespace": options.namespace, "--stage": options.stage, "--revision": options.revision}
-    idle = [name for name, value in given.items() if value is not None]
-    idle += ["--pull-request"] if options.pull_request else []
-    if options.metric is not None and idle:
-        raise ConfigurationError(
-            f"{', '.join(idle)} is for the stages of a run, not for --metric: leave it out."
-        )
     if options.metric is not None:
         pushed = [hub.push_metric(options.metric, private=options.private, dry_run=options.dry_run)]
     else:
