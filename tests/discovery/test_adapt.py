@@ -20,8 +20,8 @@ from promptccd.discovery import (
 )
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.embedding import Embedder
-from promptccd.discovery.intake.seen import FEATURES, SEEN
-from promptccd.discovery.project import CategoryRegistry, Move, Rename, SetAside
+from promptccd.discovery.intake.seen import SEEN
+from promptccd.discovery.project import CategoryRegistry, edits
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, DiskError, InterruptedRunError, RunError
@@ -49,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         name = str(path.relative_to(folder))
         if path.name in (CATEGORIES, BEFORE):
             found[name] = CategoryRegistry.open(path).state_hash().encode()
-        elif path.is_file() and not path.name.startswith((SEEN, FEATURES, ".lock")):
+        elif path.is_file() and not path.name.startswith((SEEN, ".lock")):
             found[name] = path.read_bytes()
     return found
 
@@ -112,7 +112,7 @@ def test_what_training_moved_is_measured_by_nobody(session, albums):
 def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, albums):
     grouped(session, albums[0], 4)
     junk = max((each for each in session.registry.active if not each.known), key=lambda each: each.size)
-    session.registry.edit(SetAside(junk.id))
+    edits.set_aside(session.registry, junk.id)
     kept = {file.key for file in _learnt(session)}
     assert kept == set(session.current.keys) - set(session.registry.members_of(junk.id))
     assert len(_stage_of(session).sample_ids) == len(kept) < len(session.current.keys)
@@ -121,7 +121,7 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
     carry_prototypes(session.registry, found, found.features + 0.25)
     after = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
     np.testing.assert_allclose(after, before + 0.25, atol=1e-6)
-    session.registry.edit(Move(sorted(kept)[3:], junk.id))
+    edits.move(session.registry, sorted(kept)[3:], junk.id)
     with pytest.raises(DataError, match="at least 4 images to train on, got 3"):
         adapt(session, QUICK)
 
@@ -150,11 +150,11 @@ def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache,
 def test_names_and_corrections_survive(session, albums, tmp_path):
     grouped(session, albums[0], num_categories=5)
     new = [each.id for each in session.registry.active if not each.known and each.size > 2]
-    session.registry.edit(Rename(new[0], "heron"))
+    edits.rename(session.registry, new[0], "heron")
     moved = session.registry.members_of(new[0])[:2]
-    session.registry.edit(moved_to(session, moved, 0))
+    moved_to(session, moved, 0)
     out = session.registry.members_of(new[1])[:1]
-    session.registry.edit(moved_to(session, out, None))  # an image in no category does not shift the others
+    moved_to(session, out, None)  # an image in no category does not shift the others
     features = session.features.clone()
     adapt(session, QUICK)
     assert not torch.equal(session.features, features)
@@ -210,7 +210,7 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
     before, state = contents(out), registry_in(out).state_hash()
     assert "training" not in again().seconds
     assert contents(out) == before
-    correct(out, lambda registry: registry.edit(Rename(2, "heron")))
+    correct(out, lambda registry: edits.rename(registry, 2, "heron"))
     result = again()
     assert registry_in(out).category(2).name == "heron"
     assert "heron" in {row.name for row in result.rows}
@@ -234,8 +234,7 @@ def test_the_same_command_resumes_after_a_stage_that_outlived_its_writer(
     newest = next(out.glob("stage*"))
     # As after a kill between the stage and the rest: features were kept before it.
     shutil.copytree(newest, spare / newest.name)
-    for name in (SEEN, FEATURES):
-        shutil.copyfile(out / PROJECT / name, spare / PROJECT / name)
+    shutil.copyfile(out / PROJECT / SEEN, spare / PROJECT / SEEN)
     result = discover(DiscoverySession.open(stage0, seen=cache), albums[1], spare, adaptation=QUICK)
     assert "training" not in result.seconds
     assert contents(spare) == contents(out)
@@ -252,7 +251,7 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
     shutil.copytree(out, spare)
     discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
     shutil.copytree(out / "stage1", spare / "stage1")
-    correct(spare, lambda registry: registry.edit(Rename(0, "heron")))
+    correct(spare, lambda registry: edits.rename(registry, 0, "heron"))
     with pytest.raises(RunError, match="trained before the categories in .* were changed"):
         discover(DiscoverySession.open(stage0, seen=cache), albums[0], spare, adaptation=QUICK)
     assert registry_in(spare).category(0).name == "heron"

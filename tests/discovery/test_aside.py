@@ -15,7 +15,7 @@ from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
 from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover
 from promptccd.discovery.options import PAGE, TABLE
-from promptccd.discovery.project import CategoryRegistry, Confirm, Gather, Move, SetAside, StageGroups
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.stage_grouping import Remembered
 from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
@@ -71,7 +71,7 @@ def group_again(session: DiscoverySession) -> CountEstimate:
 def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -> None:
     registry = hidden.registry
     assert registry.category(0).size == JUNK
-    registry.edit(SetAside(0))
+    edits.set_aside(registry, 0)
     before = registry.state_hash()
     estimate = group_again(hidden)
     assert kinds_apart(registry)
@@ -89,10 +89,10 @@ def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_g
     registry, burst = hidden.registry, [key_of(number) for number in (1, EACH + 1, 2 * EACH + 1)]
     hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))
     some = [key_of(3 * EACH + number) for number in range(5)]
-    registry.edit(Gather(some, worlds[0][-EACH:][:5].mean(0).numpy(), name="moths"))
-    registry.edit(Confirm([key_of(0)]))
-    registry.edit(Move([key_of(2 * EACH)], None))
-    registry.edit(SetAside(0))
+    edits.gather(registry, some, worlds[0][-EACH:][:5].mean(0).numpy(), name="moths")
+    edits.confirm(registry, [key_of(0)])
+    edits.move(registry, [key_of(2 * EACH)], None)
+    edits.set_aside(registry, 0)
     group_again(hidden)
     assert set(some) <= set(registry.members_of(2)) <= {key_of(3 * EACH + number) for number in range(EACH)}
     assert registry.category(2).name == "moths"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from promptccd.discovery.page import OpenPage
-from promptccd.discovery.project import Confirm, Merge, Move, ProjectView, Rename
+from promptccd.discovery.project import ProjectView, edits
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.page.conftest import EACH, KINDS
@@ -253,7 +253,7 @@ def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halv
     person: Person, project: Path
 ) -> None:
     """A page that is right is stored at once, and nothing that was not shown is."""
-    registry = correct(project, lambda registry: registry.edit(Merge([each.id for each in registry.active])))
+    registry = correct(project, lambda registry: edits.merge(registry, [each.id for each in registry.active]))
     (group,), sure = registry.active, registry.confidences
     person.page.locator(".card").nth(1).wait_for(state="detached")
     person.go(f"view=approve&of={group.id}")
@@ -266,7 +266,7 @@ def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halv
     person.press("x")  # some of the group are wrong: half of it is shown
     person.page.get_by_role("button", name=f"All {(first + 1) // 2} are right").wait_for()
     elsewhere = max(registry.members, key=sure.__getitem__)  # another window takes the surest one away
-    correct(project, lambda registry: registry.edit(Move([elsewhere], None)))
+    correct(project, lambda registry: edits.move(registry, [elsewhere], None))
     keys = ProjectView(project).photos.keys
     person.page.locator(f'.page img[data-row="{keys.index(elsewhere)}"]').wait_for(state="detached")
     seen = {int(each.get_attribute("data-row")) for each in shown.all()}
@@ -509,7 +509,7 @@ def test_one_step_leads_to_the_next_up_to_the_export(person: Person, project: Pa
     assert {each.name for each in (project / "folders").iterdir() if each.is_dir()} == set(names)
     person.press("Escape")
     keys = ProjectView(project).photos.keys
-    correct(project, lambda registry: registry.edit(Confirm(keys[:20])))
+    correct(project, lambda registry: edits.confirm(registry, keys[:20]))
     person.page.locator(".next", has_text="Export").wait_for()
     person.page.get_by_text("You have looked at 20").wait_for()
 
@@ -719,7 +719,7 @@ def test_two_windows_and_the_command_line_see_each_other(
     person.type("heron")
     other.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
     number = next(each.id for each in registry_in(project).active if each.name == "heron")
-    correct(project, lambda registry: registry.edit(Rename(number, "egret")))
+    correct(project, lambda registry: edits.rename(registry, number, "egret"))
     for each in (person, other):
         each.page.locator(".card .name", has_text="egret").wait_for(timeout=3000)
     other.page.locator("body").press("Control+z")
