@@ -21,13 +21,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr is None or not sys.stderr.isatty()
     ):  # read when datasets is loaded, which draws bars into files too
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    from promptccd.errors import UnsupportedSystemError
+    from promptccd.cli.main import main as run
 
-    try:
-        from promptccd.cli.main import main as run
-    except UnsupportedSystemError as unsupported:
-        os.write(2, f"promptccd: {unsupported}\n".encode())
-        return unsupported.exit_code
     code = run(argv)
     if code <= 128:  # a command that a signal ended ignores signals by now
         _leave_at_once()  # nothing is left to save at exit

@@ -2,13 +2,10 @@
 
 import os
 import re
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
-
-from promptccd.locks import FolderLock
 
 
 @contextmanager
@@ -34,11 +31,3 @@ def disk_calls() -> Iterator[list[str]]:
 def in_order(name: str) -> list[str]:
     """The calls that put a file in place safely: it is flushed, gets its name, and its folder is flushed."""
     return [f"fsync .tmp-{name}", f"rename {name}", "fsync folder"]
-
-
-def lease_of_another_computer(folder: Path) -> None:
-    """Leave a lease as a process of another computer does, on a disk whose locks do not reach others."""
-    with FolderLock(folder):
-        lease = (folder / ".lock-lease").read_text()
-    (folder / ".lock-lease").write_text(lease.replace(f"host={socket.gethostname()}", "host=node7"))
-    (folder / ".lock-owner").write_text("node7 (process 4711, job 38)")

@@ -3,7 +3,7 @@
 What Windows lacks is not there; what it does otherwise is done so: a folder cannot be opened, a file that is read
 cannot be flushed, a name that is taken stays so, what somebody has open is neither renamed nor removed, a descriptor is
 text unless it says binary, names are those of NTFS, processes are started anew. What Python tells of Windows
-(`winreg`, attributes of files) is here as far as the package asks.
+(attributes of files) is here as far as the package asks.
 
 Not pretended: separators of paths, what other processes have open, and ACLs.
 """
@@ -17,7 +17,6 @@ from typing import Any
 
 REFUSED_LOG = "PRETEND_WINDOWS_LOG"
 ROOT = "PRETEND_WINDOWS"  # the folder of the package
-LONG_PATHS = "PRETEND_WINDOWS_LONG_PATHS"
 OURS = "on_windows.py"  # a script that is there, too
 JUNCTION = "junction"  # links so called pretend to be one
 SYMLINK_TAG, JUNCTION_TAG = 0xA000000C, 0xA0000003
@@ -185,26 +184,6 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
     instead["psutil"] = Lazy("psutil")
 
     text: set[int] = set()
-
-    class Key:
-        def __enter__(self) -> "Key":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    def open_key(key: int, name: str) -> Key:
-        if LONG_PATHS not in os.environ or not name.endswith("FileSystem"):
-            raise FileNotFoundError(errno.ENOENT, "no such key")
-        return Key()
-
-    instead["winreg"] = types.SimpleNamespace(
-        HKEY_LOCAL_MACHINE=0,
-        OpenKey=open_key,
-        QueryValueEx=lambda key, name: (
-            ({"LongPathsEnabled": int(os.environ[LONG_PATHS])}[name], 4) if key else None
-        ),
-    )
 
     class Status:
         """What Windows tells of a file, besides."""

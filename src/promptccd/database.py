@@ -54,7 +54,7 @@ def open_database(
 
 def use_wal(database: sqlite3.Connection, folder: Path) -> None:
     """Let readers and a writer work side by side with a log next to the file, where the disk has what that needs."""
-    mode = "wal" if systems.locks_reach(folder) else "truncate"
+    mode = "truncate" if systems.is_network_drive(folder) else "wal"
     try:
         database.execute(f"pragma journal_mode = {mode}").fetchone()
         database.execute(f"pragma wal_autocheckpoint = {_LOG_PAGES}")

@@ -79,10 +79,6 @@ class PromptCCDError(Exception):
     exit_code = 2
 
 
-class UnsupportedSystemError(PromptCCDError, ImportError):
-    """This system lacks what the package rests on."""
-
-
 class ConfigurationError(PromptCCDError, ValueError):
     """An unknown key, or a value of the wrong type or range."""
 

@@ -16,31 +16,21 @@ import threading
 import time
 from pathlib import Path
 
-from promptccd.errors import UnsupportedSystemError
+import psutil
 
-try:
-    if sys.platform == "win32":
-        import winreg
-    else:
-        import fcntl
-        import resource
-    import psutil
-except ImportError as error:  # such as Python in a browser
-    raise UnsupportedSystemError(
-        f"promptccd runs on Linux, macOS and Windows; this is {sys.platform!r}, which lacks a module: {error}."
-    ) from error
+if sys.platform != "win32":
+    import resource
 
 SHARED_MEMORY = "/dev/shm"  # of Linux, and small in containers; other systems have no such limit
 # Errors of a disk without modes or without flushes of folders, which are ignored.
 _NOT_SUPPORTED = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_CLONE = 0x40049409  # FICLONE of Linux: a file of its own that shares the blocks of another
 _CONTAINERS = (  # of Linux: memory limit of a container, and what its processes use
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-# Disks that a program serves, and options of Lustre, NFS and SMB with which locks stay on this computer.
-_SERVED = ("fuse", "9p", "virtiofs")
-_LOCAL_LOCKS = {"localflock", "local_lock=all", "local_lock=flock", "nolock", "nobrl"}
+# Beginnings of the names of disks that a network or a program serves, and those that are on this computer.
+_SERVED = ("nfs", "cifs", "smb", "afp", "9p", "virtiofs", "lustre", "beegfs", "gpfs", "ceph", "fuse")
+_LOCAL = ("fuseblk", "fuse.fuse-overlayfs")
 # Files that macOS, Windows and file managers of Linux leave in a folder that a person opens.
 _LEFT = frozenset(
     {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", ".localized", "icon\r", ".directory"}
@@ -55,7 +45,7 @@ _LEFT_FOLDERS = frozenset(
 )  # fmt: skip
 _LINK_BIT = 0x20000000  # bit of links and junctions in a reparse tag of Windows, not of placeholders
 _PATIENCE_S = 1.0
-_LONG_PATHS = r"SYSTEM\CurrentControlSet\Control\FileSystem"
+_LONGEST_NAME, _LONGEST_PATHS = 255, {"win32": 259, "darwin": 1023}
 
 
 def open_file(path: str | os.PathLike[str], flags: int) -> int:
@@ -142,15 +132,6 @@ def is_private(seen: os.stat_result) -> bool:
     return sys.platform == "win32" or (seen.st_uid == os.geteuid() and not seen.st_mode & 0o077)
 
 
-def has_cloned(source: int, target: int) -> bool:
-    """Whether the disk let an open file share the blocks of another, as Btrfs and XFS do."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(target, _CLONE, source)
-            return True
-    return False
-
-
 def link(source: Path, target: Path) -> None:
     """Give a file a second name, or raise an `OSError`."""
     if sys.platform == "win32" and not os.access(source, os.W_OK):  # no name of such a file could be removed
@@ -196,52 +177,34 @@ def copy_facts(source: Path, target: Path) -> None:
 
 
 def too_long(path: Path) -> str:
-    """The reason why a path is too long for the system or the disk of its folder; empty if it is not."""
+    """The reason why a path is too long for the system, without long paths of Windows; empty if it is not."""
     path = Path(os.path.abspath(path))
-    if len(os.fsencode(path)) < 140:
-        return ""
-    if sys.platform == "win32":  # which counts in UTF-16
-        size, *parts = (len(each.encode("utf-16-le")) // 2 for each in (str(path), *path.parts))
-        most, most_named = _most_on_windows(), 255
-    else:
-        size, *parts = (len(os.fsencode(each)) for each in (str(path), *path.parts))
-        there = next(each for each in path.parents if os.path.exists(each))
-        most, most_named = os.pathconf(there, "PC_PATH_MAX") - 1, os.pathconf(there, "PC_NAME_MAX")
-    if max(parts) > most_named:
-        return f"a name of {max(parts)} characters where the disk takes {most_named}"
-    return f"a path of {size} characters where the system takes {most}" if size > most else ""
+
+    def size(text: str) -> int:  # Windows counts in UTF-16
+        return len(text.encode("utf-16-le")) // 2 if sys.platform == "win32" else len(os.fsencode(text))
+
+    longest, most = max(map(size, path.parts)), _LONGEST_PATHS.get(sys.platform, 4095)
+    if longest > _LONGEST_NAME:
+        return f"a name of {longest} characters where the disk takes {_LONGEST_NAME}"
+    return (
+        f"a path of {size(str(path))} characters where the system takes {most}"
+        if size(str(path)) > most
+        else ""
+    )
 
 
-def file_system_of(folder: Path) -> str:
-    """The kind of the disk that a folder is on, such as ``exfat``, as far as the system tells."""
-    return _mount_of(folder)[0]
+def is_network_drive(folder: Path) -> bool:
+    """Whether a folder is on a disk that a network or a program serves, as far as the system tells.
 
-
-def locks_reach(folder: Path) -> bool:
-    """Whether other computers that have the disk of a folder see locks of this one, as far as the system tells.
-
-    Linux keeps locks to itself where a network drive is told so, or where a program serves the disk (FUSE, 9p,
-    virtiofs) and does not speak of locks.
+    SQLite's write-ahead log needs memory that all processes share, which such disks do not have.
     """
-    kind, options = _mount_of(folder)
-    if kind in _SERVED or (kind.startswith("fuse.") and kind != "fuse.fuse-overlayfs"):
-        return False
-    return _LOCAL_LOCKS.isdisjoint(options.split(","))
-
-
-def is_running(process: int) -> bool:
-    """Whether a process of this computer has not ended."""
-    return psutil.pid_exists(process)
-
-
-def _mount_of(folder: Path) -> tuple[str, str]:
-    """Kind and options of the disk that a folder is on."""
-    place, found = Path(os.path.realpath(folder)), ("", "unknown", "")
+    place, found = Path(os.path.realpath(folder)), ("", "", "")
     with contextlib.suppress(OSError):
         for each in psutil.disk_partitions(all=True):
             if place.is_relative_to(each.mountpoint) and len(each.mountpoint) >= len(found[0]):
                 found = each.mountpoint, each.fstype, each.opts
-    return found[1:]
+    _, kind, options = found
+    return "remote" in options.split(",") or (kind.startswith(_SERVED) and kind not in _LOCAL)
 
 
 def free_memory() -> int | None:
@@ -286,13 +249,3 @@ def _left_in(files: tuple[str, str]) -> int | None:
     except (OSError, ValueError):  # no container, or one without a limit
         return None
     return max(0, most - taken)
-
-
-if sys.platform == "win32":
-
-    def _most_on_windows() -> int:
-        """Characters of a path: 259 unless an administrator allowed more."""
-        with contextlib.suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _LONG_PATHS) as key:
-            if winreg.QueryValueEx(key, "LongPathsEnabled")[0]:
-                return 32_766
-        return 259

@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from promptccd import locks, systems
 from promptccd.cli.main import main
 from promptccd.disk import write_directory
 from promptccd.locks import FolderLock
 from promptccd.reports import cell_commands, collect_sweep, run_sweep, states_of, sweep
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE
-from tests.disk import lease_of_another_computer
 from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
@@ -87,7 +85,8 @@ def test_a_cell_that_somebody_leaves_meanwhile_is_begun(
         if recipe.training.seed == 1:
             assert left.wait(60)
             return 3
-        return refuse(recipe, work)
+        FolderLock(Path(recipe.training.output_dir)).close()  # as a training does
+        return 3
 
     result = run_sweep(cells, tmp_path, jobs=2, engine=Pretended(lasts))
     assert result.failures == {cell.name: "exit code 3" for cell in cells}
@@ -154,67 +153,14 @@ def test_a_cell_at_work_elsewhere_is_left_to_others_and_has_not_failed(
     assert hashes(cells) == hashes(plan(recipes, undisturbed))
 
 
-@pytest.mark.parametrize("alive", [True, False])
-def test_a_cell_of_a_computer_that_went_down_is_begun(
-    recipes: Path, tmp_path: Path, monkeypatch, alive: bool
-) -> None:
-    """Its lease says for ever that it is at work, so that whoever begins has to look whether it is renewed."""
-    monkeypatch.setattr(locks, "BEAT_S", 0.1)
-    monkeypatch.setattr(locks, "DEAD_S", 0.4)
-    monkeypatch.setattr(systems, "locks_reach", lambda folder: False)
-    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
-    (cell,) = plan(recipes, tmp_path, seeds=(1,))
-    place = tmp_path / "tiny-seed1"
-    lease_of_another_computer(place)
-    ended = threading.Event()
-
-    def renew() -> None:
-        while alive and not ended.wait(0.02):
-            os.utime(place / ".lock-lease")
-
-    other = threading.Thread(target=renew)
-    other.start()
-    result = run_sweep([cell], tmp_path, engine=Pretended(refuse))
-    ended.set()
-    other.join()
-    if alive:
-        assert result.unfinished == {"tiny-seed1": "running on node7 (process 4711, job 38)"}
-        assert result.failures == {}
-    else:
-        assert result.failures == {"tiny-seed1": "exit code 3"}
-        assert result.unfinished == {}
-
-
-def refuse(recipe: Recipe, work: object) -> int:
-    """A cell that fails as soon as it begins: like a training, it locks the folder first."""
-    FolderLock(Path(recipe.training.output_dir)).close()
-    return 3
-
-
-HOST = """
-import socket, sys
-from promptccd import systems
-if not {reach}:  # this host sees no lock of the other
-    socket.gethostname = lambda: "{name}"
-    systems.fcntl.flock = lambda descriptor, how: None
-from promptccd.cli.main import main
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("reach", [True, False], ids=["shared locks", "locks local to a host"])
-def test_two_sweeps_work_side_by_side(recipes: Path, undisturbed: Path, tmp_path: Path, reach: bool) -> None:
-    """With locks that do not reach the other, both may train a cell: what is there already is what they would write."""
+def test_two_sweeps_work_side_by_side(recipes: Path, undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    hosts = []
-    for name in ("a", "b"):
-        script = tmp_path / f"{name}.py"
-        script.write_text(HOST.format(name=name, reach=reach))
-        words = [sys.executable, str(script), *command(recipes, out, "3")]
-        hosts.append(subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    words = [sys.executable, "-m", "promptccd_command", *command(recipes, out, "3")]
+    hosts = [
+        subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
     said = [host.communicate() for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], "\n".join(map("".join, said))
     assert all("FAILED" not in error for _, error in said)

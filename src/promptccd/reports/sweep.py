@@ -28,7 +28,7 @@ from promptccd.data.tables import open_images
 from promptccd.disk import make_inside, open_to_change, problems_of, remove_leftovers, write_file
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
-from promptccd.locks import FolderLock, owner_of, owners_of
+from promptccd.locks import FolderLock, owner_of
 from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, Job, PoolOfDevices, visible_devices
 from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
@@ -302,8 +302,10 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
     states = {
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }
-    owners = owners_of(cell.path for cell in cells if states[cell.name] != "finished")
-    return states | {path.name: f"running on {owner}" for path, owner in owners.items()}
+    for cell in cells:
+        if states[cell.name] != "finished" and (owner := owner_of(cell.path)):
+            states[cell.name] = f"running on {owner}"
+    return states
 
 
 def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence[str] = ()) -> list[str]:
@@ -549,10 +551,8 @@ class _Sweep:
         self._seen |= owners
         free = [cell for cell in waiting if cell.name not in owners]
         if not (free or self._running) and time.monotonic() - self._last_job > SECONDS_TO_WAIT_FOR_LOCK:
-            alive = owners_of(cell.path for cell in waiting)
-            self.elsewhere |= {path.name: f"running on {owner}" for path, owner in alive.items()}
-            # The others are leases that no process renews: a training waits until they are over.
-            waiting[:] = free = [cell for cell in waiting if cell.path not in alive]
+            self.elsewhere |= {name: f"running on {owner}" for name, owner in owners.items()}
+            waiting.clear()
         # Rather than wait for other processes alone, a cell makes a backbone of its own.
         at_work = owners.keys() | self._running.keys()
         for busy in [at_work] if self._running else [at_work, ()]:

@@ -317,15 +317,15 @@ def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["categories.sqlite"]
 
 
-@pytest.mark.parametrize("locks_reach", [True, False])
+@pytest.mark.parametrize("is_network", [True, False])
 def test_a_closed_file_is_whole_without_its_log(
-    path: Path, locks_reach: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, is_network: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(systems, "locks_reach", lambda folder: locks_reach)
+    monkeypatch.setattr(systems, "is_network_drive", lambda folder: is_network)
     registry = CategoryRegistry.open(path)
     for name in ("owl", "newt", "wren"):
         registry.edit(Rename(4, name))
-    assert (registry.store.one("pragma journal_mode") == "wal") == locks_reach
+    assert (registry.store.one("pragma journal_mode") == "wal") != is_network
     (folder := path.parent / "copy").mkdir()
     for each in path.parent.glob(f"{path.name}*"):
         shutil.copy(each, folder)

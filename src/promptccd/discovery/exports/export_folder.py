@@ -336,9 +336,8 @@ class ExportFolder:
 def link_or_copy(source: Path, target: Path) -> None:
     """Give a file a second place that takes no room, where the disk can, with its bytes, its date and its mode.
 
-    A clone shares the blocks of the file until one of the two is changed. A hard link is the file itself under a
-    second name. Elsewhere, as on another disk, it is a copy. It is never a symbolic link, which ends with its target,
-    and which many programs, zip archives and network drives do not follow.
+    A hard link is the file itself under a second name. Elsewhere, as on another disk, it is a copy. It is never a
+    symbolic link, which ends with its target, and which many programs, zip archives and network drives do not follow.
 
     Args:
         source: an existing file.
@@ -347,18 +346,13 @@ def link_or_copy(source: Path, target: Path) -> None:
     Raises:
         OSError: there is neither a link nor room for a copy.
     """
-    with source.open("rb") as opened, target.open("xb") as made:
-        is_cloned = systems.has_cloned(opened.fileno(), made.fileno())
-    if not is_cloned:
-        target.unlink()
-        try:
-            systems.link(source, target)
-            return
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
+    try:
+        systems.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
         shutil.copyfile(source, target)
-    systems.copy_facts(source, target)
+        systems.copy_facts(source, target)
 
 
 def _read(record: Path) -> tuple[str, dict[str, _Line]]:
