@@ -66,7 +66,7 @@ function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
           if (Math.abs(moved) > 50 && !isNear) desk.turn(moved < 0 ? 1 : -1);
         }}
       >
-        <div class={`zoom${isNear ? " near" : ""}`} ref={box} onDblClick={toPixels}>
+        <div class={`zoom${isNear ? " pixels" : ""}`} ref={box} onDblClick={toPixels}>
           <Photo desk={desk} row={row} isNear={isNear} />
         </div>
         <button class="step before" aria-label={t("before")} disabled={index === 0} onClick={() => desk.turn(-1)}>‹</button>
