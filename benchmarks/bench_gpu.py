@@ -38,7 +38,6 @@ from promptccd.discovery.embedding import Embedder, Precision, load_embedder
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.disk import write_json
 from promptccd.systems import available_cores
-from promptccd.training.devices import placed
 from promptccd.training.history import read_history
 from promptccd.training.options import PretrainingOptions
 from promptccd.training.pretraining import pretrain_backbone
@@ -116,7 +115,7 @@ def _discover(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     Dinov2Model(Dinov2Config(image_size=224, patch_size=14, **side)).save_pretrained(folder / "model")
     model, view = load_embedder(folder / "model")
-    model = placed(model, view, torch.device(options.device))
+    model = model.to(options.device)
     files, found = sorted(images.iterdir()), {}
 
     def embedded(precision: Precision) -> int:

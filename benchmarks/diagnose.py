@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.cli.tables import table
@@ -41,13 +42,12 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
 from promptccd.runs import stage_of, stage_stream
-from promptccd.training.devices import device_named, placed
+from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features
 from promptccd.training.instruments import (
     DISTINCT_PROMPTS,
     LEAST_CHOICE,
     MEASURED_IMAGES,
-    mean_cosine,
     measure,
     suggested_options,
 )
@@ -384,11 +384,11 @@ def read_prompts(
         fitted.means, list(range(cut.blocks[0])), [str(each) for each in range(cut.blocks[0])]
     )
     measured = partial(measure, prompted, images, view, cut.ids, seed=cut.seed, batch_size=options.batch_size)
-    effects, usual = measured().to_dict(), prompted.config
+    effects, usual = measured(), prompted.config
     prompted.config = copy.copy(usual)
     for name, value in DISTINCT_PROMPTS.items():
         setattr(prompted.config, name, value)
-    told = measured().to_dict()
+    told = measured()
     prompted.config = usual
     rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MEASURED_IMAGES]
     ranking = prompted.mixture.log_joint(features.to(prompted.device)[torch.from_numpy(rows)])
@@ -448,6 +448,13 @@ def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict
         states = _entering_blocks(model, placed, rotation)
         found[name] = torch.stack([mean_cosine(state[:, 1 : 1 + chosen.shape[1]]) for state in states], dim=1)
     return found
+
+
+def mean_cosine(prompts: Tensor) -> Tensor:
+    """Mean cosine ``(B,)`` between two of the prompts ``(B, P, D)`` of an image."""
+    total = F.normalize(prompts.to(exact_device(prompts.device)).double(), dim=-1).sum(1).square().sum(-1)
+    count = prompts.shape[1]
+    return (total - count) / (count * (count - 1))
 
 
 def _entering_blocks(model: PromptCCDModel, tokens: Tensor, rotation: Rotation | None) -> list[Tensor]:
@@ -527,7 +534,7 @@ def main(words: Sequence[str] | None = None) -> Diagnosis:
     images = StageImages.read(stage, options.num_workers, progress_bar)
     names = ("categories", "seeds", "floors", "covariances", "restarts", "num_workers")
     wanted = DiagnosisOptions(**{name: getattr(options, name) for name in names})
-    placed_model = placed(model, view, device_named(options.device))
+    placed_model = model.to(device_named(options.device))
     found = diagnose(placed_model, images, stage.labels[images.positions], view, wanted)
     print(diagnosis_text(found))
     if options.out is not None:

@@ -43,23 +43,12 @@ def test_leftovers_in_lists_of_either_system_are_known():
     assert system_reason(".x\\p.jpg", r"[/\\]") == "in a hidden folder"
 
 
-@pytest.mark.parametrize("name", ["C:\\photos\\a.jpg", "\\\\nas\\share\\a.jpg", "C:/photos/a.jpg"])
-def test_a_list_with_a_path_of_windows_names_the_line(name, tmp_path):
+def test_a_list_may_have_the_separators_of_windows(tmp_path):
     write_pictures(tmp_path / "img", [0], per_category=1)
     (picture,) = (tmp_path / "img").iterdir()
-    listed = [["path", "label"], [f"img\\{picture.name}", "heron"], [name, "heron"]]
     with (tmp_path / "list.csv").open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows(listed)
-    with pytest.raises(DataError) as refused:
-        load_images(str(tmp_path / "list.csv"))
-    told = str(refused.value)
-    assert told.startswith(
-        f"Line 3 of 'list.csv' names {name!r}, a path of Windows, and there is no such file here:"
-    )
-    listed.pop()
-    with (tmp_path / "list.csv").open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows(listed)
-    assert len(load_images(str(tmp_path / "list.csv"))) == 1
+        csv.writer(stream).writerows([["path", "label"], [f"img\\{picture.name}", "heron"]])
+    assert load_images(str(tmp_path / "list.csv"))[0]["image"].size
 
 
 @pytest.mark.parametrize("name", ["D:\\photos", "photos\\birds", "D:/birds"])

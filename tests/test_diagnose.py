@@ -18,6 +18,7 @@ from benchmarks.diagnose import (
     counts_of,
     diagnose,
     main,
+    mean_cosine,
     with_mixture,
 )
 from promptccd import GCDModel, PromptCCDModel
@@ -28,7 +29,6 @@ from promptccd.data.views import EvaluationView, build_image_processor, normalis
 from promptccd.errors import DataError
 from promptccd.evaluation import continual_accuracy
 from promptccd.models.backbone import class_position
-from promptccd.training.instruments import mean_cosine
 from promptccd.training.progress import progress_bar
 from tests.conftest import TINY_HEAD, coloured_images
 

@@ -11,7 +11,7 @@ from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.checkpoint import save_progress
 from promptccd.discovery.intake.seen import SEEN, SeenFiles
 from promptccd.discovery.page.visits import PHOTOS_HERE
-from promptccd.discovery.project import Rename
+from promptccd.discovery.project import edits
 from promptccd.discovery.project.folder import PROJECT, RECORD
 
 EXAMPLE = Path(__file__).parents[2] / "src/promptccd/discovery/page/example"
@@ -26,7 +26,7 @@ def make_example(folder: Path) -> None:
         came_with = session.registry.state_hash()
         group_of = {row.file: row.category for row in discover(session, photos, out).rows}
         for number, name in NAMED.items():
-            session.registry.edit(Rename(group_of[f"photo-{number:02d}.jpg"], name))
+            edits.rename(session.registry, group_of[f"photo-{number:02d}.jpg"], name)
         session.registry.replace_prototypes(
             {}
         )  # which settles the names: a visitor did nothing that could be undone
@@ -36,6 +36,7 @@ def make_example(folder: Path) -> None:
             seen.relocate(str(photos), PHOTOS_HERE)
         with closing(sqlite3.connect(out / PROJECT / SEEN, isolation_level=None)) as database:
             database.execute("delete from small")  # made again from the photographs
+            database.execute("update content set status = null")
             database.execute("vacuum")
         shutil.rmtree(project, ignore_errors=True)
         shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(".lock*"))

@@ -165,31 +165,6 @@ def read_file(path: Path, most: int = sys.maxsize) -> bytes:
     return path.read_bytes()
 
 
-def append_to(path: Path, end: int, content: bytes) -> None:
-    """Overwrite a file from a position on, flushed to disk; made if it does not exist.
-
-    Raises:
-        DiskError: it cannot be written; up to the position the file is unchanged.
-        RunError: a link stands under that name.
-    """
-    is_new = not os.path.lexists(path)
-    descriptor = open_to_change(path)
-    try:
-        os.ftruncate(descriptor, end)
-        os.lseek(descriptor, end, os.SEEK_SET)
-        if os.write(descriptor, content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(descriptor)
-        if is_new:
-            systems.flush(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, end)
-        raise _not_written(path, readable_size(len(content)), error) from error
-    finally:
-        os.close(descriptor)
-
-
 def refuse_link(path: Path) -> None:
     """Raise a `RunError` if a path is a link."""
     if systems.is_link(path):

@@ -46,7 +46,7 @@ def train_recipe(
     if training.push_to_hub:
         push = pusher(run, training.hub_namespace, training.hub_private)
     if training.resume_from is not None and is_first_process():  # the others wait for it
-        fetch_stages(training.resume_from, run, training.seed)
+        fetch_stages(training.resume_from, run)
     return train_run(recipe, accelerator, push, stages=stages, callbacks=callbacks)
 
 

@@ -75,7 +75,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
         (["--num_categories", "0"], "auto or a number from 1 on, got '0'"),
         (
             ["--num_categories", "1"],
-            "Expected 2 <= num_categories, as 2 categories are known and stay, got 1",
+            "Expected 2 <= num_categories <= 32, the 2 known categories",
         ),
         (["--num_categories", "99"], "got 99"),
         (["--adapt", "--epochs", "0"], "Expected epochs >= 1, got 0"),
@@ -93,8 +93,6 @@ def test_numbers_that_cannot_be_are_one_line(trained_run, album, tmp_path, capsy
     assert out == ""
     assert said in err
     assert "Traceback" not in err
-    # What was computed is kept; how many images there are is known once they are read.
-    assert (tmp_path / "out").exists() == ("99" in options)
 
 
 @pytest.mark.parametrize("place", ["nowhere/at/all", "https://example.org/a.zip"])
@@ -145,7 +143,7 @@ def test_a_model_that_is_not_there_is_one_line(album, tmp_path, capsys) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_day_of_corrections(found, capsys, caplog) -> None:
+def test_a_day_of_corrections(found, capsys) -> None:
     registry = registry_in(found)
     new = [each.id for each in registry.active if not each.known and each.size > 2]
     code, listed, _ = run(capsys, "categories", found, "list")
@@ -163,11 +161,8 @@ def test_a_day_of_corrections(found, capsys, caplog) -> None:
         ("back", registry.category(new[2]).name),
         ("aside", registry.members_of(new[3])[0], registry.members_of(new[3])[1]),
     ):
-        caplog.clear()
-        with caplog.at_level(logging.INFO):
-            code, _, err = run(capsys, "categories", found, *action)
+        code, _, err = run(capsys, "categories", found, *action)
         assert code == 0, err
-        assert ("groups anew what was found beside it" in caplog.text) == (action == ("aside", new[2]))
     final = registry_in(found)
     assert [entry.kind for entry in final.log if entry.time] == [
         "rename",
@@ -228,7 +223,6 @@ def test_a_day_of_corrections(found, capsys, caplog) -> None:
         (("aside", "abc"), "No image here is called 'abc'"),
         (("back",), "Expected back ID"),
         (("back", "0"), "Category 0 is not set aside"),
-        (("rare", "x"), "Expected rare COUNT"),
         (("redo",), "nothing to redo"),
     ],
 )

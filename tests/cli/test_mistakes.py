@@ -52,7 +52,7 @@ MISTAKES = {
         "train {pictures} --class_blocks 2 1 --backbone {bare} --output_dir {pictures}", "is the folder of the images"
     ),
     "a stage to push": ("push {stage} --dry-run", "is not a run: it has no manifest.json. Give one of"),
-    "a bare name offline": ("predict promptccd-cub-stage3 {pictures}", "Write OWNER/promptccd-cub-stage3"),
+    "a bare name offline": ("predict promptccd-cub-stage3 {pictures}", "write OWNER/promptccd-cub-stage3"),
     # Numbers
     "a word for a number": ("train --epochs many", "expected int, got 'many'"),
     "a comma for a point": ("train --learning_rate 0,1", "expected float, got '0,1'"),

@@ -14,7 +14,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Image as ImageColumn
 from PIL import Image
 
-from promptccd.data.labels import read_categories, without_label
+from promptccd.data.labels import read_categories
 from promptccd.errors import DataError
 
 KINDS = ("boat", "bus", "wrist watch")
@@ -356,8 +356,7 @@ def _described(table: Dataset, left_out: Mapping[str, str]) -> dict[str, Any]:
     feature = table.features.get("label")
     names = getattr(feature, "names", None)
     if feature == Value("string"):
-        labelled = np.flatnonzero(~without_label(table, "label"))
-        order = list(read_categories(table.select(labelled), "label")[1]) if len(labelled) else []
+        order = list(read_categories(table, "label")[1])
     rows = table.cast_column("image", ImageColumn(decode=False)).with_format(None)
     images = []
     for row in rows:

@@ -1,6 +1,5 @@
 """Tables as other programs and trades write them: which column holds what, words for no label, splits."""
 
-import base64
 import json
 import logging
 from collections.abc import Sequence
@@ -9,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from datasets import Dataset
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.labels import Layout, close_to, label_column_of, read_categories, without_label
+from promptccd.data.labels import Layout, close_to, label_column_of, read_categories
 from promptccd.data.tables import open_images
 from promptccd.errors import DataError
 from promptccd.images.limits import SkippedFileError
@@ -36,11 +34,8 @@ def read(place: Path, split: str = "train", **columns: object) -> list[tuple[int
     opened = open_images(str(place), split, layout=Layout(**columns))  # type: ignore[arg-type]
     chosen = Layout(**columns)  # type: ignore[arg-type]
     column = label_column_of(opened.table, opened.layout.label)
-    labelled = np.flatnonzero(~without_label(opened.table, column, chosen.na))
-    ids, names = read_categories(opened.table.select(labelled), column, chosen.separator)
-    found: dict[int, str] = {
-        row: names[label] for row, label in zip(labelled.tolist(), ids.tolist(), strict=True)
-    }
+    ids, names = read_categories(opened.table, column, chosen)
+    found = {row: names[label] for row, label in enumerate(ids.tolist()) if label >= 0}
     stages = StageStream.from_dataset(opened, split_rule="whole", unlabelled=[], **_as_options(columns))
     images = stages[0].images
     shades = [np.asarray(images.decode(row).image)[0, 0, 0].item() for row in range(len(images))]
@@ -242,7 +237,6 @@ MULTI = {
     "semicolons": ["a;b", "a", "b", "b; c", "a", "c"],
     "no label alone": ["a|b", "b|c", "a|c", "c|b", "a|b", "b|a"],
     "commas": ["'a,b'", "a", "b", "'b,a'", "a", "b"],
-    "blanks": ["a b", "a", "b", "b a", "a", "b"],
     "a list of Python": ["\"['a', 'b']\"", "['a']", "['b']", "\"['b', 'a']\"", "['a']", "['b']"],
     "a list of JSON": ['"[""a"", ""b""]"', '"[""a""]"', '"[""b""]"', '"[""b""]"', '"[""a""]"', '"[""b""]"'],
 }
@@ -284,8 +278,6 @@ def test_labels_that_are_lists_in_parquet(folder: Path) -> None:
         pd.DataFrame({"path": NAMES, "label": labels}).to_parquet(folder / "list.parquet")
         return folder / "list.parquet"
 
-    one_hot = parquet([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
-    assert [label for _, label in read(one_hot)] == ["0", "1", "2", "0", "1", "2"]
     assert [label for _, label in read(parquet([[0], [1], [2], [0], [1], [2]]))] == [
         "0",
         "1",
@@ -294,7 +286,7 @@ def test_labels_that_are_lists_in_parquet(folder: Path) -> None:
         "1",
         "2",
     ]
-    with pytest.raises(DataError, match=r"several labels in 2 of 6 rows, such as \[0, 1\] in row 0"):
+    with pytest.raises(DataError, match=r"several labels in 2 of 6 rows, such as \[0, 1\]\."):
         read(parquet([[0, 1], [1], [2], [0, 2], [1], [2]]))
     several = parquet([[0, 1], [1], [2], [0, 2], [1], [2]])
     assert [label for _, label in read(several, separator="any")] == ["0", "1", "2", "0", "1", "2"]
@@ -309,7 +301,7 @@ def test_bare_names_are_found_below_the_list(folder: Path, caplog) -> None:
     Image.new("RGB", (9, 9)).save(folder / "more" / "ISIC_0027.png")
     caplog.clear()
     open_images(str(place))
-    assert "1 of 2 files are not there, the first in line 2: 'ISIC_0027'" in caplog.text  # two have that name
+    assert "1 of 2 files are not there, the first is 'ISIC_0027'" in caplog.text  # two have that name
     caplog.clear()
     open_images(str(write(folder, "path,label", ["a"], ["other/0.png"])))
     assert "1 of 1 files are not there" in caplog.text  # a name with folders means that file
@@ -328,10 +320,7 @@ def test_labels_that_come_later_are_asked_about(folder: Path) -> None:
         assert set(stages.later_labels.values()) == {label}
 
 
-def test_misspellings_within_a_table_are_reported(folder: Path, caplog) -> None:
-    table = Dataset.from_dict({"label": ["pizza"] * 9 + ["piza"] + ["soup"] * 9})
-    read_categories(table, "label")
-    assert "'piza' has few images and is spelled like 'pizza'" in caplog.text
+def test_names_that_are_nearly_a_known_one() -> None:
     assert [close_to(each, ["heron", "class 10"]) for each in ("herons", "class 11", "her")] == [
         "heron",
         "",
@@ -339,11 +328,8 @@ def test_misspellings_within_a_table_are_reported(folder: Path, caplog) -> None:
     ]
 
 
-def test_parquet_of_vectors_and_of_images_as_text(folder: Path) -> None:
+def test_parquet_of_vectors_has_no_images(folder: Path) -> None:
     rows = pd.DataFrame({"vector": [[0.5] * 8] * 6, "label": AB})
     rows.to_parquet(folder / "vectors.parquet")
     with pytest.raises(DataError, match="Which column holds the images.*'vector'"):
         read(folder / "vectors.parquet")
-    texts = [base64.b64encode((folder / name).read_bytes()).decode() for name in NAMES]
-    pd.DataFrame({"image": texts, "label": AB}).to_parquet(folder / "text.parquet")
-    assert read(folder / "text.parquet") == PLAIN

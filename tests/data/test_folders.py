@@ -60,7 +60,7 @@ WORDS = [
     "train", "freight train", "train_steam", "express-train", "train2", "training shoes", "Train", "trainer", "test",
     "testing kit", "test tube", "contest", "val", "val d'isere", "valley", "dev board", "dev", "eval",
     "evaluation form",
-    "valid", "validation", "split", "data", "images", "all", "unlabeled", "train.old", "0-train", "TEST", "train test",
+    "valid", "validation", "split", "data", "images", "all", "train.old", "0-train", "TEST", "train test",
     "parquet", "x.csv", "{a,b}", "star*?", "[2024]", "a::b", "hf:", "-dash", "100%", "#1", "émeu", "鳥", "🦉", " lead",
 ]  # fmt: skip
 
@@ -396,7 +396,7 @@ def test_metadata_that_names_what_is_not_there_or_no_image_says_so(tmp_path: Pat
     opened = open_images(str(folder))
     assert len(opened.table) == 3
     assert sorted(opened.left_out) == ["bus/0.png", "tram/0.png"]
-    assert "1 of them are not there, the first 'bus/gone.png'" in caplog.text
+    assert "1 of 3 files are not there, the first is 'bus/gone.png'" in caplog.text
 
 
 @pytest.mark.parametrize("place", ["nowhere", "a file"])

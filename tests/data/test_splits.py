@@ -172,7 +172,7 @@ def test_names_gaps_and_unused_classes_are_fine() -> None:
 @pytest.mark.parametrize(
     ("values", "feature", "said"),
     [
-        ([0.5, 1.0, 0.0, 1.0], Value("float32"), "Row 0"),
+        ([0.5, 1.0, 0.0, 1.0], Value("float32"), "holds 0.5"),
         ([0, 1, None, 1], Value("int64"), "Row 2"),
         ([0, 1, 0, -1], Value("int64"), "Row 3"),
         ([1, 1, 1, 1], Value("int64"), "1 category"),

@@ -153,8 +153,8 @@ def test_a_card_of_ones_own_is_followed(tmp_path: Path) -> None:
 def test_metadata_may_name_no_file_elsewhere(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "data")
     (folder / "metadata.csv").write_text("file_name,label\n../x.png,0\n")
-    with pytest.raises(DataError, match=r"x\.png', which is no file of its own"):
-        load_images(str(folder))
+    with pytest.raises(DataError, match=r"x\.png': a file outside of the data set"):
+        StageStream.from_dataset(str(folder), class_blocks=BLOCKS)
 
 
 def test_one_parquet_file_is_a_data_set_whatever_its_name(tmp_path: Path) -> None:
@@ -275,8 +275,8 @@ def test_a_list_says_how_many_of_its_files_are_no_images(tmp_path: Path, caplog)
     listed.write_text("path,label\nimg/0.png,a\nimg\\gone.png,b\nimg/words.png,b\nimg/empty.png,a\n")
     assert len(load_images(str(listed))) == 4
     (said,) = caplog.messages
-    assert "1 of 4 files are not there, the first in line 3: 'img\\\\gone.png'" in said
-    assert "2 of 4 files are no images, the first in line 4: 'img/words.png' (not an image" in said
+    assert "1 of 4 files are not there, the first is 'img\\\\gone.png'" in said
+    assert "2 of 4 files are no images, the first is 'img/words.png' (not an image" in said
 
 
 def test_what_lies_elsewhere_is_not_opened_to_say_what_it_is(tmp_path: Path, caplog) -> None:
@@ -288,7 +288,7 @@ def test_what_lies_elsewhere_is_not_opened_to_say_what_it_is(tmp_path: Path, cap
     load_images(str(listed))
     assert not caplog.messages
     open_images(str(listed), roots=[str(tmp_path)])
-    assert "1 of 2 files are no images, the first in line 3: '../words.png'" in caplog.text
+    assert "1 of 2 files are no images, the first is '../words.png'" in caplog.text
 
 
 def deep(bits: int) -> bytes:

@@ -8,22 +8,23 @@ import numpy as np
 import torch
 
 from promptccd.discovery import DiscoverySession, Project
-from promptccd.discovery.project import CategoryRegistry, Command, Move
+from promptccd.discovery.project import CategoryRegistry, Command, edits
 from promptccd.discovery.project.features import Features, means_after
 from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.discovery.project.store import Store
+from tests.discovery.project.streams import Edit, do
 
 
 def correct(
     folder: Path,
-    act: Callable[[CategoryRegistry], object],
+    act: Callable[[CategoryRegistry], object] | Edit,
     *,
     command: Sequence[str] = (),
     tell: Callable[[CategoryRegistry], object] = lambda registry: None,
 ) -> CategoryRegistry:
-    """Do something to the registry of a folder; returns it."""
+    """Do something to the registry of a folder, or make an edit; returns it."""
     project = Project(folder, Command(command, tell) if command else None)
-    project.correct(lambda: act(project.registry))
+    project.correct(lambda: do(project.registry, act) if isinstance(act, tuple) else act(project.registry))
     return project.registry
 
 
@@ -56,10 +57,10 @@ def features_of(session: DiscoverySession) -> Features:
     return Features(keys, torch.cat([stage.features for stage in session.stages]))
 
 
-def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> Move:
-    """The correction that puts images of such a session into a category."""
+def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> None:
+    """Put images of such a session into a category."""
     targets = dict.fromkeys(images, to)
-    return Move(images, to, means_after(session.registry, features_of(session), targets))
+    edits.move(session.registry, images, to, means_after(session.registry, features_of(session), targets))
 
 
 def drawn_together(project: Path) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
 from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover
 from promptccd.discovery.options import PAGE, TABLE
-from promptccd.discovery.project import CategoryRegistry, Confirm, Gather, Move, Rename, SetAside, StageGroups
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
+from promptccd.discovery.stage_grouping import Remembered
 from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
@@ -60,78 +61,44 @@ def kinds_apart(registry: CategoryRegistry) -> bool:
     return all(len(each) == 1 for each in homes) and len(set.union(*homes)) == KINDS
 
 
+def group_again(session: DiscoverySession) -> CountEstimate:
+    grouping = session._grouping(Remembered(session.registry, SPACE, session.seen))
+    found = grouping.find_anew()
+    assert found is not None
+    return grouping.add(found)[1]
+
+
 def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -> None:
     registry = hidden.registry
     assert registry.category(0).size == JUNK
-    assert hidden.regroup(SPACE) is None
-    registry.edit(SetAside(0))
+    edits.set_aside(registry, 0)
     before = registry.state_hash()
-    change = hidden.regroup(SPACE)
-    assert change is not None
+    estimate = group_again(hidden)
     assert kinds_apart(registry)
-    assert hidden.estimate.count == KINDS == len(registry.active)
-    assert hidden.estimate.low <= KINDS <= hidden.estimate.high <= 2 * KINDS
+    assert estimate.count == KINDS == len(registry.active)
+    assert estimate.low <= KINDS <= estimate.high <= 2 * KINDS
     assert registry.put_aside == {key_of(KINDS * EACH + number) for number in range(JUNK)}
-    assert hidden.regroup(SPACE) is None  # once
     registry.undo()
     assert registry.state_hash() == before
 
 
 @pytest.mark.moderate
-def test_only_what_was_set_aside_since_the_last_grouping_and_by_category_asks_for_another(
-    hidden: DiscoverySession,
-) -> None:
-    registry = hidden.registry
-    registry.edit(SetAside(0))
-    registry.undo()
-    assert hidden.regroup(SPACE) is None
-    registry.edit(SetAside(1))
-    registry.edit(Rename(1, "moths"))
-    assert hidden.regroup("cd" * 32) is None  # nothing is kept of other features
-    assert hidden.regroup(SPACE) is not None
-    assert registry.category(1).name == "moths"
-
-
-@pytest.mark.moderate
-def test_what_a_person_named_stays_where_the_others_are_grouped_anew(
+def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_grouped_again(
     hidden: DiscoverySession, worlds: tuple[Tensor, Tensor]
 ) -> None:
-    registry = hidden.registry
-    some = [key_of(number) for number in range(5)]
-    registry.edit(Gather(some, worlds[0][:5].mean(0).numpy(), name="moths"))
-    registry.edit(SetAside(0))
-    hidden.regroup(SPACE)
-    assert set(some) <= set(registry.members_of(2)) <= {key_of(number) for number in range(EACH)}
+    registry, burst = hidden.registry, [key_of(number) for number in (1, EACH + 1, 2 * EACH + 1)]
+    hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))
+    some = [key_of(3 * EACH + number) for number in range(5)]
+    edits.gather(registry, some, worlds[0][-EACH:][:5].mean(0).numpy(), name="moths")
+    edits.confirm(registry, [key_of(0)])
+    edits.move(registry, [key_of(2 * EACH)], None)
+    edits.set_aside(registry, 0)
+    group_again(hidden)
+    assert set(some) <= set(registry.members_of(2)) <= {key_of(3 * EACH + number) for number in range(EACH)}
     assert registry.category(2).name == "moths"
-    assert len({registry.members[key_of(EACH * kind + EACH - 1)] for kind in range(1, KINDS)}) == KINDS - 1
-    registry.undo()
-    registry.edit(Rename(1, "everything"))
-    assert hidden.regroup(SPACE) is None
-
-
-@pytest.mark.moderate
-def test_what_a_person_confirmed_or_put_into_none_holds_where_the_others_are_grouped_anew(
-    hidden: DiscoverySession,
-) -> None:
-    registry = hidden.registry
-    registry.edit(Confirm([key_of(0)]))
-    registry.edit(Move([key_of(2 * EACH)], None))
-    registry.edit(SetAside(0))
-    hidden.regroup(SPACE)
     assert registry.members[key_of(0)] == 1
     assert registry.members[key_of(2 * EACH)] != 1
-    assert len({registry.members[key_of(EACH * kind + EACH - 1)] for kind in range(KINDS)}) == KINDS
-
-
-@pytest.mark.moderate
-def test_images_of_one_moment_stay_together_where_the_others_are_grouped_anew(
-    hidden: DiscoverySession,
-) -> None:
-    burst = [key_of(0), key_of(EACH), key_of(2 * EACH)]
-    hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))
-    hidden.registry.edit(SetAside(0))
-    hidden.regroup(SPACE)
-    assert len({hidden.registry.members[key] for key in burst}) == 1
+    assert len({registry.members[key] for key in burst}) == 1
 
 
 @pytest.fixture
@@ -160,15 +127,13 @@ def group_of(found: Path, kind: int) -> int:
 
 @pytest.mark.moderate
 def test_the_same_photographs_again_are_told_what_was_set_aside(
-    tiny_backbone: Path, found: Path, album: Path, caplog: pytest.LogCaptureFixture
+    tiny_backbone: Path, found: Path, album: Path
 ) -> None:
     junk = group_of(found, 0)
     members = registry_in(found).members_of(junk)
     (album / "copy.png").write_bytes((album / "0-000.png").read_bytes())
     Project(found).set_aside(junk)
-    with caplog.at_level(logging.INFO):
-        result = discover(DiscoverySession.open(tiny_backbone), album, found)
-    assert "set aside since the photographs of stage 0 were grouped" in caplog.text
+    result = discover(DiscoverySession.open(tiny_backbone), album, found)
     rows = {row.file: row for row in result.rows}
     aside = [row for row in result.rows if row.status == "aside"]
     assert {row.picture for row in aside} == set(members)
@@ -180,7 +145,6 @@ def test_the_same_photographs_again_are_told_what_was_set_aside(
         "known": 0, "settled": 0, "new": 25 - len(aside), "aside": len(aside), "unassigned": 0, "skipped": 0
     }  # fmt: skip
     assert result.estimate.count == len({row.category for row in result.rows} - {None})
-    assert result.estimate.is_estimate  # the one before was given
     assert junk not in result.change.new
     page = (found / PAGE).read_text(encoding="utf-8")
     assert f"{len(members)} images by you" in page
@@ -214,18 +178,6 @@ def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
     assert "by you" not in page
     assert registry.stage == 1
     assert not registry.put_aside & {rows[name]["picture"] for name in like}
-
-
-@pytest.mark.moderate
-def test_a_stream_that_comes_next_finds_the_earlier_one_grouped_anew(
-    tiny_backbone: Path, found: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    Project(found).set_aside(group_of(found, 0))
-    more = write_pictures(tmp_path / "more", [1], 6, seed=31)
-    with caplog.at_level(logging.INFO):
-        discover(DiscoverySession.open(tiny_backbone), more, found)
-    assert "were grouped anew" in caplog.text
-    assert [entry.kind for entry in registry_in(found).log][:3] == ["grouping", "set_aside", "grouping"]
 
 
 @pytest.mark.moderate
@@ -281,6 +233,6 @@ def test_single_photographs_are_set_aside_and_draw_no_other(
     assert project.registry.category(place.id).prototype_row == place.prototype_row
     result = discover(DiscoverySession.open(tiny_backbone), album, found)
     assert sum(row.status == "aside" for row in result.rows) == 2
-    assert len(registry_in(found).log) == 4  # nothing was grouped anew
+    assert len(registry_in(found).log) == 4
     project.take_back(place.id)
     assert project.registry.active[-1].id == place.id

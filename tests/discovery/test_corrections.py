@@ -14,8 +14,7 @@ from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
-from promptccd.discovery.intake.seen import FEATURES
-from promptccd.discovery.project import CategoryRegistry, Merge, Rename, has_registry
+from promptccd.discovery.project import CategoryRegistry, edits, has_registry
 from promptccd.discovery.project.features import features_of
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.disk import REPLACED, problems_of
@@ -24,7 +23,7 @@ from promptccd.locks import FolderLock
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.corrected import correct, registry_in
-from tests.discovery.stored import stored_in
+from tests.discovery.stored import alter, stored_in
 
 
 @pytest.fixture
@@ -56,8 +55,8 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
     stage = run / "stage3"
     before, registry = load_file(stage / "model-00002-of-00002.safetensors"), registry_in(stage)
     new = new_of(stage)
-    correct(stage, lambda each: each.edit(Rename(new[0], "heron")))
-    correct(stage, lambda each: each.edit(Merge(new[:2])))
+    correct(stage, (edits.rename, new[0], "heron"))
+    correct(stage, (edits.merge, new[:2]))
     assert problems_of(stage) == []
     model, after = load_model(stage), registry_in(stage)
     assert model.config.names_by_id[new[0]] == "heron"
@@ -79,25 +78,29 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
 
 def test_what_is_not_possible_changes_nothing(run):
     before = {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()}
-    for edit in (Rename(0, ""), Merge([0]), Rename(99, "x")):
+    for edit in (
+        (edits.rename, 0, ""),
+        (edits.merge, [0]),
+        (edits.rename, 99, "x"),
+    ):
         with pytest.raises(RegistryError):
-            correct(run / "stage2", lambda each, edit=edit: each.edit(edit))
+            correct(run / "stage2", edit)
     assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before
 
 
 @pytest.mark.slow
 def test_a_run_that_is_being_written_is_left_alone(run):
     with FolderLock(run), pytest.raises(RunError, match="is writing to"):
-        correct(run / "stage3", lambda each: each.edit(Rename(0, "x")))
+        correct(run / "stage3", (edits.rename, 0, "x"))
 
 
 @pytest.mark.moderate
 def test_a_process_killed_between_two_renames_loses_nothing(run):
     stage = run / "stage3"
-    correct(stage, lambda each: each.edit(Rename(0, "heron")))
+    correct(stage, (edits.rename, 0, "heron"))
     stage.rename(run / f"{REPLACED}stage3")  # where such a kill leaves it
     (run / f"{REPLACED}stage1").mkdir()  # and where a kill after both renames does
-    correct(run / "stage2", lambda each: each.edit(Rename(0, "egret")))
+    correct(run / "stage2", (edits.rename, 0, "egret"))
     assert registry_in(stage).category(0).name == "heron"
     assert not (run / f"{REPLACED}stage1").exists()
     assert problems_of(stage) == []
@@ -118,7 +121,7 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
     request.getfixturevalue(Path(place).parts[0])
     folder = tmp_path / place
     for number, name in enumerate(("heron", "egret")):
-        correct(folder, lambda each, number=number, name=name: each.edit(Rename(number, name)))
+        correct(folder, (edits.rename, number, name))
     undo = {"command": ["undo"]}
     with pytest.raises(Killed):
         correct(folder, lambda each: each.undo(), **undo, tell=die)
@@ -136,7 +139,7 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
 def test_a_correction_reads_its_registry_once(found, monkeypatch):
     read, opened = [], CategoryRegistry.open
     monkeypatch.setattr(CategoryRegistry, "open", lambda path: read.append(path) or opened(path))
-    correct(found, lambda each: each.edit(Rename(0, "heron")))
+    correct(found, (edits.rename, 0, "heron"))
     assert len(read) == 1
 
 
@@ -144,26 +147,26 @@ def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
     count = registry_in(found).next_number
     with pytest.raises(Killed), monkeypatch.context() as patch:
         patch.setattr("promptccd.discovery.project.project.write_file", die)
-        correct(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
+        correct(found, (edits.rename, 0, "heron"), command=["rename", "0", "heron"])
     assert registry_in(found).next_number == count
-    correct(found, lambda each: each.edit(Rename(0, "heron")), command=["rename", "0", "heron"])
+    correct(found, (edits.rename, 0, "heron"), command=["rename", "0", "heron"])
     assert registry_in(found).category(0).name == "heron"
     assert registry_in(found).next_number == count + 1
 
 
 def test_another_command_is_not_taken_for_the_one_that_died(found):
     with pytest.raises(Killed):
-        correct(found, lambda each: each.edit(Rename(0, "a")), command=["rename", "0", "a"], tell=die)
-    correct(found, lambda each: each.edit(Rename(0, "b")), command=["rename", "0", "b"])
+        correct(found, (edits.rename, 0, "a"), command=["rename", "0", "a"], tell=die)
+    correct(found, (edits.rename, 0, "b"), command=["rename", "0", "b"])
     assert registry_in(found).category(0).name == "b"
-    correct(found, lambda each: each.edit(Rename(0, "a")), command=["rename", "0", "a"])
+    correct(found, (edits.rename, 0, "a"), command=["rename", "0", "a"])
     assert registry_in(found).category(0).name == "a"
 
 
 @pytest.mark.fault(1)
 def test_the_stage_that_a_killed_edit_moved_aside_is_edited_by_the_same_command(run):
     (run / "stage3").rename(run / f"{REPLACED}stage3")
-    correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    correct(run / "stage3", (edits.rename, 0, "heron"))
     assert registry_in(run / "stage3").category(0).name == "heron"
     assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [
         ".lock",
@@ -172,10 +175,10 @@ def test_the_stage_that_a_killed_edit_moved_aside_is_edited_by_the_same_command(
 
 
 def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
-    correct(run / "stage2", lambda each: each.edit(Rename(0, "heron")))
+    correct(run / "stage2", (edits.rename, 0, "heron"))
     assert "stage3 was made before this correction" in caplog.text
     caplog.clear()
-    correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    correct(run / "stage3", (edits.rename, 0, "heron"))
     assert "was made before" not in caplog.text
 
 
@@ -246,7 +249,7 @@ def test_images_of_earlier_stages_go_where_their_dissolved_category_is_nearest(
     registry = registry_in(found)
     earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
     assert earlier
-    (found / PROJECT / FEATURES).unlink()
+    alter(found / PROJECT, "delete from feature")
     ids, _, matrix = registry.active_prototypes()
     similarity = cosine_similarity(
         *(torch.from_numpy(matrix[rows]) for rows in ([ids.index(category)], slice(None)))
@@ -307,16 +310,12 @@ def test_an_image_of_no_category_counts_where_it_is_moved_to(found):
     np.testing.assert_allclose(moved, expected, atol=1e-6)
 
 
-def test_lost_and_damaged_features_are_said_where_nothing_can_be_done_without(found, session, albums, caplog):
+def test_lost_features_are_said_where_nothing_can_be_done_without(found, session, albums):
     first, second, *_ = new_of(found)
-    before, stored = stored_in(found / PROJECT)["feature"], found / PROJECT / FEATURES
-    content = stored.read_bytes()
-    for damaged in (content[:50], bytes(len(content)), content[::-1], b""):
-        stored.write_bytes(damaged)
-        with pytest.raises(RegistryError, match="no features of .* run promptccd discover on these images"):
-            Project(found).split(first, [])
-        assert "features are damaged" in caplog.text
-        caplog.clear()
+    before = stored_in(found / PROJECT)["feature"]
+    alter(found / PROJECT, "delete from feature")
+    with pytest.raises(RegistryError, match="no features of .* run promptccd discover on these images"):
+        Project(found).split(first, [])
     row = registry_in(found).category(second).prototype_row
     key = registry_in(found).members_of(first)[0]
     Project(found).move([key], second)
@@ -350,7 +349,7 @@ def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
     (stage / "categories.sqlite").unlink()
     sum_again(stage)
     assert len(registry_in(stage).active) >= 3
-    correct(stage, lambda each: each.edit(Rename(0, "heron")))
+    correct(stage, (edits.rename, 0, "heron"))
     assert has_registry(stage)
     assert problems_of(stage) == []
     assert load_model(stage).config.names_by_id[0] == "heron"
@@ -363,7 +362,7 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(run, tmp_path):
     card.unlink()
     card.symlink_to(tmp_path / "key")
     with pytest.raises(RunError, match=r"README\.md leads elsewhere"):
-        correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+        correct(run / "stage3", (edits.rename, 0, "heron"))
     assert card.is_symlink()
     assert (tmp_path / "key").read_text() == "key"
 
@@ -373,7 +372,7 @@ def test_a_stage_that_is_in_use_is_edited_whole(run):
     """Its weights stay mapped in the process that has loaded them, while the file is replaced."""
     model = load_model(run / "stage3")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    correct(run / "stage3", lambda each: each.edit(Rename(0, "heron")))
+    correct(run / "stage3", (edits.rename, 0, "heron"))
     after = load_model(run / "stage3").state_dict()
     assert before.keys() == after.keys()
     for name, value in model.state_dict().items():

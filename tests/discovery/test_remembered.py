@@ -9,7 +9,7 @@ import torch
 
 from promptccd.discovery import SeenFiles, stage_grouping
 from promptccd.discovery.grouping import EarlierImages, KnownCategories
-from promptccd.discovery.project import CategoryRegistry, Confirm, Move, StageGroups
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.stage_grouping import Remembered
 from promptccd.models import CategorySpread
@@ -43,7 +43,7 @@ def kept(folder: Path, count: int) -> SeenFiles:
 def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Path) -> None:
     registry, cache = seen([100, 40, 30]), kept(tmp_path, 130)
     cache.store_followers([], {key(1): key(0), key(101): key(100)})
-    registry.edit(Move([key(4)], None))
+    edits.move(registry, [key(4)], None)
     found = Remembered(registry, SPACE, cache).before(2, 50, [1, 0], 1)
     assert found is not None and found.newest == 2
     numbers = [each for each in range(130) if each not in (1, 101)]  # of 130 to 139 there are no features
@@ -75,8 +75,7 @@ def test_of_many_earlier_images_some_are_drawn_by_the_seed(
 
 def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
     registry, cache = seen([6]), kept(tmp_path, 4)
-    cache.store_features(SPACE, [key(4)], torch.ones(1, WIDTH + 1))  # of another width
-    keys = [key(3), key(9), key(4), key(0)]
+    keys = [key(3), key(9), key(0)]
     assert list(Remembered(registry, SPACE, cache).features(keys)) == [key(3), key(0)]
     assert not Remembered(registry, "another", cache).features(keys)
     cache.store_features("wide", [key(0)], torch.ones(1, WIDTH + 1))
@@ -85,7 +84,7 @@ def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
 
 def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path: Path) -> None:
     registry, cache = seen([6]), kept(tmp_path, 5)
-    registry.edit(Move([key(0)], None))
+    edits.move(registry, [key(0)], None)
     registry.observe(
         0,
         StageGroups(
@@ -98,8 +97,8 @@ def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path:
     past = Remembered(registry, SPACE, cache)
     assert past.waiting == [key(3), key(4), key(5)], "a person took the first one out"
     assert past.likest() == {key(3): 1, key(4): 0}, "the last one has no features"
-    registry.edit(Move([key(3)], 1))
-    registry.edit(Confirm([key(3)]))
+    edits.move(registry, [key(3)], 1)
+    edits.confirm(registry, [key(3)])
     assert past.waiting == [key(4), key(5)]
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from promptccd.discovery import assignment_rows
 from promptccd.discovery import report as page_module
-from promptccd.discovery.project import Merge, Rename
+from promptccd.discovery.project import edits
 from promptccd.discovery.report import write_page
 from tests.browsing import Visit
 from tests.discovery.conftest import grouped, write_pictures
@@ -38,8 +38,8 @@ def page(session, albums, tmp_path):
     sizes = Counter(session.registry.members.get(key) for key in session.current.keys)
     largest = sorted(session.registry.active, key=lambda each: -sizes[each.id])
     for each, name in zip(largest, NAMES, strict=False):
-        session.registry.edit(Rename(each.id, name))
-    session.registry.edit(Merge([session.registry.active[-2].id, session.registry.active[-3].id]))
+        edits.rename(session.registry, each.id, name)
+    edits.merge(session.registry, [session.registry.active[-2].id, session.registry.active[-3].id])
     rows = assignment_rows(session)
     return session, rows, write_page(session, rows, tmp_path / "discovery.html")
 

@@ -12,8 +12,7 @@ from PIL import Image
 from promptccd.cli.main import main
 from promptccd.data.sources import Stamp
 from promptccd.discovery import DiscoverySession
-from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.edits import Answer
+from promptccd.discovery.project import ProjectView, edits
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import DataError
 from tests.discovery.corrected import registry_in
@@ -215,6 +214,6 @@ def test_a_file_that_shows_another_picture_is_named_and_errors_name_files(
     session.embed()
     session.group(2)
     first, second = session.current.keys[:2]
-    session.registry.edit(Answer(first, second, False))
+    edits.answer(session.registry, first, second, False)
     with pytest.raises(DataError, match=r"'00\.jpg' .* '01\.png'|'01\.png' .* '00\.jpg'"):
         session.group(1)

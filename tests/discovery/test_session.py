@@ -15,15 +15,7 @@ from promptccd.discovery import (
 from promptccd.discovery.exports.rows import STRANGE, assignment_rows
 from promptccd.discovery.groups import group_views
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project import (
-    Answer,
-    Merge,
-    NotACategory,
-    Rename,
-    corrections,
-    load_registry,
-    save_registry,
-)
+from promptccd.discovery.project import corrections, edits, load_registry, save_registry
 from promptccd.discovery.report import write_page
 from promptccd.discovery.stage_grouping import Remembered
 from promptccd.errors import DataError, DivergedError, RegistryError
@@ -31,6 +23,7 @@ from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.conftest import grouped, write_pictures
 from tests.discovery.corrected import features_of, moved_to
+from tests.discovery.project.streams import do
 
 
 def largest_new(session: DiscoverySession) -> list[int]:
@@ -41,13 +34,12 @@ def largest_new(session: DiscoverySession) -> list[int]:
 def corrected(session: DiscoverySession) -> None:
     """Rename, split and merge what the newest stage found."""
     first, second, *_ = largest_new(session)
-    edits = [
-        Rename(first, f"named at {session.current.stage}"),
-        corrections.split(session.registry, features_of(session), first, name=f"part of {first}"),
-        Merge([second, 1]),  # into a known category
-    ]
-    for edit in edits:
-        session.registry.edit(edit, time="a minute ago")
+    for edit in (
+        (edits.rename, first, f"named at {session.current.stage}"),
+        (corrections.split, features_of(session), first, None, f"part of {first}"),
+        (edits.merge, [second, 1]),  # into a known category
+    ):
+        do(session.registry, edit, time="a minute ago")
 
 
 @pytest.mark.moderate
@@ -116,15 +108,15 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
     first, second, *_ = largest_new(session)
     keys = session.registry.members_of(first)
     other = session.registry.members_of(second)
-    edits = [
-        (Rename(first, "heron"), False),
-        (Answer(keys[0], other[0], True), True),
-        (Merge([first, second]), True),
-        (corrections.split(session.registry, features_of(session), 1), False),
+    made = [
+        ((edits.rename, first, "heron"), False),
+        ((edits.answer, keys[0], other[0], True), True),
+        ((edits.merge, [first, second]), True),
+        ((corrections.split, features_of(session), 1), False),
     ]
-    for edit, regroup in edits:
+    for edit, regroup in made:
         number = session.registry.next_number
-        session.registry.edit(edit)
+        do(session.registry, edit)
         if regroup:
             session.group(session.num_categories)
         assert session.registry.next_number - number in (1, 2)
@@ -148,12 +140,16 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
 def test_an_edit_that_cannot_be_leaves_even_the_redo_stack_alone(session, albums):
     grouped(session, albums[0])
     new = largest_new(session)[0]
-    session.registry.edit(Rename(new, "heron"))
+    edits.rename(session.registry, new, "heron")
     session.registry.undo()
     state = session.registry.state_hash()
-    for edit in (Rename(new, "\n"), Merge([new]), Rename(999, "x")):
+    for edit in (
+        (edits.rename, new, "\n"),
+        (edits.merge, [new]),
+        (edits.rename, 999, "x"),
+    ):
         with pytest.raises(RegistryError):
-            session.registry.edit(edit)
+            do(session.registry, edit)
     features, session.current.features = session.features, torch.full_like(session.features, torch.nan)
     with pytest.raises(DataError):
         session.group()
@@ -167,7 +163,7 @@ def test_a_named_category_is_fixed_for_the_next_grouping(session, albums):
     grouped(session, albums[0])
     new = largest_new(session)[0]
     assert new not in session.fixed
-    session.registry.edit(Rename(new, "heron"))
+    edits.rename(session.registry, new, "heron")
     assert new in session.fixed
     prototype = session.registry.prototypes[session.registry.category(new).prototype_row].copy()
     session.group()
@@ -183,16 +179,14 @@ def test_corrections_move_the_images_they_name(session, albums):
     grouped(session, albums[0], num_categories=5)
     new, other, *_ = largest_new(session)
     keys = session.registry.members_of(new)
-    session.registry.edit(moved_to(session, keys[:2], other))
+    moved_to(session, keys[:2], other)
     assert [session.registry.members[key] for key in keys[:2]] == [other, other]
-    session.registry.edit(moved_to(session, keys[2:3], None))
+    moved_to(session, keys[2:3], None)
     assert keys[2] not in session.registry.members
     assert keys[2] not in session.assignment().keys
     row = next(row for row in assignment_rows(session) if row.picture == keys[2])
     assert (row.category, row.name, row.known, row.confidence, row.status) == (None, "", "", None, "used")
-    session.registry.edit(
-        corrections.dissolve(session.registry, features_of(session), other, rest_to_nearest=True)
-    )
+    corrections.dissolve(session.registry, features_of(session), other, rest_to_nearest=True)
     assert all(session.registry.members[key] != other for key in keys[:2])
     assert session.registry.category(new).size == len(keys) - 3 + sum(
         session.registry.members.get(key) == new for key in keys[:3]
@@ -209,13 +203,13 @@ def test_settled_prototypes_do_not_follow_a_move(session, albums):
     grouped(session, albums[0])
     keys = session.registry.members_of(largest_new(session)[0])[:3]
     known = session.registry.prototypes[session.registry.category(0).prototype_row].copy()
-    session.registry.edit(moved_to(session, keys, 0))
+    moved_to(session, keys, 0)
     assert np.array_equal(session.registry.prototypes[session.registry.category(0).prototype_row], known)
 
 
 def test_a_saved_session_predicts_like_the_session(session, albums, tmp_path):
     grouped(session, albums[0])
-    session.registry.edit(Rename(largest_new(session)[0], "heron"))
+    edits.rename(session.registry, largest_new(session)[0], "heron")
     folder = save_checkpoint(session, tmp_path / "saved")
     model = load_model(folder)
     assert "heron" in model.config.category_names
@@ -261,7 +255,7 @@ def test_a_group_like_one_that_is_none_counts_for_no_category(backbone_folder, t
     session = DiscoverySession.open(str(backbone_folder))
     write_pictures(tmp_path / "first", [1, 4, 7], per_category=8)
     grouped(session, tmp_path / "first", num_categories=3)
-    session.registry.edit(NotACategory(session.registry.active[0].id))
+    edits.not_a_category(session.registry, session.registry.active[0].id)
     write_pictures(tmp_path / "more", [1, 4, 7], per_category=8, seed=1)
     grouped(session, tmp_path / "more", num_categories=3)
     assert session.change.unassigned
@@ -328,6 +322,7 @@ def test_weights_that_diverged_are_said(session, albums, tmp_path):
     session.model.backbone.layernorm.weight.data.fill_(float("nan"))
     with pytest.raises(DivergedError, match="are not numbers"):
         session.read(albums[0])
+        session.embed()
     assert session.registry.stage == 0
 
 
@@ -348,9 +343,7 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     session = DiscoverySession.open(backbone_folder)
     grouped(session, write_pictures(tmp_path / "album", [0]), num_categories=1)
     state = session.registry.state_hash()
-    session.registry.edit(
-        corrections.dissolve(session.registry, features_of(session), 0, rest_to_nearest=True)
-    )
+    corrections.dissolve(session.registry, features_of(session), 0, rest_to_nearest=True)
     assert not session.assignment().keys
     assert group_views(session) == []
     assert {row.category for row in assignment_rows(session)} == {None}
@@ -373,7 +366,7 @@ def test_answers_that_so_many_categories_cannot_meet_are_refused_and_with_more_t
     grouped(session, write_pictures(tmp_path / "album", [0], per_category=3), num_categories=1)
     first, second, third = session.current.keys
     for one, two, count in ((first, second, 2), (first, third, 2), (second, third, 3)):
-        session.registry.edit(Answer(one, two, same=False))
+        edits.answer(session.registry, one, two, same=False)
         if count > session.num_categories:
             with pytest.raises(DataError, match="categories"):
                 session.group(session.num_categories)

@@ -9,7 +9,7 @@ import torch
 from promptccd import GCDConfig, GCDModel
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery import SeenFiles
-from promptccd.discovery.project import CategoryRegistry, SetAside, StageGroups
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
 from promptccd.errors import DataError
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
@@ -34,7 +34,7 @@ def registry() -> CategoryRegistry:
     made = CategoryRegistry()
     clusters = np.repeat([0, 1], EACH)
     made.observe(0, StageGroups([*map(key, range(2 * EACH))], clusters, AXES[:2]))
-    made.edit(SetAside(1))
+    edits.set_aside(made, 1)
     return made
 
 

@@ -51,14 +51,6 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that a push would have slept before it began again; it sleeps none of them."""
-    pauses: list[float] = []
-    monkeypatch.setattr("promptccd.hub.commits.time", _Waits(pauses))
-    return pauses
-
-
-@pytest.fixture
 def pictures(image_folder: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "pictures"
     folder.mkdir()

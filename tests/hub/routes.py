@@ -24,7 +24,6 @@ ROUTES: list[tuple[str, re.Pattern[str], Route]] = []
 ID = r"(?P<repo_id>(?:[^/]+/)?[^/]+)"
 REPO = rf"/api/(?P<kind>models|datasets|spaces)/{ID}"
 GIT = rf"/(?:(?P<kind>datasets|spaces)/)?{ID}"
-COLLECTION = r"/api/collections/(?P<slug>[^/]+/[^/]+)"
 
 
 def route(method: str, pattern: str) -> Callable[[Route], Route]:
@@ -286,11 +285,7 @@ def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -
         raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
     lines = [json.loads(line) for line in request.body.splitlines() if line.strip()]
     header, operations = lines[0]["value"], lines[1:]
-    head, request_url = repo.branches[revision], None
-    if request.query.get("create_pr"):
-        number = 1 + sum(name.startswith("refs/pr/") for name in repo.branches)
-        revision, request_url = f"refs/pr/{number}", f"{hub.url}/{repo_id}/discussions/{number}"
-        repo.branches[revision] = head
+    head = repo.branches[revision]
     if not head.sha.startswith(header.get("parentCommit", head.sha)):
         raise Refusal(412, "A commit has happened since. Please refresh and try again.")
     files = dict(head.files)
@@ -300,8 +295,7 @@ def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -
     new = repo.commit(files, header["summary"], revision, header.get("description", ""), author)
     prefix = "" if repo.kind == "model" else f"{repo.kind}s/"
     url = f"{hub.url}/{prefix}{repo_id}/commit/{new.sha}"
-    answer = {"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""}
-    return Reply.json(answer | ({"pullRequestUrl": request_url} if request_url else {}))
+    return Reply.json({"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""})
 
 
 def apply(hub: Hub, files: dict[str, Blob], key: str, value: dict[str, Any]) -> None:
@@ -321,60 +315,3 @@ def apply(hub: Hub, files: dict[str, Blob], key: str, value: dict[str, Any]) -> 
             del files[name]
     else:
         raise Refusal(400, f"Unknown operation {key}")
-
-
-# Collections --------------------------------------------------------------------------------------------
-
-
-def open_collection(hub: Hub, request: Request, slug: str, write: bool = False) -> dict[str, Any]:
-    account = hub.account(request)
-    collection = hub.collections.get(slug)
-    if collection is None or (collection["private"] and not (account and account.owns(slug))):
-        raise Refusal(404, "Collection not found")
-    if write:
-        hub.writer(request, slug)
-    return collection
-
-
-@route("POST", "/api/collections")
-def create_collection(hub: Hub, request: Request) -> Reply:
-    wanted = request.json()
-    owner = wanted["namespace"]
-    hub.writer(request, f"{owner}/")
-    start = f"{owner}/{re.sub(r'[^a-z0-9]+', '-', wanted['title'].lower()).strip('-')}-"
-    slug = start + hashlib.sha1(start.encode()).hexdigest()[:24]
-    if slug in hub.collections:
-        return Reply.json({"error": "This collection exists already", "slug": slug}, 409)
-    hub.collections[slug] = {
-        "slug": slug,
-        "title": wanted["title"],
-        "description": wanted.get("description"),
-        "owner": {"name": owner},
-        "private": bool(wanted.get("private")),
-        "items": [],
-        "lastUpdated": "2026-01-01T00:00:00.000Z",
-        "position": len(hub.collections),
-        "theme": "green",
-        "upvotes": 0,
-    }
-    return Reply.json(hub.collections[slug])
-
-
-@route("GET", COLLECTION)
-def get_collection(hub: Hub, request: Request, slug: str) -> Reply:
-    return Reply.json(open_collection(hub, request, slug))
-
-
-@route("POST", COLLECTION + "/items")
-def add_item(hub: Hub, request: Request, slug: str) -> Reply:
-    collection = open_collection(hub, request, slug, write=True)
-    wanted = request.json()
-    item = wanted["item"]
-    if item["type"] in ("model", "dataset", "space"):
-        hub.open(request, item["type"], item["id"])
-    if any((known["type"], known["id"]) == (item["type"], item["id"]) for known in collection["items"]):
-        raise Refusal(409, "The item is in the collection already")
-    note = {"text": wanted["note"]} if "note" in wanted else None
-    position = len(collection["items"])
-    collection["items"].append(item | {"_id": secrets.token_hex(12), "position": position, "note": note})
-    return Reply.json(collection)

@@ -1,6 +1,6 @@
 """A Hugging Face Hub in memory, for the real clients to speak to over a loopback socket.
 
-`Hub` keeps repositories, collections and a log of every request; a plan says which request meets which
+`Hub` keeps repositories and a log of every request; a plan says which request meets which
 `Fault`. The answers carry what huggingface_hub, transformers and datasets read of the real Hub's.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from tests.hub.contents import LFS_SUFFIXES, Account, Blob, Commit, Refusal, Reply, Repo, Request
@@ -86,7 +86,6 @@ class Hub:
     Attributes:
         accounts: Who a token belongs to.
         repos: Repositories by (kind, id), the kind being model, dataset or space.
-        collections: As the API tells them, by slug.
         log: Every request so far.
         errors: Tracebacks of the Hub's own mistakes; a test should find none.
         lfs_from: Size in bytes from which any file goes by LFS.
@@ -102,7 +101,6 @@ class Hub:
             self.stranger_token: Account("stranger"),
         }
         self.repos: dict[tuple[str, str], Repo] = {}
-        self.collections: dict[str, dict[str, Any]] = {}
         self.objects: dict[str, bytes] = {}
         self.tickets: dict[str, str] = {}
         self.log: list[Request] = []

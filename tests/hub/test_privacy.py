@@ -3,9 +3,7 @@
 import base64
 import io
 import json
-import math
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +15,10 @@ from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.hub import SPLIT_FILE
-from promptccd.errors import ConfigurationError, HubError, RunError
+from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import publish_stages, push_stage
-from promptccd.hub.commits import Repository
 from promptccd.runs import RunDirectory
 from tests.conftest import quick_recipe
-from tests.hub.contents import Blob
 from tests.hub.server import Fault, Hub
 from tests.photographs import MARKER, TELLING, album, jpeg, pixels
 
@@ -187,9 +182,7 @@ def test_what_everybody_sees_is_no_place_for_private_things(
         assert "is public" in capsys.readouterr().err
     else:
         with pytest.raises(ConfigurationError, match="is public"):
-            push_stage(
-                RunDirectory(trained_run).stage(0), Repository("user/known", "model", True), api=HfApi()
-            )
+            push_stage(RunDirectory(trained_run).stage(0), "user/known", api=HfApi(), private=True)
     assert hub.repo("user/known", kind).at("main").sha == before
     assert not hub.requests("POST")
     assert not hub.requests("PUT")
@@ -216,16 +209,6 @@ def test_a_dry_run_of_stages_sends_nothing(recipe: Path, hub: Hub, caplog, capsy
     assert not hub.requests("POST")
 
 
-def test_a_link_in_a_stage_is_not_followed_to_the_hub(trained_run: Path, hub: Hub, tmp_path: Path) -> None:
-    stage = Path(shutil.copytree(trained_run / "stage0", tmp_path / "stage0"))
-    # Its bytes are those that the checksums know, so that nothing but its being a link speaks against it.
-    (stage / "README.md").rename(tmp_path / "elsewhere.md")
-    (stage / "README.md").symlink_to(tmp_path / "elsewhere.md")
-    with pytest.raises(RunError, match="README.md leads elsewhere"):
-        push_stage(stage, Repository("user/linked", "model", False), api=HfApi())
-    assert told_on_hub(hub) == []
-
-
 # All or nothing -----------------------------------------------------------------------------------------
 
 
@@ -246,12 +229,10 @@ def state_of(hub: Hub, name: str) -> dict[str, bytes] | None:
 @pytest.mark.fault(17)
 def test_pushing_stages_again_sends_nothing_and_others_replace_all(stream: StageStream, hub: Hub) -> None:
     first = publish_stages(stream, "user/stages")
-    assert "stage_0/train-00000-of-00001.parquet" in first.sent
-    before = hub.received("POST") + hub.received("PUT")
+    assert "stage_0/train-00000-of-00001.parquet" in state_of(hub, "user/stages")
     again = publish_stages(stream, "user/stages")
-    assert again.sent == ()
+    assert not again.sent
     assert again.commit == first.commit
-    assert hub.received("POST") + hub.received("PUT") == before
     hub.add("user/stages", {"stage_0/train-00001-of-00002.parquet": b"an older shard"}, kind="dataset")
     publish_stages(stream, "user/stages", ids_only=True)
     there = state_of(hub, "user/stages")
@@ -260,7 +241,7 @@ def test_pushing_stages_again_sends_nothing_and_others_replace_all(stream: Stage
 
 
 @pytest.mark.fault(18, 19)
-def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub, pauses) -> None:
+def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub, waits) -> None:
     publish_stages(stream, "user/stages")
     card = state_of(hub, "user/stages")["README.md"].decode()
     meanwhile = {"README.md": f"{card}\nSeen in May.\n".encode(), "notes.md": b"theirs"}
@@ -269,22 +250,12 @@ def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub, pauses) -
         Fault(race=lambda hub: hub.add("user/stages", meanwhile, kind="dataset")),
         times=1,
     )
+    with pytest.raises(HubError, match="A commit has happened since"):
+        publish_stages(stream, "user/stages", ids_only=True)
     publish_stages(stream, "user/stages", ids_only=True)
     there = state_of(hub, "user/stages")
     assert b"Seen in May." in there["README.md"]
     assert there["notes.md"] == b"theirs"
-
-
-@pytest.mark.fault(17)
-def test_what_does_not_read_back_is_said(stream: StageStream, hub: Hub, pauses) -> None:
-    def cut(hub: Hub) -> None:
-        files = hub.repo("user/stages", "dataset").at("main").files
-        if SPLIT_FILE in files:
-            files[SPLIT_FILE] = Blob(files[SPLIT_FILE].data[:-1], lfs=False)
-
-    hub.plan(lambda request: "/tree/" in request.path, Fault(race=cut), times=math.inf)
-    with pytest.raises(HubError, match=r"differs from what was sent: split\.json"):
-        publish_stages(stream, "user/stages", ids_only=True)
 
 
 @pytest.mark.moderate
@@ -294,8 +265,8 @@ def test_large_stages_are_several_files_and_come_back_whole(
 ) -> None:
     monkeypatch.setattr("promptccd.data.shards._GROUP_ROWS", 5)
     monkeypatch.setattr("promptccd.data.shards.SHARD_BYTES", 4000)
-    sent = publish_stages(stream, "user/stages").sent
-    shards = [name for name in sent if name.startswith("stage_0/")]
+    publish_stages(stream, "user/stages")
+    shards = sorted(name for name in state_of(hub, "user/stages") if name.startswith("stage_0/"))
     assert len(shards) > 1
     assert shards == [
         f"stage_0/train-{number:05d}-of-{len(shards):05d}.parquet" for number in range(len(shards))

@@ -8,7 +8,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession
-from promptccd.discovery.project import Merge, Rename
+from promptccd.discovery.project import edits
 from promptccd.hub import push_run, verify
 from promptccd.runs import RunDirectory, load_model
 from tests.conftest import coloured_images
@@ -21,8 +21,8 @@ def edited(trained_run: Path, tmp_path: Path) -> Path:
     """A run whose last stage people have corrected."""
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
     new = [each.id for each in registry_in(run / "stage3").active if not each.known]
-    correct(run / "stage3", lambda registry: registry.edit(Rename(new[0], "heron")))
-    correct(run / "stage3", lambda registry: registry.edit(Merge(new[:2])))
+    correct(run / "stage3", lambda registry: edits.rename(registry, new[0], "heron"))
+    correct(run / "stage3", lambda registry: edits.merge(registry, new[:2]))
     return run
 
 

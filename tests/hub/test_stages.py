@@ -133,24 +133,16 @@ def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub,
         "dataset",
     )
     images = load_from_disk(str(image_folder))
+    hub_licence = {"license": "other", "license_name": "x", "license_link": "L.md"}
     for source, metadata in (
         ("digits", {"license": "cc-by-4.0"}),
-        ("in-memory", {}),
         (str(image_folder), {}),
         ("lab/nothing", {}),
-        (
-            "lab/pictures",
-            {
-                "license": "other", "license_name": "x",
-                "license_link": "https://huggingface.co/datasets/lab/pictures/blob/main/L.md",
-            },
-        ),
-    ):  # fmt: skip
+        ("lab/pictures", hub_licence),
+    ):
         stages = StageStream.from_dataset(images, class_blocks=[2, 1, 1, 1])
         stages.source = DataSource(source, {})
-        licence = _licence(stages)
-        assert licence.metadata == metadata
-        assert bool(licence.reason) or metadata
+        assert _licence(stages) == metadata
 
 
 @pytest.mark.slow
@@ -247,16 +239,3 @@ def test_a_folder_comes_before_a_data_set_of_that_name(
     assert pictures_at(tmp_path / "nothing" / "here") == tmp_path / "nothing" / "here"
     assert pictures_at("user/mistyped/picture.png") == Path("user/mistyped/picture.png")
     assert len(hub.log) == asked
-
-
-@pytest.mark.slow
-def test_stages_go_into_a_branch_or_a_pull_request(recipe: Path, hub: Hub, caplog) -> None:
-    caplog.set_level("INFO")
-    published(recipe)
-    before = hub.repo("user/stages", "dataset").at("main")
-    published(recipe, "--ids-only", "--revision", "ids")
-    assert hub.repo("user/stages", "dataset").at("main") is before
-    assert "image" not in load_dataset("user/stages", "stage_0", split="train", revision="ids").column_names
-    published(recipe, "--ids-only", "--pull-request")
-    assert f"Pull request: {hub.url}/user/stages/discussions/1." in caplog.text
-    assert hub.repo("user/stages", "dataset").at("main") is before

@@ -156,7 +156,7 @@ save_file({"features": output.features, "ids": found.category_ids}, sys.argv[2] 
 def test_a_stage_on_the_hub_computes_what_it_computed_here(
     run: RunDirectory, hub: Hub, image_folder: Path, tmp_path: Path
 ) -> None:
-    """A clean cache and a new process; bare name."""
+    """A clean cache and a new process."""
     import torch
 
     from promptccd.data.views import normalise
@@ -174,7 +174,7 @@ def test_a_stage_on_the_hub_computes_what_it_computed_here(
         **hub.environment(cache=tmp_path / "clean"),
         "HF_MODULES_CACHE": str(tmp_path / "modules"),
     }
-    command = [sys.executable, "-c", IN_A_NEW_PROCESS, "run-stage3", str(tmp_path)]
+    command = [sys.executable, "-c", IN_A_NEW_PROCESS, "user/run-stage3", str(tmp_path)]
     result = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
     )

@@ -10,7 +10,7 @@ import torch
 
 from promptccd.methods import METHODS
 from promptccd.models import CategoryDiscoveryModel, CheckpointError
-from promptccd.models.checkpoint import NAMESPACE_VARIABLE, FoundModel, file_of, find_model
+from promptccd.models.checkpoint import FoundModel, file_of, find_model
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
@@ -35,31 +35,12 @@ def test_a_fresh_process_knows_every_variant(tmp_path: Path) -> None:
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "GCDModel"
 
 
-def test_a_folder_and_a_name_with_a_namespace_mean_themselves(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv(NAMESPACE_VARIABLE, "elsewhere")
-    small("promptccd-gcd").save_pretrained(tmp_path / "here")
-    assert find_model(tmp_path / "here").place == str(tmp_path / "here")
-    monkeypatch.chdir(tmp_path)
-    assert find_model("here").place == "here"
-    with pytest.raises(OSError, match="No model 'somebody/model'"):
-        find_model("somebody/model")
-
-
-def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(OSError, match="the Hub is switched off.*PROMPTCCD_NAMESPACE"):
-        find_model("promptccd-pp-cub-stage3")
-    monkeypatch.setenv(NAMESPACE_VARIABLE, "team")
-    with pytest.raises(OSError, match="team/promptccd-pp-cub-stage3"):
-        find_model("promptccd-pp-cub-stage3")
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("team/model", "No model 'team/model': no such folder, and team/model: "),
         ("./model", "No model './model': no such folder, and ./model: "),
-        ("photograph", "Did you mean 'photographs'?"),
+        ("photograph", "Did you mean 'photographs'? For the Hub, write OWNER/photograph."),
         ("images", "No model in 'images': it has no config.json. Give a finished stage or a backbone."),
     ],
 )
@@ -68,7 +49,6 @@ def test_the_error_says_why_there_is_no_model(
 ) -> None:
     """Without a network a name "had no config.json", and a folder of images was "no such folder"."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(NAMESPACE_VARIABLE, raising=False)
     Path("images").mkdir()
     with pytest.raises(OSError, match=re.escape(said)):
         find_model(name)

@@ -202,47 +202,9 @@ def test_prompts_enter_where_as_often_and_as_long_as_is_said(
     together = torch.cat([tokens[:, :1], *[prompts] * copies, tokens[:, 1:]], dim=1)
     wanted = through(model, together, 0 if place == "first" else -1)
     torch.testing.assert_close(output.features, wanted, rtol=1e-5, atol=1e-5)
-    if place == "last":
-        torch.testing.assert_close(output.prompts, prompts)
     for row in range(3):  # whatever else is in the batch
         alone = model(pixels[row : row + 1], prompted=True).features
         torch.testing.assert_close(alone, wanted[row : row + 1], rtol=1e-5, atol=1e-5)
-
-
-@torch.no_grad()
-def test_prompts_are_handed_out_as_the_last_block_reads_them(
-    model: PromptCCDModel, own_mixture: Tensor
-) -> None:
-    """Each once, however many copies there are, and only beside a projection."""
-    pixels = torch.randn(3, 3, 16, 16)
-    for copies in (1, 4):
-        model.config.prompt_copies = copies
-        output = model(pixels, prompted=True, project=True)
-        tokens = model.backbone.embeddings(pixels)
-        prompts = own_mixture[output.components].repeat(1, copies, 1)
-        placed = prompts + model.backbone.embeddings.position_embeddings[:, :1]
-        tokens = torch.cat([tokens[:, :1], placed, tokens[:, 1:]], dim=1)
-        for block in model.backbone.encoder.layer[:-1]:
-            tokens = block(tokens)
-        torch.testing.assert_close(output.prompts, tokens[:, 1:3], rtol=1e-5, atol=1e-5)
-        assert model(pixels, prompted=True).prompts is None
-        assert model(pixels, prompted=False, project=True).prompts is None
-
-
-@torch.no_grad()
-def test_registers_do_not_lengthen_prompts() -> None:
-    """Which are as long as the patches that they come to stand among."""
-    torch.manual_seed(0)
-    vision = BACKBONES["registers"]().config.to_dict()
-    options = {"prompt_place": "last", "prompt_scale": "tokens", "prompts_per_image": 2}
-    model = PromptCCDModel(PromptCCDConfig(vision_config=vision, **TINY_HEAD, **options)).eval()
-    model.load_mixture(F.normalize(torch.randn(4, 32), dim=1), torch.ones(4, 32), torch.zeros(4))
-    model.backbone.embeddings.register_tokens.mul_(1000)
-    pixels = torch.randn(2, 3, 32, 32)
-    prompts = model(pixels, prompted=True, project=True).prompts
-    patches = model.backbone(pixels, output_hidden_states=True).hidden_states[-2][:, -16:]
-    length = patches.norm(dim=-1).mean(1, keepdim=True).expand(-1, 2)
-    torch.testing.assert_close(prompts.norm(dim=-1), length)
 
 
 @torch.no_grad()
@@ -252,9 +214,7 @@ def test_a_prompt_that_is_the_mean_of_all_is_nothing_and_a_number(model: PromptC
     features = []
     for scale in ("raw", "tokens"):
         model.config.prompt_scale = scale
-        output = model(torch.ones(2, 3, 16, 16), prompted=True, project=True)
-        assert not output.prompts.any()
-        features.append(output.features)
+        features.append(model(torch.ones(2, 3, 16, 16), prompted=True).features)
     assert torch.equal(*features)
 
 

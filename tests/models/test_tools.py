@@ -9,7 +9,6 @@ import accelerate
 import pytest
 import torch
 import torch.distributed as dist
-from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,7 +18,6 @@ from transformers import AutoModel
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of, class_position, run_block
 from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
-from tests.pretend_device import pretend_gpu
 
 METHODS = ("promptccd", "promptccd-pp", "promptccd-b-dualprompt")
 of_methods = some_methods(*METHODS)
@@ -128,22 +126,6 @@ def test_values_stay_equal(stage_of, method: str, tool: Callable, pixels: Tensor
         assert all(map(torch.equal, answers(model, pixels), expected))
 
 
-@of_methods
-def test_a_model_may_be_on_several_devices(stage_of, method: str, pixels: Tensor) -> None:
-    """The hooks of accelerate's dispatch, by hand: it makes parameters as no pretended device can."""
-    expected = answers(AutoModel.from_pretrained(stage_of(method)), pixels)
-    with pretend_gpu(2):
-        model = AutoModel.from_pretrained(stage_of(method)).to("cuda:0")
-        for block in (*blocks_of(model.backbone)[-2:], model.acting_block):
-            block.to("cuda:1")
-        for name, module in model.named_modules():
-            if name and (first := next(module.parameters(), None)) is not None:
-                add_hook_to_module(module, AlignDevicesHook(execution_device=first.device))
-        found = [each.cpu() for each in answers(model, pixels.cuda())]
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
-
-
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_an_offloaded_position_is_the_same(stage_of, kind: str) -> None:
     backbone = AutoModel.from_pretrained(stage_of("promptccd", kind)).backbone
@@ -218,16 +200,6 @@ def test_quantised_weights_answer_alike(stage_of, method: str, pixels: Tensor) -
     assert torch.cosine_similarity(one, other).min() > 0.99
 
 
-@of_methods
-@pytest.mark.parametrize("kind", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"])
-def test_weights_of_torchao_answer_alike(stage_of, method: str, kind: str, pixels: Tensor) -> None:
-    quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
-    model, small = (AutoModel.from_pretrained(stage_of(method)) for _ in range(2))
-    quantization.quantize_(small, getattr(quantization, kind)())
-    one, other = (each(pixels, prompted=True).features for each in (model, small))
-    assert torch.cosine_similarity(one, other).min() > 0.99
-
-
 # What learns, other blocks, and functions of torch
 
 
@@ -240,19 +212,6 @@ def test_blocks_that_learn_get_their_graph_and_others_none(stage_of, method: str
     first.requires_grad_(True)
     model(pixels, prompted=True).features.square().sum().backward()
     assert all(each.grad.any() for each in first.parameters())
-
-
-def test_another_block_without_attention_is_taken_or_refused(stage_of, pixels: Tensor) -> None:
-    for method in METHODS:
-        model, shorter = (AutoModel.from_pretrained(stage_of(method)) for _ in range(2))
-        blocks_of(model.backbone)[-2] = nn.Identity()
-        if "dualprompt" in method:  # its prefixes enter the attention of every block
-            with pytest.raises(TypeError, match="The attention of this Identity cannot be read or given"):
-                model(pixels, prompted=True)
-            continue
-        del blocks_of(shorter.backbone)[-2]
-        found, expected = (each(pixels, prompted=True).features for each in (model, shorter))
-        assert torch.equal(found, expected)
 
 
 def test_a_prefix_is_seen_by_every_query(stage_of) -> None:

@@ -144,14 +144,3 @@ def test_a_run_in_the_current_folder_is_called_as_that(
     monkeypatch.chdir(tmp_path / "stage3")
     assert RunDirectory("..").name == tmp_path.name
     assert all(check.what.startswith("stage3: ") for check in verify("."))
-
-
-def test_sources_of_stages_are_recorded_until_they_are_trained_here(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    assert run.fetched == {}
-    run.record_source(0, "lab/run-stage0@abc")
-    run.record_source(10, "lab/run-stage10@def")
-    run.record_source(2, "")
-    run.forget_source(0)
-    run.forget_source(1)
-    assert run.fetched == {2: "", 10: "lab/run-stage10@def"}

@@ -11,7 +11,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.clustering.spread import measure_spread
-from promptccd.discovery.project import GROUPING, CategoryState, NotACategory, Rename, SetAside, load_registry
+from promptccd.discovery.project import GROUPING, CategoryState, edits, load_registry
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.disk import problems_of
 from promptccd.evaluation import Discovery
@@ -196,7 +196,7 @@ def test_a_corrected_run_can_be_evaluated(edited_run) -> None:
 @pytest.mark.slow
 def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
-    correct(run / "stage2", lambda registry: registry.edit(Rename(2, "heron")))
+    correct(run / "stage2", lambda registry: edits.rename(registry, 2, "heron"))
     go_on(run)
     name = "stage3/model-00002-of-00002.safetensors"
     assert (run / name).read_bytes() == (trained_run / name).read_bytes()
@@ -211,7 +211,7 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     new = max(
         (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
     )
-    correct(run / "stage2", lambda registry: registry.edit(NotACategory(new.id)))
+    correct(run / "stage2", lambda registry: edits.not_a_category(registry, new.id))
     sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
     earlier = earlier_images(RunDirectory(run), sample_ids)
     gone = sum(int((ids == NO_CATEGORY).sum()) for ids in earlier.ids)
@@ -251,7 +251,7 @@ def test_images_that_are_set_aside_are_those_of_no_category(trained_run: Path) -
     sample_ids = [np.array(run.assignments(stage)["sample_ids"]) for stage in (0, 1)]
     registry = load_registry(trained_run / "stage1")
     new = next(each for each in registry.active if not each.known)
-    registry.edit(SetAside(new.id))
+    edits.set_aside(registry, new.id)
     earlier = type(earlier_images(run, sample_ids))(registry, earlier_images(run, sample_ids).ids)
     prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
     found = Discovery(np.array([0, new.id + 50]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
@@ -268,7 +268,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     """`promptccd report` refuses records that disagree, and had refused its own."""
     run = trained_to(trained_run, tmp_path / "run", 1)
     (new,) = (each for each in registry_in(run / "stage1").active if not each.known)
-    correct(run / "stage1", lambda registry: registry.edit(NotACategory(new.id)))
+    correct(run / "stage1", lambda registry: edits.not_a_category(registry, new.id))
     go_on(run)
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
     measured = read_run(RunEvaluation(str(run)))
@@ -311,7 +311,7 @@ def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Pa
 def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> None:
     registry = load_registry(trained_run / "stage1")
     new = next(each for each in registry.active if not each.known)
-    registry.edit(NotACategory(new.id))
+    edits.not_a_category(registry, new.id)
     sample_ids = [np.array(RunDirectory(trained_run).assignments(stage)["sample_ids"]) for stage in (0, 1)]
     earlier = earlier_images(RunDirectory(trained_run), sample_ids)
     earlier = type(earlier)(registry, earlier.ids)

@@ -7,19 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from promptccd import CategoryDiscoveryTrainer, PromptCCDPlusPlusModel, TrainingArguments
 from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
-from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.runs import RunDirectory
 from promptccd.training.history import read_history
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
@@ -28,11 +24,10 @@ from tests.test_category_trainer import files_of
 
 @dataclass
 class Seen:
-    """What a tracker keeps of a run: values by name and step, the configuration, pictures by name."""
+    """What a tracker keeps of a run: values by name and step, the configuration."""
 
     scalars: dict[str, dict[int, float]] = field(default_factory=dict)
     settings: dict[str, object] = field(default_factory=dict)
-    pictures: dict[str, Image.Image] = field(default_factory=dict)
 
     def add(self, name: str, step: int, value: float) -> None:
         self.scalars.setdefault(name, {})[step] = value
@@ -46,8 +41,6 @@ def seen_by_tensorboard(run: Path) -> Seen:
         for name in events.Tags()["scalars"]:
             for each in events.Scalars(name):
                 seen.add(name, each.step, each.value)
-        for name in events.Tags()["images"]:
-            seen.pictures[name] = Image.open(BytesIO(events.Images(name)[0].encoded_image_string))
         for content in events.summary_metadata.values():
             data = HParamsPluginData.FromString(content.plugin_data.content)
             for name, value in data.session_start_info.hparams.items():
@@ -86,10 +79,7 @@ def seen_by_wandb(run: Path) -> Seen:
             for each in record.history.item:
                 value = json.loads(each.value_json)
                 name = "/".join(each.nested_key) or each.key
-                if name.endswith("/filenames"):
-                    picture = Image.open(path.parent / "files" / value[0])
-                    seen.pictures[name.removesuffix("/filenames")] = picture
-                elif isinstance(value, int | float) and not name.startswith("_"):
+                if isinstance(value, int | float) and not name.startswith("_"):
                     seen.add(name, step, value)
     return seen
 
@@ -171,30 +161,8 @@ def test_a_tracker_sees_all_of_a_run_and_changes_nothing(
     assert seen.settings["split"] == run.manifest["split_fingerprint"]
     assert str(tmp_path) not in json.dumps(seen.settings)
 
-    assert sorted(seen.pictures) == [f"stage{stage}/groups" for stage in range(4)]
-    picture = np.asarray(seen.pictures["stage1/groups"])
-    assert picture.shape[1:] == (684, 3)
-    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
-
 
 PARTS = ("all", "old", "new", "num_categories", "num_images", "count_low", "count_high")
-
-
-def test_figures_have_a_name_each_and_what_does_not_exist_has_none() -> None:
-    rows = [
-        StageScore(1, 80.0, 90.0, float("nan"), 8, 20, (7, 9), (70.0, 60.0, 50.0)),
-        StageScore(2, 60.0, 70.0, 50.0, 9, 30, None, (50.0, 40.0, 30.0)),
-    ]
-    metrics = ContinualScore("cacc", rows).metrics(first=2)
-    assert metrics == {
-        "cacc/average/all": 70.0, "cacc/average/old": 80.0, "cacc/average/new": 50.0,
-        "cacc/stage2/all": 60.0, "cacc/stage2/old": 70.0, "cacc/stage2/new": 50.0,
-        "cacc/stage2/num_categories": 9, "cacc/stage2/num_images": 30,
-        "cacc/stage2/native_all": 50.0, "cacc/stage2/native_old": 40.0, "cacc/stage2/native_new": 30.0,
-    }  # fmt: skip
-    first = ContinualScore("cacc", rows).metrics()
-    assert (first["cacc/stage1/count_low"], first["cacc/stage1/count_high"]) == (7, 9)
-    assert "cacc/stage1/new" not in first
 
 
 @pytest.mark.slow
@@ -212,4 +180,3 @@ def test_of_two_processes_either_stops_both_and_one_tells_the_tracker(
     seen = seen_by_tensorboard(tmp_path / "stopped")
     assert sorted(seen.scalars["stage0/loss"]) == [0, 1]
     assert "cacc/stage1/all" in seen.scalars
-    assert sorted(seen.pictures) == ["stage0/groups", "stage1/groups"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import DistributedType
 from accelerate.state import AcceleratorState
 from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model, ViTImageProcessorPil
 
@@ -169,18 +169,6 @@ def test_a_view_of_our_own_has_no_rim(tmp_path: Path, caplog) -> None:
     assert not caplog.messages
 
 
-def test_accumulation_of_the_launcher_is_contradicted_aloud(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    monkeypatch.setenv(STEPS, "4")
-    accelerator = accelerator_for(TrainingArguments(), torch.device("cpu"))
-    assert accelerator.gradient_accumulation_steps == 1
-    assert caplog.messages == [
-        "The launcher says gradient_accumulation_steps 4, and the recipe 1, which counts: raise --batch_size instead."
-    ]
-    weight = torch.ones((), requires_grad=True)
-    accelerator.backward(3 * weight)
-    assert weight.grad == 3  # no quarter of it
-
-
 @pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
 def test_a_launcher_that_shards_models_is_refused(
     recipe_values: dict, monkeypatch: pytest.MonkeyPatch, name: str
@@ -203,13 +191,3 @@ def test_an_accelerator_that_shards_models_is_refused(
     monkeypatch.setitem(AcceleratorState._shared_state, "distributed_type", DistributedType.FSDP)
     with pytest.raises(ConfigurationError, match="The launcher or accelerator asks for FSDP"):
         train_run(Recipe.from_dict(recipe_values), accelerator)
-
-
-def test_an_accelerator_that_accumulates_is_refused(
-    recipe_values: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(STEPS, "2")
-    recipe = Recipe.from_dict(recipe_values)
-    with pytest.raises(ConfigurationError, match="gradient_accumulation_steps 1, got 2: .* divided by 2"):
-        train_run(recipe, Accelerator(cpu=True))
-    assert not Path(recipe.training.output_dir).exists()

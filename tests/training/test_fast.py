@@ -1,6 +1,5 @@
 """Cheaper ways to run plain blocks: the [CLS] row, copies of frozen blocks, and compiled steps."""
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
 from promptccd.training import stage_trainer
 from promptccd.training.callbacks import CategoryDiscoveryCallback
-from promptccd.training.devices import warn_of_emulation
 from promptccd.training.fast import FrozenBlock, WholeBatches, fast
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, quick_recipe, resumable_recipe
@@ -135,13 +133,10 @@ def test_a_copy_of_a_block_with_other_parts_computes_the_same(kind: str, options
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
-@pytest.mark.parametrize("recomputes", [False, True])
 def test_in_bfloat16_tokens_and_gradients_are_those_of_float32_up_to_rounding(
-    kind: str, recomputes: bool, tmp_path: Path
+    kind: str, tmp_path: Path
 ) -> None:
     model, tokens, rotation = embedded(kind, tmp_path)
-    if recomputes:
-        model.gradient_checkpointing_enable()
     found, slopes = [], []
     for precision in ("same", "bf16"):
         own = tokens.clone().requires_grad_()
@@ -180,27 +175,6 @@ def test_nothing_that_is_saved_knows_of_copies(tmp_path: Path) -> None:
     assert torch.equal(run_prefix(model.backbone, tokens, rotation), plain)
 
 
-def test_a_machine_that_emulates_bfloat16_is_reported(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    found: dict[str, bool] = {}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
-    for capabilities, precision, warnings in (
-        ({"avx512_f": True, "avx512_bf16": False}, "bf16", 1),
-        ({"avx512_f": True, "amx_bf16": True}, "bf16", 0),
-        ({}, "same", 0),
-    ):
-        found.clear()
-        found.update(capabilities)
-        caplog.clear()
-        warn_of_emulation(precision, torch.device("cpu"))
-        assert caplog.text.count("has no bfloat16 in hardware") == warnings
-    monkeypatch.delattr(torch.cpu, "get_capabilities")  # of torch before 2.11
-    caplog.clear()
-    warn_of_emulation("bf16", torch.device("cpu"))
-    assert not caplog.text
-
-
 class Stopped(CategoryDiscoveryCallback):
     """Ends a run in the middle of its second stage, as a signal does."""
 
@@ -237,7 +211,6 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
 
     monkeypatch.setattr(stage_trainer, "training_loss", noted)
     monkeypatch.setattr(MixtureObjective, "end_stage", noted_end)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     for name, callbacks in (("whole", []), ("killed", [Stopped()]), ("killed", [])):
         AcceleratorState._reset_state(reset_partial_state=True)
         values = resumable_recipe(image_folder, tiny_backbone, tmp_path / name)
@@ -251,7 +224,6 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     assert inside
     assert all(inside)
     assert at_the_end == [True] * 8
-    assert caplog.text.count("cpu has no bfloat16 in hardware") == 3  # of each start
     assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "killed")
     assert RunDirectory(tmp_path / "whole").recipe.training.frozen_precision == "bf16"
     bare, trained = (
@@ -290,39 +262,6 @@ def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -
     assert graphs.rows == [6]
 
 
-@pytest.mark.moderate
-def test_where_nothing_can_be_compiled_steps_run_as_they_are(model: PromptCCDModel, caplog) -> None:
-    def refuses(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        raise RuntimeError("no compiler is here")
-
-    forward, pixels = WholeBatches(model, rows=2, backend=refuses), torch.randn(2, 3, 16, 16)
-    with torch.no_grad():
-        for _ in range(2):
-            assert torch.equal(forward(pixels).features, model(pixels).features)
-    assert caplog.text.count("cannot be compiled here, and this stage is trained without") == 1
-    assert "no compiler is here" in caplog.text
-
-
-@pytest.mark.moderate
-def test_what_fails_after_compiled_steps_is_raised(model: PromptCCDModel) -> None:
-    """A full GPU leaves no stage of which half was compiled."""
-    pixels, calls = torch.randn(2, 3, 16, 16), itertools.count()
-
-    def once(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        def run(*values: Any) -> Any:
-            if next(calls):
-                raise torch.OutOfMemoryError("full")
-            return graph.forward(*values)
-
-        return run
-
-    forward = WholeBatches(model, rows=2, backend=once)
-    with torch.no_grad():
-        forward(pixels)
-        with pytest.raises(torch.OutOfMemoryError):
-            forward(pixels)
-
-
 @pytest.mark.slow
 def test_every_stage_has_its_graphs(model: PromptCCDModel) -> None:
     """Dynamo stops at eight of one function, unless it forgets those of before."""
@@ -333,36 +272,11 @@ def test_every_stage_has_its_graphs(model: PromptCCDModel) -> None:
     assert graphs.rows == [2] * 10
 
 
-def without_compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    raise FileNotFoundError("no c++ here\nnor anywhere")
-
-
 def trained(values: dict[str, dict], folder: Path, **training: object) -> dict[str, bytes]:
     AcceleratorState._reset_state(reset_partial_state=True)
     own = {**values["training"], "output_dir": str(folder), **training}
     train_run(Recipe.from_dict({**values, "training": own}))
     return weights_of(folder)
-
-
-@pytest.mark.slow
-def test_a_run_is_compiled_where_the_machine_can_and_goes_on_where_it_cannot(
-    image_folder: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    values = quick_recipe(image_folder, tiny_backbone, tmp_path, variant="promptccd-gcd")
-    values["training"] |= {"epochs": 1, "batch_size": 16}
-    plain, graphs = trained(values, tmp_path / "plain"), Graphs()
-    monkeypatch.setattr(stage_trainer, "WholeBatches", partial(WholeBatches, backend=without_compiler))
-    assert trained(values, tmp_path / "without", compile=True) == plain
-    said = [each.message for each in caplog.records if "trained without: " in each.message]
-    assert len(said) == 4
-    assert all("no c++ here" in each and "\n" not in each for each in said)
-    monkeypatch.setattr(stage_trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
-    assert trained(values, tmp_path / "with", compile=True) == plain
-    assert graphs.rows == [32] * 4  # two views of 16 images; the last batch of a stage is smaller
 
 
 @pytest.mark.slow

@@ -14,20 +14,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch.utils._pytree import tree_leaves
 
-from promptccd import PromptCCDModel, systems
+from promptccd import systems
 from promptccd.cli.main import main
-from promptccd.clustering import split_and_merge
-from promptccd.clustering.counting import calibrate
-from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.loaders import workers_for
 from promptccd.methods import METHODS, processes
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training import stage_trainer
-from promptccd.training.devices import accelerator_for, log_device, reproducible
+from promptccd.training.devices import accelerator_for, reproducible
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -132,35 +128,12 @@ def test_categories_are_counted_on_a_gpu_as_on_the_cpu(
     assert there == trained("promptccd", image_folder, tiny_backbone, tmp_path / "cpu", **options)
 
 
-def test_trials_of_a_count_take_their_features_off_the_gpu_once(gpu: Log) -> None:
-    features, labels = torch.randn(60, 8), torch.arange(6).repeat_interleave(10)
-    there = features.cuda()
-    before = gpu.waits.copy()
-    assert calibrate(there, labels, 0) == calibrate(features, labels, 0)
-    assert sum((gpu.waits - before).values()) == 1
-
-
 @pytest.mark.slow
-def test_what_cannot_be_compiled_trains_as_it_is(
-    image_folder: Path, tiny_backbone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """There is no compiler for a pretended GPU."""
-    with pretend_gpu():
-        without = trained("promptccd-gcd", image_folder, tiny_backbone, tmp_path / "without", epochs=1)
-        asked = trained(
-            "promptccd-gcd", image_folder, tiny_backbone, tmp_path / "asked", epochs=1, compile=True
-        )
-    assert asked == without
-    assert caplog.text.count("A step cannot be compiled here, and this stage is trained without: ") == 4
-
-
-# A mixture, part labels, an own count of categories, clusters that grow, and answers that are kept even.
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["promptccd", "promptccd-pp", "pa-cgcd", "grow-merge", "orca"])
+@pytest.mark.parametrize("name", ["promptccd", "grow-merge"])
 def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_found(
     name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Apple's: the pretended one loses float64, and is asked whether its features are the CPU's."""
+    """As Apple's: the pretended one loses float64."""
     monkeypatch.setattr(processes, "EXACT", ("cpu",))
 
     def kernel(func: object, kind: str, args: object, kwargs: dict[str, object]) -> None:
@@ -173,17 +146,6 @@ def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_f
         on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu")
         assert log.kernels > 1000
     assert on_gpu == trained(name, image_folder, tiny_backbone, tmp_path / "cpu")
-
-
-def test_a_training_is_on_the_cpu_where_it_is_asked_for(gpu: Log, monkeypatch, caplog) -> None:
-    AcceleratorState._reset_state(reset_partial_state=True)
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    caplog.set_level("INFO", "promptccd")
-    accelerator = accelerator_for(TrainingArguments(mixed_precision="no"))
-    assert accelerator.device.type == "cpu"
-    log_device(accelerator, None)
-    assert "Not asked for a GPU: training on the CPU." in caplog.text
-    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_the_rules_of_a_gpu(gpu: Log) -> None:
@@ -220,9 +182,9 @@ def run_commands(*commands: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["promptccd", "promptccd-pp"])
+@pytest.mark.parametrize("name", ["promptccd-pp"])
 def test_commands_answer_on_a_gpu_as_on_the_cpu(
-    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, caplog
+    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     run, photos = tmp_path / "run", write_pictures(tmp_path / "photos", [0, 1, 2, 5])
     trained(name, image_folder, tiny_backbone, run)
@@ -244,9 +206,6 @@ def test_commands_answer_on_a_gpu_as_on_the_cpu(
             before = log.kernels
             there += run_commands(words)
             assert log.kernels > before + 100, words[0]
-        caplog.set_level("INFO", "promptccd")
-        log_device(Accelerator(), None)
-        assert "Training on cuda (pretend GPU) in float32; images are loaded by" in caplog.text
         assert not log.hazards
     here = run_commands(*commands(tmp_path / "here"))
     assert there[:3] == here[:3]
@@ -254,40 +213,6 @@ def test_commands_answer_on_a_gpu_as_on_the_cpu(
     assert tables[0] == tables[1]
     # Scores of an explanation differ in their last digits with the alignment of weights in memory.
     assert json.loads(there[4])["category"] == json.loads(here[4])["category"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["promptccd", "promptccd-pp"])
-def test_the_second_gpu_is_the_one_that_was_asked_for(
-    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    run, photos = tmp_path / "run", write_pictures(tmp_path / "photos", [0, 1, 2, 5])
-    trained(name, image_folder, tiny_backbone, run)
-    adapted = ["--adapt", "--epochs", "1", "--batch_size", "16", "--precision", "fp32"]
-    words = ["discover", str(run / "stage1"), str(photos), "--out", str(tmp_path / "out"), *adapted]
-    with pretend_gpu(2) as log:
-        where: Counter[str] = Counter()
-
-        def kernel(func: object, kind: str, args: object, kwargs: object) -> None:
-            given = (each for each in tree_leaves((args, kwargs)) if isinstance(each, GpuTensor))
-            where.update(str(each.device) for each in [*given][:1])
-
-        log.kernel = kernel
-        run_commands([*words, "--device", "cuda:1"])
-    assert where["cuda:1"] > 1000
-    assert set(where) == {"cuda:1"}
-
-
-@pytest.mark.slow
-def test_a_model_is_loaded_onto_one_gpu(backbone_folder: Path, tmp_path: Path) -> None:
-    model = PromptCCDModel.from_pretrained(backbone_folder)
-    model.save_pretrained(tmp_path / "model")
-    with pretend_gpu(2):
-        for device_map in ("auto", "balanced", {"": "cuda:1"}):
-            placed = PromptCCDModel.from_pretrained(tmp_path / "model", device_map=device_map)
-            (device,) = {each.device for each in (*placed.parameters(), *placed.buffers())}
-            assert device == torch.device("cuda", 1 if isinstance(device_map, dict) else 0)
-    assert PromptCCDModel.from_pretrained(tmp_path / "model", device_map="auto").device.type == "cpu"
 
 
 def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,30 +259,6 @@ def test_what_processes_send_each_other_leaves_the_gpu(monkeypatch: pytest.Monke
         assert [found[0].device.type, found[1][0].device.type, *found[2:]] == ["cpu", "cpu", "words"]
     ((again, pair, _),) = pickle.loads(sent[0])
     assert torch.equal(again, pair[0]) and pair[1] == 2
-
-
-@pytest.mark.slow
-def test_what_shall_give_the_same_bytes_again_adds_in_one_order(gpu: Log) -> None:
-    """Running sums are what CUDA adds in any order, and torch has no other way for."""
-    points, on_device = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), []
-
-    def kernel(func: object, kind: str, args: tuple[torch.Tensor, ...], kwargs: object) -> None:
-        if kind == "cumsum" and args[0].is_floating_point():
-            on_device.append(args[0].device)
-
-    gpu.kernel = kernel
-
-    def found(where: torch.Tensor) -> list[torch.Tensor]:
-        kmeans = AnchoredKMeans(5, 3, random_state=0).fit(where)
-        return [each.cpu() for each in (kmeans.labels_, split_and_merge(where, 2, seed=0).labels)]
-
-    usual = found(points)
-    found(points.cuda())
-    assert on_device
-    on_device.clear()
-    with reproducible(True):
-        assert all(map(torch.equal, found(points.cuda()), usual))
-    assert not on_device
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from promptccd.cli.options import (
     DEVICE,
     MODEL_LIMIT,
     PLUGIN,
-    PUSH_TARGET,
     Arguments,
     command,
     limits_of,
@@ -22,7 +21,7 @@ from promptccd.cli.options import (
 from promptccd.cli.tables import explanation_table
 from promptccd.data.names import display_name
 from promptccd.disk import require_writable
-from promptccd.errors import ConfigurationError, MismatchError
+from promptccd.errors import MismatchError
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +39,7 @@ _PREDICT: Arguments = {
         help="number of the most likely categories listed per image (default: 1)"),
 }  # fmt: skip
 _PUSH: Arguments = {
-    "run_folder": dict(metavar="RUN", nargs="?", help="output_dir of a training"),
-    "--metric": dict(metavar="NS/cacc", help="Space of the metric, pushed instead of a run"),
+    "run_folder": dict(metavar="RUN", help="output_dir of a training"),
     "--namespace": dict(help="user or organisation (default: the logged-in user)"),
     "--stage": dict(type=whole_number(0), help="number of a stage (default: all finished stages)"),
     "--private": dict(action="store_true", help="private visibility of new repositories"),
@@ -67,13 +65,13 @@ _VERIFY: Arguments = {
 @command(("promptccd.runs.explain",), _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
-    from promptccd.training.devices import device_named, placed
+    from promptccd.training.devices import device_named
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     require_writable(Path(options.out))
     model = runs.load_model(place, options.max_model_bytes)
     view = runs.load_view(model.name_or_path, **model.hub_options)
-    explanation = runs.explain_image(placed(model, view, device), view, options.image)
+    explanation = runs.explain_image(model.to(device), view, options.image)
     paths = explanation.save(options.out)
     show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))
     logger.info("Written: %s", ", ".join(str(path) for path in paths))
@@ -82,11 +80,10 @@ def explain_command(options: argparse.Namespace) -> None:
 @command(("promptccd.runs.predict",), _MODEL, _PREDICT, DEVICE, PLUGIN, DECODING, MODEL_LIMIT)
 def predict_command(options: argparse.Namespace) -> None:
     """``promptccd predict``."""
-    from promptccd.training.devices import device_named, placed
+    from promptccd.training.devices import device_named
 
     device, place = device_named(options.device), runs.stage_of(options.model)
-    model = runs.load_model(place, options.max_model_bytes)
-    model = placed(model, runs.load_view(model.name_or_path, **model.hub_options), device)
+    model = runs.load_model(place, options.max_model_bytes).to(device)
     found = runs.predict_folder(
         model,
         place,
@@ -114,56 +111,33 @@ def predict_command(options: argparse.Namespace) -> None:
     logger.info("Files: %d, %d assigned, %d skipped.", sum(counted), *counted)
 
 
-@command(("promptccd.hub.push", "promptccd.hub.space"), _PUSH, PUSH_TARGET, PLUGIN)
+@command(("promptccd.hub.push",), _PUSH, PLUGIN)
 def push_command(options: argparse.Namespace) -> None:
     """``promptccd push``."""
-    if (options.run_folder is None) == (options.metric is None):
-        raise ConfigurationError(
-            "What is to be pushed? Give the folder of a run, or --metric NAMESPACE/cacc."
-        )
-    given = {"--namespace": options.namespace, "--stage": options.stage, "--revision": options.revision}
-    idle = [name for name, value in given.items() if value is not None]
-    idle += ["--pull-request"] if options.pull_request else []
-    if options.metric is not None and idle:
-        raise ConfigurationError(
-            f"{', '.join(idle)} is for the stages of a run, not for --metric: leave it out."
-        )
-    if options.metric is not None:
-        pushed = [hub.push_metric(options.metric, private=options.private, dry_run=options.dry_run)]
-    else:
-        pushed = hub.push_run(
-            runs.RunDirectory(options.run_folder),
-            namespace=options.namespace,
-            stages=None if options.stage is None else [options.stage],
-            private=options.private,
-            dry_run=options.dry_run,
-            revision=options.revision,
-            pull_request=options.pull_request,
-        )
-
-    def lines() -> str:
-        listed = [stage.listing for stage in pushed] if options.dry_run else []
-        return "\n".join([*(f"{stage.repo_id}: {_sent(stage, options)}" for stage in pushed), *listed])
-
-    show(options, [asdict(stage) for stage in pushed], lines)
+    pushed = hub.push_run(
+        runs.RunDirectory(options.run_folder),
+        namespace=options.namespace,
+        stages=None if options.stage is None else [options.stage],
+        private=options.private,
+        dry_run=options.dry_run,
+    )
+    show(
+        options, [asdict(each) for each in pushed], lambda: "\n".join(_sent(each, options) for each in pushed)
+    )
 
 
 def _sent(pushed: "hub.PushedRepository", options: argparse.Namespace) -> str:
-    """How much went to a repository, or would."""
-    if not pushed.sent:
-        return "all of it is there"
-    verb = "would send" if options.dry_run else "sent"
-    request = f" as {pushed.pull_request}" if pushed.pull_request else ""
-    return f"{verb} {len(pushed.sent)} file{'s' * (len(pushed.sent) != 1)}, {pushed.num_bytes / 1e6:.1f} MB{request}"
+    """What went to a repository, or would."""
+    if options.dry_run:
+        return f"would send {pushed.listing}"
+    return f"sent {pushed.listing}" if pushed.sent else f"{pushed.repo_id}: all of it is there"
 
 
 @command(("promptccd.hub.space",), _SPACE, PLUGIN)
 def space_command(options: argparse.Namespace) -> None:
     """``promptccd space``."""
     pushed = hub.push_space(options.repo, options.model, private=options.private, dry_run=options.dry_run)
-    listed = [*pushed.sent, pushed.listing] if options.dry_run else []
-    lines = [*listed, f"{pushed.repo_id}: {_sent(pushed, options)}; works with {pushed.model}", pushed.url]
-    show(options, asdict(pushed), lambda: "\n".join(lines))
+    show(options, asdict(pushed), lambda: f"{_sent(pushed, options)}\n{pushed.url}")
 
 
 @command(("promptccd.hub.verify",), _VERIFY, PLUGIN)

@@ -155,10 +155,6 @@ WORKERS: Arguments = {
     "--num_workers": dict(metavar="N", type=whole_number(0, MOST_WORKERS),
         help="loader processes (default: up to 8 with a CUDA GPU, else 0)"),
 }  # fmt: skip
-PUSH_TARGET: Arguments = {
-    "--revision": dict(metavar="BRANCH", help="branch to push to, created if missing (default: main)"),
-    "--pull-request": dict(action="store_true", help="pull request instead of a push"),
-}  # fmt: skip
 DECODING: Arguments = {  # of a person's own images
     "--max-megapixels": dict(metavar="N", type=whole_number(1, MOST_MEGAPIXELS),
         help=f"size above which an image is skipped; each megapixel takes {BYTES_PER_PIXEL} MB of memory (default: "

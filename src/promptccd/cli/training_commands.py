@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import data, hub, runs
-from promptccd.cli.options import PUSH_TARGET, Arguments, command, show
+from promptccd.cli.options import Arguments, command, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.disk import readable_size
@@ -63,7 +63,7 @@ def _be_silent() -> None:
     disable_bars_of_datasets()
 
 
-@command(("promptccd.runs.train", "promptccd.hub.stages"), _SPLIT, PUSH_TARGET, add_what)
+@command(("promptccd.runs.train", "promptccd.hub.stages"), _SPLIT, add_what)
 def split_command(options: argparse.Namespace) -> None:
     """``promptccd split``."""
     recipe = recipe_from(options, needs_images=True)
@@ -102,14 +102,9 @@ def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
         ids_only=options.ids_only,
         public=options.public,
         dry_run=options.dry_run,
-        revision=options.revision,
-        pull_request=options.pull_request,
     )
-    verb = "Would send" if options.dry_run else "Published"
-    request = f" Pull request: {published.pull_request}." if published.pull_request else ""
-    logger.info(
-        "%s %s.%s", verb if published.sent else "All of it is there already:", published.listing, request
-    )
+    verb = "Published" if published.sent else "All of it is there already:"
+    logger.info("%s %s.", "Would send" if options.dry_run else verb, published.listing)
 
 
 @command(("promptccd.runs.train", "promptccd.data.cached"), _DATA, add_what)

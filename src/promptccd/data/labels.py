@@ -34,32 +34,19 @@ LABEL_COLUMNS = (
     "targetname", "tag", "speciesname", "commonname", "breed", "finelabel",
 )  # fmt: skip
 SPLIT_COLUMNS = (
-    "split",
-    "subset",
-    "fold",
-    "partition",
-    "set",
-    "phase",
-    "usage",
-    "istrain",
-    "istraining",
-    "istrainingimage",
-)
+    "split", "subset", "fold", "partition", "set", "phase", "usage", "istrain", "istraining", "istrainingimage",
+)  # fmt: skip
 SPLITS = {
     "train": "train", "training": "train", "trn": "train", "test": "test", "testing": "test", "tst": "test",
     "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
 }  # fmt: skip
 _YES_NO = {"1": "train", "true": "train", "yes": "train", "0": "test", "false": "test", "no": "test"}
-_SEPARATORS = ("|", ";", ",", "/", "+", "&", " ")
-_SURE_SEPARATORS = ("|", ";")  # hardly a part of a name
-_RARE = 2  # images of a category that may be a misspelling of another
+_SEPARATORS = ("|", ";", ",")
 _SHORTEST = 4  # letters of a name that may be a misspelling
-_MOST_COMPARED = 200_000  # pairs of names
 _DIGITS = re.compile(r"\d+")
 _LIST = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)
 _CLOSE = 0.88  # similarity of two spellings of one name, by `difflib`: piza and pizza have 0.89
 _NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?")
-_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(,\d{3})+")
 
 
 @dataclass(frozen=True)
@@ -177,21 +164,60 @@ def split_column_of(columns: Sequence[str], values: Mapping[str, Sequence[Any]])
     return [], ""
 
 
-def without_label(dataset: Dataset, label_column: str, na: Sequence[str] | None = None) -> np.ndarray:
-    """Which rows ``(N,)`` have no label: null, NaN, -1, or one of the words `UNLABELLED` and `MISSING`.
+def read_categories(
+    dataset: Dataset, label_column: str, layout: Layout = DETECTED
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Category id of every row, and the category names in the order of their ids.
+
+    Ids are positions among the labels that occur: in the order of a class-label column, by value for integers and names
+    that are numbers, alphabetical for other names. Gaps in the labels and class names without images are harmless.
 
     Args:
         dataset: the rows.
         label_column: name of the column.
-        na: words in place of `MISSING` and of -1.
+        layout: says which words are no label, and what separates several labels.
+
+    Returns:
+        Ids ``(N,)`` int64 in ``0..C-1``, `NO_CATEGORY` for a row without a label; and C names.
+
+    Raises:
+        DataError: a label is several labels, or neither an integer nor a string.
     """
+    if not len(dataset):
+        raise DataError("The data set has no row: there is nothing to cut into stages. Give one with images.")
     feature = dataset.features[label_column]
-    values = dataset.with_format(None)[label_column][:]
-    words = MISSING if na is None else frozenset(na)
+    cells, words = dataset.with_format(None)[label_column][:], layout.na
     if isinstance(feature, ClassLabel):
-        values = [feature.int2str(each) if each is not None and each >= 0 else None for each in values]
-        words = frozenset(na or ())  # a class that a data set declares is one, whatever its name
-    texts = [each.strip() if isinstance(each, str) else each for each in values]
+        cells = [feature.int2str(each) if each is not None and each >= 0 else None for each in cells]
+        words = words or ()  # a class that a data set declares is one, whatever its name
+    rows = np.flatnonzero(~_without_label(cells, label_column, words))
+    labels = [cells[row] for row in rows]
+    if not isinstance(feature, ClassLabel):
+        labels = _one_label_each(labels, label_column, layout.separator)
+    # Where some labels are missing, pandas makes fractions of whole numbers.
+    labels = [int(each) if isinstance(each, float) and each.is_integer() else each for each in labels]
+    kinds = {type(each) for each in labels}
+    if not kinds <= {int, str} or len(kinds) > 1:
+        odd = next((each for each in labels if type(each) not in (int, str)), labels[:3] if labels else "")
+        raise DataError(
+            f"Column {label_column!r} holds {odd!r}: expected integers from 0 or names, and one kind of label. Mend "
+            "the rows, or choose another --label_column."
+        )
+    present = set(labels)
+    if isinstance(feature, ClassLabel):
+        values = [name for name in feature.names if name in present]
+    else:
+        values = in_order(present) if kinds == {str} else sorted(present)
+    id_of = {value: number for number, value in enumerate(values)}
+    ids = np.full(len(cells), NO_CATEGORY, dtype=np.int64)
+    ids[rows] = [id_of[label] for label in labels]
+    return ids, tuple(map(str, values))
+
+
+def _without_label(cells: Sequence[Any], column: str, na: Sequence[str] | None) -> np.ndarray:
+    """Which cells ``(N,)`` are no label: null, NaN, -1, or one of the words `UNLABELLED` and `na`."""
+    words = MISSING if na is None else frozenset(na)
+    texts = [each.strip() if isinstance(each, str) else each for each in cells]
     negative = {each for each in texts if isinstance(each, str) and re.match(r"-\d", each)}
     if na is None and negative == {"-1"}:  # and not a temperature
         words |= negative
@@ -199,132 +225,58 @@ def without_label(dataset: Dataset, label_column: str, na: Sequence[str] | None 
     def is_missing(value: Any) -> bool:
         if isinstance(value, str):
             return value in words or value.casefold() in UNLABELLED
-        return value is None or (
-            isinstance(value, int | float) and (value != value or (value == -1 and na is None))
-        )
+        return value in (None, []) or value != value or (value == -1 and na is None)
 
     missing = np.array([is_missing(each) for each in texts], dtype=bool)
     found = Counter(str(texts[row]) for row in np.flatnonzero(missing) if texts[row] not in (None, ""))
     if found:
         logger.info(
             "Column %r: %d of %d rows have no label (%s); --label_na sets other words.",
-            label_column, missing.sum(), len(missing), ", ".join(map(display_name, found)),
+            column, missing.sum(), len(missing), ", ".join(map(display_name, found)),
         )  # fmt: skip
     return missing
 
 
-def read_categories(
-    dataset: Dataset, label_column: str, separator: str | None = None
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Category id of every row, and the category names in the order of their ids.
-
-    Ids are positions among the labels that occur, in ascending order: by value for integers and names that are numbers,
-    alphabetical for other names. Gaps in the labels and class names without images are therefore harmless.
-
-    Args:
-        dataset: the rows.
-        label_column: name of the column.
-        separator: see `Layout`.
-
-    Returns:
-        Ids ``(N,)`` int64 in ``0..C-1``, and C names.
-
-    Raises:
-        DataError: a label is missing, negative, several labels, or neither an integer nor a string; the row is named.
-    """
-    if not len(dataset):
-        raise DataError("The data set has no row: there is nothing to cut into stages. Give one with images.")
-    feature = dataset.features[label_column]
-    labels = dataset.with_format(None)[label_column][:]
-    if not isinstance(feature, ClassLabel):
-        labels = _one_label_each(labels, label_column, separator)
-    # Where some labels are missing, pandas makes fractions of whole numbers.
-    labels = [int(each) if isinstance(each, float) and each.is_integer() else each for each in labels]
-    for row, label in enumerate(labels):
-        problem = ""
-        if label is None or label in (-1, "") or label != label:
-            problem = (
-                f"has no label ({label!r}), and class_blocks need one for every image: they hide labels, to score by "
-                "them. Leave --class_blocks out, and images without a label come as a stream of their own; or remove "
-                "the row, or choose another --label_column."
-            )
-        elif not isinstance(label, int | str) or isinstance(label, bool):
-            problem = (
-                f"has the label {label!r}; expected an integer from 0 or a name. Remove the row, or choose another "
-                "--label_column."
-            )
-        elif isinstance(label, int) and label < 0:
-            problem = f"has the negative label {label}; remove the row."
-        if problem:
-            raise DataError(f"Row {row} of column {label_column!r} {problem}")
-    if len({type(label) for label in labels}) > 1:
-        raise DataError(f"Column {label_column!r} mixes names and integers; use one kind of label.")
-    values = in_order(set(labels)) if isinstance(labels[0], str) else sorted(set(labels))
-    id_of = {value: number for number, value in enumerate(values)}
-    ids = np.array([id_of[label] for label in labels], dtype=np.int64)
-    if isinstance(feature, ClassLabel):
-        return ids, tuple(str(feature.int2str(value)) for value in values)
-    names = tuple(map(str, values))
-    _report_misspellings(names, np.bincount(ids))
-    return ids, names
-
-
-def _one_label_each(labels: list[Any], column: str, separator: str | None) -> list[Any]:
+def _one_label_each(labels: Sequence[Any], column: str, separator: str | None) -> list[Any]:
     """One label for every cell, where some cells may be several labels, as a list or as a text."""
     if separator == "":
-        return labels
-    if all(isinstance(each, list) for each in labels):
-        parts = labels
-        if len({len(each) for each in labels}) == 1 < len(labels[0]) and all(
-            _is_one_hot(each) for each in labels
-        ):
-            logger.info("Column %r: a 1 among zeros is read as the number of the class.", column)
-            return [each.index(1) for each in labels]
-    else:
-        mark = separator or _separator_of({each for each in labels if isinstance(each, str)})
-        parts = [_parts(each, mark) if mark and isinstance(each, str) else [each] for each in labels]
-    several = [row for row, each in enumerate(parts) if len(each) > 1]
+        return [*labels]
+    mark = separator or _separator_of({each for each in labels if isinstance(each, str)})
+    parts = [
+        each if isinstance(each, list) else _parts(each, mark) if mark and isinstance(each, str) else [each]
+        for each in labels
+    ]
+    several = [label for label, each in zip(labels, parts, strict=True) if len(each) > 1]
     if several and separator is None:
         raise DataError(
-            f"Column {column!r} has several labels in {len(several)} of {len(labels)} rows, such as "
-            f"{labels[several[0]]!r} in row {several[0]}. An image has one category: give one label in each row, or "
-            f"--label_separator {'any' if parts is labels else mark!r} to use the first of them. --label_separator '' "
-            "is for names that contain such a mark."
+            f"Column {column!r} has several labels in {len(several)} of {len(labels)} rows, such as {several[0]!r}. An "
+            f"image has one category: give one label in each row, or --label_separator {mark or 'any'!r} to use the "
+            "first of them. --label_separator '' is for names that contain such a mark."
         )
     if several:
         logger.info(
             "Column %r: the first label counts in %d of %d rows, which name several.",
-            column,
-            len(several),
-            len(labels),
-        )
-    return [each[0] if each else None for each in parts]
-
-
-def _is_one_hot(values: Sequence[Any]) -> bool:
-    return sorted(values) == [0] * (len(values) - 1) + [1]
+            column, len(several), len(labels),
+        )  # fmt: skip
+    return [each[0] for each in parts]
 
 
 def _parts(cell: str, separator: str) -> list[str]:
-    """The labels in a cell, which may be written as a list of Python or JSON."""
+    """The labels in a cell, which may be written as a list of Python or JSON; the cell itself if it has none."""
     is_list = _LIST.fullmatch(cell.strip()) is not None
     texts = cell.strip()[1:-1].split(",") if is_list else cell.split(separator)
-    return [part for each in texts if (part := each.strip().strip("'\"" if is_list else ""))]
+    return [part for each in texts if (part := each.strip().strip("'\"" if is_list else ""))] or [cell]
 
 
 def _separator_of(texts: Collection[str]) -> str:
-    """The mark by which cells look like several labels each; empty if they do not."""
+    """The mark by which most cells with it are labels that other cells have too; empty for none."""
     if any(map(_LIST.fullmatch, texts)):
         return ","
     for mark in _SEPARATORS:
         parts = {each: _parts(each, mark) for each in texts if mark in each}
         uses = Counter(part for each in texts for part in set(parts.get(each, [each])))
-        if mark in _SURE_SEPARATORS:
-            found = any(uses[part] > 1 for each in parts.values() for part in each if len(each) > 1)
-        else:
-            all_known = [len(each) > 1 and all(part in texts for part in each) for each in parts.values()]
-            found = sum(all_known) > len(all_known) / 2
-        if found:
+        are_labels = [len(each) > 1 and all(uses[part] > 1 for part in each) for each in parts.values()]
+        if sum(are_labels) > len(are_labels) / 2:
             return mark
     return ""
 
@@ -337,27 +289,7 @@ def close_to(name: str, known: Iterable[str]) -> str:
     return next((folded[each] for each in get_close_matches(name.casefold(), folded, 1, _CLOSE)), "")
 
 
-def _report_misspellings(names: Sequence[str], counts: np.ndarray) -> None:
-    rare = [name for name, count in zip(names, counts, strict=True) if count <= _RARE]
-    usual = [name for name, count in zip(names, counts, strict=True) if count > 2 * _RARE]
-    if len(rare) * len(usual) > _MOST_COMPARED:
-        return
-    for name, other in ((name, close_to(name, usual)) for name in rare):
-        if other:
-            logger.warning(
-                "Category %r has few images and is spelled like %r: mend the label if both are one.",
-                name,
-                other,
-            )
-
-
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of categories in the order of their ids: numbers by their value, or else all by their letters.
-
-    A comma divides the fraction of a decimal number where one of them can mean nothing else: 1,000 may be a thousand.
-    """
+    """Names of categories in the order of their ids: numbers by their value, or else all by their letters."""
     listed = sorted(names)
-    is_decimal = any("," in name and not _THOUSANDS.fullmatch(name) for name in listed)
-    values = {name: name.replace(",", ".") if is_decimal else name for name in listed}
-    are_numbers = all(map(_NUMBER.fullmatch, values.values())) and not (is_decimal and "." in "".join(listed))
-    return sorted(listed, key=lambda name: float(values[name])) if are_numbers else listed
+    return sorted(listed, key=float) if all(map(_NUMBER.fullmatch, listed)) else listed

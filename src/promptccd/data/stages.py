@@ -23,7 +23,6 @@ from promptccd.data.labels import (
     close_to,
     label_column_of,
     read_categories,
-    without_label,
 )
 from promptccd.data.splits import (
     UNUSED,
@@ -139,25 +138,20 @@ def _category_ids(
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
     column = label_column_of(opened.table, opened.layout.label or layout.label)
-    table = opened.table.select_columns([column])
-    if not (may_lack_labels and len(table)):
-        missing = without_label(table, column, layout.na)
-        if missing.any():
-            raise DataError(
-                f"Row {missing.argmax()} of column {column!r} has no label ({table[int(missing.argmax())][column]!r}), "
-                "and class_blocks need one for every image: they hide labels, to score by them. Leave --class_blocks "
-                "out, and images without a label come as a stream of their own; or remove the row, choose another "
-                "--label_column, or give --label_na other words."
-            )
-        return read_categories(table, column, layout.separator)
-    labelled = np.flatnonzero(~without_label(table, column, layout.na))
-    if not len(labelled):
+    ids, names = read_categories(opened.table.select_columns([column]), column, layout)
+    missing = np.flatnonzero(ids == UNUSED)
+    if len(missing) and not may_lack_labels:
+        raise DataError(
+            f"Row {missing[0]} of column {column!r} has no label ({opened.table[int(missing[0])][column]!r}), and "
+            "class_blocks need one for every image: they hide labels, to score by them. Leave --class_blocks out, and "
+            "images without a label come as a stream of their own; or remove the row, choose another --label_column, "
+            "or give --label_na other words."
+        )
+    if not names:
         raise DataError(
             f"No image of {name_of_place(opened.name)!r} has a label (column {column!r}): label some, or group all of "
             "them without: promptccd discover photographs FOLDER --out groups/"
         )
-    ids = np.full(len(table), UNUSED, dtype=np.int64)
-    ids[labelled], names = read_categories(table.select(labelled), column, layout.separator)
     return ids, names
 
 

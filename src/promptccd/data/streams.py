@@ -15,12 +15,12 @@ from datasets import Dataset
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
     LABEL,
+    NO_CATEGORY,
     STREAM,
     Layout,
     in_order,
     label_column_of,
     read_categories,
-    without_label,
 )
 from promptccd.data.names import display_name
 from promptccd.data.tables import OpenedImages, image_roots, open_images
@@ -149,15 +149,15 @@ def read_labels(
     for place in places:
         opened, images = _open(place, split, roots, decoding, True, layout)
         column = label_column_of(opened.table, opened.layout.label)
-        rows = np.flatnonzero(~without_label(opened.table, column, layout.na))
+        ids, categories = read_categories(opened.table, column, layout)
+        rows = np.flatnonzero(ids != NO_CATEGORY)
         if not len(rows):
             raise DataError(
                 f"{name_of_place(place)!r} names no label: give a table of path,label, or leave it out."
             )
-        ids, categories = read_categories(opened.table.select(rows), column, layout.separator)
         found: dict[bytes, str] = {}
         unread = twice = 0
-        for row, label in zip(rows.tolist(), ids.tolist(), strict=True):
+        for row, label in zip(rows.tolist(), ids[rows].tolist(), strict=True):
             if (picture := images.decode(row).image) is None:
                 unread += 1
                 continue

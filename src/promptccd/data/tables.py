@@ -9,14 +9,12 @@ files as splits.
 import glob
 import logging
 import os
-from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
@@ -61,7 +59,7 @@ from promptccd.data.labels import (
 )
 from promptccd.data.names import display_name, is_of_windows
 from promptccd.data.sources import is_below
-from promptccd.data.spreadsheets import LISTS, NUMBERS_PACKAGE, WORKBOOKS, ForeignTableError, read_sheet
+from promptccd.data.spreadsheets import LISTS, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.disk import PROJECT, parsed_json
 from promptccd.errors import DataError, PromptCCDError, nothing_at
 from promptccd.images.files import first_bytes
@@ -85,7 +83,6 @@ GROUPED = "assignments.csv"  # that a discovery writes next to its project
 _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
 _UNNAMED = r"discovered \d+"  # name there of a category that has none
 _KNOWN = (*IMAGE_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, STREAM)
-_BASE64 = ("/9j/", "iVBOR", "UklGR", "R0lGOD", "Qk", "SUkq", "TU0A")  # images as text begin so
 _PROBED = 50  # rows that tell what a column without a usual name holds
 _GIVE = (
     "Give a folder of a sub-folder per category, a CSV of path,label, a parquet file, or a data set of the Hub as "
@@ -283,18 +280,19 @@ def _local(place: Path, roots: Sequence[str], labelled: bool, layout: Layout) ->
     """Read a folder or a file of this computer."""
     if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
         place = _up_to_date(place / GROUPED)
-    suffix = place.suffix.lower()
-    if place.is_file() and suffix == _PARQUET:
+    if not place.is_file():
+        return _folder(
+            place.resolve(), roots, labelled, layout
+        )  # "." has no name, by which `datasets` calls it
+    if place.suffix.lower() == _PARQUET:
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
         return _Splits(built(builder, str(place)))
-    if suffix in ONE_FILE if place.is_file() else suffix == NUMBERS_PACKAGE:
+    if place.suffix.lower() in ONE_FILE:
         return _by_list(place, [*image_roots(str(place)), *roots], labelled, layout)
-    if place.is_file():
-        raise DataError(
-            f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of "
-            "path,label (.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
-        )
-    return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, by which `datasets` calls it
+    raise DataError(
+        f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
+        "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
+    )
 
 
 def _up_to_date(grouped: Path) -> Path:
@@ -427,190 +425,152 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Splits | 
     A metadata file is in the folder or in those of its splits, and names files from its own place on. Images that it
     does not name are left out.
     """
-    splits = {SPLITS.get(each.name.casefold(), ""): each for each in folder.iterdir() if each.is_dir()}
-    places = {"train": folder} | {split: place for split, place in splits.items() if split}
-    tables, named, left_out, notes = dict[str, Dataset](), set[str](), dict(files.left_out), list[str]()
+    places = {"train": folder}
+    places |= {
+        SPLITS[each.name.casefold()]: each for each in folder.iterdir() if each.name.casefold() in SPLITS
+    }
+    tables, notes, left_out = dict[str, Dataset](), list[str](), dict(files.left_out)
     for split, place in places.items():
-        for file in sorted(each for each in place.iterdir() if each.name.casefold() in _METADATA_FILES):
-            _require_own_file(file, folder)
-            try:
-                sheet = read_sheet(file, _KNOWN)
-                chosen = _chosen(sheet, file, layout, True, by_content=False)
-            except ForeignTableError:
+        for file in sorted(place.iterdir()) if place.is_dir() else ():
+            if file.name.casefold() not in _METADATA_FILES:
                 continue
-            paths = [_own_path(folder, place, name) for name in _named(sheet, chosen, file)]
-            shown = display_name(os.path.relpath(file, folder))
-            left_out.pop(shown, None)
-            notes += [f"{shown}: {'; '.join(chosen.notes)}"] * bool(chosen.notes)
-            named.update(os.path.relpath(path, folder) for path in paths)
-            tables[split] = _rows(sheet, chosen, paths)
+            _require_own_file(file, folder)
+            with suppress(ForeignTableError):
+                found = _by_list(file, image_roots(str(folder)), True, layout, by_content=False)
+                shown = display_name(os.path.relpath(file, folder))
+                left_out.pop(shown, None)
+                notes += [f"{shown}: {found.notes}"] * bool(found.notes)
+                tables[split] = found.tables["train"]
     if not tables:
         unread = [name for name in left_out if Path(name).name.casefold() in _METADATA_FILES]
         files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABEL_COLUMNS for name in unread})
         return None
+    images = (table.cast_column("image", Image(decode=False))["image"] for table in tables.values())
+    named = {os.path.relpath(each["path"], folder) for each in chain.from_iterable(images)}
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
     counts = f"{len(named)} images that metadata files name; {len(others)} others are left out"
-    if gone := sorted(path for path in named if not os.path.lexists(folder / path)):
-        notes.append(f"{len(gone)} of them are not there, the first {display_name(gone[0])!r}")
     # A named file that is no image is a row, which its stage reports.
     left_out = {path: reason for path, reason in left_out.items() if path not in named}
     return _Splits(tables, {**left_out, **others}, "; ".join([counts, *notes]), _CHOSEN)
 
 
-def _own_path(folder: Path, place: Path, name: str) -> str:
-    """The path of a file of a data set that a metadata file in `place` names."""
-    if "://" in name or "::" in name or "\0" in name:  # joined to a folder, an address would be a path
-        refuse_foreign(str(folder), name)
-    path = os.path.normpath(_file_meant(place, name))
-    _require_own_file(path, folder)
-    return path
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """The columns of a sheet that are read, and what to report of the choice."""
-
-    image: str
-    label: str | None
-    notes: Sequence[str]
-
-
 _CHOSEN = Layout("image", LABEL)  # how the reader of lists calls its columns
 
 
-def _chosen(
-    sheet: pd.DataFrame, file: Path, layout: Layout, labelled: bool, by_content: bool = True
-) -> _Chosen:
-    """The columns of images and labels: the named ones, or else those with usual names or usual content.
+def _columns_of(
+    sheet: pd.DataFrame, name: str, layout: Layout, labelled: bool, by_content: bool
+) -> tuple[str, str | None, list[str]]:
+    """The columns of images and labels: the named ones, or else those with usual names or usual content; and notes.
 
     Raises:
         ForeignTableError: there are none.
     """
-    names, notes = [*sheet.columns], list(sheet.attrs["notes"])
+    names, notes = [*sheet.columns], list[str]()
     images = layout.find(layout.image, names, IMAGE_COLUMNS)
     if labelled and {*names} >= _GROUPS:
         labels = ["name"]  # its column category is a number
     else:
         labels = layout.find(layout.label, [each for each in names if each not in images[:1]], LABEL_COLUMNS)
-    has_heading = not any(each.lower().endswith(IMAGE_SUFFIXES) for each in names)
-    if not images and by_content and has_heading:
-        images = [each for each in names if _holds_files(sheet[each])]
-        notes += [
-            f"column {each!r} is read as paths of images (--image_column sets another)" for each in images[:1]
-        ]
-    if images and not labels and by_content and has_heading and labelled:
-        used = {*images, *called(names, [*SPLIT_COLUMNS, STREAM, *IMAGE_COLUMNS]), ""}
-        others = [each for each in names if each not in used]
-        labels = others if len(others) == 1 else []
-        notes += [f"column {each!r} is read as the label (--label_column sets another)" for each in labels]
+    if by_content and not any(each.lower().endswith(IMAGE_SUFFIXES) for each in names):  # there is a heading
+        if not images and (images := [each for each in names if _holds_files(sheet[each])]):
+            notes.append(f"column {images[0]!r} is read as paths of images (--image_column sets another)")
+        if images and not labels and labelled:
+            used = {*images, *called(names, [*SPLIT_COLUMNS, STREAM, *IMAGE_COLUMNS]), ""}
+            labels = [each for each in names if each not in used]
+            labels = labels if len(labels) == 1 else []
+            notes += [
+                f"column {each!r} is read as the label (--label_column sets another)" for each in labels
+            ]
     if not images or not (labels or not labelled):
         wanted = [IMAGE_COLUMNS[:5], *([LABEL_COLUMNS[:4]] if labelled else [])]
         listed = " and ".join(f"one of {', '.join(each)}" for each in wanted)
         raise ForeignTableError(
-            f"The first line of {display_name(file.name)!r} names the columns {[*map(display_name, names)]}: expected "
-            f"{listed}, such as {','.join(each[0] for each in wanted)}; or set --image_column and --label_column."
+            f"The first line of {name!r} names the columns {[*map(display_name, names)]}: expected {listed}, such as "
+            f"{','.join(each[0] for each in wanted)}; or set --image_column and --label_column."
         )
-    for given, (column, *others) in (
-        (layout.image, images),
-        *([(layout.label, labels)] if labelled else []),
-    ):
-        if given is None and (twins := called(others, [column])):
-            raise DataError(
-                f"The first line of {display_name(file.name)!r} names {len(twins) + 1} columns {column!r}: leave one."
-            )
+    for column, *others in (images, *([labels] if labelled else [])):
         notes += [f"column {column!r} is read and not {', '.join(map(repr, others))}"] * bool(others)
     if not labelled and labels:
         notes.append(f"{', '.join(map(repr, labels))} not looked at")
-    return _Chosen(images[0], labels[0] if labelled else None, notes)
+    return images[0], labels[0] if labelled else None, notes
 
 
-def _holds_files(cells: pd.Series) -> bool:
+def _holds_files(cells: Iterable[str]) -> bool:
     """Whether most cells are names of image files."""
     filled = [each for each in cells if each][:_PROBED]
     return 2 * sum(each.lower().endswith(IMAGE_SUFFIXES) for each in filled) > len(filled)
 
 
-def _named(sheet: pd.DataFrame, chosen: _Chosen, file: Path) -> list[str]:
-    """The image of every row."""
-    cells = sheet[chosen.image]
-    if (bare := cells[cells == ""]).size:
-        raise DataError(
-            f"Line {bare.index[0]} of {display_name(file.name)!r} has no {chosen.image}: name the image, or remove the "
-            "line."
-        )
-    return cells.tolist()
-
-
-def _rows(sheet: pd.DataFrame, chosen: _Chosen, paths: Sequence[str | Path]) -> Dataset:
-    """The rows of a sheet with columns ``image`` and ``label``, and with those of streams and splits."""
-    also = [*SPLIT_COLUMNS, *([] if chosen.label is None else [STREAM])]
-    others = [each for each in called([*sheet.columns], also) if each not in (chosen.image, chosen.label)]
-    kept = {STREAM if each.casefold() == STREAM else each: each for each in others}
-    if chosen.label is not None:
-        kept = {LABEL: chosen.label, **kept}
-    columns: dict[str, list[str | None]] = {"image": [*map(str, paths)]}
-    columns |= {name: [normalize("NFC", each) or None for each in sheet[kept[name]]] for name in kept}
-    features = {"image": Image(), **dict.fromkeys(kept, Value("string"))}
-    return Dataset.from_dict(columns, features=Features(features))
-
-
-def _by_list(file: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
+def _by_list(
+    file: Path, roots: Sequence[str], labelled: bool, layout: Layout, by_content: bool = True
+) -> _Splits:
     """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
 
     A file that cannot be read stays a row, so that stages are cut alike wherever the files are; it is counted and
-    named. A row without a category has none in the table; a column `STREAM` stays.
+    named. A row without a category has none in the table; columns of streams and splits stay.
     """
-    shown, sheet = (
-        display_name(file.name),
-        read_sheet(file, (*_KNOWN, *filter(None, (layout.image, layout.label)))),
-    )
-    chosen = _chosen(sheet, file, layout, labelled)
-    sheet = sheet.loc[:, ~sheet.columns.duplicated()]
+    shown, given = display_name(file.name), filter(None, (layout.image, layout.label))
+    sheet = read_sheet(file, (*_KNOWN, *given))
+    notes, sheet = sheet.attrs["notes"], sheet.loc[:, ~sheet.columns.duplicated()]
+    image, label, chosen = _columns_of(sheet, shown, layout, labelled, by_content)
     if sheet.empty:
         raise DataError(f"{shown!r} lists no image: give a line of path,label for each.")
-    if chosen.label is not None and {*sheet.columns} >= _GROUPS:
+    if (bare := sheet.index[sheet[image] == ""]).size:
+        raise DataError(f"Line {bare[0]} of {shown!r} has no {image}: name the image, or remove the line.")
+    if label is not None and {*sheet.columns} >= _GROUPS:
         sheet = sheet.assign(name=sheet["name"].mask(sheet["name"].str.fullmatch(_UNNAMED), ""))
-    own, files = [os.path.realpath(root) for root in roots], _FilesBelow(file.parent)
-    paths, missing, others, found = list[Path](), list[str](), list[str](), list[str]()
-    for line, place in zip(sheet.index, _named(sheet, chosen, file), strict=True):
-        path, where = _file_meant(file.parent, place), f"line {line}: {display_name(place)!r}"
-        if not os.path.lexists(path) and (meant := files.named(place)) is not None:
-            found.append(f"{display_name(place)!r} is {display_name(os.path.relpath(meant, file.parent))!r}")
-            path = meant
-        elif not os.path.lexists(path):
-            _require_possible(place, f"Line {line} of {shown!r}")
-            missing.append(where)
-        elif reason := _why_no_image(path, own):
-            others.append(f"{where} ({reason})")
-        paths.append(path)
-    notes = [*chosen.notes]
-    notes += [f"{len(found)} of {len(paths)} files are found by their names, {found[0]}"] if found else []
-    for lines, what in ((missing, "not there"), (others, "no images")):
-        notes += [f"{len(lines)} of {len(paths)} files are {what}, the first in {lines[0]}"] if lines else []
-    return _Splits({"train": _rows(sheet, chosen, paths)}, notes="; ".join(notes), layout=_CHOSEN)
+    paths, said = _files_meant(file.parent, sheet[image].tolist(), [os.path.realpath(root) for root in roots])
+    also = [*SPLIT_COLUMNS, *([] if label is None else [STREAM])]
+    kept = {} if label is None else {LABEL: label}
+    for each in called([*sheet.columns], also):
+        if each not in (image, label):
+            kept[STREAM if each.casefold() == STREAM else each] = each
+    columns: dict[str, list[str | None]] = {"image": [*map(str, paths)]}
+    columns |= {name: [normalize("NFC", each) or None for each in sheet[kept[name]]] for name in kept}
+    features = Features({"image": Image(), **dict.fromkeys(kept, Value("string"))})
+    table = Dataset.from_dict(columns, features=features)
+    return _Splits({"train": table}, notes="; ".join([*notes, *chosen, *said]), layout=_CHOSEN)
 
 
-class _FilesBelow:
-    """Files below the folder of a list by their names, with and without suffix, for lists of bare names."""
+def _files_meant(folder: Path, names: Sequence[str], roots: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The file that each cell of a list means, and notes on files that are not there or no images.
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    A bare name that is no file of the folder means the only image below it with that name, with or without suffix.
+    """
+    paths, notes, found = [_file_meant(folder, name) for name in names], list[str](), list[str]()
+    bare = [
+        row for row, path in enumerate(paths) if not os.path.lexists(path) and not {*"/\\"} & {*names[row]}
+    ]
+    by_name = _images_by_name(folder) if bare else {}
+    for row in bare:
+        if len(places := by_name.get(names[row], [])) == 1:
+            paths[row] = places[0]
+            found.append(
+                f"{display_name(names[row])!r} is {display_name(os.path.relpath(places[0], folder))!r}"
+            )
+    if found:
+        notes.append(f"{len(found)} of {len(paths)} files are found by their names, {found[0]}")
+    gone, others = list[str](), list[str]()
+    for name, path in zip(names, paths, strict=True):
+        if not os.path.lexists(path):
+            gone.append(repr(display_name(name)))
+        elif reason := _why_no_image(path, roots):
+            others.append(f"{display_name(name)!r} ({reason})")
+    for wrong, what in ((gone, "not there"), (others, "no images")):
+        notes += [f"{len(wrong)} of {len(paths)} files are {what}, the first is {wrong[0]}"] if wrong else []
+    return paths, notes
 
-    @cached_property
-    def _by_name(self) -> dict[str, list[Path]]:
-        found = defaultdict(list)
-        for place, folders, names in os.walk(self._folder):
-            folders[:] = [each for each in folders if not each.startswith(".")]
-            for name in names:
-                stem, suffix = os.path.splitext(name)
-                for key in {name, stem} if suffix.lower() in IMAGE_SUFFIXES else ():
-                    found[key].append(Path(place, name))
-        return found
 
-    def named(self, name: str) -> Path | None:
-        """The only file of this name; `None` for none, for several, and for a name with folders."""
-        found = [] if "/" in name or "\\" in name else self._by_name.get(name, [])
-        return found[0] if len(found) == 1 else None
+def _images_by_name(folder: Path) -> Mapping[str, list[Path]]:
+    """Images below a folder by their names, with and without suffix."""
+    found = defaultdict(list)
+    for place, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for name in names:
+            stem, suffix = os.path.splitext(name)
+            for key in {name, stem} if suffix.lower() in IMAGE_SUFFIXES else ():
+                found[key].append(Path(place, name))
+    return found
 
 
 def _by_rows(found: _Splits, folder: Path, layout: Layout, labelled: bool) -> _Splits:
@@ -625,11 +585,7 @@ def _by_rows(found: _Splits, folder: Path, layout: Layout, labelled: bool) -> _S
             chosen = replace(layout, image=image, label=label)
     if labelled and len(tables) == 1:
         table = next(iter(tables.values()))
-        texts = [
-            each
-            for each in called(table.column_names, SPLIT_COLUMNS)
-            if each not in (chosen.label, chosen.image)
-        ]
+        texts = [each for each in called(table.column_names, SPLIT_COLUMNS) if each != chosen.label]
         plain_table = table.with_format(None)
         splits, note = split_column_of(texts, {each: plain_table[each][:] for each in texts})
         notes = "; ".join(filter(None, [notes, note]))
@@ -653,16 +609,12 @@ def _with_images(table: Dataset, folder: Path, layout: Layout) -> Dataset:
         each for each, kind in kinds.items() if kind == "bytes"
     ]
     texts = [each for each, kind in kinds.items() if kind == "path"]
-    by_content = [each for each in texts if _holds_files(pd.Series(map(str, table[:_PROBED][each])))]
+    by_content = [each for each in texts if _holds_files(map(str, table[:_PROBED][each]))]
     column = next(iter([*given, *bytes_first, *by_content]), None)
     if column is None or not kinds[column]:
         return table  # refused with its columns where images are read
     if kinds[column] == "path":
-        texts = table[column][:]
-        if all(each is None or each.startswith(_BASE64) for each in texts):
-            cells = [each and b64decode(each) for each in texts]
-        else:
-            cells = [each and str(_file_meant(folder, each)) for each in texts]
+        cells = [each and str(_file_meant(folder, each)) for each in table[column][:]]
         table = table.remove_columns(column).add_column(column, cells)
     return table.cast_column(column, Image())
 
@@ -672,13 +624,9 @@ def _kind_of(feature: Any) -> str:
     if isinstance(feature, dict):
         return "bytes" if {"bytes", "path"} >= {*feature} and "bytes" in feature else ""
     kind = str(getattr(feature, "dtype", ""))
-    return (
-        "bytes"
-        if kind in ("binary", "large_binary", "binary_view")
-        else "path"
-        if "string" in kind and isinstance(feature, Value)
-        else ""
-    )
+    if kind in ("binary", "large_binary", "binary_view"):
+        return "bytes"
+    return "path" if "string" in kind and isinstance(feature, Value) else ""
 
 
 def _why_no_image(path: Path, roots: Sequence[str]) -> str:
@@ -693,19 +641,6 @@ def _why_no_image(path: Path, roots: Sequence[str]) -> str:
         return why_skipped(first_bytes(target, FIRST_BYTES))
     except SkippedFileError as skipped:
         return str(skipped)
-
-
-def _require_possible(place: str, where: str) -> None:
-    """Refuse a path that is not there and cannot be on this computer."""
-    # Without drive and share it may be a missing file of this folder, written as Windows writes it.
-    is_far = bool(PureWindowsPath(place).drive or PureWindowsPath(place).root)
-    is_address, is_windows = "://" in place, os.sep == "/" and is_of_windows(place) and is_far
-    if is_address or is_windows:
-        raise DataError(
-            f"{where} names {display_name(place)!r}, "
-            f"{'an address' if is_address else 'a path of Windows, and there is no such file here'}: copy the image to "
-            "this computer, and give its path from the folder of the list on."
-        )
 
 
 def _file_meant(folder: Path, name: str) -> Path:

@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from promptccd.discovery.checkpoint import (
 )
 from promptccd.discovery.intake.reading import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
-from promptccd.discovery.project.record import categories_in, load_before
+from promptccd.discovery.project.record import categories_in, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import parsed_json, write_json
@@ -186,15 +186,11 @@ def _stage_of(session: DiscoverySession) -> Stage:
 RECORD = "adaptation.json"
 
 
-def command_of(
-    session: DiscoverySession, out: Path, options: AdaptationOptions, num_categories: int | None
+def values_asked(
+    session: DiscoverySession, options: AdaptationOptions, num_categories: int | None
 ) -> dict[str, Any]:
-    """The input of an adaptation of a fresh session, as plain values; equal inputs give the same bytes.
-
-    ``asked`` are the model, its categories, and the options; ``begun_with`` is the hash of the categories in the folder
-    of the results or, if it has none, of the model's.
-    """
-    asked = {
+    """The model of a fresh session, its categories, and the options of an adaptation, as plain values."""
+    return {
         "model": session.model_space,
         "came_with": session.registry.state_hash(),
         "seed": session.seed,
@@ -202,80 +198,54 @@ def command_of(
         "precision": session.precision,
         **asdict(options),
     }
-    return {"asked": asked, "begun_with": (categories_in(out) or session.registry).state_hash()}
 
 
-@dataclass(frozen=True)
-class AdaptedStage:
-    """A stage that a command trained in the folder of the results.
+def resume_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any]) -> EarlierDiscovery | None:
+    """Give a fresh session the model and the categories of the newest stage in a folder, if equal values trained it.
 
-    Attributes:
-        folder: of the stage.
-        images: hash of the images it was trained on.
-        begun_with: see `command_of`.
-        estimate: of the number of categories, from that time.
+    Args:
+        session: with the model that the stage was trained from.
+        out: folder of the results.
+        asked: see `values_asked`.
+
+    Returns:
+        What the discovery left in the folder; `None` if other values trained the newest stage, or there is none.
+
+    Raises:
+        RunError: the record of the stage is damaged, or the categories in `out` were changed after the training, and
+            before they could be written there.
     """
-
-    folder: Path
-    images: str
-    begun_with: str
-    estimate: CountEstimate
-
-    @classmethod
-    def left_by(cls, command: Mapping[str, Any], out: Path) -> "AdaptedStage | None":
-        """The newest stage of a folder if the same command has trained it; a damaged record is a `RunError`."""
-        newest = newest_stage_in(out)
-        if newest is None or not (newest / RECORD).is_file():
+    newest = newest_stage_in(out)
+    if newest is None or not (newest / RECORD).is_file():
+        return None
+    try:
+        record = parsed_json((newest / RECORD).read_text(encoding="utf-8"))
+        if record["asked"] != asked:
             return None
-        try:
-            record = parsed_json((newest / RECORD).read_text(encoding="utf-8"))
-            if record["asked"] != command["asked"]:
-                return None
-            estimate = CountEstimate(**record["estimate"])
-            return cls(newest, record["images"], record["begun_with"], estimate)
-        except (ValueError, KeyError, TypeError, DataError) as error:
-            raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error
-
-    def resume(self, session: DiscoverySession, out: Path, command: Mapping[str, Any]) -> EarlierDiscovery:
-        """Give a session, with the model that the stage was trained from, the stage's model and categories.
-
-        Raises:
-            RunError: the categories in the folder of the results, `out`, were changed between training and now.
-        """
-        logger.info("%s was trained by this very command: its results are written.", self.folder)
-        own, came_with = load_registry(self.folder), session.registry
-        session.model = load_model(self.folder).to(session.model.device).eval()
-        session.registry = own.copy()
-        left = categories_in(out)
-        if left is not None and _comes_from(left, own):
-            return load_progress(session, out) or EarlierDiscovery(left, None, self.estimate, self.images)
-        if command["begun_with"] != self.begun_with:
-            raise RunError(
-                f"{self.folder} was trained before the categories in {out} were changed: go on with it as the model "
-                "and without --adapt, or give another --out."
-            )
-        before = left or came_with
-        if left is not None and left.stage == own.stage:  # the images were grouped there already
-            before = load_before(out) or left
-        return EarlierDiscovery(own, before, self.estimate, self.images)
-
-    def require_images(self, session: DiscoverySession) -> None:
-        """Refuse other images than the stage was trained on with a `RunError`."""
-        if images_hash(session) != self.images:
-            raise RunError(
-                f"{self.folder} was trained already, and on other images: go on with it as the model and without "
-                "--adapt, or give another --out."
-            )
+        estimate = CountEstimate(**record["estimate"])
+    except (ValueError, KeyError, TypeError, DataError) as error:
+        raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error
+    logger.info("%s was trained by this very command: its results are written.", newest)
+    came_with, left = session.registry, categories_in(out)
+    session.model = load_model(newest).to(session.model.device).eval()
+    session.registry = load_registry(newest)
+    if left is not None and read_record(out)["model"] == session.model_space:
+        return load_progress(session, out)
+    logs = (left.log if left is not None else (), session.registry.log)
+    done, trained = ([(each.number, each.kind, each.what) for each in log] for log in logs)
+    if done != trained[: len(done)]:
+        raise RunError(
+            f"{newest} was trained before the categories in {out} were changed: give it as the model, without --adapt, "
+            "and another --out."
+        )
+    before = left or came_with
+    if before.stage == session.registry.stage:  # the images were grouped there already
+        before = load_before(out) or before
+    return EarlierDiscovery(session.registry.copy(), before, estimate, record["images"])
 
 
-def save_adapted(session: DiscoverySession, folder: Path, command: Mapping[str, Any]) -> None:
-    """Write the session as a checkpoint with a record of the command, whole or not at all."""
-    record = {**command, "images": images_hash(session), "estimate": session.estimate.to_dict()}
+def save_adapted(session: DiscoverySession, folder: Path, asked: Mapping[str, Any]) -> None:
+    """Write the session as a checkpoint with a record of the adaptation, whole or not at all."""
+    record = {"asked": asked, "images": images_hash(session), "estimate": session.estimate.to_dict()}
     save_checkpoint(session, folder, lambda staging: write_json(staging / RECORD, record))
     session.model.config.name_or_path = str(folder)  # as when it is loaded from there
-
-
-def _comes_from(registry: CategoryRegistry, earlier: CategoryRegistry) -> bool:
-    """Whether a registry begins with all entries of an earlier one that cannot be undone."""
-    settled = [(entry.number, entry.kind, entry.what) for entry in earlier.log if entry.final]
-    return [(entry.number, entry.kind, entry.what) for entry in registry.log][: len(settled)] == settled

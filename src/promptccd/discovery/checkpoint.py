@@ -13,7 +13,7 @@ import torch
 from promptccd.clustering import CountEstimate
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES, RECORD, open_project
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
-from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry, save_registry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import make_folder, write_directory, write_file
 from promptccd.errors import DataError, RunError
@@ -144,13 +144,9 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
     estimate, images = record["estimate"], record["images"]
     if record["model"] != session.model_space:
         newest = newest_stage_in(out)
-        if newest is not None and load_registry(newest).state_hash() == session.registry.state_hash():
-            # The process that trained this model in `out` was killed before it could record so.
-            before = registry if registry.stage < session.registry.stage else load_before(out)
-            return EarlierDiscovery(session.registry.copy(), before, estimate, images)
         raise RunError(
             f"{out} holds categories that were found with another model. "
-            + (f"Go on with the one that was trained there, {newest}" if newest else "Give that one")
+            + (f"Give the one that was trained there, {newest}" if newest else "Give that one")
             + ", or give another --out."
         )
     if record["came_with"] != session.registry.state_hash():

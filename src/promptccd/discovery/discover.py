@@ -1,57 +1,51 @@
 """From a folder of images to groups, in one call: read, embed, group, write down."""
 
 import contextlib
-import hashlib
 import logging
-import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from promptccd.clustering import CountEstimate
 from promptccd.data.loaders import Progress
 from promptccd.discovery.adapt import (
-    AdaptedStage,
     adapt,
-    command_of,
     require_enough_images,
     require_head,
+    resume_adapted,
     save_adapted,
+    values_asked,
 )
-from promptccd.discovery.checkpoint import EarlierDiscovery, load_progress, save_progress
+from promptccd.discovery.checkpoint import (
+    EarlierDiscovery,
+    images_hash,
+    load_progress,
+    newest_stage_in,
+    save_progress,
+)
 from promptccd.discovery.chunks import import_parts, results_folder, spread
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
 from promptccd.discovery.intake.reading import IntakeReport
-from promptccd.discovery.intake.seen import SEEN_FILES, SeenFiles
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
-from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import StageChange
-from promptccd.discovery.project.folder import PROJECT, RECORD, clear_leftovers, open_project
+from promptccd.discovery.project.folder import clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
-from promptccd.discovery.project.record import read_record
-from promptccd.discovery.project.registry import load_registry
+from promptccd.discovery.project.proposals import alike_pairs
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import (
-    read_file,
-    remove_leftovers,
-    write_file,
-)  # fmt: skip
-from promptccd.errors import DataError, RunError
-from promptccd.locks import LOCK, FolderLock
+from promptccd.disk import remove_leftovers, write_file
+from promptccd.errors import RunError
+from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
 from promptccd.training.progress import StopRequest, progress_bar
-from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
-
-_IDLE = (LOCK, *SEEN_FILES)  # files of a project that hold nothing of an image
 
 
 @dataclass(frozen=True)
@@ -108,9 +102,9 @@ def discover(
     """Group the images of a source and write the results to a folder.
 
     If an earlier discovery with the same model wrote to the folder, its categories, names and corrections are kept: the
-    same images stay in their categories, and other images become the next stage. If the call ends early, the folder
-    is as before, and the features computed so far are kept; without any, no folder is left that was not there. If it is
-    killed while it writes, or repeated when all is written, the same call uses what is there: above all a stage.
+    same images stay in their categories, and other images become the next stage. If the call ends early, the results in
+    the folder are as before, and the features computed so far are kept. If it is killed while it writes, or repeated
+    when all is written, the same call uses what is there: above all a stage.
 
     Args:
         session: fresh, with its model.
@@ -128,9 +122,8 @@ def discover(
     """
     if adaptation is not None:
         require_head(session)
-    with _nothing_left_of_an_error(Path(os.path.expanduser(out))):
-        target = results_folder(source, out)
-        return _Discovery(session, source, target, num_categories, adaptation, exports, engine, stop).run()
+    target = results_folder(source, out)
+    return _Discovery(session, source, target, num_categories, adaptation, exports, engine, stop).run()
 
 
 @dataclass
@@ -139,8 +132,8 @@ class _Discovery:
 
     Attributes:
         came_with: hash of the registry that the model came with.
-        command: the given adaptation, if any, see `command_of`.
-        trained: the stage, if the same command has trained it already.
+        asked: the given adaptation, if any, see `values_asked`.
+        is_trained: whether the same command has trained the stage already.
         earlier: the results of an earlier discovery in the folder.
         seconds: by step.
     """
@@ -154,8 +147,8 @@ class _Discovery:
     engine: PoolOfDevices | RayEngine | None
     stop: StopRequest | None
     came_with: str = ""
-    command: dict[str, Any] | None = None
-    trained: AdaptedStage | None = None
+    asked: dict[str, Any] | None = None
+    is_trained: bool = False
     earlier: EarlierDiscovery | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -168,7 +161,7 @@ class _Discovery:
             session.seen = SeenFiles(project, session.made_with)
             stack.callback(session.seen.close)  # only after an error: the session may be used further
             self._begin()
-            if self.engine is not None and self.source is not None and self.trained is None:
+            if self.engine is not None and self.source is not None and not self.is_trained:
                 with self._timed("parts"):
                     spread(session, self.source, self.out, self.engine, self._heed, self._progress)
             import_parts(session, project)
@@ -178,14 +171,13 @@ class _Discovery:
                 session.embed(self._progress)
             with self._timed("grouping"):
                 self._group()
-            if self.adaptation is not None and self.trained is None:
+            if self.adaptation is not None and not self.is_trained:
                 with self._timed("training"):
                     adapt(session, self.adaptation, self.stop)
                     session.group(session.num_categories)
             with self._timed("writing"):  # a signal from here on is too late: all of it is written
                 rows, paths, exports = self._write()
             stack.pop_all()
-            session.seen.flush()
             names, likest = session.registry.category, session.remembered.likest()
             return DiscoveryResult(
                 report=session.current.intake.report(),
@@ -202,61 +194,33 @@ class _Discovery:
             )
 
     def _begin(self) -> None:
-        session, out = self.session, self.out
-        self.came_with = session.registry.state_hash()
+        session = self.session
         if self.adaptation is not None:
-            self.command = command_of(session, out, self.adaptation, self.num_categories)
-            self.trained = AdaptedStage.left_by(self.command, out)
-        if self.command is not None and self.trained is not None:
-            self.earlier = self.trained.resume(session, out, self.command)
-            return
-        self.earlier = load_progress(session, out)
+            self.asked = values_asked(session, self.adaptation, self.num_categories)
+            self.earlier = resume_adapted(session, self.out, self.asked)
+            self.is_trained = self.earlier is not None
+        self.came_with = session.registry.state_hash()
+        self.earlier = self.earlier or load_progress(session, self.out)
         if self.earlier is not None:
             session.registry = self.earlier.registry
-            self._regroup(self.earlier)
-        if self.num_categories is None:
-            return
-        # Too few categories are refused before anything is read. Images may be those of the earlier stage.
-        stage = session.registry.stage + (self.earlier is None)
-        stay = sum(each.named or each.settled(stage) for each in session.registry.active)
-        if self.num_categories < stay:
-            raise DataError(
-                f"Expected {stay} <= num_categories, as {stay} categories are known and stay, got "
-                f"{self.num_categories}: give more, or none to estimate it."
-            )
-
-    def _regroup(self, earlier: EarlierDiscovery) -> None:
-        """Group the images of the earlier discovery again if a category was set aside since."""
-        session = self.session
-        if session.regroup(read_record(self.out)["features"]) is None:
-            return
-        logger.info(
-            "Something was set aside since the photographs of stage %d were grouped, so the others were grouped anew: "
-            "categories %s. `promptccd categories %s undo` takes this back.",
-            session.registry.stage, session.estimate, self.out,
-        )  # fmt: skip
-        self.earlier = replace(earlier, estimate=session.estimate)
 
     def _read(self) -> None:
         session, earlier = self.session, self.earlier
-        if earlier is not None:
-            session.registry = earlier.registry
         session.read(self.source, self._progress)
         if earlier is not None and session.current.stage == earlier.registry.stage:
             session.current.before = earlier.before or session.current.before
-        if self.trained is not None:
-            self.trained.require_images(session)
-        elif self.adaptation is not None:
+        is_other = earlier is None or images_hash(session) != earlier.images
+        if self.adaptation is not None and (is_other if self.is_trained else self._stage_folder.exists()):
+            trained = newest_stage_in(self.out)
+            raise RunError(
+                f"{trained} was trained already: give it as the model, without --adapt, or give another --out."
+            )
+        if self.adaptation is not None:
             require_enough_images(session)
-            if (stage := self._stage_folder).exists():
-                raise RunError(
-                    f"{stage} was trained already: go on with it as the model and without --adapt, or give another "
-                    "--out."
-                )
 
     def _group(self) -> None:
         """Group the images, unless an earlier discovery did, whose groups and corrections then stay."""
-        asked = self.num_categories is not None and self.trained is None
+        asked = self.num_categories is not None and not self.is_trained
         if self.earlier is not None and not asked and self.session.is_grouped:
             self.session.keep(self.earlier.estimate_for(self.session))
         else:
@@ -268,11 +232,9 @@ class _Discovery:
         After an interruption at any place, the same command writes the rest.
         """
         session = self.session
-        if self.command is not None:
-            stage = self.trained.folder if self.trained is not None else self._stage_folder
-            if self.trained is None:
-                save_adapted(session, stage, self.command)
-            self.came_with = load_registry(stage).state_hash()
+        if self.asked is not None and not self.is_trained:
+            save_adapted(session, self._stage_folder, self.asked)
+            self.came_with = session.registry.state_hash()
         save_progress(session, self.out, self.came_with, self.source)
         rows, table, exports = assignment_rows(session), self.out / TABLE, list[Export]()
         write_file(table, assignments_csv(rows))
@@ -283,19 +245,8 @@ class _Discovery:
             )
             listed = project_rows(session.registry, photos)
             exports = [FORMATS[name].write(photos, listed, self.out) for name in dict.fromkeys(self.exports)]
-        page, made_of = self.out / PAGE, self._made_of(table)
-        if not page.is_file() or not read_file(page).endswith(made_of):
-            write_page(session, rows, page, end=made_of.decode())
+        page = write_page(session, rows, self.out / PAGE)
         return rows, [page, table, *(each.place for each in exports)], exports
-
-    def _made_of(self, table: Path) -> bytes:
-        """The last line of the page; the page is written again only if this line changes."""
-        session = self.session
-        states = [each.state_hash() for each in (session.registry, session.current.before)]
-        digest = hashlib.sha256(f"{__version__} {session.seed} {states}".encode())
-        for path in (table, self.out / PROJECT / RECORD):
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-        return f"<!-- {digest.hexdigest()} -->\n".encode()
 
     @property
     def _stage_folder(self) -> Path:
@@ -315,28 +266,3 @@ class _Discovery:
         started = time.perf_counter()
         yield
         self.seconds[step] = round(time.perf_counter() - started, 2)
-
-
-@contextmanager
-def _nothing_left_of_an_error(out: Path) -> Iterator[None]:
-    """Remove the folders that are made for results, if an error comes before anything of use is in them."""
-    made = [each for each in (out / PROJECT, out, *out.parents) if not each.exists()]
-    try:
-        yield
-    except BaseException:
-        files = (path for path in (out / PROJECT).rglob("*") if path.is_file())
-        if all(path.name.startswith(_IDLE) for path in files):
-            _remove_idle(out / PROJECT, made)
-        raise
-
-
-def _remove_idle(project: Path, made: Sequence[Path]) -> None:
-    """Remove folders without anything of use, inner ones first; not while another process writes there."""
-    with contextlib.suppress(OSError, RunError):
-        if project in made and project.exists():
-            with FolderLock(project):
-                shutil.rmtree(project, ignore_errors=True)
-            shutil.rmtree(project, ignore_errors=True)  # Windows keeps a file that is open
-        for each in made:
-            if each.exists():
-                each.rmdir()

@@ -39,12 +39,10 @@ class MapDot(NamedTuple):
     text: str
 
 
-def write_page(
-    session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path, *, end: str = ""
-) -> Path:
-    """Write the page of the newest stage of a grouped session; it loads nothing from the network.
+def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path) -> Path:
+    """Write the page of the newest stage of a grouped session, with its `assignment_rows`.
 
-    `rows` are those of `assignment_rows`, `end` is the last text of the file.
+    It loads nothing from the network.
     """
     groups = group_views(session)
     present = [group for group in groups if group.size]
@@ -77,7 +75,7 @@ def write_page(
         near=[(stage.files[key].name, first.name) for key, first in near],
         distinct=session.num_distinct,
     )
-    write_file(path, page + end)
+    write_file(path, page)
     return path
 
 

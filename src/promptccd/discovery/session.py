@@ -31,7 +31,7 @@ from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from promptccd.images.rendering import Rendering
 from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
-from promptccd.training.devices import device_named, placed
+from promptccd.training.devices import device_named
 from promptccd.version import __version__
 
 TEMPERATURE = 0.1  # of the confidences of given features, in squared distance
@@ -114,7 +114,7 @@ class DiscoverySession:
         near_duplicates: NearDuplicateMode = "auto",
     ):
         self._model, self._view, self.registry, self.given = model, view, registry, given
-        self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
+        self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles()
         self.workers = workers or systems.available_cores()
         self.rendering, self.image_roots = rendering, image_roots
         self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
@@ -147,7 +147,7 @@ class DiscoverySession:
         """
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
-        model = placed(model, view, chosen).eval()
+        model = model.to(chosen).eval()
         session = cls(model, view, registry_of(model, place), **options)
         session.opened_with = {**options, "seen": None, "place": place, "max_model_bytes": max_model_bytes}
         return session
@@ -202,11 +202,6 @@ class DiscoverySession:
     def model_space(self) -> str:
         """Name of what features are computed with, on any device; see `feature_space`."""
         return self.given.space if self.given else feature_space(self.model, self.view, "")
-
-    @property
-    def width(self) -> int:
-        """D of the features."""
-        return self.given.width if self.given else self.model.config.vision_config.hidden_size
 
     @property
     def temperature(self) -> float:
@@ -423,23 +418,6 @@ class DiscoverySession:
             self._estimate = estimate
         return change
 
-    def regroup(self, space: str) -> StageChange | None:
-        """Group the newest stage again, from stored features, if a category was set aside since it was grouped.
-
-        Next to that category, several may have looked like one. What a person named stays.
-
-        Args:
-            space: of the stored features, see `feature_space`.
-
-        Returns:
-            What changed; `None` if nothing was set aside, or nothing is left.
-        """
-        found = self._grouping(Remembered(self.registry, space, self.seen)).regroup()
-        if found is None:
-            return None
-        change, self._estimate = found
-        return change
-
     def _grouping(self, remembered: Remembered) -> StageGrouping:
         return StageGrouping(
             self.registry, self.temperature, self.spread_for, self.fixed, remembered, self.seed
@@ -518,4 +496,4 @@ class DiscoverySession:
         for stage in self.stages:
             stage.intake.close()
         self.stages.clear()
-        self.registry, self.seen = CategoryRegistry(), SeenFiles.temporary()
+        self.registry, self.seen = CategoryRegistry(), SeenFiles()

@@ -1,6 +1,5 @@
 """Group the images of one stage into the categories of a registry and new ones, which the registry adds."""
 
-import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,8 +11,7 @@ from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project.changes import GROUPING, StageChange
-from promptccd.discovery.project.edits import SetAside
+from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.errors import DataError
@@ -222,17 +220,6 @@ class StageGrouping:
         parts = [part for part in (found, waited, drawn) if part is not None]
         num_found = None if found is None else len(found.ids)
         return FoundGroups(images.stage, _groups_of(parts, self.registry.next_id), count, num_found)
-
-    def regroup(self) -> tuple[StageChange, CountEstimate] | None:
-        """Group the newest stage again from stored features if a category was set aside since it was grouped.
-
-        `None` if nothing was set aside, or nothing is left.
-        """
-        since = itertools.takewhile(lambda entry: entry.kind != GROUPING, reversed(self.registry.log))
-        if not any(entry.kind == SetAside.kind for entry in since):
-            return None
-        found = self.find_anew()
-        return None if found is None else self.add(found)
 
     def find_anew(self, num_categories: int | None = None) -> FoundGroups | None:
         """Find groups of the newest stage's images again, from stored features; `None` if nothing is left."""

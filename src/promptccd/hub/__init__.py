@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from promptccd.hub.push import push_stage as push_stage
     from promptccd.hub.push import pusher as pusher
     from promptccd.hub.space import PushedSpace as PushedSpace
-    from promptccd.hub.space import push_metric as push_metric
     from promptccd.hub.space import push_space as push_space
     from promptccd.hub.stages import publish_stages as publish_stages
     from promptccd.hub.verify import fetch_stages as fetch_stages

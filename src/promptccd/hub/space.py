@@ -1,9 +1,8 @@
-"""Spaces of the Hub: the page of discovery over a checkpoint at a fixed commit, and the metric cACC."""
+"""Spaces of the Hub: the page of discovery over a checkpoint at a fixed commit."""
 
 import logging
 import os
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from huggingface_hub import HfApi
@@ -13,12 +12,11 @@ from promptccd.errors import ConfigurationError, one_line, shown
 from promptccd.hub.commits import (
     CARD,
     PushedRepository,
-    Repository,
     client,
-    ensure_repository,
+    hub_errors,
+    newest_commit,
     push_files,
     require_name,
-    retried,
 )
 from promptccd.models import VARIANTS
 from promptccd.models.checkpoint import BUNDLED, find_model
@@ -60,7 +58,7 @@ def push_space(
         model: a finished stage or a DINO backbone on the Hub (default: its newest commit; ``NAME@REVISION`` for
             another), or a bundled backbone.
         private: whether the Space must be private.
-        dry_run: compare only.
+        dry_run: list only.
         api: the client; its token must be allowed to write.
 
     Raises:
@@ -69,13 +67,11 @@ def push_space(
     """
     api = api or client()
     require_name(name, "Space", "Give NAME or NAMESPACE/NAME.", namespace=False)
-    if "/" not in name:
-        name = f"{retried(lambda: api.whoami(cache=True)['name'])}/{name}"
-    repository = Repository(name, "space", private, sdk="gradio")
-    place = retried(lambda: _place_of(model, api, private))
-
-    def push() -> PushedSpace:
-        if ensure_repository(repository, api=api, dry_run=dry_run) is not None:
+    with hub_errors():
+        if "/" not in name:
+            name = f"{api.whoami(cache=True)['name']}/{name}"
+        place = _place_of(model, api, private)
+        if newest_commit(name, "space", api=api, private=private, sdk="gradio", dry_run=dry_run) is not None:
             _require_same_space(name, api)
         if not dry_run:  # before the first start of the Space
             value = api.get_space_variables(name).get(VARIABLE)
@@ -84,18 +80,19 @@ def push_space(
                     name, VARIABLE, place, description="the model that groups, at a commit"
                 )
         pushed = push_files(
-            repository,
+            name,
+            "space",
             _contents(place),
             api=api,
+            private=private,
             message=f"The page over {place}",
             holds=f"the page, its package and the prepared example; it groups with {place}",
+            sdk="gradio",
             replaces="promptccd/*",
             preserved=_CARD_KEYS,
             dry_run=dry_run,
         )
-        return PushedSpace(**vars(pushed), url=f"{api.endpoint}/spaces/{name}", model=place)
-
-    return retried(push)
+    return PushedSpace(**vars(pushed), url=f"{api.endpoint}/spaces/{name}", model=place)
 
 
 def _place_of(model: str, api: HfApi, private: bool) -> str:
@@ -151,62 +148,7 @@ def _contents(place: str) -> dict[str, Path | bytes]:
         hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
         if file.is_file() and not hidden and path.parts[0] not in ("hub_configs", "spaces"):
             contents[f"promptccd/{path.as_posix()}"] = file
-    card = _space_card(folder)
+    card = RepoCard((folder / CARD).read_text(encoding="utf-8"))
+    card.text = f"\n{BEGIN}\n\n{card.text.strip()}\n\n{END}\n"  # a person's own text survives a push
     card.data["models"] = [place.partition("@")[0]] if place not in BUNDLED else []
     return {**contents, CARD: str(card).encode()}
-
-
-def push_metric(
-    name: str, *, private: bool = False, dry_run: bool = False, api: HfApi | None = None
-) -> PushedRepository:
-    """Put the metric cACC on the Hub, or bring its Space to this version.
-
-    The commit gets the tag that ``evaluate`` of this environment asks for first, such as ``v0.4.6``.
-
-    Args:
-        name: ``namespace/cacc``, because `evaluate` looks for a file with the name of the Space.
-        private: whether the Space must be private.
-        dry_run: compare only.
-        api: the client; its token must be allowed to write.
-
-    Raises:
-        ConfigurationError: the Hub does not accept the name, or `evaluate` would not find the metric there.
-        HubError: the Hub could not be reached or refused.
-    """
-    api, folder, tag = api or client(), shipped("spaces/cacc"), f"v{version('evaluate')}"
-    require_name(name, "Space", "Give NAMESPACE/cacc.")
-    if not name.endswith("/cacc"):
-        raise ConfigurationError(
-            f"evaluate looks for cacc.py in a Space called cacc: give {name.partition('/')[0]}/cacc, not {name}."
-        )
-    card = _space_card(folder, old='"./spaces/cacc")  # or the id of this Space', new=f'"{name}")')
-    files = {each: folder / each for each in ("cacc.py", "app.py", "requirements.txt")}
-
-    def push() -> PushedRepository:
-        pushed = push_files(
-            Repository(name, "space", private, sdk="gradio"),
-            {**files, CARD: str(card).encode()},
-            api=api,
-            message="Continual clustering accuracy",
-            holds=f"the metric cACC, with the tag {tag}",
-            preserved=_CARD_KEYS,
-            dry_run=dry_run,
-        )
-        if not dry_run:
-            tags = {
-                each.name: each.target_commit for each in api.list_repo_refs(name, repo_type="space").tags
-            }
-            if tags.get(tag, pushed.commit) != pushed.commit:
-                api.delete_tag(name, tag=tag, repo_type="space")
-            if tags.get(tag) != pushed.commit:
-                api.create_tag(name, tag=tag, revision=pushed.commit, repo_type="space")
-        return pushed
-
-    return retried(push)
-
-
-def _space_card(folder: Path, old: str = "", new: str = "") -> RepoCard:
-    """The card of a bundled Space, its text between the markers so that a person's own text survives a push."""
-    card = RepoCard((folder / CARD).read_text(encoding="utf-8"))
-    card.text = f"\n{BEGIN}\n\n{card.text.strip().replace(old, new)}\n\n{END}\n"
-    return card

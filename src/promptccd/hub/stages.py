@@ -5,28 +5,21 @@ import logging
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from datasets import ClassLabel, Features, Image, Value
-from huggingface_hub import DatasetCard, DatasetCardData, HfApi, hf_hub_download
+from huggingface_hub import DatasetCard, DatasetCardData, HfApi
 
 from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
 from promptccd.data.shards import write_shards
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.tables import BUILT_IN
-from promptccd.errors import ConfigurationError, one_line
-from promptccd.hub.commits import (
-    CARD,
-    PushedRepository,
-    Repository,
-    client,
-    push_files,
-    require_name,
-    retried,
-)
+from promptccd.errors import ConfigurationError
+from promptccd.hub.commits import CARD, PushedRepository, client, hub_errors, push_files, require_name
 from promptccd.images.clean import clean_image
 from promptccd.images.limits import SkippedFileError
-from promptccd.runs.card import BEGIN, END, Licence, hub_id_of, licence_on
+from promptccd.runs.card import BEGIN, END, hub_id_of, licence_on
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -39,8 +32,6 @@ def publish_stages(
     ids_only: bool = False,
     public: bool = False,
     dry_run: bool = False,
-    revision: str | None = None,
-    pull_request: bool = False,
     api: HfApi | None = None,
 ) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
@@ -53,9 +44,7 @@ def publish_stages(
         name: ``namespace/name`` of the repository; created if missing.
         ids_only: publish ids without images, for data that may not be distributed.
         public: create a public repository; otherwise the repository must be private.
-        dry_run: compare only.
-        revision: branch to push to, created if missing.
-        pull_request: open a pull request instead of a commit.
+        dry_run: list only.
         api: the client; its token must be allowed to write.
 
     Raises:
@@ -77,36 +66,29 @@ def publish_stages(
             SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
             CARD: _stages_card(stages, name, ids_only),
         }
-        return retried(
-            lambda: push_files(
-                Repository(name, "dataset", not public, revision=revision, pull_request=pull_request),
+        with hub_errors():
+            return push_files(
+                name,
+                "dataset",
                 contents,
                 api=api,
+                private=not public,
                 message="Stages",
                 holds=f"{images} {'image ids' if ids_only else 'images'} in {len(stages)} stages; all labels and the "
                 f"names of {len(stages.categories)} categories",
                 replaces="*.parquet",
                 dry_run=dry_run,
             )
-        )
 
 
-def _licence(stages: StageStream) -> Licence:
-    """The licence of the source data set, as far as it is known."""
+def _licence(stages: StageStream) -> dict[str, Any]:
+    """The licence of the source data set as metadata, as far as it is known."""
     place = stages.source.dataset if stages.source else None
     if not isinstance(place, str):
-        return Licence(None, reason="no source is recorded")
+        return {}
     if (record := BUILT_IN.get(place)) is not None:
-        return Licence(record.licence, reason=f"{record.words} states none")
-    if (name := hub_id_of(place)) is None:
-        return Licence(None, reason="a local folder states none")
-    try:
-        path = hf_hub_download(name, CARD, repo_type="dataset")
-        return licence_on(
-            Path(path).read_text(encoding="utf-8", errors="replace"), f"`{name}`", f"datasets/{name}"
-        )
-    except Exception as error:  # a missing card, a dead connection: a dozen types
-        return Licence(None, reason=f"the card of `{name}` could not be read: {one_line(error)[:120]}")
+        return {"license": record.licence} if record.licence else {}
+    return licence_on(name, "dataset") if (name := hub_id_of(place)) else {}
 
 
 def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Path]:
@@ -157,7 +139,7 @@ def _stages_card(stages: StageStream, name: str, ids_only: bool) -> bytes:
             }
             for config in configs
         ],
-        **licence.metadata,
+        **licence,
     )
     card = DatasetCard.from_template(
         data,
@@ -171,6 +153,6 @@ def _stages_card(stages: StageStream, name: str, ids_only: bool) -> bytes:
         stage_config=stage_config,
         labels=LABELS_CONFIG,
         ids_only=ids_only,
-        licence=licence,
+        licence=licence.get("license"),
     )
     return str(card).encode()

@@ -9,10 +9,7 @@ import torch.distributed as dist
 from accelerate.utils import send_to_device
 from torch import Tensor
 
-EXACT = (
-    "cpu",
-    "cuda",
-)  # kinds of device that compute float64, whatever the model of the GPU; others are asked
+EXACT = ("cpu", "cuda")  # kinds of device that compute float64
 
 
 def shard_bounds(num_rows: int, num_processes: int) -> list[tuple[int, int]]:
@@ -97,12 +94,6 @@ def same_on_all(value: Any) -> Any:
 def exact_device(device: torch.device) -> torch.device:
     """The device that groups are found on where features are computed on this one.
 
-    k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them: they are asked.
+    k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them.
     """
-    if device.type in EXACT:
-        return device
-    try:
-        exact = torch.ones(1, dtype=torch.float64, device=device).add(1).item() == 2
-    except (RuntimeError, TypeError, AssertionError):  # which of them depends on the kind
-        exact = False
-    return device if exact else torch.device("cpu")
+    return device if device.type in EXACT else torch.device("cpu")

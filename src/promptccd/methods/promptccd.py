@@ -132,8 +132,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
             entering = run_prefix(self.backbone, tokens, rotation)
         scores = log_joint.gather(1, components)
         features = class_row(self.backbone, entering, rotation=rotation)
-        prompts = entering[:, 1 : 1 + components.shape[1]] if project else None  # copies follow them
-        return self._output(features, project, components=components, scores=scores, prompts=prompts)
+        return self._output(features, project, components=components, scores=scores)
 
     def _prompts(self, tokens: Tensor, means: Tensor, components: Tensor) -> Tensor:
         """Prompts ``(B, P, D)`` among tokens ``(B, T, D)``: means ``(K, D)`` of the components ``(B, k)``."""

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from promptccd.errors import CheckpointError, shown
 from promptccd.models.base import CategoryDiscoveryModel
@@ -15,20 +15,6 @@ from promptccd.models.configuration import backbone_config_of as _backbone_confi
 
 # Every variant by its name in configurations, recipes and checkpoints.
 VARIANTS: dict[str, type[CategoryDiscoveryModel]] = {}
-
-
-class _NoImageClassifier:
-    """What transformers gets for ``image-classification``: an error that says what to use instead."""
-
-    @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, **kwargs: Any) -> Any:
-        raise CheckpointError(
-            f"{name} is no image classifier: its categories keep their numbers, with gaps where some were merged, and "
-            f"an image may be of none. Use pipeline('category-discovery', {str(name)!r}, top_k=5), or AutoModel and "
-            "its assign."
-        )
-
-    from_config = _from_config = from_pretrained
 
 
 def register_variant(model: type[CategoryDiscoveryModel]) -> None:
@@ -47,8 +33,6 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
         _name_after_its_file(part)
     AutoConfig.register(config.model_type, config, exist_ok=True)
     AutoModel.register(config, model, exist_ok=True)
-    refusing = type("NoImageClassifier", (_NoImageClassifier,), {"config_class": config})
-    AutoModelForImageClassification.register(config, refusing, exist_ok=True)
 
 
 def _name_after_its_file(part: type) -> None:
@@ -63,7 +47,7 @@ def load_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscover
     """The model of a finished stage, whichever variant it is.
 
     Args:
-        name: a folder, ``namespace/name`` or a bare name.
+        name: as of `find_model`.
         options: of `CategoryDiscoveryModel.from_pretrained`.
 
     Raises:

@@ -4,9 +4,8 @@ Blocks are modules of transformers and are called whole, so that hooks, adapters
 act. Only the last block learns (PromptCCD, "Why finetune the final block"): the blocks before it need no graph.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -181,32 +180,12 @@ def run_block(
         tokens: ``(B, T, D)``.
         rotation: `rotation_of` the images.
         prefix: keys and values that every query also attends to (prefix tuning).
-        read: receives queries and keys.
-
-    Raises:
-        TypeError: a prefix or a read, and the attention of the block is not open (`open_attention`).
+        read: receives queries and keys; like a prefix, only of a block with an open attention (`open_attention`).
     """
     given = {"position_embeddings": rotation, "prefix": prefix, "read": read}
     options = {name: value for name, value in given.items() if value is not None}
-    if (prefix or read) and not isinstance(
-        getattr(getattr(block, "attention", None), "config", None), _OpenConfig
-    ):
-        raise TypeError(
-            f"The attention of this {type(block).__name__} cannot be read or given a prefix: call "
-            "promptccd.models.backbone.open_attention with a block of transformers."
-        )
     found: Tensor = block(tokens, **options)
     return found
-
-
-def recomputed(block: Any, function: Callable[..., Tensor], *tensors: Any) -> Tensor:
-    """Apply a function of a block, with activation checkpointing if that is on.
-
-    The blocks do so by themselves only in training mode, in which the backbone never is.
-    """
-    if torch.is_grad_enabled() and getattr(block, "gradient_checkpointing", False):
-        function = partial(block._gradient_checkpointing_func, function)
-    return function(*tensors)
 
 
 class BlockCalls:
@@ -221,7 +200,7 @@ class BlockCalls:
     ) -> Tensor:
         """Tokens behind all blocks but the last, ``(B, T, D)``."""
         for block, prefix in zip_longest(blocks_of(backbone)[:-1], prefixes):
-            tokens = recomputed(block, partial(run_block, block), tokens, rotation, prefix)
+            tokens = run_block(block, tokens, rotation, prefix)
         return tokens
 
     def class_row(

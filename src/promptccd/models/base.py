@@ -3,9 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -39,7 +37,6 @@ from promptccd.models.backbone import (
 from promptccd.models.checkpoint import (
     HUB_OPTIONS,
     MAX_MODEL_BYTES,
-    aligned,
     find_model,
     require_all_keys,
     require_bytes,
@@ -51,11 +48,6 @@ from promptccd.models.checkpoint import (
 from promptccd.models.configuration import BACKBONE_TYPES, CategoryDiscoveryConfig
 from promptccd.models.head import ProjectionHead, UnitHead
 from promptccd.models.mixture import GaussianMixture
-
-# Options of every transformers configuration that a caller may give when loading; labels are then refused.
-_OF_ALL_MODELS = (
-    "output_hidden_states", "output_attentions", "return_dict", "num_labels", "id2label", "label2id",
-)  # fmt: skip
 
 
 @dataclass
@@ -69,24 +61,17 @@ class CategoryDiscoveryOutput(ModelOutput):
             in PromptCCD++); `None` unprompted.
         scores: how well each fits, in the same shape: cosine with the key of a learnt prompt, log of weight times
             density of a mixture component.
-        prompts: ``(B, P, D)``, the prompts of `components` as they enter the last block, of models whose prompts are
-            tokens of a mixture; only with ``project=True``.
         entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective feeds them to a second
             block; only with ``project=True``.
         rotation: beside `entering`, the rotary position embedding of the patches; `None` where the backbone has none.
-        hidden_states: of the plain backbone, on request: tokens ``(B, T, D)`` before each block and after the last.
-        attentions: of the plain backbone, on request: ``(B, H, T, T)`` of each block.
     """
 
     features: Tensor | None = None
     bottleneck: Tensor | None = None
     components: Tensor | None = None
     scores: Tensor | None = None
-    prompts: Tensor | None = None
     entering: Tensor | None = None
     rotation: Rotation | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,24 +85,6 @@ class Replay:
 
     features: Tensor
     categories: Tensor
-
-
-@dataclass
-class _Loading:
-    """A checkpoint that is being loaded. Transformers builds its model without memory, and then fills it.
-
-    Attributes:
-        place: of the checkpoint.
-        most_bytes: that the weights of the model may take.
-        is_building: whether the constructor of the model has not finished.
-    """
-
-    place: str
-    most_bytes: int
-    is_building: bool = False
-
-
-_LOADING: ContextVar[_Loading | None] = ContextVar("loading", default=None)
 
 
 class CategoryDiscoveryModel(PreTrainedModel):
@@ -136,7 +103,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
     base_model_prefix = "backbone"  # transformers loads the keys of a bare backbone into `self.backbone`
     main_input_name = "pixel_values"
     input_modalities = ("image",)
-    supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
 
@@ -153,8 +119,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
     gaussian_sizes: Tensor
 
     def __init__(self, config: CategoryDiscoveryConfig):
-        if (loading := _LOADING.get()) is not None:
-            loading.is_building = True
         super().__init__(config)
         vision = config.vision_config
         self.backbone = build_backbone(vision)
@@ -179,11 +143,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     def post_init(self) -> None:
         """Finish the model once all its parts are there: initialise weights, and freeze what does not learn."""
-        if (loading := _LOADING.get()) is not None:
-            require_bytes(
-                sum(each.nbytes for each in self.state_dict().values()), loading.most_bytes, loading.place
-            )
-            loading.is_building = False
         super().post_init()
         self.freeze()
 
@@ -216,13 +175,12 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Only JSON and safetensors are read, and code that comes with a checkpoint is never run.
 
         Args:
-            pretrained_model_name_or_path: a folder, or a name as of `find_model`; `None` with ``state_dict`` and
-                `config`.
+            pretrained_model_name_or_path: a folder, or a name as of `find_model`.
             args: for the model's constructor.
             config: instead of the stored one.
             output_loading_info: also return what transformers reports about the keys.
             max_model_bytes: the most memory its weights may take; by default `MAX_MODEL_BYTES`.
-            kwargs: `HUB_OPTIONS`, fields of the configuration, ``variant``, and options of transformers.
+            kwargs: `HUB_OPTIONS`, fields of the configuration, and options of transformers.
 
         Raises:
             OSError: there is no such model.
@@ -231,54 +189,35 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 out of range.
             TypeError: an unknown keyword.
         """
-        place, is_backbone, hub_options, loading = "state_dict", False, {}, None
-        if pretrained_model_name_or_path is not None and "state_dict" not in kwargs:
-            hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
-            found = find_model(pretrained_model_name_or_path, **hub_options)
-            place, is_backbone, hub_options = found.place, found.is_backbone, found.options
-            config = cls._configuration(found.values, place, kwargs) if config is None else config
-            loading = _Loading(place, max_model_bytes or MAX_MODEL_BYTES)
-            tensors = stored_tensors(found, loading.most_bytes, kwargs.pop("variant", None))
-            kwargs["state_dict"] = without_base_prefix(tensors) if is_backbone else tensors
-        elif pretrained_model_name_or_path is not None or not isinstance(config, cls.config_class):
-            given = config if pretrained_model_name_or_path is None else pretrained_model_name_or_path
-            raise TypeError(
-                f"state_dict= is a whole checkpoint: give None as the place, and config= as a "
-                f"{cls.config_class.__name__}, got {shown(given)}."
+        hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
+        found = find_model(pretrained_model_name_or_path, **hub_options)
+        place, most_bytes = found.place, max_model_bytes or MAX_MODEL_BYTES
+        config = cls._configuration(found.values, place, kwargs) if config is None else config
+        tensors = stored_tensors(found, most_bytes)
+        cls._require_buildable(config, most_bytes, place)
+        kwargs["state_dict"] = without_base_prefix(tensors) if found.is_backbone else tensors
+        with without_key_report():  # keys and sizes that do not match are refused below, with their names
+            model, info = super().from_pretrained(
+                None, *args, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
-        if kwargs.get("device_map") in ("auto", "balanced", "sequential") and "max_memory" not in kwargs:
-            # Without `max_memory`, transformers would split a model that fits on one device.
-            accelerator = torch.accelerator.current_accelerator(check_available=True)
-            index = "" if accelerator is None else f":{torch.accelerator.current_device_index()}"
-            kwargs["device_map"] = {"": f"{accelerator.type if accelerator else 'cpu'}{index}"}
-        token = _LOADING.set(loading)
-        try:
-            with without_key_report():  # keys and sizes that do not match are refused below, with their names
-                model, info = super().from_pretrained(
-                    None,
-                    *args,
-                    config=config,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,
-                    **kwargs,
-                )
-        except CheckpointError:
-            raise
-        except Exception as error:
-            if loading is not None and loading.is_building:  # a hostile configuration may fail anywhere
-                raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
-            raise
-        finally:
-            _LOADING.reset(token)
-        require_all_keys(info, is_backbone, place)
-        if is_backbone:
+        require_all_keys(info, found.is_backbone, place)
+        if found.is_backbone:
             model.adopt_backbone()
         require_distances(model, place)
-        if loading is not None:
-            model.config.name_or_path = model.name_or_path = place
-        model.hub_options = hub_options
+        model.config.name_or_path = model.name_or_path = place
+        model.hub_options = found.options
         model.freeze()
         return (model, info) if output_loading_info else model
+
+    @classmethod
+    def _require_buildable(cls, config: CategoryDiscoveryConfig, most_bytes: int, place: str) -> None:
+        """Build the model without memory: refuse one that is too large, or that a hostile configuration breaks."""
+        try:
+            with torch.device("meta"):
+                needed = sum(each.nbytes for each in cls(copy.deepcopy(config)).state_dict().values())
+        except Exception as error:  # it may fail anywhere
+            raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
+        require_bytes(needed, most_bytes, place)
 
     @classmethod
     def _configuration(
@@ -287,7 +226,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """The stored configuration, overridden by its fields among the keywords, which are removed from those."""
         own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
         given = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
-        common = {key: kwargs.pop(key) for key in _OF_ALL_MODELS if key in kwargs}
         kind = values.get("model_type")
         if kind in BACKBONE_TYPES:
             values = {"vision_config": values}
@@ -296,14 +234,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 f"{place} has a model of type {shown(kind)}; {cls.__name__} loads {cls.config_class.model_type!r} or a "
                 f"bare backbone of type {', '.join(BACKBONE_TYPES)}."
             )
-        config: CategoryDiscoveryConfig = cls.config_class.from_dict({**values, **given}, **common)
+        config: CategoryDiscoveryConfig = cls.config_class.from_dict({**values, **given})
         return config
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """As in transformers, with the names of `state_dict`, and aligned to be loaded without a copy.
-
-        ``load_state_dict`` then reads all weights back, which is how `Trainer` resumes and loads its best model, and
-        how accelerate loads a checkpoint.
+        """As in transformers, with the names of `state_dict`, by which `Trainer` and accelerate read weights back.
 
         Raises:
             ValueError: adapters of peft have the weights, under names that no model has.
@@ -315,9 +250,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 "(merge_and_unload of peft)."
             )
         super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
-        if kwargs.get("is_main_process", True):
-            for path in Path(save_directory).glob("model*.safetensors"):
-                path.write_bytes(aligned(path.read_bytes()))
 
     def freeze(self) -> None:
         """Let only the last block, the projection head and `prompt_parameters` learn."""
@@ -407,41 +339,18 @@ class CategoryDiscoveryModel(PreTrainedModel):
         prompted: bool | None = None,
         project: bool = False,
         *,
-        output_hidden_states: bool | list[int] | None = None,
-        output_attentions: bool | None = None,
         return_dict: bool | None = None,
     ) -> Any:
         """Features of images, and on request the projection that the losses read.
-
-        Defaults of the last three are in the configuration, as in transformers.
 
         Args:
             pixel_values: normalised images ``(B, 3, H, W)``.
             prompted: whether prompts act; `None` means as at test. A model without prompts ignores it.
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
-            output_hidden_states: also return hidden states of the plain backbone, all or some layers; they take a
-                second forward.
-            output_attentions: the same for attention weights; the model needs ``attn_implementation="eager"``.
-            return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple.
-
-        Raises:
-            ValueError: attention weights are requested of another implementation.
+            return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple; `None` asks the configuration.
         """
-        output, config = self.compute_output(pixel_values, prompted, project), self.config
-        states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        weights = config.output_attentions if output_attentions is None else output_attentions
-        if weights and self.backbone.config._attn_implementation != "eager":
-            raise ValueError(
-                "Attention weights need attn_implementation='eager': pass it to from_pretrained, or call "
-                "model.set_attn_implementation('eager')."
-            )
-        if states or weights:
-            options = {"interpolate_pos_encoding": True} if self.backbone.config.model_type == "vit" else {}
-            plain = self.backbone(
-                pixel_values, output_hidden_states=states, output_attentions=weights, **options
-            )
-            output.hidden_states, output.attentions = plain.hidden_states, plain.attentions
-        as_dict = config.return_dict if return_dict is None else return_dict
+        output = self.compute_output(pixel_values, prompted, project)
+        as_dict = self.config.return_dict if return_dict is None else return_dict
         return output if as_dict else output.to_tuple()
 
     def compute_output(

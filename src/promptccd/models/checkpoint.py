@@ -5,23 +5,19 @@ Only JSON and safetensors are read. Code, pickles and other programs' files in t
 
 import json
 import logging
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
 import torch
-from huggingface_hub import constants, get_session, get_token, hf_hub_download, is_offline_mode
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub import try_to_load_from_cache as cached_file
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -36,14 +32,12 @@ from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
-NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
 BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}  # backbones of this package
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 _MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
-_WHO_AM_I_SECONDS = 10.0
 # Products of tensors at other addresses than those that torch allocates may round differently: a resumed run would not
 # be equal to one that was not interrupted.
 _ALIGNMENT = 64
@@ -102,11 +96,8 @@ def split_revision(name: str) -> tuple[str, str | None]:
 def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     """Find a model and read its configuration.
 
-    A local folder and a name with a namespace mean themselves. A bare name means the bundled backbone of that name, or
-    else the repository under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in.
-
     Args:
-        name: a folder, ``namespace/name`` or a bare name, also with ``@revision``, or the address of its page.
+        name: a folder, a bundled backbone, or ``namespace/name``, also with ``@revision``, or the address of its page.
         hub_options: `HUB_OPTIONS`.
 
     Raises:
@@ -116,23 +107,18 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     written = os.fspath(name)
     if os.path.isfile(written):
         raise OSError(
-            f"{written!r} is a file, expected a folder with {CONFIGURATION} and model.safetensors. The scripts of "
-            "transformers convert_dino_to_pytorch.py, convert_dinov2_to_hf.py and convert_dinov3_vit_to_hf.py make one "
-            "of the files that DINO's authors publish."
+            f"{written!r} is a file, expected a folder with {CONFIGURATION} and model.safetensors. Scripts of "
+            "transformers such as convert_dinov2_to_hf.py make one of the files that DINO's authors publish."
         )
     place, revision = split_revision(written)
-    if place != written and os.path.isdir(place):
-        raise OSError(
-            f"{written!r} is of the Hub, and the folder {place!r} here hides it: rename that, or give it."
-        )
     if revision is not None:
-        if hub_options.get("revision") not in (None, revision):
-            raise OSError(
-                f"{written!r} and revision={hub_options['revision']!r} name two revisions: give one."
-            )
         hub_options["revision"] = revision
     if "/" not in place and os.sep not in place and not os.path.isdir(place):
-        place = BUNDLED.get(place) or f"{_namespace_of(place, hub_options)}/{place}"
+        if place not in BUNDLED:
+            raise OSError(
+                f"No model {place!r}: no such folder.{did_you_mean(place, BUNDLED)} For the Hub, write OWNER/{place}."
+            )
+        place = BUNDLED[place]
     try:
         path = file_of(place, CONFIGURATION, **hub_options)
     except OSError as error:
@@ -151,37 +137,6 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     if not os.path.isdir(place) and (commit := extract_commit_hash(path, None)):
         hub_options["revision"] = commit
     return FoundModel(place, _read_json(path, place), hub_options)
-
-
-def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
-    """The namespace of a model of which only the last part of the name is given."""
-    if (namespace := os.environ.get(NAMESPACE_VARIABLE)) is not None:
-        return namespace
-    given = options.get("token")
-    token = given if isinstance(given, str) else None if given is False else get_token()
-    why = "nobody is logged in (`hf auth login`)"
-    if options.get("local_files_only") or is_offline_mode():
-        why = "the Hub is switched off (HF_HUB_OFFLINE), which knows its owner"
-    elif token is not None:
-        try:
-            return _user(token)
-        except Exception as error:  # of the network, or for a wrong token
-            why = f"the Hub did not answer whose it is ({one_line(error)})"
-    raise OSError(
-        f"No model {name!r}: no such folder, and {why}.{did_you_mean(name, BUNDLED)} Write OWNER/{name}, "
-        f"or set ${NAMESPACE_VARIABLE}."
-    )
-
-
-@lru_cache(maxsize=8)
-def _user(token: str) -> str:
-    """The owner of a token; `whoami` of huggingface_hub would wait for a silent Hub without end."""
-    headers = build_hf_headers(token=token)
-    answer = get_session().get(
-        f"{constants.ENDPOINT}/api/whoami-v2", headers=headers, timeout=_WHO_AM_I_SECONDS
-    )
-    hf_raise_for_status(answer)
-    return str(answer.json()["name"])
 
 
 def file_of(place: str, name: str, **hub_options: Any) -> str | None:
@@ -253,13 +208,12 @@ def _read_json(path: str, place: str) -> dict[str, Any]:
 _AGAIN = "Copy it again; of the Hub, give force_download=True."
 
 
-def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = None) -> dict[str, Tensor]:
+def stored_tensors(found: FoundModel, most_bytes: int) -> dict[str, Tensor]:
     """The tensors of a checkpoint, of one file or shards.
 
     Args:
         found: the model.
         most_bytes: that its tensors may take together.
-        variant: part of the files' names, as in ``model.fp16.safetensors``.
 
     Raises:
         OSError: the model has none.
@@ -267,7 +221,7 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
             or infinite; all together are too large.
     """
     tensors: dict[str, Tensor] = {}
-    for path in _weight_files(found, f".{variant}" if variant else ""):
+    for path in _weight_files(found):
         try:
             tensors |= load_file(path)  # mapped into memory, and not read yet
         except (SafetensorError, MemoryError, OSError, RuntimeError) as error:
@@ -279,7 +233,8 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
             raise CheckpointError(
                 f"{shown(name)} of {found.place} is of type {tensor.dtype}: save it as float32."
             )
-        if not _is_finite(tensor):
+        # The sum of finite values may overflow: only then each value is checked.
+        if not (tensor.sum().isfinite() or tensor.isfinite().all()):
             raise CheckpointError(
                 f"{shown(name)} of {found.place} has NaN or infinity: its training diverged, or it was damaged. Use an "
                 "earlier stage, or download it again."
@@ -289,38 +244,15 @@ def stored_tensors(found: FoundModel, most_bytes: int, variant: str | None = Non
     return tensors
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether no value of a tensor on the CPU is NaN or infinite."""
-    if tensor.dtype == torch.float32:  # one thread keeps memory busy; several would wait for each other
-        values = tensor.flatten().numpy()
-        with np.errstate(all="ignore"):
-            total = float(values @ values)
-    else:
-        total = float(tensor.sum())
-    # Sums of finite values may overflow: only then each value is checked.
-    return math.isfinite(total) or bool(torch.isfinite(tensor).all())
-
-
-def aligned(content: bytes) -> bytes:
-    """A safetensors file, with spaces after its header so that loading need not copy its largest tensor."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    tensors = json.loads(content[8:end])
-    tensors.pop("__metadata__", None)
-    spans = [each["data_offsets"] for each in tensors.values()]
-    start, _ = max(spans, key=lambda span: span[1] - span[0], default=(0, 0))
-    spaces = -(end + start) % _ALIGNMENT
-    return (end - 8 + spaces).to_bytes(8, "little") + content[8:end] + b" " * spaces + content[end:]
-
-
-def _weight_files(found: FoundModel, middle: str) -> list[str]:
+def _weight_files(found: FoundModel) -> list[str]:
     """Paths of the safetensors of a model, each inside of its folder."""
-    place, whole = found.place, f"model{middle}.safetensors"
-    if (path := file_of(place, whole, **found.options)) is not None:
+    place = found.place
+    if (path := file_of(place, "model.safetensors", **found.options)) is not None:
         return [path]
-    if (path := file_of(place, f"model.safetensors.index{middle}.json", **found.options)) is None:
+    if (path := file_of(place, "model.safetensors.index.json", **found.options)) is None:
         raise OSError(
-            f"{place} has no {whole}, and nothing else is opened: weights of other formats can run code. Convert them "
-            "to safetensors where you trust them."
+            f"{place} has no model.safetensors, and nothing else is opened: weights of other formats can run code. "
+            "Convert them to safetensors where you trust them."
         )
     placed, paths = _read_json(path, place).get("weight_map"), list[str]()
     for name in dict.fromkeys(map(str, placed.values())) if isinstance(placed, dict) else ():
@@ -418,9 +350,7 @@ _PROCESSORS: dict[str, tuple[type, dict[str, Any]]] = {
     "DINOv3ViT": (ViTImageProcessorPil, _DINOV3),
 }
 _KIND = re.compile(f"({'|'.join(_PROCESSORS)})(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
-# Fields that are read, and the only values that others may have.
 _FIELDS = ("size", "crop_size", "image_mean", "image_std", "resample", "do_center_crop", "default_to_square")
-_FIXED = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_pad": False}
 
 
 def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
@@ -454,15 +384,13 @@ def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
 
 def _processor(values: Mapping[str, Any]) -> Any:
     kind = values.get("image_processor_type") or values.get("feature_extractor_type")
-    found, scale = _KIND.fullmatch(str(kind)), values.get("rescale_factor")
+    found = _KIND.fullmatch(str(kind))
     if found is None or not isinstance(kind, str):
         raise ValueError(f"Expected the image_processor_type of a DINO, got {shown(kind)}.")
     made, defaults = _PROCESSORS[found[1]]
     given = {key: values[key] for key in _FIELDS if values.get(key) is not None}
     processor = made(**{**defaults, **given})
     is_fitting = {
-        **{key: values.get(key, usual) in (usual, None) for key, usual in _FIXED.items()},
-        "rescale_factor": scale is None or (isinstance(scale, float) and abs(255 * scale - 1) < 1e-3),
         "size": _is_size(processor.size),
         "crop_size": _is_size(processor.crop_size),
         "image_mean": _are_colours(processor.image_mean, -1e3),

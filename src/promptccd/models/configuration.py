@@ -51,11 +51,6 @@ _DTYPE_NAMES = (None, "float32", "bfloat16", "float16", "float64")
 _ESTIMATE = {"count", "low", "high", "method", "margin"}
 _LONGEST_NAME = 1_000
 _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
-_LABELS_ARE_CATEGORIES = (
-    "Expected no {}, got {}: labels are the categories, which category_ids and category_names list. Rename one with "
-    "`promptccd categories FOLDER rename ID NAME`; training on a new stage finds more."
-)
-
 
 STORED = {"promptccd.stored": True}  # metadata of a field that training writes: not an option
 
@@ -241,11 +236,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
 
     @id2label.setter
     def id2label(self, names: dict[int, str] | None) -> None:
-        # transformers sets placeholders, even before our own fields are set, and what it has read here
-        placeholders = {number: f"LABEL_{number}" for number in range(len(names or ()))}
-        own = self.names_by_id if "category_names" in vars(self) else {}
-        if names and names != placeholders and names != own:
-            raise ValueError(_LABELS_ARE_CATEGORIES.format("id2label", shown(names)))
+        """Ignore the placeholders of transformers; `category_names` sets names."""
 
     @property
     def label2id(self) -> dict[str, int]:
@@ -254,7 +245,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
 
     @label2id.setter
     def label2id(self, ids: dict[str, int] | None) -> None:
-        """Ignore the placeholders of transformers; names are set by `category_names`."""
+        """See `id2label`."""
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -263,9 +254,6 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         Raises:
             CheckpointError: the type or a value is not one of this family.
         """
-        for key in ("num_labels", "id2label", "label2id"):
-            if kwargs.get(key) is not None:
-                raise CheckpointError(_LABELS_ARE_CATEGORIES.format(key, shown(kwargs[key])))
         try:
             return super().from_dict(own_values(config_dict, cls), **kwargs)
         except CheckpointError:

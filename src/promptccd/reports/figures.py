@@ -24,7 +24,7 @@ from promptccd.reports.compare import stage_charts, stage_table
 from promptccd.reports.page import signed, text_grid
 from promptccd.reports.tables import ReportedRun, ReportTables, confusion, history
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
-from promptccd.training.instruments import TITLES, Instruments
+from promptccd.training.instruments import TITLES, defects
 
 MOST_DRAWN = 60  # of a figure that can still be read
 VERDICTS = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}
@@ -53,7 +53,7 @@ def _warnings(run: ReportedRun) -> list[str]:
     """Defects of the prompts, each with the first stage that has it."""
     found = dict[str, str]()
     for stage, values in sorted(run.manifest.get("instruments", {}).items()):
-        for kind, text in Instruments(**values).warnings(run.recipe.training.mixed_precision).items():
+        for kind, text in defects(values, run.recipe.training.mixed_precision).items():
             found.setdefault(kind, f"{stage.replace('stage', 'Stage ')}: {text}")
     return list(found.values())
 

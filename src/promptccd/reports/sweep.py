@@ -78,7 +78,7 @@ def _half_labelled(dataset: str, split: str, layout: Layout) -> tuple[int, ...]:
     """Half of the categories at stage 0, the others in up to three stages."""
     opened = open_images(dataset, split, layout=layout)
     label = label_column_of(opened.table, opened.layout.label)
-    count = len(read_categories(opened.table, label, layout.separator)[1])
+    count = len(read_categories(opened.table, label, layout)[1])
     later = min(3, count // 2)
     blocks = (count - count // 2, *(count // 2 // later + (n < count // 2 % later) for n in range(later)))
     logger.info("%s: --class_blocks %s, unless given.", dataset, " ".join(map(str, blocks)))

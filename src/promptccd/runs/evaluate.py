@@ -30,7 +30,7 @@ from promptccd.models import CategoryDiscoveryModel, load_configuration
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_stage, load_view
 from promptccd.runs.start import evaluation_view, initial_model, stage_stream
-from promptccd.training.devices import device_named, placed
+from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
@@ -186,7 +186,7 @@ class RunEvaluation:
     ) -> ContinualScore:
         """A protocol on the backbone the run started from; arguments are those of `evaluate`."""
         view = evaluation_view(self.recipe, self.run)
-        model = placed(initial_model(self.recipe, self.run), view, self.device)
+        model = initial_model(self.recipe, self.run).to(self.device)
         features = _of_no_stage(lambda images: self._features(model, view, [images], prompted=False)[0])
         return self._score(protocol, features, options)
 
@@ -258,8 +258,7 @@ class RunEvaluation:
         return load_stage(self.run.stage(stage), self.recipe.model)
 
     def _model_on_device(self, stage: int) -> tuple[CategoryDiscoveryModel, EvaluationView]:
-        view = load_view(self.run.stage(stage))
-        return placed(self.load_stage(stage), view, self.device), view
+        return self.load_stage(stage).to(self.device), load_view(self.run.stage(stage))
 
     def _features(
         self,

@@ -40,10 +40,8 @@ _INCOMPLETE = (AttributeError, KeyError, TypeError, ValueError)
 _RECORDED = ("format", "split_fingerprint", "data_fingerprint", "recipe", "versions")
 RUN_FORMAT = 1  # of manifest.json and all other records of a run
 ASSIGNMENTS = "assignments.json"
-FETCHED = "fetched.json"
 RESUME = "resume"  # folder of the resumable states
 NORMALISATION = "normalisation"  # key in the manifest: mean and standard deviation of colours
-LICENCE = "licence"  # key in the manifest: licence of the weights
 STREAMS = "found"  # key in the manifest: a `StreamRecord` per stage
 # Fields of a recipe that may name a local folder, or several.
 PLACES = (("data", "dataset"), ("data", "unlabelled"), ("data", "labels"), ("model", "backbone"))
@@ -181,21 +179,6 @@ class RunDirectory:
         made, is_gpu = self.manifest, device.type == "cuda"
         hardware = torch.cuda.get_device_name(device) if is_gpu else f"{made['machine']} CPU"
         return {**made["versions"], "Python": made["python"], "on": hardware}
-
-    @property
-    def fetched(self) -> dict[int, str]:
-        """Sources of stages that were not trained here: ``namespace/name@commit``, empty for a local folder."""
-        return {int(stage): place for stage, place in sorted((self.read(FETCHED) or {}).items())}
-
-    def record_source(self, stage: int, place: str) -> None:
-        """Record where a stage was fetched from, before it is stored here."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.write(FETCHED, {**self.fetched, stage: place})
-
-    def forget_source(self, stage: int) -> None:
-        """Record that a fetched stage was trained again here."""
-        if stage in self.fetched:
-            self.write(FETCHED, {other: place for other, place in self.fetched.items() if other != stage})
 
     @property
     def results(self) -> ContinualScore | None:

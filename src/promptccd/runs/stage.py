@@ -1,12 +1,9 @@
 """One stage on disk: a model for ``from_pretrained`` with its image processor, card, registry and assignments."""
 
-import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +26,6 @@ from promptccd.disk import (
     CHECKSUMS,
     parsed_json,
     problems_of,
-    recorded_sum,
-    sha256_of,
     write_directory,
     write_json,
 )
@@ -40,9 +35,8 @@ from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
-from promptccd.models.checkpoint import PREPROCESSOR, aligned, load_processor, split_revision
+from promptccd.models.checkpoint import PREPROCESSOR, load_processor, split_revision
 from promptccd.runs import endpoint
-from promptccd.runs.card import Example
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
 from promptccd.training.options import ModelArguments, TrainingArguments
 
@@ -50,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 FROZEN, LEARNT = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
 WEIGHTS = "model*.safetensors*"  # pattern of the files that hold a model's weights, and of their index
-_MOST_RUNS = 2_000  # runs next to this one whose stages are searched for an equal shard
 
 EXEMPLARS = "exemplars.json"
 
@@ -63,12 +56,11 @@ def save_stage(
     card: str,
     registry: CategoryRegistry,
     exemplars: Exemplars | None,
-    examples: Sequence[Example],
 ) -> None:
-    """Write a stage's checkpoint, whole or not at all; the card shows the examples, later stages train on exemplars."""
+    """Write a stage's checkpoint, whole or not at all; later stages train on exemplars."""
 
     def fill(folder: Path) -> None:
-        save_shards(model, folder, neighbouring_stages(path))
+        save_shards(model, folder, sorted(each for each in path.parent.glob("stage*") if each != path))
         view.processor.save_pretrained(folder)
         write_json(folder / ASSIGNMENTS, {name: each.tolist() for name, each in assignments.items()})
         if exemplars is not None:
@@ -76,9 +68,6 @@ def save_stage(
         save_registry(registry, folder)
         (folder / "handler.py").write_bytes(Path(endpoint.__file__).read_bytes())
         (folder / "requirements.txt").write_text("promptccd\n", encoding="utf-8", newline="\n")
-        for each in examples:
-            (folder / each.path).parent.mkdir(exist_ok=True)
-            (folder / each.path).write_bytes(each.content)
         (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     write_directory(path, fill)
@@ -317,10 +306,9 @@ def observe_stage(
     return registry, Discovery(ids, torch.from_numpy(active.matrix).to(found.prototypes), active.ids)
 
 
-# Weights of a stage are two shards of the format of transformers: what stays as it came, and what learns. The first is
-# the same in every stage of every run that starts from a backbone, so that a disk keeps it once (hard links), and the
-# Hub too, which knows contents by their hash. A file with several names must never be written into: it is read-only
-# where modes exist, and everything of ours puts a new file in its place.
+# Weights of a stage are two shards of the format of transformers: frozen and trained weights. The first is the same in
+# every stage of a run, so that a disk stores it once (hard links). A file with several names must never be changed: it
+# is read-only where modes exist, and everything of ours puts a new file in its place.
 
 
 def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
@@ -333,10 +321,10 @@ def frozen_names(model: CategoryDiscoveryModel) -> set[str]:
     }
 
 
-def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterable[Path]) -> None:
+def save_shards(model: CategoryDiscoveryModel, folder: Path, others: Iterable[Path]) -> None:
     """Save a model in two shards, frozen and trained weights; a model without frozen weights is saved as usual.
 
-    Candidates are stages that may have the same frozen shard.
+    Other stages of the run may have the same frozen shard.
     """
     learnt = model.state_dict()
     frozen = {name: learnt.pop(name) for name in frozen_names(model)}
@@ -346,9 +334,8 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
     model.save_pretrained(folder, state_dict=learnt)
     (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
     values = {name: value.cpu().contiguous() for name, value in frozen.items()}
-    content = aligned(save(values, {"format": "pt"}))
-    found = find_frozen(hashlib.sha256(content).hexdigest(), candidates)
-    if not _has_linked(found, folder / FROZEN):
+    content = save(values, {"format": "pt"})
+    if not any(_has_linked(each / FROZEN, folder / FROZEN, content) for each in others):
         (folder / FROZEN).write_bytes(content)
         systems.make_read_only(folder / FROZEN)
     with safe_open(folder / LEARNT, "pt") as opened:
@@ -357,42 +344,12 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, candidates: Iterabl
     write_json(folder / SAFE_WEIGHTS_INDEX_NAME, {"metadata": {"total_size": size}, "weight_map": placed})
 
 
-def neighbouring_stages(stage: Path) -> Iterator[Path]:
-    """Folders of stages that may share a frozen shard: those of the same run, then the first of each run next to it."""
-    yield from sorted(each for each in stage.parent.glob("stage*") if each != stage)
-    with suppress(OSError):  # the folder may not be readable
-        for run in islice(stage.absolute().parent.parent.iterdir(), _MOST_RUNS):
-            yield run / "stage0"
-
-
-def find_frozen(digest: str, stages: Iterable[Path]) -> Path | None:
-    """A frozen shard with these bytes, by its SHA-256, that this user owns."""
-    for stage in stages:
-        path = stage / FROZEN
-        try:
-            is_ours = systems.is_own_file(path) and recorded_sum(path) == digest
-            if is_ours and sha256_of(path) == digest:  # it may have been altered since
-                return path
-        except OSError:
-            continue
-    return None
-
-
-def share_frozen(folder: Path, candidates: Iterable[Path]) -> None:
-    """Replace the frozen shard of a copied stage by a hard link to an equal one."""
-    own, linked = folder / FROZEN, folder / f"{FROZEN}.linked"
-    if own.is_file():
-        if _has_linked(find_frozen(sha256_of(own), candidates), linked):
-            systems.rename(linked, own)
-        else:
-            systems.make_read_only(own)
-
-
-def _has_linked(source: Path | None, target: Path) -> bool:
-    """Whether a file got a second name; some disks have no such thing, and two disks never share a file."""
+def _has_linked(source: Path, target: Path, content: bytes) -> bool:
+    """Whether a file of this user with this content got a second name; some disks have no hard links."""
     try:
-        if source is not None:
-            systems.link(source, target)
+        if not systems.is_own_file(source) or source.read_bytes() != content:
+            return False
+        systems.link(source, target)
     except OSError:
         return False
-    return source is not None
+    return True

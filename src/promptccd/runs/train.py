@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from promptccd.locks import FolderLock
 from promptccd.methods import StageContext, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
-from promptccd.runs.card import example_pictures, stage_card
+from promptccd.runs.card import stage_card
 from promptccd.runs.folder import NORMALISATION, STREAMS, RunDirectory, StreamRecord
 from promptccd.runs.stage import (
     AssignedImages,
@@ -56,20 +55,18 @@ from promptccd.runs.start import (
     stage_stream,
     stage_zero_model,
 )
-from promptccd.runs.tracking import Tracking, group_picture
+from promptccd.runs.tracking import Tracking
 from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
 from promptccd.training.devices import (
     accelerator_for,
     device_problem,
     log_device,
     reproducible,
-    require_alike,
     require_plain,
-    warn_of_emulation,
 )
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord, add_epoch, memory_used, reset_peak_memory
-from promptccd.training.instruments import Instruments, measure
+from promptccd.training.instruments import measure
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer, TrainingState
@@ -94,7 +91,7 @@ def train_run(
         recipe: the data, the model and how to train it.
         accelerator: by default one is made as the recipe says; it may not accumulate gradients or shard the model.
         after_stages: the main process calls it with the run and its finished stages, at the start (if any are
-            finished) and after every stage. With several processes it runs in a thread, and is waited for at the end.
+            finished) and after every stage.
         stages: by default they are cut as the recipe says.
         callbacks: called during the training; they may end it early.
 
@@ -121,7 +118,6 @@ def train_run(
         require_whole_patches(recipe)
     if is_main := accelerator.is_main_process:
         log_device(accelerator, training.num_workers)
-        warn_of_emulation(training.frozen_precision, accelerator.device)
     stages = stages or stage_stream(recipe.data, training.seed)
     if not stages.is_scored:
         recipe = replace(recipe, data=replace(recipe.data, class_blocks=[*stages.split.class_blocks]))
@@ -138,8 +134,6 @@ def train_run(
         accelerator.wait_for_everyone()
         context.enter_context(_named_failures(run))
         context.enter_context(reproducible(training.deterministic))
-        if after_stages and accelerator.num_processes > 1 and is_main:
-            after_stages = context.enter_context(in_background(after_stages))
         score = _Training(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
     if own_processes:
         accelerator.end_training()
@@ -157,23 +151,6 @@ def _named_failures(run: RunDirectory) -> Iterator[None]:
         raise DeviceError(
             f"{problem}. What was saved in {run.path} is whole: run the same command again to resume from there."
         ) from error
-
-
-@contextmanager
-def in_background(work: AfterStages) -> Iterator[AfterStages]:
-    """The same work in a thread, so that processes that train together do not wait for it.
-
-    The end of the context waits for all calls and raises the first error of one; a training that failed waits for
-    none, since the same command calls again.
-    """
-    calls = list[Future[None]]()
-    pool = ThreadPoolExecutor(1, "after stages")
-    try:
-        yield lambda run, finished: calls.append(pool.submit(work, run, [*finished]))
-        for call in calls:
-            call.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class _Training:
@@ -284,7 +261,7 @@ class _Training:
         self.started -= seconds
         if state:
             logger.info("Stage %d resumes at epoch %d, step %d.", index, state.epoch, state.step)
-        self.state.stage, self.state.model, self.state.draw_groups = index, self.model, None
+        self.state.stage, self.state.model = index, self.model
         self.callbacks.call("on_stage_begin")
         trainer = self._trainer(stage)
         try:
@@ -305,7 +282,6 @@ class _Training:
                 ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
             self.accelerator.wait_for_everyone()
             model = stage_zero_model(self.recipe, self.run, self.images[0], self._known_ids(), device)
-        require_alike(model, self.view)
         if stage:
             model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
         return model
@@ -418,9 +394,6 @@ class _Training:
         labelled = torch.arange(len(rows)) < len(assigned[0])
         everything = torch.cat(features)
         model.set_spread(measure_spread(everything, rows, model.prototypes, seed=seed, labelled=labelled))
-        self.state.draw_groups = group_picture(
-            images, features[-1], found, model.config.names_by_id, num_known
-        )
         if self.is_main:
             self._record(features[-1], assignments)
             self._save(features[-1], assignments, registry)
@@ -456,14 +429,13 @@ class _Training:
         seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
         name = f"stage{index}"
         run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
-        run.forget_source(index)  # a fetched stage was damaged, and is trained here instead
 
     def _save(
         self, features: Tensor, assignments: Mapping[str, np.ndarray], registry: CategoryRegistry
     ) -> None:
         """Write a stage's checkpoint."""
         run, images, model, exemplars = self.run, self.images[-1], self.model, None
-        examples, index = example_pictures(self.recipe, model, images, features), images.stage.index
+        index = images.stage.index
         if self.arguments.exemplars_per_class:
             exemplars = exemplars_after(
                 run, self.earlier, images, features, assignments, self.arguments, with_classes=model.predicts
@@ -476,18 +448,17 @@ class _Training:
             device=self.accelerator.device,
             instruments=self._instruments(assignments["category_ids"]),
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
-            examples=examples,
         )
-        save_stage(run.stage(index), model, self.view, assignments, card, registry, exemplars, examples)
+        save_stage(run.stage(index), model, self.view, assignments, card, registry, exemplars)
 
-    def _instruments(self, category_ids: np.ndarray) -> Instruments:
+    def _instruments(self, category_ids: np.ndarray) -> dict[str, float]:
         """Measure the effect of the prompts and record it in the manifest; card and report warn of defects."""
         images, training = self.images[-1], self.arguments
         found = measure(
             self.model, images, self.view, category_ids,
             seed=training.seed, batch_size=training.feature_batch_size,
         )  # fmt: skip
-        self.run.update_manifest({"instruments": {f"stage{images.stage.index}": found.to_dict()}})
+        self.run.update_manifest({"instruments": {f"stage{images.stage.index}": found}})
         return found
 
     # Features and categories

@@ -8,8 +8,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
+from promptccd.discovery.project import edits
 from promptccd.discovery.project.changes import GROUPING
-from promptccd.discovery.project.edits import Rename
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.registry import has_registry, load_registry
 from promptccd.disk import problems_of
@@ -83,7 +83,11 @@ def _corrections_before(run: RunDirectory, stage: int) -> list[str]:
     if not has_registry(run.stage(stage)):
         return []
     log = load_registry(run.stage(stage)).log
-    return [entry.kind for entry in log if entry.stage < stage and entry.kind not in (GROUPING, Rename.kind)]
+    return [
+        entry.kind
+        for entry in log
+        if entry.stage < stage and entry.kind not in (GROUPING, edits.rename.__name__)
+    ]
 
 
 def run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:

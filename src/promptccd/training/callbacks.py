@@ -1,10 +1,8 @@
 """Callbacks: how a caller follows a training, and ends it early."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from PIL import Image
 
 from promptccd.errors import ConfigurationError
 from promptccd.models import CategoryDiscoveryModel
@@ -36,7 +34,6 @@ class RunState:
         epoch: its epoch.
         step: finished steps of that epoch.
         model: the stage's model; from `on_stage_end` on the finished one.
-        draw_groups: draws the categories that the last stage ended with, a row of images each.
     """
 
     path: Path
@@ -46,7 +43,6 @@ class RunState:
     epoch: int = 0
     step: int = 0
     model: CategoryDiscoveryModel | None = None
-    draw_groups: Callable[[], Image.Image] | None = None
 
 
 class CategoryDiscoveryCallback:

@@ -7,10 +7,8 @@ batches can be compiled. The copies are never saved, and the results at the end 
 
 import copy
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -23,9 +21,8 @@ from transformers.models.dinov2_with_registers.modeling_dinov2_with_registers im
 from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
 from transformers.models.vit.modeling_vit import ViTLayer
 
-from promptccd.errors import one_line
 from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.backbone import BlockCalls, Prefix, Rotation, blocks_of, recomputed, run_block
+from promptccd.models.backbone import BlockCalls, Prefix, Rotation, blocks_of, run_block
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +91,9 @@ class FastCalls(BlockCalls):
         for number, (block, prefix) in enumerate(zip_longest(blocks_of(backbone)[:-1], prefixes)):
             copied = self.copies.get(number)
             if copied is None or prefix is not None or not is_plain(block):
-                tokens = recomputed(block, partial(run_block, block), tokens.to(given), rotation, prefix)
+                tokens = run_block(block, tokens.to(given), rotation, prefix)
             else:
-                tokens = recomputed(block, copied, tokens, rotation)
+                tokens = copied(tokens, rotation)
         return tokens.to(given)
 
     def class_row(
@@ -219,7 +216,7 @@ class WholeBatches:
     """The forward of a model, compiled for the number of rows of a whole batch; other batches run uncompiled.
 
     So which kernels compute a batch does not depend on the batches before it, and a resumed training runs the same
-    ones. Where a step cannot be compiled none is, and a warning is logged.
+    ones.
 
     Args:
         wrapped: the model of this stage, as Accelerate wrapped it.
@@ -229,23 +226,13 @@ class WholeBatches:
 
     def __init__(self, wrapped: nn.Module, rows: int, backend: str | Callable[..., Any] = "inductor"):
         torch.compiler.reset()  # forgets the graphs of earlier stages: after eight, dynamo makes no more
-        self.wrapped, self.rows, self._was_compiled = wrapped, rows, False
-        self._compiled: Callable[..., CategoryDiscoveryOutput]
+        self.wrapped, self.rows = wrapped, rows
         self._compiled = torch.compile(wrapped, dynamic=False, backend=backend)
 
     def __call__(self, pixel_values: Tensor, **options: Any) -> CategoryDiscoveryOutput:
         """The output of a forward."""
-        if len(pixel_values) != self.rows:
-            return self.wrapped(pixel_values, **options)
-        if self._was_compiled:  # a later failure, such as a full GPU, ends the stage: its steps run alike
-            return self._compiled(pixel_values, **options)
-        self._was_compiled = True
-        try:
-            with warnings.catch_warnings():  # of products in TensorFloat32, which no training here uses
-                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-                return self._compiled(pixel_values, **options)
-        except Exception as error:  # of any compiler; an error of the model itself is raised again below
-            why = one_line(error).partition(" Set TORCHDYNAMO_VERBOSE")[0][:200]
-            logger.warning("A step cannot be compiled here, and this stage is trained without: %s", why)
-            self._compiled = self.wrapped
-            return self.wrapped(pixel_values, **options)
+        is_whole = len(pixel_values) == self.rows
+        output: CategoryDiscoveryOutput = (self._compiled if is_whole else self.wrapped)(
+            pixel_values, **options
+        )
+        return output

@@ -23,7 +23,7 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates import find
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
-from promptccd.discovery.project import Move
+from promptccd.discovery.project import edits
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
@@ -367,7 +367,7 @@ def test_a_copy_that_comes_later_goes_where_its_picture_is(session, album, tmp_p
     assert before.distinct == 6
     moved = session.current.keys[3]
     other = next(each.id for each in session.registry.active if each.id != session.registry.members[moved])
-    session.registry.edit(Move(session.current.keys[3:6], other))
+    edits.move(session.registry, session.current.keys[3:6], other)
     for number in range(6):
         bench_moments.resaved(photograph(number), 60).save(album / f"later {number}.jpg")
     session.read(album)

@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from promptccd.discovery.project import (
-    CategoryRegistry,
-    Confirm,
-    Sort,
-    Split,
-    StageGroups,
-)
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.proposals import SCREEN, SEEDS, halves, screen
 from promptccd.errors import RegistryError
@@ -54,7 +48,7 @@ def sorted_wrong() -> tuple[CategoryRegistry, Features]:
 
 def test_what_is_likely_right_comes_first_and_what_is_contradicted_is_not_proposed_at_once() -> None:
     registry, features = sorted_wrong()
-    registry.edit(Confirm([f"{number:02}" for number in (20, 21, 22, 23, 40, 41, 42, 43)]))
+    edits.confirm(registry, [f"{number:02}" for number in (20, 21, 22, 23, 40, 41, 42, 43)])
     strays = {f"{number:02}" for number in range(STRAY)}
     skipped = set[str]()
     while (found := screen(registry, features, features.keys, skipped))["likely"]:
@@ -95,7 +89,7 @@ def test_what_was_skipped_or_approved_is_not_asked_about_and_it_ends() -> None:
         skipped |= set(found["images"])
         screens += 1
     assert (len(skipped), screens) == (60, 5)
-    registry.edit(Confirm(list(features.keys)))
+    edits.confirm(registry, list(features.keys))
     assert screen(registry, features, features.keys) is None
 
 
@@ -123,7 +117,7 @@ def test_a_group_of_two_kinds_is_one_to_split(share: float) -> None:
 def test_what_split_puts_elsewhere_is_asked_about_still() -> None:
     """A cut pins, and says nothing of single photographs."""
     registry, features = sorted_wrong()
-    registry.edit(Split(0, [f"{number:02}" for number in range(15, 30)], np.eye(8)[2], np.eye(8)[0]))
+    edits.split(registry, 0, [f"{number:02}" for number in range(15, 30)], np.eye(8)[2], np.eye(8)[0])
     skipped = set[str]()
     while found := screen(registry, features, features.keys, skipped):
         assert found["reviewed"] == 0
@@ -135,11 +129,11 @@ def test_images_go_to_several_groups_in_one_step() -> None:
     registry, _ = sorted_wrong()
     before = registry.state_hash()
     with pytest.raises(RegistryError, match="a category for each of 2"):
-        registry.edit(Sort(["00", "01"], [1]))
+        edits.sort(registry, ["00", "01"], [1])
     with pytest.raises(RegistryError, match="no category 7"):
-        registry.edit(Sort(["00", "01"], [1, 7]))
+        edits.sort(registry, ["00", "01"], [1, 7])
     assert registry.state_hash() == before
-    registry.edit(Sort(["00", "01", "30", "10"], [1, None, 1, 0]))
+    edits.sort(registry, ["00", "01", "30", "10"], [1, None, 1, 0])
     assert [registry.members.get(key) for key in ("00", "01", "30", "10")] == [1, None, 1, 0]
     assert sorted(registry.pinned) == ["00", "10", "30"]
     assert sorted(registry.looks) == ["00", "01", "10", "30"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from promptccd.discovery.page import OpenPage
-from promptccd.discovery.project import Confirm, ProjectView, Rename
+from promptccd.discovery.project import ProjectView, edits
 from tests.browsing import Visit, watch
 from tests.discovery.corrected import correct, drawn_together, registry_in
 from tests.discovery.page.conftest import EACH, KINDS
@@ -417,7 +417,7 @@ def test_one_step_leads_to_the_next_up_to_the_export(person: Person, project: Pa
     assert {each.name for each in (project / "folders").iterdir() if each.is_dir()} == set(names)
     person.press("Escape")
     keys = ProjectView(project).photos.keys
-    correct(project, lambda registry: registry.edit(Confirm(keys[:20])))
+    correct(project, lambda registry: edits.confirm(registry, keys[:20]))
     person.page.locator(".next", has_text="Export").wait_for()
     person.page.get_by_text("You have looked at 20").wait_for()
 
@@ -616,7 +616,7 @@ def test_two_windows_and_the_command_line_see_each_other(
     person.type("heron")
     other.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
     number = next(each.id for each in registry_in(project).active if each.name == "heron")
-    correct(project, lambda registry: registry.edit(Rename(number, "egret")))
+    correct(project, lambda registry: edits.rename(registry, number, "egret"))
     for each in (person, other):
         each.page.locator(".card .name", has_text="egret").wait_for(timeout=3000)
     other.page.locator("body").press("Control+z")

@@ -17,15 +17,8 @@ from promptccd.cli.main import main
 from promptccd.discovery import Project
 from promptccd.discovery.project import (
     CategoryRegistry,
-    Confirm,
-    Edit,
-    Gather,
-    Merge,
-    Move,
-    NotACategory,
-    SetAside,
-    Split,
     StageGroups,
+    edits,
     load_registry,
     save_registry,
     view,
@@ -33,6 +26,7 @@ from promptccd.discovery.project import (
 from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import _DRAWS, draw, how_right, share_right, wrong_left
 from tests.discovery.page.conftest import EACH, KINDS, Window
+from tests.discovery.project.streams import Edit, do
 
 COUNT = 40
 
@@ -59,11 +53,13 @@ def answer(registry: CategoryRegistry, wrong_from: int = COUNT // 2) -> str:
 
 
 def blindly(registry: CategoryRegistry, drawn: tuple[str, int, int], said: Edit) -> None:
-    registry.edit(said, drawn={drawn[0]: drawn[1:]})
+    do(registry, said, drawn={drawn[0]: drawn[1:]})
 
 
 def truth(registry: CategoryRegistry, key: str, wrong_from: int = COUNT // 2) -> Edit:
-    return Move([key], 1 - registry.members[key]) if int(key) >= wrong_from else Confirm([key])
+    return (
+        (edits.move, [key], 1 - registry.members[key]) if int(key) >= wrong_from else (edits.confirm, [key])
+    )
 
 
 def told(registry: CategoryRegistry) -> tuple[int, int]:
@@ -73,7 +69,7 @@ def told(registry: CategoryRegistry) -> tuple[int, int]:
 
 def test_without_a_draw_nothing_is_said_of_how_much_is_right() -> None:
     registry = grouped()
-    registry.edit(Confirm(["000", "001"]))
+    edits.confirm(registry, ["000", "001"])
     found = how_right(registry, registry.members)
     assert (found.share, found.low, found.high, found.looked, found.count) == (None, None, None, 2, COUNT)
     assert "not known" in found.line()
@@ -107,9 +103,9 @@ def test_what_is_said_is_one_sentence() -> None:
 def test_one_stays_drawn_until_somebody_looks_at_it() -> None:
     registry = grouped()
     key, left, _ = draw(registry, registry.members)
-    registry.edit(Confirm([each for each in registry.members if each != key][:10]))
+    edits.confirm(registry, [each for each in registry.members if each != key][:10])
     assert draw(registry, registry.members)[:2] == (key, left - 10)
-    registry.edit(Confirm([key]))
+    edits.confirm(registry, [key])
     assert draw(registry, registry.members)[0] != key
 
 
@@ -135,7 +131,7 @@ def test_who_is_as_sure_as_others_is_drawn_whatever_order_they_come_in() -> None
         assert drawn is not None
         at = sorted(keys, key=lambda key: (sure[int(key)], key)).index(drawn[0])
         assert drawn[2] == 4 * at // COUNT
-        blindly(registry, drawn, Confirm([drawn[0]]))
+        blindly(registry, drawn, (edits.confirm, [drawn[0]]))
 
 
 def test_windows_that_ask_at_once_are_told_by_one_look(
@@ -263,11 +259,13 @@ def test_the_range_holds_where_a_person_picks_the_wrong_ones_by_eye(share: float
             for _ in range(12):
                 drawn = draw(registry, registry.members)
                 key = drawn[0]
-                said = Move([key], 1 - registry.members[key]) if key in wrong else Confirm([key])
+                said = (
+                    (edits.move, [key], 1 - registry.members[key]) if key in wrong else (edits.confirm, [key])
+                )
                 blindly(registry, drawn, said)
                 wrong.discard(key)
             for key in sorted(wrong)[: total // 4]:
-                registry.edit(Move([key], 1 - registry.members[key]))
+                edits.move(registry, [key], 1 - registry.members[key])
                 wrong.discard(key)
         found = how_right(registry, registry.members)
         held += found.low <= 1 - len(wrong) / 400 <= found.high
@@ -281,7 +279,7 @@ def test_a_merge_makes_right_what_a_person_has_moved_between_the_two() -> None:
     for _ in range(4):
         answer(registry, wrong_from=0)
     assert told(registry) == (4, 4)
-    registry.edit(Merge([0, 1]))
+    edits.merge(registry, [0, 1])
     assert told(registry) == (4, 0)
     registry.undo()
     assert told(registry) == (4, 4)
@@ -291,14 +289,17 @@ def test_what_goes_along_with_its_group_stays_right() -> None:
     registry = grouped(wrong_from=COUNT)
     first = answer(registry, wrong_from=COUNT)
     home = registry.members[first]
-    registry.edit(Split(home, registry.members_of(home)[:-1] or [first], np.eye(4)[2], np.eye(4)[home]))
+    edits.split(registry, home, registry.members_of(home)[:-1] or [first], np.eye(4)[2], np.eye(4)[home])
     assert told(registry) == (1, 0)
-    registry.edit(Move([first], 1 - home))
+    edits.move(registry, [first], 1 - home)
     assert told(registry) == (1, 1)  # a person says so
 
 
 def test_to_gather_or_take_out_says_that_it_was_wrong() -> None:
-    for edit in (lambda key: Gather([key], np.eye(4)[3]), lambda key: Move([key], None)):
+    for edit in (
+        lambda key: (edits.gather, [key], np.eye(4)[3]),
+        lambda key: (edits.move, [key], None),
+    ):
         registry = grouped()
         drawn = draw(registry, registry.members)
         blindly(registry, drawn, edit(drawn[0]))
@@ -309,10 +310,10 @@ def test_a_group_that_is_set_aside_or_dissolved_was_not_looked_at() -> None:
     registry = grouped(wrong_from=COUNT)
     first = answer(registry, wrong_from=COUNT)
     home = registry.members[first]
-    registry.edit(NotACategory(home, {}, rest_to_nearest=True))
+    edits.not_a_category(registry, home, {}, rest_to_nearest=True)
     assert not registry.looks
     registry.undo()
-    registry.edit(SetAside(home))
+    edits.set_aside(registry, home)
     assert list(registry.looks) == [first]
 
 
@@ -332,8 +333,8 @@ def test_grouping_again_ends_what_was_drawn_and_the_same_groups_do_not() -> None
 def test_what_a_person_took_out_and_grouping_again_put_elsewhere_was_not_looked_at_there() -> None:
     registry = grouped()
     keys = sorted(registry.members)
-    registry.edit(Move(["003"], None))
-    registry.edit(Confirm(["000"]))
+    edits.move(registry, ["003"], None)
+    edits.confirm(registry, ["000"])
     observe(registry, 0, keys, np.arange(COUNT) // 20)
     assert registry.members["003"] is not None
     assert list(registry.looks) == ["000"]
@@ -342,11 +343,11 @@ def test_what_a_person_took_out_and_grouping_again_put_elsewhere_was_not_looked_
 
 def test_an_order_of_looks_outlives_those_that_are_dropped() -> None:
     registry = grouped()
-    registry.edit(Confirm([f"{number:03}" for number in range(0, 20, 2)]))
+    edits.confirm(registry, [f"{number:03}" for number in range(0, 20, 2)])
     answer(registry)
     last = max(each.order for each in registry.looks.values())
-    registry.edit(NotACategory(0))
-    registry.edit(Confirm(["001"]))
+    edits.not_a_category(registry, 0)
+    edits.confirm(registry, ["001"])
     assert registry.looks["001"].order > last
 
 

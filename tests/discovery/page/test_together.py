@@ -25,7 +25,7 @@ from promptccd.discovery import Project
 from promptccd.discovery.page import OpenPage, address_of
 from promptccd.discovery.page.routes import WAITS_S
 from promptccd.discovery.page.server import ADDRESS, listen
-from promptccd.discovery.project import Merge, Move, ProjectView, Rename
+from promptccd.discovery.project import ProjectView, edits
 from promptccd.errors import RegistryError, RunError
 from promptccd.locks import FolderLock
 from tests.discovery.corrected import correct, registry_in
@@ -37,7 +37,7 @@ KILLS = int(os.environ.get("PROMPTCCD_KILLS", "4"))
 
 def test_what_others_correct_is_there_at_once(page: OpenPage, window: Window, project: Path) -> None:
     first = window.get("state")["revision"]
-    correct(project, lambda registry: registry.edit(Rename(0, "heron")))
+    correct(project, lambda registry: edits.rename(registry, 0, "heron"))
     told = window.get(f"state?since={first.replace(' ', '+')}")
     assert [each["name"] for each in told["groups"] if each["id"] == 0] == ["heron"]
     assert told["undo"]["kind"] == "rename"
@@ -51,14 +51,14 @@ def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, proje
         waiting = pool.submit(Window(page).get, f"state?since={revision}")
         time.sleep(0.3)
         assert not waiting.done()
-        correct(project, lambda registry: registry.edit(Rename(0, "heron")))
+        correct(project, lambda registry: edits.rename(registry, 0, "heron"))
         told = waiting.result(WAITS_S / 2)  # it would be answered at its end in any case
     assert told["undo"]["kind"] == "rename"
 
 
 def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: Path) -> None:
     registry = registry_in(project).copy()
-    registry.edit(Merge([0, 1]))
+    edits.merge(registry, [0, 1])
     registry.store.write_to(project / ".promptccd/categories.sqlite")
     assert len(window.get("state")["groups"]) == KINDS - 1
     status, _ = window.do(do="rename", category=0, name="heron")
@@ -73,7 +73,7 @@ def test_means_are_those_of_a_registry_that_was_written_whole(
     registry = registry_in(project).copy()
     keys, home = page.project.photos.keys, page.project.columns().group.copy()
     moved, rows = np.flatnonzero(home == 0)[:3], np.flatnonzero(home == 2)[:2].tolist()
-    registry.edit(Move([keys[row] for row in moved], 1))
+    edits.move(registry, [keys[row] for row in moved], 1)
     registry.store.write_to(project / ".promptccd/categories.sqlite")
     other = Path(shutil.copytree(project, project.parent / "other"))
     generation = window.get("state")["generation"]
@@ -169,7 +169,7 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
     def by_command(group: int) -> list[str]:
         names = [f"command {group} {n}" for n in range(each)]
         for name in names:
-            correct(project, lambda registry, name=name: registry.edit(Rename(group, name)))
+            correct(project, lambda registry, name=name: edits.rename(registry, group, name))
         return names
 
     with ThreadPoolExecutor(4) as pool:
@@ -261,7 +261,7 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
                 for n in range(5):
                     name = f"command {life} {n}"
                     asked.append(name)
-                    correct(project, lambda registry: registry.edit(Rename(3, name)))  # noqa: B023
+                    correct(project, lambda registry: edits.rename(registry, 3, name))  # noqa: B023
                     answered.append(name)
 
             with ThreadPoolExecutor(3) as pool:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from promptccd.discovery.project import Confirm, Edit, Move, Rename
+from promptccd.discovery.project import edits
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.test_page import CHOSEN, KEYS_FOR_PHOTOGRAPHS, Person, edits_of
 from tests.discovery.page.test_page import person as person
+from tests.discovery.project.streams import Edit, do
 
 pytestmark = pytest.mark.slow
 
@@ -88,9 +89,12 @@ class Walker:
         images = self.random.sample(sorted(registry.images), 3)
         placed = [each for each in images if registry.members.get(each) in active]
         number = self.random.choice(active)
-        edits: list[Edit] = [Rename(number, f"name {self.random.random()}"), Move(images, number)]
-        edits += [Confirm(placed)] * bool(placed)
-        correct(self.project, lambda edited: edited.edit(self.random.choice(edits)))
+        choices: list[Edit] = [
+            (edits.rename, number, f"name {self.random.random()}"),
+            (edits.move, images, number),
+        ]
+        choices += [(edits.confirm, placed)] * bool(placed)
+        correct(self.project, lambda edited: do(edited, self.random.choice(choices)))
 
     def step(self) -> str:
         """Do something; returns what was wrong with it."""

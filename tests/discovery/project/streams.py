@@ -1,25 +1,13 @@
 """Streams of images that stand as unit vectors around their true category, and how they are grouped."""
 
+from typing import Any
+
 import numpy as np
 
-from promptccd.discovery.project import (
-    Answer,
-    CategoryRegistry,
-    Confirm,
-    Edit,
-    Gather,
-    Merge,
-    Move,
-    NotACategory,
-    Rename,
-    SetAside,
-    SetImagesAside,
-    Split,
-    StageGroups,
-    TakeBack,
-)
+from promptccd.discovery.project import CategoryRegistry, LogEntry, StageGroups, edits
 
 WIDTH = 24
+Edit = tuple[Any, ...]
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -94,6 +82,12 @@ def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegist
     )
 
 
+def do(registry: CategoryRegistry, edit: Edit, **log: Any) -> LogEntry:
+    """Make an edit: a function of `edits` with its arguments."""
+    function, *arguments = edit
+    return function(registry, *arguments, **log)
+
+
 def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> Edit:
     """Some edit of any kind, with plausible values; the registry may refuse it."""
     living = [each.id for each in registry.active]
@@ -103,19 +97,19 @@ def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> E
     members = registry.members_of(one)
     vector = unit(generator.normal(size=(3, WIDTH)))
     choices: list[Edit] = [
-        Rename(one, f"name {generator.integers(10_000)}"),
-        Merge([one, two]),
-        Merge([one, two], f"both {generator.integers(10_000)}"),
-        Gather(some, vector[0], {one: vector[1]}),
-        Split(one, members[: max(1, len(members) // 3)], vector[0], vector[1]),
-        Move(some, one, {one: vector[2]}),
-        Move(some, None),
-        NotACategory(one, dict.fromkeys(members[::2], two)),
-        Answer(some[0], keys[-1], [True, False, None][generator.integers(3)]),
-        Confirm(some),
-        SetAside(one),
-        SetImagesAside(some, vector[0], {one: vector[1]}),
-        TakeBack(registry.aside[0].id if registry.aside else one),
+        (edits.rename, one, f"name {generator.integers(10_000)}"),
+        (edits.merge, [one, two]),
+        (edits.merge, [one, two], f"both {generator.integers(10_000)}"),
+        (edits.gather, some, vector[0], {one: vector[1]}),
+        (edits.split, one, members[: max(1, len(members) // 3)], vector[0], vector[1]),
+        (edits.move, some, one, {one: vector[2]}),
+        (edits.move, some, None),
+        (edits.not_a_category, one, dict.fromkeys(members[::2], two)),
+        (edits.answer, some[0], keys[-1], [True, False, None][generator.integers(3)]),
+        (edits.confirm, some),
+        (edits.set_aside, one),
+        (edits.set_images_aside, some, vector[0], {one: vector[1]}),
+        (edits.take_back, registry.aside[0].id if registry.aside else one),
     ]
     return choices[generator.integers(len(choices))]
 

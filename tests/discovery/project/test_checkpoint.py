@@ -1,8 +1,6 @@
 """A registry next to a model: the same state and the same bytes anywhere, and a forged file is refused."""
 
 import sqlite3
-import time
-from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -12,15 +10,9 @@ import numpy as np
 import pytest
 
 from promptccd.discovery.project import (
-    Answer,
     CategoryRegistry,
-    Confirm,
-    Merge,
-    Move,
-    NotACategory,
-    Rename,
-    Split,
     StageGroups,
+    edits,
     has_registry,
     load_registry,
     save_registry,
@@ -39,16 +31,16 @@ def registry() -> CategoryRegistry:
     """One with something in every table, a log of both kinds of entries, and something to redo."""
     registry = known_registry()
     registry.observe(1, S1.groups(confidences=np.linspace(0, 1, len(S1.keys))))
-    registry.edit(Rename(3, "heron"), time="2026-01-01T00:00:00Z")
+    edits.rename(registry, 3, "heron", time="2026-01-01T00:00:00Z")
     registry.observe(2, S2.groups())
-    registry.edit(Split(3, S1.of(3)[:3], VECTOR, VECTOR, "鷺 \u202e <b>"))
-    registry.edit(Answer(S1.keys[0], S1.keys[9], True))
-    registry.edit(Answer(S1.keys[0], S1.keys[30], False))
-    registry.edit(Merge([1, 4]))
-    registry.edit(Move(S1.of(0)[:1], None))
-    registry.edit(NotACategory(5))
-    registry.edit(Confirm(S2.keys[:2]))
-    registry.edit(Rename(6, "newt"))
+    edits.split(registry, 3, S1.of(3)[:3], VECTOR, VECTOR, "鷺 \u202e <b>")
+    edits.answer(registry, S1.keys[0], S1.keys[9], True)
+    edits.answer(registry, S1.keys[0], S1.keys[30], False)
+    edits.merge(registry, [1, 4])
+    edits.move(registry, S1.of(0)[:1], None)
+    edits.not_a_category(registry, 5)
+    edits.confirm(registry, S2.keys[:2])
+    edits.rename(registry, 6, "newt")
     registry.undo()
     return registry
 
@@ -82,10 +74,10 @@ def test_it_comes_back_as_it_was_with_what_can_be_undone(
 def test_equal_registries_give_equal_bytes(registry: CategoryRegistry, tmp_path: Path) -> None:
     one, other = registry.copy(), registry.copy()
     a, b = registry.members_of(3)[:2]
-    one.edit(NotACategory(3, {a: 0, b: 1}))
-    other.edit(Rename(3, "of no account"))
+    edits.not_a_category(one, 3, {a: 0, b: 1})
+    edits.rename(other, 3, "of no account")
     other.undo()
-    other.edit(NotACategory(3, {b: 1, a: 0}))
+    edits.not_a_category(other, 3, {b: 1, a: 0})
     other.store.run("update log set number = number - 1 where number = ?", other.log[-1].number)
     other.store.run("update change set entry = entry - 1 where entry = ?", other.log[-1].number + 1)
     other.store.run("update state set next_number = next_number - 1")
@@ -275,40 +267,3 @@ def test_names_are_mended_as_little_as_makes_them_allowed(names: list[str], kept
     count = len(names)
     found = CategoryRegistry.from_categories(range(count), names, count, np.eye(count))
     assert [each.name for each in found.active] == kept
-
-
-@pytest.mark.slow
-def test_thirty_thousand_images_are_quick(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    clusters = generator.integers(0, 200, 30_000)
-    keys = [f"{number:064x}" for number in range(30_000)]
-    registry = CategoryRegistry()
-    prototypes = generator.normal(size=(200, 768)).astype(np.float32)
-    groups = StageGroups(keys, clusters, prototypes, confidences=generator.random(30_000))
-    registry.observe(0, groups)
-
-    def seconds(function: Callable[[], Any]) -> float:
-        """Least of three: what other processes take is not ours."""
-        times = []
-        for _ in range(3):
-            start = time.process_time()
-            function()
-            times.append(time.process_time() - start)
-        return min(times)
-
-    assert seconds(lambda: (save_registry(registry, tmp_path), load_registry(tmp_path))) < 1
-    members = registry.members_of(7)
-    for edit in (
-        Rename(3, "heron"), Merge([1, 2]), Split(7, members[:50], prototypes[0], prototypes[1]),
-        Move(keys[:1000], 9), NotACategory(11), Answer(keys[0], keys[9], True), Confirm(keys[:1000]),
-    ):  # fmt: skip
-        times = []
-        for _ in range(3):
-            start = time.process_time()
-            registry.edit(edit)
-            times.append(time.process_time() - start)
-            registry.undo()
-        assert min(times) < 0.05, edit.kind
-        registry.redo()
-    assert seconds(lambda: (registry.undo(), registry.redo())) < 0.2
-    assert seconds(lambda: registry.observe(0, groups)) < 2

@@ -60,7 +60,7 @@ def project_routes(project: ProjectView) -> Starlette:
     async def regroup(request: Request) -> Response:
         """Find another number of groups, which takes a while."""
         count = _argument("count", Kind.ENTRY, (await _body(request)).get("count"))
-        return _state(await run_in_threadpool(project.regrouped, count))
+        return _state(await run_in_threadpool(project.corrected, lambda: project.regroup(count)))
 
     async def show_in_folder(request: Request) -> Response:
         asked = await _body(request)

@@ -49,7 +49,7 @@ from promptccd.images.decode import Status
 from promptccd.images.limits import MIB, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.models.checkpoint import split_revision
 from promptccd.reports.page import templates_of
-from promptccd.training.devices import device_named, placed
+from promptccd.training.devices import device_named
 from promptccd.training.progress import StopRequest
 
 __all__ = ["Site", "SiteLimits", "Space"]
@@ -371,7 +371,7 @@ class Space:
         try:
             model, view = load_embedder(self.place)
             model.config.name_or_path = self._called()
-            model = placed(model.eval(), view, device_named(None))
+            model = model.eval().to(device_named(None))
             return DiscoverySession(model, view, registry_of(model, self.place))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("Nothing can be grouped: %s", error)

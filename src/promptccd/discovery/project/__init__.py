@@ -5,32 +5,18 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.discovery.project.alike import alike_pairs as alike_pairs
     from promptccd.discovery.project.categories import Category as Category
     from promptccd.discovery.project.categories import CategoryState as CategoryState
     from promptccd.discovery.project.categories import Look as Look
     from promptccd.discovery.project.changes import GROUPING as GROUPING
     from promptccd.discovery.project.changes import LogEntry as LogEntry
     from promptccd.discovery.project.changes import StageChange as StageChange
-    from promptccd.discovery.project.edits import Answer as Answer
-    from promptccd.discovery.project.edits import Confirm as Confirm
-    from promptccd.discovery.project.edits import Edit as Edit
-    from promptccd.discovery.project.edits import Forget as Forget
-    from promptccd.discovery.project.edits import Gather as Gather
-    from promptccd.discovery.project.edits import Merge as Merge
-    from promptccd.discovery.project.edits import Move as Move
-    from promptccd.discovery.project.edits import NotACategory as NotACategory
-    from promptccd.discovery.project.edits import Rename as Rename
-    from promptccd.discovery.project.edits import SetAside as SetAside
-    from promptccd.discovery.project.edits import SetImagesAside as SetImagesAside
-    from promptccd.discovery.project.edits import Sort as Sort
-    from promptccd.discovery.project.edits import Split as Split
-    from promptccd.discovery.project.edits import TakeBack as TakeBack
     from promptccd.discovery.project.labelling import take_labels as take_labels
     from promptccd.discovery.project.observe import StageGroups as StageGroups
     from promptccd.discovery.project.project import Command as Command
     from promptccd.discovery.project.project import GoneError as GoneError
     from promptccd.discovery.project.project import Project as Project
+    from promptccd.discovery.project.proposals import alike_pairs as alike_pairs
     from promptccd.discovery.project.registry import CategoryRegistry as CategoryRegistry
     from promptccd.discovery.project.registry import has_registry as has_registry
     from promptccd.discovery.project.registry import load_registry as load_registry

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from promptccd.discovery.project.edits import Edit, NotACategory, Split
+from promptccd.discovery.project import edits
+from promptccd.discovery.project.changes import LogEntry
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.record import read_record
@@ -25,7 +26,8 @@ def split(
     category: int,
     images: Sequence[str] | None = None,
     name: str | None = None,
-) -> Edit:
+    **log: Any,
+) -> LogEntry:
     """Cut a category in two.
 
     The means of the features of both parts become their prototypes, except that a category of an earlier stage keeps
@@ -38,6 +40,7 @@ def split(
         images: keys of the part that becomes a category; by default the smaller part of the cut that the features
             suggest.
         name: of the new category.
+        **log: see `edits.edit`.
 
     Raises:
         RegistryError: there are no features of the images, or no such category.
@@ -70,7 +73,7 @@ def split(
             f"All {len(members)} images of category {category} were selected: select some, not all."
         )
     kept = registry.prototypes[found.prototype_row] if found.settled(registry.stage) else rest
-    return Split(category, tuple(images), part, kept, name)
+    return edits.split(registry, category, tuple(images), part, kept, name, **log)
 
 
 def dissolve(
@@ -78,24 +81,22 @@ def dissolve(
     features: Features,
     category: int,
     *,
-    to_nearest: bool = True,
     rest_to_nearest: bool,
-) -> Edit:
-    """Remove a category that is none.
+    **log: Any,
+) -> LogEntry:
+    """Remove a category that is none; each of its images goes to the nearest other one.
 
     Args:
         registry: the categories now.
         features: of their images.
         category: its id.
-        to_nearest: whether each of its images goes to the nearest other one; otherwise all become unassigned.
-        rest_to_nearest: whether then images without features go where the category's own prototype is nearest;
-            otherwise they become unassigned.
+        rest_to_nearest: whether images without features go where the category's own prototype is nearest; otherwise
+            they become unassigned.
+        **log: see `edits.edit`.
 
     Raises:
         RegistryError: there is no such category, or it was labelled.
     """
-    if not to_nearest:
-        return NotACategory(category)
     members, points = features.of(registry.members_of(registry.category(category).id))
     others = registry.prototypes_of([each for each in registry.active if each.id != category])
     nearest: Mapping[str, int] = {}
@@ -104,7 +105,7 @@ def dissolve(
         nearest = {
             key: others.ids[row] for key, row in zip(members, distances.argmin(1).tolist(), strict=True)
         }
-    return NotACategory(category, nearest, rest_to_nearest)
+    return edits.not_a_category(registry, category, nearest, rest_to_nearest, **log)
 
 
 def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> "FoundGroups":

@@ -1,18 +1,18 @@
 """What people correct about categories: each edit is a function of statements with its checks, and is written once."""
 
+import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.discovery.project.categories import CategoryState, check_name, free_name
+from promptccd.discovery.project.changes import LogEntry
 from promptccd.discovery.project.observe import unit, weighted_mean
-from promptccd.discovery.project.rows import Rows
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.store import stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
@@ -22,46 +22,46 @@ _NOBODY: Mapping[str, int] = {}
 Arguments = ParamSpec("Arguments")
 
 
-@dataclass(frozen=True, eq=False)
-class Edit:
-    """An edit that can be made: the arguments of a function, by name.
+def edit(
+    function: Callable[Concatenate[CategoryRegistry, Arguments], None],
+) -> Callable[..., LogEntry]:
+    """Make a function an entry of the log, whole or not at all; what was undone before can no longer be redone.
 
-    Attributes:
-        kind: its name in the log.
-        values: the arguments.
-        function: makes it in a transaction, or raises a `RegistryError` that says why it is not possible.
+    The function also accepts ``time``, of the log in ISO 8601, and ``drawn``: ``left`` and ``quarter``, see `Look`, of
+    an image that nobody chose. It raises a `RegistryError` where the edit is not possible; nothing changed then.
     """
+    signature = inspect.signature(function)
 
-    kind: str
-    values: Mapping[str, Any]
-    function: Callable[..., None]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The kind and the values, without vectors: the registry has those."""
-        return {"kind": self.kind} | {
-            name: value for name, value in self.values.items() if "prototype" not in name
-        }
-
-
-class EditKind(Generic[Arguments]):
-    """A kind of edits, with its name in the log; called with the arguments of its function, it returns an `Edit`."""
-
-    def __init__(self, function: Callable[Concatenate[Rows, Arguments], None]):
-        self.kind = re.sub(r"(?<=[a-zA-Z])(?=[A-Z])", "_", function.__name__).lower()
-        self._function, self._signature = function, inspect.signature(function)
-        self.__doc__ = function.__doc__
-
-    def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Edit:
-        """An edit of this kind."""
-        bound = self._signature.bind(None, *arguments, **named)
+    @functools.wraps(function)
+    def logged(
+        registry: CategoryRegistry,
+        *arguments: Any,
+        time: str | None = None,
+        drawn: Mapping[str, tuple[int, int]] | None = None,
+        **named: Any,
+    ) -> LogEntry:
+        bound = signature.bind(registry, *arguments, **named)
         bound.apply_defaults()
-        values = dict(bound.arguments)
-        del values[next(iter(values))]  # the rows
-        return Edit(self.kind, values, self._function)
+        _, *values = bound.arguments.items()
+        what = {
+            name: value for name, value in values if "prototype" not in name
+        }  # the registry has the vectors
+        unseen = {key: draw for key, draw in (drawn or {}).items() if key not in registry.looks}
+        with registry.entry(function.__name__, {"kind": function.__name__} | what, time):
+            function(*bound.args, **bound.kwargs)
+            registry.store.run_each(
+                "update image set unseen = ?, quarter = ? where key = ? and reviewed is not null",
+                [(*draw, stored_key(key)) for key, draw in unseen.items()],
+            )
+        newest = registry.newest
+        assert newest is not None
+        return newest
+
+    return logged
 
 
-@EditKind
-def Rename(rows: Rows, category: int, name: str) -> None:
+@edit
+def rename(rows: CategoryRegistry, category: int, name: str) -> None:
     """Give a category a name, see `check_name`.
 
     No two categories share one, nor differ only in whether an accent is a character of its own.
@@ -69,7 +69,7 @@ def Rename(rows: Rows, category: int, name: str) -> None:
     _rename(rows, category, name)
 
 
-def _rename(rows: Rows, category: int, name: str | None) -> None:
+def _rename(rows: CategoryRegistry, category: int, name: str | None) -> None:
     if name is None:
         return
     name, renamed = check_name(name), rows.category(category)
@@ -81,8 +81,8 @@ def _rename(rows: Rows, category: int, name: str | None) -> None:
     rows.change(renamed.id, name=name)
 
 
-@EditKind
-def Merge(rows: Rows, categories: Sequence[int], name: str | None = None) -> None:
+@edit
+def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = None) -> None:
     """Join two categories or more.
 
     The one with the least id survives, so a known one does. The others are retired and remember the survivor, whose
@@ -130,9 +130,9 @@ def Merge(rows: Rows, categories: Sequence[int], name: str | None = None) -> Non
     rows.drop_contradicted_answers()
 
 
-@EditKind
-def Split(
-    rows: Rows,
+@edit
+def split(
+    rows: CategoryRegistry,
     category: int,
     images: Sequence[str],
     part_prototype: ArrayLike,
@@ -158,9 +158,9 @@ def Split(
     _gather(rows, part_prototype, {whole.id: rest_prototype}, name)
 
 
-@EditKind
-def Gather(
-    rows: Rows,
+@edit
+def gather(
+    rows: CategoryRegistry,
     images: Sequence[str],
     prototype: ArrayLike,
     prototypes: Mapping[int, ArrayLike] | None = None,
@@ -176,7 +176,7 @@ def Gather(
 
 
 def _gather(
-    rows: Rows,
+    rows: CategoryRegistry,
     prototype: ArrayLike,
     prototypes: Mapping[int, ArrayLike] | None,
     name: str | None,
@@ -191,9 +191,12 @@ def _gather(
     rows.drop_contradicted_answers()
 
 
-@EditKind
-def NotACategory(
-    rows: Rows, category: int, assignment: Mapping[str, int] = _NOBODY, rest_to_nearest: bool = False
+@edit
+def not_a_category(
+    rows: CategoryRegistry,
+    category: int,
+    assignment: Mapping[str, int] = _NOBODY,
+    rest_to_nearest: bool = False,
 ) -> None:
     """Retire a discovered category that is none; later groupings do not bring it back.
 
@@ -227,7 +230,7 @@ def NotACategory(
     rows.change(found.id, state=CategoryState.RETIRED, dormant=False)
 
 
-def _nearest_first(rows: Rows, category: int) -> list[int]:
+def _nearest_first(rows: CategoryRegistry, category: int) -> list[int]:
     """Ids of the other active categories, by the cosine of their prototype and this one's."""
     others = [each for each in rows.active if each.id != category]
     own, *rest = unit(rows.prototypes_of([rows.category(category), *others]).matrix)
@@ -235,9 +238,9 @@ def _nearest_first(rows: Rows, category: int) -> list[int]:
     return sorted(cosines, key=lambda each: -cosines[each])
 
 
-@EditKind
-def Move(
-    rows: Rows,
+@edit
+def move(
+    rows: CategoryRegistry,
     images: Sequence[str],
     to: int | None,
     prototypes: Mapping[int, ArrayLike] | None = None,
@@ -251,7 +254,7 @@ def Move(
     rows.drop_contradicted_answers()
 
 
-def _move(rows: Rows, keys: Sequence[str], to: int | None) -> None:
+def _move(rows: CategoryRegistry, keys: Sequence[str], to: int | None) -> None:
     rows.choose(keys)
     target = None if to is None else rows.category(to).id
     if target is None:
@@ -261,14 +264,14 @@ def _move(rows: Rows, keys: Sequence[str], to: int | None) -> None:
     rows.place(target, pin=target is not None, review=rows.next_review())
 
 
-@EditKind
-def Sort(
-    rows: Rows,
+@edit
+def sort(
+    rows: CategoryRegistry,
     images: Sequence[str],
     to: Sequence[int | None],
     prototypes: Mapping[int, ArrayLike] | None = None,
 ) -> None:
-    """Put each image into the category at its place in `to`, as `Move` does, all in one step."""
+    """Put each image into the category at its place in `to`, as `move` does, all in one step."""
     if not len(rows.choose(images)) == len(images) == len(to):
         raise RegistryError(f"Expected a category for each of {len(images)} images, each once.")
     for target in dict.fromkeys(to):
@@ -277,8 +280,8 @@ def Sort(
     rows.set_prototypes(prototypes)
 
 
-@EditKind
-def SetAside(rows: Rows, category: int) -> None:
+@edit
+def set_aside(rows: CategoryRegistry, category: int) -> None:
     """Take a discovered category out of the result, since it is nothing to find; its images are pinned to it.
 
     Later images that are like it come to it by themselves.
@@ -293,9 +296,9 @@ def SetAside(rows: Rows, category: int) -> None:
     rows.drop_contradicted_answers()
 
 
-@EditKind
-def SetImagesAside(
-    rows: Rows,
+@edit
+def set_images_aside(
+    rows: CategoryRegistry,
     images: Sequence[str],
     prototype: ArrayLike | None = None,
     prototypes: Mapping[int, ArrayLike] | None = None,
@@ -320,8 +323,8 @@ def SetImagesAside(
     _pin_each(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
 
 
-@EditKind
-def TakeBack(rows: Rows, category: int) -> None:
+@edit
+def take_back(rows: CategoryRegistry, category: int) -> None:
     """Let a category that was set aside be one again; what is pinned to it stays so."""
     found = rows.category(category)
     if not found.aside:
@@ -329,8 +332,8 @@ def TakeBack(rows: Rows, category: int) -> None:
     rows.change(found.id, state=CategoryState.DISCOVERED, dormant=found.size == 0)
 
 
-@EditKind
-def Answer(rows: Rows, first: str, second: str, same: bool | None) -> None:
+@edit
+def answer(rows: CategoryRegistry, first: str, second: str, same: bool | None) -> None:
     """Answer whether two images are of one category, for the next grouping; `None` removes an earlier answer."""
     if len(rows.choose([first, second])) != 2:
         raise RegistryError(f"Expected two images, got {first!r} twice.")
@@ -344,8 +347,8 @@ def Answer(rows: Rows, first: str, second: str, same: bool | None) -> None:
     rows.constraints(only_linked=True)
 
 
-@EditKind
-def Confirm(rows: Rows, images: Sequence[str]) -> None:
+@edit
+def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
     keys = rows.choose(images)
     homes = rows.members.read(keys)
@@ -354,7 +357,7 @@ def Confirm(rows: Rows, images: Sequence[str]) -> None:
     _pin_each(rows, homes)
 
 
-def _pin_each(rows: Rows, homes: Mapping[str, int]) -> None:
+def _pin_each(rows: CategoryRegistry, homes: Mapping[str, int]) -> None:
     """Put each image into its category, all of which a person reviewed at once."""
     review = rows.next_review()
     for home in dict.fromkeys(homes.values()):
@@ -364,8 +367,8 @@ def _pin_each(rows: Rows, homes: Mapping[str, int]) -> None:
     rows.drop_contradicted_answers()
 
 
-@EditKind
-def Forget(rows: Rows, images: Sequence[str]) -> None:
+@edit
+def forget(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Delete images that are there no more, with all that was said of them; prototypes stay."""
     rows.choose(images)
     rows.delete_images()

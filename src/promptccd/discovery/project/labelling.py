@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from promptccd.discovery.project.edits import Gather, Move, Rename
+from promptccd.discovery.project import edits
 from promptccd.discovery.project.registry import CategoryRegistry
 
 
@@ -50,16 +50,16 @@ def take_labels(registry: CategoryRegistry, labels: Mapping[str, str]) -> Labell
             {each.name: each.id for each in registry.categories.values() if not each.retired},
         )
         if label not in bearing and (found := _unnamed(registry, homes, label)) is not None:
-            registry.edit(Rename(found, label))
+            edits.rename(registry, found, label)
             bearing[label] = found
             named.append(label)
         home = bearing.get(label)
         moved += sum(registry.members.get(key) != home for key in keys)
         if home is None:
-            registry.edit(Gather(keys, _between(registry, keys), name=label))
+            edits.gather(registry, keys, _between(registry, keys), name=label)
             new.append(label)
         elif away := [key for key in keys if not _is_settled(registry, key, home)]:
-            registry.edit(Move(away, home))
+            edits.move(registry, away, home)
     return Labelled(sum(map(len, images.values())), moved, tuple(named), tuple(new))
 
 

@@ -17,22 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
+from promptccd.discovery.project import edits
 from promptccd.discovery.project.changes import LogEntry, StageChange
 from promptccd.discovery.project.corrections_list import Kind, correction
-from promptccd.discovery.project.edits import (
-    Answer,
-    Confirm,
-    Edit,
-    Forget,
-    Gather,
-    Merge,
-    Move,
-    Rename,
-    SetAside,
-    SetImagesAside,
-    Sort,
-    TakeBack,
-)
 from promptccd.discovery.project.opened import opened
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
@@ -45,7 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from promptccd.discovery.project.features import Features
-    from promptccd.discovery.stage_grouping import FoundGroups
 
 logger = logging.getLogger(__name__)
 
@@ -127,22 +113,27 @@ class Project:
             RunError: as below, if another process writes there and does not end.
             DiskError: as below, if it cannot be written; nothing changed.
         """
-        return self.edit(lambda: Rename(category, name))
+        return self.edit(edits.rename, category, name)
 
     @correction(Kind.CATEGORIES, Kind.NAME)
     def merge(self, categories: Sequence[int], name: str | None = None) -> LogEntry:
         """Say that several categories are one; the one with the least id survives."""
-        return self.edit(lambda: Merge(categories, name))
+        return self.edit(edits.merge, categories, name)
 
     @correction(Kind.IMAGES, Kind.CATEGORY_OR_NONE)
     def move(self, images: Sequence[str], to: int | None) -> LogEntry:
         """Put images into a category, or with `None` into none."""
-        return self.edit(lambda: self._move(images, to))
+        return self.edit(self._move, images, to)
 
     @correction(Kind.IMAGES, Kind.TARGETS)
     def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
         """Put each image into the category that stands at its place in `to`, all in one step."""
-        return self.edit(lambda: Sort(images, to, self._means_after(dict(zip(images, to, strict=False)))))
+
+        def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
+            means = self._means_after(dict(zip(images, to, strict=False)))
+            return edits.sort(registry, images, to, means, **log)
+
+        return self.edit(act)
 
     @correction(Kind.IMAGES, Kind.NAME)
     def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
@@ -152,14 +143,14 @@ class Project:
             RegistryError: none of them has features, which the category's prototype is made of.
         """
 
-        def make() -> Edit:
+        def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
             if (mean := self.features().mean(images)) is None:
                 raise RegistryError(
                     "None of these photographs has features here: run promptccd discover on them again."
                 )
-            return Gather(images, mean, self._means_after(dict.fromkeys(images)), name)
+            return edits.gather(registry, images, mean, self._means_after(dict.fromkeys(images)), name, **log)
 
-        return self.edit(make)
+        return self.edit(act)
 
     @correction(Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
     def split(self, category: int, images: Sequence[str] | None = None, name: str | None = None) -> LogEntry:
@@ -171,7 +162,9 @@ class Project:
         from promptccd.discovery.project import corrections
 
         return self.edit(
-            lambda: corrections.split(self.registry, self.features(needed=True), category, images, name)
+            lambda registry, **log: corrections.split(
+                registry, self.features(needed=True), category, images, name, **log
+            )
         )
 
     @correction(Kind.CATEGORY, Kind.FLAG)
@@ -185,11 +178,18 @@ class Project:
         """
         from promptccd.discovery.project import corrections
 
-        options = {"to_nearest": to_nearest, "rest_to_nearest": not self._store.is_stage}
-        return self.edit(lambda: corrections.dissolve(self.registry, self.features(), category, **options))
+        if not to_nearest:
+            return self.edit(edits.not_a_category, category)
+        return self.edit(
+            lambda registry, **log: corrections.dissolve(
+                registry, self.features(), category, rest_to_nearest=not self._store.is_stage, **log
+            )
+        )
 
     def regroup(self, num_categories: int) -> StageChange:
         """Make the newest images of a discovery fewer or more categories; what a person named or said stays.
+
+        It takes a while, and blocks no other correction meanwhile.
 
         Returns:
             What changed.
@@ -198,30 +198,18 @@ class Project:
             DataError: there cannot be so many.
             GoneError: something was corrected while groups were looked for.
         """
-        return self.take_up(self.find_anew(num_categories))
-
-    def find_anew(self, num_categories: int) -> "tuple[str, FoundGroups]":
-        """Find the groups of `regroup`, which takes a while and blocks no other correction.
-
-        Returns:
-            The state that they were found in, and the groups, for `take_up`.
-        """
         from promptccd.discovery.project import corrections
 
         with self.still:
             mark, registry = self.refresh(), self.registry.copy()
-        return mark, corrections.find_anew(registry, self.folder, num_categories)
-
-    def take_up(self, found: "tuple[str, FoundGroups]") -> StageChange:
-        """Apply the groups of `find_anew`."""
-        mark, groups = found
+        found = corrections.find_anew(registry, self.folder, num_categories)
 
         def act() -> StageChange:
             if self._store.mark != mark:
                 raise GoneError(
                     "Something was corrected while groups were looked for, so nothing was changed: ask again."
                 )
-            return self.registry.observe(groups.stage, groups.groups)
+            return self.registry.observe(found.stage, found.groups)
 
         return self.correct(act)
 
@@ -231,28 +219,29 @@ class Project:
 
         The next `discover` groups what was found beside it anew.
         """
-        return self.edit(lambda: SetAside(category))
+        return self.edit(edits.set_aside, category)
 
     @correction(Kind.IMAGES)
     def set_images_aside(self, images: Sequence[str]) -> LogEntry:
         """Say the same of single images; what is like them does not follow."""
 
-        def make() -> Edit:
+        def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
             _, features = self.features().of(images)
             prototype = features[0].numpy() if len(features) else None
-            return SetImagesAside(images, prototype, self._means_after(dict.fromkeys(images)))
+            means = self._means_after(dict.fromkeys(images))
+            return edits.set_images_aside(registry, images, prototype, means, **log)
 
-        return self.edit(make)
+        return self.edit(act)
 
     @correction(Kind.CATEGORY)
     def take_back(self, category: int) -> LogEntry:
         """Say that a category that was set aside is one after all."""
-        return self.edit(lambda: TakeBack(category))
+        return self.edit(edits.take_back, category)
 
     @correction(Kind.IMAGES)
     def confirm(self, images: Sequence[str]) -> LogEntry:
         """Approve images, by their keys, where they are; later groupings leave them there."""
-        return self.edit(lambda: Confirm(images))
+        return self.edit(edits.confirm, images)
 
     @correction(Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
     def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
@@ -262,17 +251,19 @@ class Project:
             RegistryError: the second is in no category any more.
         """
 
-        def make() -> Edit:
-            home, other = (self.registry.members.get(each) for each in (first, second))
+        def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
+            home, other = (registry.members.get(each) for each in (first, second))
             if other is None:
                 raise RegistryError(
                     "The photograph it is compared with is in no group any more: skip this one."
                 )
-            if same:
-                return Confirm([first]) if home == other else self._move([first], other)
-            return self._move([first], None) if home == other else Answer(first, second, same=False)
+            if home != other and not same:
+                return edits.answer(registry, first, second, same=False, **log)
+            if home == other and same:
+                return edits.confirm(registry, [first], **log)
+            return self._move(registry, [first], other if same else None, **log)
 
-        return self.edit(make)
+        return self.edit(act)
 
     @correction(Kind.IMAGES)
     def forget(self, images: Sequence[str] | None = None) -> LogEntry:
@@ -281,7 +272,9 @@ class Project:
         Raises:
             RegistryError: by default also if all are where they were, or none is.
         """
-        return self.edit(lambda: Forget(self._away() if images is None else images))
+        return self.edit(
+            lambda registry, **log: edits.forget(registry, self._away() if images is None else images, **log)
+        )
 
     def find(self, image: str) -> str:
         """The key of an image from what a person has of it.
@@ -308,12 +301,6 @@ class Project:
             f"{len(found)} images are called {image!r}: give more of the path, or the picture as assignments.csv has "
             "it."
         )
-
-    def paths(self, images: Sequence[str]) -> dict[str, str]:
-        """Where images are, or were last; empty for a row of a data set or of a training run."""
-        seen = pictures_in(self._store.folder)
-        there = present(seen[key] for key in images if key in seen)
-        return {key: seen[key].chosen(there)[0] if key in seen else "" for key in images}
 
     def away(self) -> list[str]:
         """Images whose files are not where they were: deleted, moved away, or on a disk that is not plugged in."""
@@ -349,17 +336,22 @@ class Project:
         """Do again what was undone last; arguments and errors are those of `undo`."""
         return self.correct(lambda: self._latest(self.registry.next_redo, number) and self.registry.redo())
 
-    def _move(self, images: Sequence[str], to: int | None) -> Edit:
-        return Move(images, to, self._means_after(dict.fromkeys(images, to)))
+    def _move(
+        self, registry: CategoryRegistry, images: Sequence[str], to: int | None, **log: Any
+    ) -> LogEntry:
+        return edits.move(registry, images, to, self._means_after(dict.fromkeys(images, to)), **log)
 
-    def edit(self, make: Callable[[], Edit]) -> LogEntry:
-        """Make the correction that `make` says once this project is up to date and nobody else writes to it."""
+    def edit(self, function: Callable[..., LogEntry], *arguments: Any) -> LogEntry:
+        """Make a correction of `edits` once this project is up to date and nobody else writes to it."""
 
         def act() -> LogEntry:
-            edit, drawn = make(), self._draw and self._draw()
-            if self._draw and (drawn is None or list(edit.values.get("images", ())) != [drawn[0]]):
+            drawn = self._draw and self._draw()
+            entry = function(
+                self.registry, *arguments, time=now(), drawn={drawn[0]: drawn[1:]} if drawn else None
+            )
+            if self._draw and (drawn is None or list(entry.what.get("images", ())) != [drawn[0]]):
                 raise GoneError("It is another photograph's turn: somebody has looked at this one meanwhile.")
-            return self.registry.edit(edit, time=now(), drawn={drawn[0]: drawn[1:]} if drawn else None)
+            return entry
 
         return self.correct(act)
 
@@ -449,22 +441,6 @@ class Project:
         return [key for key in self.registry.images if key not in away]
 
     # What follows from features
-
-    def rare_first(self, most: int = 50) -> list[str]:
-        """Images to look at first, each as far as can be from all that is known and from those before it.
-
-        Raises:
-            RegistryError: there are no features here.
-        """
-        from promptccd.discovery.project.rare import rare_first
-
-        features, away = self.features(needed=True), set(self.away())
-        if not features.row_of:
-            raise RegistryError(
-                "There are no features of these images here: run promptccd discover on them again, or give the --out "
-                "folder that it wrote."
-            )
-        return rare_first(self.registry, features, sorted(self.registry.images.keys() - away), most)
 
     def features(self, *, needed: bool = False) -> "Features":
         """Features of all images that have some; those that were kept stay in memory from the first call on.

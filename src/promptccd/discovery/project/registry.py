@@ -12,7 +12,6 @@ import numpy as np
 
 from promptccd.discovery.project.categories import CategoryState, check_name, mended_name
 from promptccd.discovery.project.changes import GROUPING, LogEntry, StageChange, compare
-from promptccd.discovery.project.edits import Edit
 from promptccd.discovery.project.observe import StageGroups, apply_grouping
 from promptccd.discovery.project.rows import Rows
 from promptccd.discovery.project.store import CATEGORIES, Store, stored_key
@@ -128,30 +127,6 @@ class CategoryRegistry(Rows):
         """Another registry in the same state, with the same log, in memory."""
         return CategoryRegistry(self.store.copy())
 
-    def edit(
-        self, edit: Edit, time: str | None = None, drawn: Mapping[str, tuple[int, int]] | None = None
-    ) -> LogEntry:
-        """Make an edit; what was undone before can no longer be redone.
-
-        Args:
-            edit: one of those in `promptccd.discovery.project.edits`.
-            time: when, in ISO 8601, for the log.
-            drawn: ``left`` and ``quarter``, see `Look`, of an image that nobody chose.
-
-        Raises:
-            RegistryError: it is not possible; nothing changed.
-        """
-        unseen = {key: draw for key, draw in (drawn or {}).items() if key not in self.looks}
-        with self._entry(edit.kind, edit.to_dict(), time):
-            edit.function(self, **edit.values)
-            self.store.run_each(
-                "update image set unseen = ?, quarter = ? where key = ? and reviewed is not null",
-                [(*draw, stored_key(key)) for key, draw in unseen.items()],
-            )
-        found = self.newest
-        assert found is not None
-        return found
-
     def observe(self, stage: int, groups: StageGroups) -> StageChange:
         """Take in how a stage's images were grouped: known ids stay, new clusters get new ids, edits hold.
 
@@ -172,7 +147,7 @@ class CategoryRegistry(Rows):
         what = {"stage": int(stage), "images": len(groups.keys), "clusters": len(groups.prototypes)}
         with self.store.transaction():
             self.store.run("update state set stage = max(stage, ?)", int(stage))
-            with self._entry(GROUPING, what, final=is_new):
+            with self.entry(GROUPING, what, final=is_new):
                 ids = apply_grouping(self, int(stage), groups, before)
         return replace(compare(before, self.snapshot(), int(stage)), cluster_ids=ids)
 
@@ -187,7 +162,7 @@ class CategoryRegistry(Rows):
         Raises:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
         """
-        with self._entry(GROUPING, {"stage": self.stage, "prototypes": len(vectors)}, final=True):
+        with self.entry(GROUPING, {"stage": self.stage, "prototypes": len(vectors)}, final=True):
             self.set_prototypes(vectors)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
@@ -275,7 +250,7 @@ class CategoryRegistry(Rows):
             )
 
     @contextmanager
-    def _entry(
+    def entry(
         self, kind: str, what: Mapping[str, Any], time: str | None = None, *, final: bool = False
     ) -> Iterator[None]:
         """A change that the log names, whole or not at all.
@@ -283,7 +258,7 @@ class CategoryRegistry(Rows):
         Args:
             kind: of the entry.
             what: its values.
-            time: see `edit`.
+            time: when, in ISO 8601.
             final: whether neither the change nor earlier ones can be undone.
         """
         store = self.store
