@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.intake.seen import FEATURES
 from promptccd.reports.charts import line_chart
 from promptccd.reports.page import templates_of
 
@@ -113,10 +112,7 @@ def figures(found: Sequence[tuple[int | None, int]], before: Sequence[dict[str, 
 
 
 def _bytes(project: Path) -> dict[str, int]:
-    """Of what is kept about the pictures, and of the copies of their features, which can be made anew."""
-    sizes = {path: path.stat().st_size for path in project.rglob("*") if path.is_file()}
-    cached = sum(size for path, size in sizes.items() if path.name == FEATURES)
-    return {"bytes kept": sum(sizes.values()) - cached, "bytes of features": cached}
+    return {"bytes kept": sum(path.stat().st_size for path in project.rglob("*") if path.is_file())}
 
 
 def summary(done: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def make_example(folder: Path) -> None:
             seen.relocate(str(photos), PHOTOS_HERE)
         with closing(sqlite3.connect(out / PROJECT / SEEN, isolation_level=None)) as database:
             database.execute("delete from small")  # made again from the photographs
+            database.execute("update content set status = null")
             database.execute("vacuum")
         shutil.rmtree(project, ignore_errors=True)
         shutil.copytree(out / PROJECT, project, ignore=shutil.ignore_patterns(".lock*"))

@@ -17,7 +17,7 @@ import datasets
 import torch
 
 from promptccd.cli.main import main
-from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES
 from promptccd.training.history import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
@@ -157,7 +157,7 @@ class Workshop:
         root, found = self.place / folder, dict[str, bytes]()
         for path in sorted(root.rglob("*")):
             name = f"{folder}/{path.relative_to(root)}"
-            if path.name.startswith((SEEN, FEATURES)):
+            if path.name.startswith(SEEN):
                 found[name] = repr(stored_in(path.parent)).encode() if path.name == SEEN else b""
             elif path.name in (CATEGORIES, BEFORE):
                 found[name] = rows_of(path).encode()

@@ -1,12 +1,11 @@
 """Everything that a folder of seen files contains, whatever the order in which it was written."""
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
-
-from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.intake.seen import SEEN
 
 
 def rows_in(path: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -16,21 +15,18 @@ def rows_in(path: Path) -> dict[str, list[tuple[object, ...]]]:
         return {name: sorted(database.execute(f"select * from {name}"), key=repr) for name in names}
 
 
-def stored_in(folder: Path) -> dict[str, object]:
-    """Rows by table, with the features themselves; without the times and links of files, which a new name changes."""
+def stored_in(folder: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Rows by table, without the times and links of files, which a new name changes."""
     if not (folder / SEEN).is_file():
         return {}
-    floats = np.fromfile(folder / FEATURES, "<f4") if (folder / FEATURES).is_file() else np.empty(0)
-    found: dict[str, object] = {**rows_in(folder / SEEN)}
+    found = rows_in(folder / SEEN)
+    return found | {"file": [(path, json.loads(stamp)[:2], key) for path, stamp, key in found["file"]]}
+
+
+def alter(folder: Path, statement: str) -> None:
+    """Change what a folder has seen, such as ``delete from feature``."""
     with closing(sqlite3.connect(folder / SEEN)) as database:
-        found["file"] = sorted(database.execute("select path, size, mtime, hash from file"))
-        found["feature"] = sorted(
-            (name, key, floats[start : start + width].tobytes())
-            for name, key, start, width in database.execute(
-                "select name, key, start, width from feature join origin on id = space"
-            )
-        )
-    return found
+        database.executescript(statement)
 
 
 def relocate(folder: Path, old: str, new: str) -> None:

@@ -20,7 +20,7 @@ from promptccd.discovery import (
 )
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.embedding import Embedder
-from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import CategoryRegistry, edits
 from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT
 from promptccd.disk import problems_of
@@ -49,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         name = str(path.relative_to(folder))
         if path.name in (CATEGORIES, BEFORE):
             found[name] = CategoryRegistry.open(path).state_hash().encode()
-        elif path.is_file() and not path.name.startswith((SEEN, FEATURES, ".lock")):
+        elif path.is_file() and not path.name.startswith((SEEN, ".lock")):
             found[name] = path.read_bytes()
     return found
 
@@ -234,8 +234,7 @@ def test_the_same_command_resumes_after_a_stage_that_outlived_its_writer(
     newest = next(out.glob("stage*"))
     # As after a kill between the stage and the rest: features were kept before it.
     shutil.copytree(newest, spare / newest.name)
-    for name in (SEEN, FEATURES):
-        shutil.copyfile(out / PROJECT / name, spare / PROJECT / name)
+    shutil.copyfile(out / PROJECT / SEEN, spare / PROJECT / SEEN)
     result = discover(DiscoverySession.open(stage0, seen=cache), albums[1], spare, adaptation=QUICK)
     assert "training" not in result.seconds
     assert contents(spare) == contents(out)

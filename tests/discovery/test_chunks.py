@@ -23,7 +23,7 @@ from PIL import Image
 from promptccd import systems
 from promptccd.cli import discovery_commands
 from promptccd.discovery import DiscoverySession, discover, embedding, make_part
-from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project.folder import CHUNKS, PROJECT
 from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, DivergedError, RunError
@@ -158,7 +158,7 @@ def test_parts_of_archives_and_tables(stage0, mixed, tmp_path, kind):
 def test_nothing_stays_of_who_was_killed_at_a_part_or_taking_it_over(stage0, mixed, alone, tmp_path):
     make_part(opened(stage0), mixed, tmp_path, 1, 2)
     (part,) = (tmp_path / PROJECT / CHUNKS).iterdir()
-    left = temporary(part / FEATURES)
+    left = temporary(part / SEEN)
     left.write_text("half a li")
     make_part(opened(stage0), mixed, tmp_path, 1, 2)
     assert not left.exists()
@@ -212,7 +212,7 @@ def test_somebody_at_a_part_is_not_cut_off(stage0, mixed, alone, tmp_path):
 def test_few_new_files_are_no_work_for_others(stage0, mixed, tmp_path):
     session = DiscoverySession.open(stage0, batch_size=27)
     discover(session, mixed, tmp_path, engine=Engine([0, 1, 2]))
-    assert set(os.listdir(tmp_path / PROJECT)) >= {FEATURES}
+    assert set(os.listdir(tmp_path / PROJECT)) >= {SEEN}
 
 
 def test_a_session_of_nowhere_is_refused(session, mixed, tmp_path):
@@ -312,7 +312,7 @@ def test_a_signal_ends_the_processes_and_what_they_made_stays(stage0, mixed, tmp
     command = [sys.executable, "-m", "promptccd", "discover", str(stage0), str(album), "--out", str(out)]
     process = subprocess.Popen([*command, *FEW, "--devices", "2"], stderr=subprocess.PIPE, text=True)
     locks = out / PROJECT / CHUNKS
-    while not [*locks.glob(f"*/{FEATURES}")]:
+    while not [*locks.glob(f"*/{SEEN}")]:
         assert process.poll() is None
         time.sleep(0.01)
     at_work = [owner_number(each) for each in locks.glob(f"*/{OWNER}")]

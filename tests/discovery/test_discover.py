@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.intake.seen import FEATURES, SEEN
+from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, PromptCCDError, RunError
 from promptccd.images import identity
@@ -30,6 +30,7 @@ from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
+from tests.discovery.stored import alter, stored_in
 
 discover_module = sys.modules["promptccd.discovery.discover"]  # whose name the function took
 KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "categories.sqlite"))
@@ -54,7 +55,7 @@ def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     assert run(stage0, albums[0], tmp_path / "out") == 0
     written = [tmp_path / "out" / name for name in WRITTEN if not name.endswith("categories.sqlite")]
     first, categories = [path.read_bytes() for path in written], registry_in(tmp_path / "out").state_hash()
-    (tmp_path / "out" / PROJECT / FEATURES).unlink()
+    alter(tmp_path / "out" / PROJECT, "delete from feature")
     (tmp_path / "out" / "discovery.html").unlink()
     result = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -257,7 +258,7 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
     "place",
     [
         "discovery.html", "assignments.csv", "folders", PROJECT,
-        *(f"{PROJECT}/{name}" for name in ("categories.sqlite", "before.sqlite", SEEN, FEATURES, "project.json")),
+        *(f"{PROJECT}/{name}" for name in ("categories.sqlite", "before.sqlite", SEEN, "project.json")),
     ],
 )  # fmt: skip
 def test_nothing_is_written_through_a_link(session, albums, tmp_path, place, target):
@@ -356,4 +357,4 @@ def test_csv_is_what_the_session_says(session, albums, tmp_path):
 
 def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):
     assert run(stage0, albums[0], tmp_path / "out", "--num_categories", "999") != 0
-    assert (tmp_path / "out" / PROJECT / FEATURES).stat().st_size
+    assert stored_in(tmp_path / "out" / PROJECT)["feature"]

@@ -22,7 +22,7 @@ from promptccd.discovery.embedding import (
     resolve_precision,
 )
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.intake.seen import FEATURES, SEEN, SeenFiles
+from promptccd.discovery.intake.seen import SEEN, SeenFiles
 from promptccd.errors import DataError, DivergedError, RunError
 from tests.discovery.conftest import image_of
 
@@ -100,14 +100,6 @@ def test_features_are_computed_while_images_are_read(model, counted, view, folde
     assert counted.images == 12
 
 
-def test_what_was_computed_before_reading_ended_is_kept(model, view, folder, tmp_path):
-    embedder = Embedder(model, view, batch_size=4, seen=SeenFiles(tmp_path))
-    with read_intake(folder, view=view, use=embedder.add) as intake:
-        embedder.keep()
-    found = [file.key for file in intake.used if SeenFiles(tmp_path).has_feature(embedder.space, file.key)]
-    assert found == [file.key for file in intake.used][:8]
-
-
 def test_cached_features_are_not_computed_again(model, counted, view, intake, tmp_path):
     first = embed_images(model, view, intake, batch_size=5, seen=SeenFiles(tmp_path / "cache"))
     assert counted.images == 10
@@ -137,20 +129,14 @@ def test_only_new_images_are_computed(model, counted, view, folder, intake, tmp_
     assert len(found) == 11
 
 
-@pytest.mark.parametrize("name", [SEEN, FEATURES])
-@pytest.mark.parametrize(
-    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\1" * len(b), lambda b: b"x" * 99]
-)
-def test_damaged_features_are_computed_again(model, counted, view, intake, tmp_path, caplog, name, damage):
+def test_damaged_features_are_computed_again(model, counted, view, intake, tmp_path):
     with closing(SeenFiles(tmp_path)) as seen:
         first = embed_images(model, view, intake, seen=seen)
-    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
-    with caplog.at_level("WARNING", logger="promptccd"), closing(SeenFiles(tmp_path)) as seen:
-        second = embed_images(model, view, intake, seen=seen)
-    assert "damaged" in caplog.text or (name, damage(b"1")) == (SEEN, b"")  # a new file
-    assert torch.equal(first, second)
-    embed_images(model, view, intake, seen=SeenFiles(tmp_path))
-    assert counted.images in (15, 20)  # all or half were damaged, and are replaced
+    (tmp_path / SEEN).write_bytes((tmp_path / SEEN).read_bytes()[:5000])
+    for _ in range(2):
+        with closing(SeenFiles(tmp_path)) as seen:
+            assert torch.equal(embed_images(model, view, intake, seen=seen), first)
+    assert counted.images == 20
 
 
 @pytest.mark.slow
@@ -208,19 +194,11 @@ def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
     assert max(most) == 1
 
 
-def test_a_device_is_given_more_before_features_are_fetched(
-    model, counted, view, intake, tmp_path, monkeypatch
-):
-    expected = embed_images(model, view, intake, batch_size=2)
-    fetched = []
-    monkeypatch.setattr(embedding, "_most_on_device", lambda device: 3)
-    monkeypatch.setattr(
-        embedding, "require_finite", lambda rows, names: fetched.append((counted.images - 10, names[0]))
-    )
-    assert torch.equal(embed_images(model, view, intake, batch_size=2), expected)
-    assert fetched == [(6, "0.png"), (6, "2.png"), (6, "4.png"), (10, "6.png"), (10, "8.png")]
+def test_what_an_interrupted_run_computed_is_kept(model, counted, view, intake, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "_STORED_AT_ONCE", 3)
 
     def stop(batches, total, label):
+        assert (total, label) == (5, "computing features")
         for number, batch in enumerate(batches):
             if number == 4:
                 raise KeyboardInterrupt
@@ -228,37 +206,18 @@ def test_a_device_is_given_more_before_features_are_fetched(
 
     with pytest.raises(KeyboardInterrupt):
         embed_images(model, view, intake, batch_size=2, seen=SeenFiles(tmp_path), progress=stop)
-    space = feature_space(model, view, resolve_precision("auto", CPU))
-    hashes = [file.key for file in intake.used]
-    assert SeenFiles(tmp_path).features(space, hashes)[1].tolist() == [True] * 8 + [False] * (len(hashes) - 8)
+    assert counted.images == 8
+    embed_images(model, view, intake, batch_size=2, seen=SeenFiles(tmp_path))
+    assert counted.images == 10
 
 
 @pytest.mark.parametrize("while_reading", [True, False])
-def test_a_device_that_is_fetched_from_late_says_what_diverged(
-    model, view, folder, monkeypatch, while_reading
-):
-    monkeypatch.setattr(embedding, "_most_on_device", lambda device: 99)
-    model = copy.deepcopy(model)
-    model.backbone.layernorm.weight.data.fill_(float("nan"))
+def test_weights_that_diverged_are_named_with_the_image(model, view, folder, while_reading):
+    model.backbone.layernorm.bias.data[0] = float("nan")
     embedder = Embedder(model, view, batch_size=4)
     intake = read_intake(folder, view=view, use=embedder.add if while_reading else None)
     with intake, pytest.raises(DivergedError, match="are not numbers, such as those for image '0.png'"):
         embedder.features_of(intake)
-
-
-def test_what_an_interrupted_run_computed_is_kept(model, counted, view, intake, tmp_path):
-    def stop(batches, total, label):
-        assert (total, label) == (5, "computing features")
-        for number, batch in enumerate(batches):
-            if number == 2:
-                raise KeyboardInterrupt
-            yield batch
-
-    with pytest.raises(KeyboardInterrupt):
-        embed_images(model, view, intake, batch_size=2, seen=SeenFiles(tmp_path), progress=stop)
-    assert counted.images == 4
-    embed_images(model, view, intake, batch_size=2, seen=SeenFiles(tmp_path))
-    assert counted.images == 10
 
 
 def test_fingerprints_depend_on_what_features_depend_on(model, view):
@@ -302,13 +261,6 @@ def test_precision_follows_the_device(monkeypatch):
         assert resolve_precision("bf16", CPU) == "bf16"
     with pytest.raises(ValueError, match="Expected a precision of auto, fp32 or bf16, got 'half'"):
         resolve_precision("half", CPU)
-
-
-def test_weights_that_diverged_are_named_with_the_image(model, view, intake, tmp_path):
-    model.backbone.layernorm.bias.data[0] = float("nan")
-    with pytest.raises(DivergedError, match="are not numbers, such as those for image '0.png'"):
-        embed_images(model, view, intake, seen=SeenFiles(tmp_path))
-    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_file_that_changed_is_named(model, view, tmp_path):

@@ -322,6 +322,7 @@ def test_weights_that_diverged_are_said(session, albums, tmp_path):
     session.model.backbone.layernorm.weight.data.fill_(float("nan"))
     with pytest.raises(DivergedError, match="are not numbers"):
         session.read(albums[0])
+        session.embed()
     assert session.registry.stage == 0
 
 

@@ -67,7 +67,7 @@ def numbers(value: Any) -> list[float]:
 
 def require_numbers(folder: Path) -> int:
     """No file below a folder holds NaN or infinity; how many were looked into."""
-    tensors = list(folder.rglob("*.safetensors"))
+    tensors, vectors = list(folder.rglob("*.safetensors")), 0
     for file in tensors:
         for name, value in load_file(file).items():
             assert not value.is_floating_point() or value.isfinite().all(), (file, name)
@@ -78,12 +78,13 @@ def require_numbers(folder: Path) -> int:
             ).fetchall():
                 for row in database.execute(f"select * from {table}"):
                     assert all(math.isfinite(each) for each in row if isinstance(each, float)), (file, table)
-    vectors = list(folder.rglob("features.f32"))
-    assert all(np.isfinite(np.fromfile(file, np.float32)).all() for file in vectors)
+                    if table == "feature":
+                        assert np.isfinite(np.frombuffer(row[-1], np.float32)).all()
+                        vectors += 1
     documents = [file for file in folder.rglob("*.json") if file.name != "checksums.json"]
     for file in documents:
         assert all(map(math.isfinite, numbers(json.loads(file.read_text())))), file
-    return len(tensors) + len(vectors)
+    return len(tensors) + vectors
 
 
 @pytest.mark.slow
@@ -123,16 +124,13 @@ def test_features_that_overflow_stop_a_run_before_anything_is_saved(
 
 @pytest.mark.slow
 @pytest.mark.fault(30)
-@pytest.mark.parametrize("covariance", ["full", "diag"])
-def test_fewer_images_than_dimensions_leave_positive_covariances(
-    covariance: str, backbone_folder: Path, tmp_path: Path
-) -> None:
+def test_fewer_images_than_dimensions_leave_positive_variances(backbone_folder: Path, tmp_path: Path) -> None:
     coloured_images(5, 8).save_to_disk(str(tmp_path / "few"))
-    values = quick_recipe(tmp_path / "few", backbone_folder, tmp_path / "run", covariance_type=covariance)
+    values = quick_recipe(tmp_path / "few", backbone_folder, tmp_path / "run")
     train_run(Recipe.from_dict(values))
     require_numbers(tmp_path / "run")
     for stage in range(4):
         variances = load_file(tmp_path / "run" / f"stage{stage}" / "model-00002-of-00002.safetensors")[
             "mixture.variances"
         ]
-        assert (torch.linalg.eigvalsh(variances) if covariance == "full" else variances).min() > 0
+        assert variances.min() > 0

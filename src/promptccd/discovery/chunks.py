@@ -30,8 +30,6 @@ from promptccd.runs.folder import RunDirectory
 
 logger = logging.getLogger(__name__)
 
-MANY = 4096  # files of a part, from which on there are several for each process: they last unequally long
-_SEVERAL = 4
 _WAIT_S = 10.0  # for the lock of a killed process
 
 
@@ -77,12 +75,14 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
     with contextlib.closing(find_source(source, session.image_roots)) as opened:
         with contextlib.closing(SeenFiles(project, session.made_with, is_reader=True)) as seen:
             files = _new_files(session, opened, seen)
+            rendering = seen.rendering
         size = -(-len(files) // parts)
         if mine := files[(part - 1) * size : part * size]:
             folder = make_inside(make_inside(project, CHUNKS), f"{part:06d}-of-{parts}")
             with FolderLock(folder, _WAIT_S):
                 clear_leftovers(folder)
                 with contextlib.closing(SeenFiles(folder, session.made_with)) as seen:
+                    seen.use(rendering.over(seen.rendering))
                     embedder = session.new_embedder(seen, is_part=True)
                     embedder.features_of(
                         session.read_with(embedder, opened, entries=mine, rendered_by=files), session.workers
@@ -103,7 +103,7 @@ def _new_files(session: DiscoverySession, source: ImageSource, seen: SeenFiles) 
             return not is_begun  # a row of a data set, which has to be read to see whether it is known
         key = seen.known_key(seen.content_of(stamp))
         lacks_feature = key != "" and not seen.has_feature(embedder.space, key)
-        return lacks_feature or not seen.has_file(stamp.path)
+        return lacks_feature or not seen.hash_at(stamp.path)
 
     files = [entry for entry in entries_of(source, session.limits) if not entry.reason and is_new(entry)]
     return files if len(files) > embedder.batch_size else []
@@ -117,7 +117,7 @@ def spread(
     look: Callable[[], None],
     progress: Progress,
 ) -> None:
-    """Make all parts of the new files of a source through an engine; parts that fail are made here.
+    """Make all parts of the new files of a source through an engine; the discovery reads what a failed part lacks.
 
     `look` is called every moment and raises to end all; errors are those of `make_part`.
 
@@ -130,17 +130,14 @@ def spread(
         count = len(_new_files(session, opened, session.seen))
     if not count:
         return
-    parts = engine.places * (_SEVERAL if count > _SEVERAL * MANY * engine.places else 1)
+    parts, cpus = engine.places, engine.cpus
     precision = resolve_precision(session.precision, session.model.device)
-    opening = {**session.opened_with, "precision": precision, "workers": engine.cpus}
+    opening = {**session.opened_with, "precision": precision, "workers": cpus}
     calls = [(opening, source, out, part, parts, Path.cwd()) for part in range(1, parts + 1)]
     ended = progress(engine.outcomes(_problem_of, calls, look), parts, f"parts of {count} new files")
-    failed = {number + 1: problem for number, problem in ended if problem}
-    if failed:
-        why = " ".join(next(iter(failed.values())).split())[:300]
+    if failed := [problem for _, problem in ended if problem]:
+        why = " ".join(failed[0].split())[:300]
         logger.warning("%d of %d parts failed, and are made here: %s", len(failed), parts, why)
-    for part in sorted(failed):
-        make_part(session, source, out, part, parts)
 
 
 def _problem_of(opening: dict[str, Any], source: str, out: str, part: int, parts: int, folder: Path) -> str:
@@ -151,7 +148,7 @@ def _problem_of(opening: dict[str, Any], source: str, out: str, part: int, parts
         transformers_logging.disable_progress_bar()
         torch.set_num_threads(opening["workers"])
         make_part(DiscoverySession.open(**opening), source, out, part, parts)
-    except Exception as error:  # the caller makes the part, and meets the same error
+    except Exception as error:  # the discovery meets the same error
         return f"{type(error).__name__}: {error}"
     return ""
 

@@ -2,12 +2,10 @@
 
 import contextlib
 import hashlib
-import itertools
 import json
 import logging
-from collections import deque
-from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -73,7 +71,7 @@ def _json(values: Any) -> bytes:
     return json.dumps(values, sort_keys=True, default=str).encode()
 
 
-_KEEP_EVERY = 16  # batches; a run that is killed loses no more
+_STORED_AT_ONCE = 16  # batches: a GPU idles while features are fetched; a killed run loses no more
 
 
 def load_embedder(
@@ -151,14 +149,13 @@ class Embedder:
         is_part: bool = False,
     ):
         self.model, self.view, self._fills = model, view, is_part
-        self.seen = seen or SeenFiles.temporary()
+        self.seen = seen or SeenFiles()
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
         self.space = feature_space(model, view, self.precision)
-        self._known = dict[str, Tensor]()
+        self._num_computed = 0
         self._waiting = list[tuple[IntakeFile, Tensor]]()
-        self._on_device = list[tuple[Sequence[IntakeFile], Tensor]]()
-        self._fresh = list[tuple[str, Tensor]]()
+        self._computed = list[tuple[Sequence[IntakeFile], Tensor]]()  # batches on the device
 
     def add(self, file: IntakeFile, pixels: Tensor) -> None:
         """Add the view ``(3, S, S)`` of an image; errors are those of `features_of`."""
@@ -184,77 +181,63 @@ class Embedder:
             DataError: a file has changed since the intake was made.
         """
         self._fills |= len(intake.used) >= self.batch_size  # also where another process computed most of them
-        try:
-            if self._waiting:
-                self._compute_waiting()
-            self._fetch()
-        finally:
-            self.keep()
-        made, width = len(self._known), self.model.config.vision_config.hidden_size
-        others = [file.key for file in intake.used if file.key not in self._known]
-        stored, there = self.seen.features(self.space, others)
-        there &= stored.shape[1] == width
-        self._known |= dict(itertools.compress(zip(others, stored, strict=True), there))
-        missing = [file for file in intake.used if file.key not in self._known]
-        cached = len(intake.used) - len(missing) - made
-        logger.info("%d of %d features were cached.", cached, len(intake.used))
-        batches = _made_ahead(intake, self.view, missing, self.batch_size, workers)
-        total = -(-len(missing) // self.batch_size)
-        shown = batches if progress is None else progress(batches, total, "computing features")
-        try:
-            for files, pixels in shown:
-                self._compute(files, pixels)
-            self._fetch()
-        finally:
-            batches.close()
-            self.keep()
         if not intake.used:
-            return torch.zeros(0, width)
-        return torch.stack([self._known[file.key] for file in intake.used])
+            return torch.zeros(0, self.model.config.vision_config.hidden_size)
+        keys = [file.key for file in intake.used]
+        try:
+            self._compute_waiting()
+            self._store()
+            there = self.seen.features(self.space, keys)[1]
+            missing = [file for file, is_there in zip(intake.used, there, strict=True) if not is_there]
+            logger.info(
+                "%d of %d features were cached.", len(keys) - len(missing) - self._num_computed, len(keys)
+            )
+            batches = range(0, len(missing), self.batch_size)
+            shown = batches if progress is None else progress(batches, len(batches), "computing features")
+            with ThreadPoolExecutor(workers) as pool:
+                for start in shown:
+                    files = missing[start : start + self.batch_size]
+                    self._waiting += zip(
+                        files, pool.map(partial(intake.view_of, view=self.view), files), strict=True
+                    )
+                    self._compute_waiting()
+            self._store()
+        finally:
+            self.keep()
+        return self.seen.features(self.space, keys)[0]
 
     def keep(self) -> None:
         """Store computed features; views of an unfinished batch are dropped."""
         self._waiting.clear()
         with contextlib.suppress(DivergedError):  # another error is on its way already
-            self._fetch()
-        self._store()
-
-    def _compute_waiting(self) -> None:
-        files, views = zip(*self._waiting, strict=True)
-        self._waiting.clear()
-        self._compute(files, torch.stack(views))
+            self._store()
 
     @torch.no_grad()
-    def _compute(self, files: Sequence[IntakeFile], pixels: Tensor) -> None:
-        was_training, count = self.model.training, len(files)
+    def _compute_waiting(self) -> None:
+        if not self._waiting:
+            return
+        files, views = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        pixels, was_training, count = torch.stack(views), self.model.training, len(files)
         self._fills |= count == self.batch_size
         if self._fills:  # a shorter batch rounds otherwise, and where it stands must not matter
             pixels = torch.cat([pixels, pixels[-1:].expand(self.batch_size - count, -1, -1, -1)])
         self.model.eval()
         forward = partial(_forward, self.model, self.view, precision=self.precision)
         try:
-            self._on_device.append((files, in_smaller_batches(forward, pixels)[:count]))
+            self._computed.append((files, in_smaller_batches(forward, pixels)[:count]))
         finally:
             self.model.train(was_training)
-        if len(self._on_device) >= _most_on_device(self.model.device):
-            self._fetch()
-        if len(self._fresh) >= _KEEP_EVERY * self.batch_size:
+        self._num_computed += count
+        if len(self._computed) >= _STORED_AT_ONCE:
             self._store()
 
-    def _fetch(self) -> None:
-        """Features that lie on the device, to the CPU."""
-        while self._on_device:
-            files, features = self._on_device.pop(0)
+    def _store(self) -> None:
+        while self._computed:
+            files, features = self._computed.pop(0)
             rows = features.cpu()
             require_finite(rows, [file.name for file in files])
-            self._fresh += zip([file.key for file in files], rows, strict=True)
-
-    def _store(self) -> None:
-        self._known.update(self._fresh)
-        if self._fresh:
-            keys, rows = zip(*self._fresh, strict=True)
-            self.seen.store_features(self.space, keys, torch.stack(rows))
-        self._fresh.clear()
+            self.seen.store_features(self.space, [file.key for file in files], rows)
 
 
 def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor, precision: str) -> Tensor:
@@ -264,31 +247,6 @@ def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor
     with lowered, fast(model):
         features = model(values).features
     return F.normalize(features.float(), dim=-1)
-
-
-def _most_on_device(device: torch.device) -> int:
-    """Number of batches whose features are fetched together: a GPU idles during each fetch."""
-    return 1 if device.type == "cpu" else _KEEP_EVERY
-
-
-def _made_ahead(
-    intake: Intake,
-    view: EvaluationView,
-    files: Sequence[IntakeFile],
-    batch_size: int,
-    workers: int,
-) -> Generator[tuple[Sequence[IntakeFile], Tensor], None, None]:
-    """Batches of views ``(B, 3, S, S)``; threads make the next one while the caller works on the last."""
-    batches = [files[start : start + batch_size] for start in range(0, len(files), batch_size)]
-    ahead: deque[list[Future[Tensor]]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            for position, batch in enumerate(batches):
-                for following in batches[position + len(ahead) : position + 2]:
-                    ahead.append([pool.submit(intake.view_of, file, view) for file in following])
-                yield batch, torch.stack([each.result() for each in ahead.popleft()])
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _backbone_view(model: CategoryDiscoveryModel) -> EvaluationView:

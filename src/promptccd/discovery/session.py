@@ -114,7 +114,7 @@ class DiscoverySession:
         near_duplicates: NearDuplicateMode = "auto",
     ):
         self._model, self._view, self.registry, self.given = model, view, registry, given
-        self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles.temporary()
+        self.seed, self.limits, self.seen = seed, limits or IntakeLimits(), seen or SeenFiles()
         self.workers = workers or systems.available_cores()
         self.rendering, self.image_roots = rendering, image_roots
         self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
@@ -496,4 +496,4 @@ class DiscoverySession:
         for stage in self.stages:
             stage.intake.close()
         self.stages.clear()
-        self.registry, self.seen = CategoryRegistry(), SeenFiles.temporary()
+        self.registry, self.seen = CategoryRegistry(), SeenFiles()

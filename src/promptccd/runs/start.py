@@ -17,7 +17,6 @@ import torch
 from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
-from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
@@ -276,11 +275,6 @@ def stage_stream(
         rendering: rule for values of the images that the model was trained on; by default these images decide.
     """
     facts, roots = data.resolved, data.image_roots or ()
-    if (published := published_split(facts.dataset)) is not None:
-        if held_out_only or data.split not in (None, "train"):
-            raise DataError(f"{facts.dataset!r} contains published stages and no unseen images.")
-        _require_published(data, published, split_rule)
-        return StageStream.from_hub(facts.dataset)
     opened = open_images(facts.dataset, facts.split, roots, layout=data.layout)
 
     def column(given: str | None, usual: str | None) -> str | None:
@@ -310,27 +304,6 @@ def stage_stream(
         rendering=data.rendering.over(rendering or Rendering()),
         max_pixels=data.max_megapixels * 10**6,
     )
-
-
-def _require_published(data: DataArguments, published: CategorySplit, split_rule: str | None) -> None:
-    """Refuse fields that ask for other stages than the published ones."""
-    facts, cuts = data.resolved, data.resolved_cuts
-    fields = {
-        "class_blocks": (facts.class_blocks, published.class_blocks),
-        "split_rule": (split_rule or facts.split_rule, published.rule),
-        "cuts": (cuts and tuple(map(tuple, cuts)), published.cuts),
-        "unlabelled": (data.unlabelled, None),
-    }
-    if other := [f"{name} {ours}" for name, (ours, theirs) in fields.items() if ours not in (None, theirs)]:
-        raise DataError(
-            f"{facts.dataset!r} contains stages that are cut already, and others are asked for: {'; '.join(other)}. "
-            f"Give --class_blocks {' '.join(map(str, published.class_blocks))} and leave the other fields out, or give "
-            "the data set that the stages were cut from."
-        )
-    if idle := [
-        name for name in ("num_classes", "images_per_class", "held_out") if getattr(data, name) is not None
-    ]:
-        logger.warning("%s is cut already: %s has no effect.", facts.dataset, ", ".join(idle))
 
 
 # The view and the model of stage 0

@@ -123,7 +123,7 @@ def groups_of(here: Path) -> dict[str, str]:
     registry = Project(here / "found").registry
     seen = pictures_in(here / "found/.promptccd")
     name_of = {key: registry.categories[registry.members[key]].name for key in seen}
-    return {content: name_of[key] for key, picture in seen.items() for content in picture.contents}
+    return {content: name_of[key] for key, picture in seen.items() for content in picture.dates}
 
 
 def digest(path: Path) -> str:

@@ -16,7 +16,6 @@ from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PROJECT, RECORD
 from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Photos
 from promptccd.errors import DataError
-from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
 from tests.discovery.stored import relocate
@@ -167,10 +166,3 @@ def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, 
     told = bench.summary()
     assert (told["undo"]["kind"], told["undo"]["count"], len(told["groups"])) == ("grouping", 3, 3)
     assert len(bench.corrected(bench.undo)["groups"]) == 1
-
-
-def test_what_an_earlier_version_skipped_as_too_large_is_looked_at_again(project: Path) -> None:
-    """It kept 50,000,000 there, and what was looked at with another number is read anew."""
-    with closing(sqlite3.connect(project / PROJECT / SEEN)) as database:
-        ((made_with,), *_) = database.execute("select name from origin").fetchall()
-    assert json.loads(made_with)["max_pixels"] == IntakeLimits().max_reduced_pixels == 1_200_000_000

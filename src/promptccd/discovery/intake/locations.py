@@ -38,15 +38,13 @@ class SeenPicture:
     Attributes:
         files: path and content hash of every file that held it, sorted: a renamed file is there under both names. The
             path of a member of an archive ends in the member's name and is no file.
-        contents: hashes of the files that showed it, sorted.
-        has_rows: whether some of them never had a path, being rows of a data set.
-        dates: when cameras say that pictures were taken, by content hash; of all pictures.
+        dates: by the hash of each content that showed it, when its camera says that it was taken, or nothing.
+        has_rows: whether some of them came without a path, being rows of a data set.
     """
 
     files: tuple[tuple[str, str], ...]
-    contents: tuple[str, ...]
-    has_rows: bool
     dates: Mapping[str, str]
+    has_rows: bool
 
     def is_here(self, there: Collection[str]) -> bool:
         """Whether a file of it is there, by the paths that are; rows of a data set are taken to be."""
@@ -60,7 +58,7 @@ class SeenPicture:
             name: what they wrote.
             path: the same as an absolute path.
         """
-        is_hash = len(name) >= FEWEST_DIGITS and any(each.startswith(name) for each in (key, *self.contents))
+        is_hash = len(name) >= FEWEST_DIGITS and any(each.startswith(name) for each in (key, *self.dates))
         end = "/" + "/".join(path_parts(name))
         return is_hash or any(
             each == path or ("/" + "/".join(path_parts(each))).endswith(end) for each, _ in self.files
@@ -68,7 +66,7 @@ class SeenPicture:
 
     def chosen(self, there: Collection[str]) -> tuple[str, str]:
         """Path and content hash of the file to look at: one that is there, or else the first; no path for a row."""
-        files = self.files or (("", self.contents[0]),)
+        files = self.files or (("", min(self.dates)),)
         return next((each for each in files if each[0] in there), files[0])
 
 

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from promptccd.discovery.intake.sources import DatasetSource, FilesSource
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import Decoding, Status, Verdict, decide
-from promptccd.images.identity import MINIATURE_SIDE, SeenImage, look_at, view_of
+from promptccd.images.identity import MINIATURE_SIDE, look_at, view_of
 from promptccd.images.kinds import HEIF_SUFFIXES
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import reason_of_raw
@@ -114,13 +114,11 @@ class Intake:
         entries: Sequence[Entry],
         files: Sequence[IntakeFile],
         seen: SeenFiles,
-        view: EvaluationView | None,
         decoding: Decoding,
         num_changed: int,
     ):
         self.decoding, self._num_changed = decoding, num_changed
-        self._source, self._limits, self._entries = source, limits, entries
-        self._seen, self._view = seen, view
+        self._source, self._limits, self._entries, self._seen = source, limits, entries, seen
         self._reading = threading.Lock()  # a source gives one file at a time
         self.name = source.name
         self.files = tuple(files)
@@ -145,8 +143,6 @@ class Intake:
     def miniatures(self) -> np.ndarray:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
         found = self._seen.miniatures(file.content_hash for file in self.used)
-        again = self._again(file for file in self.used if file.content_hash not in found)
-        found |= {digest: image.miniature for digest, image in again.items()}
         rows = [found[file.content_hash] for file in self.used]
         return np.stack(rows) if rows else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
 
@@ -184,30 +180,17 @@ class Intake:
         return stamp.path if stamp is not None and os.path.isfile(stamp.path) else ""
 
     def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
-        """The view ``(3, S, S)`` of an image, made anew."""
+        """The view ``(3, S, S)`` of an image, made again."""
         made = view_of(self.read_bytes(file), self.decoding, view)
         if made is None:
-            raise _undecodable(file)
+            raise DataError(f"{file.name!r} could be decoded before and cannot be now.")
         return made
 
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
-        """Small pictures by their keys, see `SeenImage`; those that were lost are made again."""
+        """Small pictures by their keys, see `SeenImage`."""
         originals = [self.original(file) for file in files]
         found = self._seen.thumbnails(file.content_hash for file in originals)
-        again = self._again(file for file in originals if file.content_hash not in found)
-        found |= {digest: image.thumbnail for digest, image in again.items()}
         return {file.key: found[file.content_hash] for file in originals}
-
-    def _again(self, files: Iterable[IntakeFile]) -> dict[str, SeenImage]:
-        """Small pictures that were lost, by content."""
-        made = dict[str, SeenImage]()
-        for file in files:
-            _, image = look_at(self.read_bytes(file), self.decoding, self._view)
-            if image is None:
-                raise _undecodable(file)
-            made[file.content_hash] = image
-        self._seen.add_small(made)
-        return made
 
     def report(self) -> IntakeReport:
         """Counts and reasons."""
@@ -240,10 +223,6 @@ class Intake:
                 f"{self.name} holds no image that can be used: {'; '.join(reasons[:3]) or 'it is empty'}. Give JPEG, "
                 f"PNG or WebP images.{remedy}"
             )
-
-
-def _undecodable(file: IntakeFile) -> DataError:
-    return DataError(f"{file.name!r} could be decoded before and cannot be now.")
 
 
 def find_source(
@@ -320,7 +299,7 @@ def read_intake(
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
     """
-    limits, seen = limits or IntakeLimits(), seen or SeenFiles.temporary()
+    limits, seen = limits or IntakeLimits(), seen or SeenFiles()
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
         entries = entries_of(opened, limits) if entries is None else entries
@@ -333,14 +312,13 @@ def read_intake(
             )
             seen.use(decoding.rendering)
             reader = _Reader(opened, limits, decoding, view, seen, use, pool, 2 * workers)
-            listed = [reader.listed(entry) for entry in entries]
-            for each in listed if progress is None else progress(listed, len(listed), "reading images"):
-                reader.add(*each)
+            for entry in entries if progress is None else progress(entries, len(entries), "reading images"):
+                reader.add(entry)
             reader.finish()
     except BaseException:
         opened.close()
         raise
-    intake = Intake(opened, limits, entries, reader.files, seen, view, reader.decoding, reader.num_changed)
+    intake = Intake(opened, limits, entries, reader.files, seen, decoding, reader.num_changed)
     report = intake.report()
     logger.info(
         "%s: files found %d, images used %d, duplicates %d, skipped %d.",
@@ -394,7 +372,6 @@ class _Reader:
     """Reads one file after the other, while the threads of a pool hash and decode them.
 
     Attributes:
-        decoding: how images are decoded.
         files: those that were read or skipped.
         num_changed: files with other bytes than before that show the same picture.
         replaced: names of files that show another picture than before.
@@ -411,42 +388,30 @@ class _Reader:
         pool: ThreadPoolExecutor,
         most_waiting: int,
     ):
-        self.decoding = decoding
-        self._source, self._limits, self._view, self._seen, self._use = source, limits, view, seen, use
-        self._pool, self._most_waiting, self._waiting_bytes = pool, most_waiting, 0
-        self._budget, self._entries, self.files = (
-            ByteBudget(limits, source.name),
-            list[Entry](),
-            list[IntakeFile](),
-        )
-        self._first, self._decoded = dict[str, int](), dict[str, DecodedFile]()  # by picture; by content
-        self._waiting = deque[tuple[int, Stamp | None, str | Future[str]]]()
-        self._running, self._claiming = dict[str, Future[DecodedFile]](), threading.Lock()
-        self.num_changed = 0
-        self.replaced = list[str]()
+        self._source, self._limits, self._decoding, self._view = source, limits, decoding, view
+        self._seen, self._use, self._pool, self._most_waiting = seen, use, pool, most_waiting
+        self._budget, self._waiting_bytes = ByteBudget(limits, source.name), 0
+        self._waiting = deque[tuple[int, Entry, Stamp | None, str | Future[_Decoded]]]()
+        self._first = dict[str, int]()  # by picture
+        self.files, self.replaced, self.num_changed = list[IntakeFile](), list[str](), 0
 
-    def listed(self, entry: Entry) -> tuple[Entry, Stamp | None, str]:
-        """An entry, its stamp, and the hash of its content if that is known."""
-        stamp = None if entry.reason else self._source.stamp(entry)
-        if stamp is None or stamp.size > self._limits.max_file_bytes:
-            return entry, stamp, ""
-        return entry, stamp, self._seen.content_of(stamp)
-
-    def add(self, entry: Entry, stamp: Stamp | None, known: str) -> None:
+    def add(self, entry: Entry) -> None:
         """Give the next file to the pool unless its content is known."""
-        index = len(self.files)
-        self._entries.append(entry)
+        index, known = len(self.files), ""
         try:
             if entry.reason:
                 raise SkippedFileError(entry.reason)
+            stamp = self._source.stamp(entry)
+            if stamp is not None and stamp.size <= self._limits.max_file_bytes:
+                known = self._seen.content_of(stamp)
             if stamp is not None and known:
-                self._budget.spend(stamp.size)
-                self._waiting.append((index, None, known))
                 size = stamp.size
+                self._budget.spend(size)
+                self._waiting.append((index, entry, None, known))
             else:
                 content = self._source.read(entry, self._budget)
-                self._waiting.append((index, stamp, self._pool.submit(self._decode, content)))
                 size = len(content)
+                self._waiting.append((index, entry, stamp, self._pool.submit(self._decode, content)))
         except SkippedFileError as skipped:
             self.files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
             return
@@ -459,34 +424,29 @@ class _Reader:
         """Complete all files."""
         while self._waiting:
             self._finish_first()
-        self._seen.flush()
 
-    def _decode(self, content: bytes) -> str:
-        """In a thread of the pool: the hash of a file; it also decodes each content once."""
+    def _decode(self, content: bytes) -> "_Decoded":
+        """In a thread of the pool: the hash of a file, the result of decoding it, and whether that is new."""
         digest = hashlib.sha256(content).hexdigest()
-        with self._claiming:
-            if digest in self._running or digest in self._decoded:
-                return digest
-            running = self._running[digest] = Future()
-        try:
-            running.set_result(self._seen.decoded(digest) or look_at(content, self.decoding, self._view))
-        except BaseException as error:
-            running.set_exception(error)
-        return digest
+        known = self._seen.decoded(digest)
+        return digest, known or look_at(content, self._decoding, self._view), known is None
 
     def _finish_first(self) -> None:
         """Complete the first file that waits."""
-        index, stamp, hashed = self._waiting.popleft()
-        digest = hashed if isinstance(hashed, str) else hashed.result()
+        index, entry, stamp, found = self._waiting.popleft()
         file, seen = self.files[index], self._seen
         self._waiting_bytes -= file.num_bytes
-        known = self._decoded.get(digest) or seen.decoded(digest)
-        verdict, image = known or self._running[digest].result()
+        if isinstance(found, str):
+            digest, is_new, decoded = found, False, seen.decoded(found)
+            assert decoded is not None  # else its content was not known
+        else:
+            digest, decoded, is_new = found.result()
+        verdict, image = decoded
         if verdict.status is Status.SKIPPED and (raw := reason_of_raw(file.name)):
             verdict = replace(verdict, note=raw)
-        file = replace(file, content_hash=digest, verdict=_joined(verdict, self._entries[index].note))
+        file = replace(file, content_hash=digest, verdict=_joined(verdict, entry.note))
         if image is not None:
-            if known is None:
+            if is_new:
                 image = replace(image, key=seen.key_of(digest, "" if stamp is None else stamp.path, image))
             first = self._first.setdefault(image.key, index)
             duplicate_of = None if first == index else first
@@ -495,19 +455,16 @@ class _Reader:
             )
             if self._use is not None and first == index and image.view is not None:
                 self._use(file, image.view)
-        if known is None and not verdict.is_passing:
-            seen.add_decoded(digest, (verdict, image))
-        # A copy of the file needs no pictures.
-        light = image and replace(image, thumbnail=b"", miniature=image.miniature[:0], view=None)
-        self._decoded[digest] = verdict, light
-        self._running.pop(digest, None)
-        if stamp is not None and not verdict.is_passing:
-            before = seen.hash_at(stamp.path)
-            was = "" if before in ("", digest) else seen.known_key(before)
+        if not verdict.is_passing and (is_new or stamp is not None):
+            before = "" if stamp is None else seen.hash_at(stamp.path)
+            was = "" if before == digest else seen.known_key(before)
             self.num_changed += was == file.key != ""
             self.replaced += [file.name] * (was not in ("", file.key) and file.key != "")
-            seen.add_file(stamp, digest)
+            seen.add(digest, (verdict, image) if is_new else None, stamp)
         self.files[index] = file
+
+
+_Decoded = tuple[str, DecodedFile, bool]
 
 
 def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:

@@ -89,7 +89,7 @@ class Photos:
 
     def date(self, key: str) -> str:
         """When the camera says that the photograph was taken; empty if it does not."""
-        return self._seen[key].dates.get(self.content_hash(key), "")
+        return self._seen[key].dates[self.content_hash(key)]
 
     def found(self, words: str) -> list[int]:
         """Rows of photographs whose file name holds all of these words."""
@@ -180,7 +180,7 @@ class Photos:
             ) from error
         if (
             not sound
-            and hashlib.sha256(content).hexdigest() not in self._seen[key].contents
+            and hashlib.sha256(content).hexdigest() not in self._seen[key].dates
             and not self._shows(content, key)
         ):
             raise DataError(
