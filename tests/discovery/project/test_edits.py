@@ -401,7 +401,7 @@ def test_answers_become_constraints_and_can_be_taken_back(registry: CategoryRegi
     edits.answer(registry, b, c, False)
     assert registry.constraints().must_link == ((a, b),)
     assert registry.constraints().cannot_link == ((b, c),)
-    with pytest.raises(RegistryError, match="cannot be together and must be together"):
+    with pytest.raises(RegistryError, match="cannot be together, but they must be together"):
         edits.answer(registry, a, c, True)
     edits.answer(registry, b, c, None)
     edits.answer(registry, a, c, True)
