@@ -53,7 +53,8 @@ def arrived(*features: torch.Tensor) -> NewImages:
 def test_what_is_like_something_set_aside_comes_to_it(registry: CategoryRegistry, tmp_path: Path) -> None:
     images = arrived(near(0, 1), near(1, 2))
     grouping(registry, SeenFiles(tmp_path)).group(images)
-    assert [registry.is_aside(each) for each in images.keys] == [False] * EACH + [True] * EACH
+    aside = {each.id for each in registry.aside}
+    assert [registry.members[each] in aside for each in images.keys] == [False] * EACH + [True] * EACH
 
 
 def test_earlier_images_are_asked_only_where_the_number_is_not_given(
