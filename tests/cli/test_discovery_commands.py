@@ -223,7 +223,6 @@ def test_a_day_of_corrections(found, capsys) -> None:
         (("aside", "abc"), "No image here is called 'abc'"),
         (("back",), "Expected back ID"),
         (("back", "0"), "Category 0 is not set aside"),
-        (("rare", "x"), "Expected rare COUNT"),
         (("redo",), "nothing to redo"),
     ],
 )

@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
-from promptccd.discovery.project import GoneError
+from promptccd.discovery.project import GoneError, corrections
 from promptccd.discovery.project.folder import PROJECT, RECORD
 from promptccd.errors import DataError, RegistryError
 from tests.discovery.conftest import write_pictures
@@ -58,15 +59,21 @@ def test_what_a_person_said_stays(found: Path) -> None:
     assert len(groups(found)) == 4
 
 
-def test_what_another_window_corrects_meanwhile_is_not_lost(found: Path) -> None:
-    project = Project(found)
-    looked = project.find_anew(2)
-    Project(found).rename(0, "heron")
-    before = registry_in(found).state_hash()
-    with pytest.raises(GoneError, match="ask again"):
-        project.take_up(looked)
-    assert registry_in(found).state_hash() == before
-    project.take_up(project.find_anew(2))
+def test_what_another_window_corrects_meanwhile_is_not_lost(
+    found: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, find = Project(found), corrections.find_anew
+
+    def slowly(*given: Any) -> Any:
+        Project(found).rename(0, "heron")
+        return find(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corrections, "find_anew", slowly)
+        with pytest.raises(GoneError, match="ask again"):
+            project.regroup(2)
+    assert len(groups(found)) == 3
+    project.regroup(2)
     assert len(groups(found)) == 2
 
 

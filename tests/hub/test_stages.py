@@ -10,11 +10,9 @@ from huggingface_hub import DatasetCard
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.hub import pictures_at, published_split
 from promptccd.data.stages import DataSource
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.hub.stages import _licence
-from tests.conftest import quick_recipe
 from tests.hub.server import Hub
 
 
@@ -143,99 +141,3 @@ def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub,
         stages = StageStream.from_dataset(images, class_blocks=[2, 1, 1, 1])
         stages.source = DataSource(source, {})
         assert _licence(stages) == metadata
-
-
-@pytest.mark.slow
-def test_every_command_takes_published_stages(
-    recipe: Path, recipe_values: dict, trained_run: Path, hub: Hub, tmp_path: Path, capsys
-) -> None:
-    published(recipe, "--json")
-    fingerprint = json.loads(capsys.readouterr().out)["fingerprint"]
-    for words in ([str(recipe), "--dataset", "user/stages", "--seed", "5"], ["user/stages"]):
-        assert main(["split", *words, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["fingerprint"] == fingerprint
-
-    stages = StageStream.from_hub("user/stages")
-    assert main(["predict", str(trained_run), "user/stages/stage_2", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [each["file"] for each in found["predictions"]] == [
-        f"{each:06d}.png" for each in stages[2].sample_ids
-    ]
-    assert main(["predict", str(trained_run), "user/stages", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["predictions"]) == 150
-    one = f"user/stages/stage_2/{stages[2].sample_ids[0]:06d}.png"
-    assert main(["explain", str(trained_run), one, "--out", str(tmp_path / "why"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["name"]
-    out = str(tmp_path / "found")
-    assert main(["discover", str(trained_run / "stage1"), "user/stages", "--out", out, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["files"]["found"] == 150
-
-
-@pytest.mark.slow
-def test_a_run_on_published_stages_is_the_run_on_their_source(
-    recipe: Path, image_folder: Path, tiny_backbone: Path, trained_run: Path, hub: Hub, tmp_path: Path, capsys
-) -> None:
-    published(recipe)
-    values = quick_recipe(image_folder, tiny_backbone, tmp_path / "run")
-    values["data"]["dataset"] = "user/stages"
-    (tmp_path / "quick.json").write_text(json.dumps(values))
-    assert main(["train", str(tmp_path / "quick.json")]) == 0
-    for stage in range(4):
-        name = f"stage{stage}/model-00002-of-00002.safetensors"
-        assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
-    assert "datasets:\n- user/stages\n" in (tmp_path / "run" / "stage3" / "README.md").read_text()
-    capsys.readouterr()
-    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["average"] == json.loads((trained_run / "results.json").read_text())["average"]
-    assert main(["evaluate", str(tmp_path / "run"), "--protocol", "inductive", "--test_split", "test"]) != 0
-    assert "contains published stages and no unseen images" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--class_blocks", "3", "1", "1"], r"class_blocks (3, 1, 1)"),
-        (["--split_rule", "sessions"], "split_rule sessions"),
-        (["--split", "test"], "no unseen images"),
-    ],
-)
-def test_other_stages_than_the_published_ones_are_refused(
-    recipe: Path, hub: Hub, capsys, options: list[str], said: str
-) -> None:
-    published(recipe)
-    assert main(["split", str(recipe), "--dataset", "user/stages", *options]) != 0
-    assert said in capsys.readouterr().err
-
-
-def test_fields_that_change_nothing_are_told(recipe: Path, hub: Hub, caplog) -> None:
-    published(recipe)
-    assert main(["split", str(recipe), "--dataset", "user/stages", "--images_per_class", "3"]) == 0
-    assert "user/stages is cut already: images_per_class has no effect." in caplog.text
-
-
-def test_ids_alone_are_no_pictures_and_a_file_by_the_same_name_is_no_split(
-    recipe: Path, hub: Hub, capsys
-) -> None:
-    published(recipe, "--ids-only")
-    assert main(["split", str(recipe), "--dataset", "user/stages"]) != 0
-    assert "holds ids and no images" in capsys.readouterr().err
-    for content in (b"[]", b"{}", b"no json", b'{"train": 0.8}'):
-        hub.add("lab/other", {"split.json": content}, "dataset")
-        assert published_split("lab/other") is None
-    assert published_split("lab/nothing") is None
-    assert published_split("digits") is None
-
-
-def test_a_folder_comes_before_a_data_set_of_that_name(
-    recipe: Path, hub: Hub, tmp_path: Path, monkeypatch
-) -> None:
-    published(recipe)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "user" / "stages").mkdir(parents=True)
-    assert pictures_at("user/stages") == Path("user/stages")
-    assert published_split("user/stages") is None
-    asked = len(hub.log)
-    assert pictures_at(tmp_path / "nothing" / "here") == tmp_path / "nothing" / "here"
-    assert pictures_at("user/mistyped/picture.png") == Path("user/mistyped/picture.png")
-    assert len(hub.log) == asked

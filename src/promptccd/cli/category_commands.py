@@ -126,15 +126,6 @@ def _show_right(project: Project, options: argparse.Namespace, *category: int) -
     show(options, asdict(found), found.line)
 
 
-def _show_rare(project: Project, options: argparse.Namespace, count: int = 50) -> None:
-    found, registry = project.rare_first(count), project.registry
-    paths, names = project.paths(found), {each.id: each.name for each in registry.active}
-    homes = {key: registry.members.get(key) for key in found}
-    values = [{"picture": key, "category": homes[key], "path": paths[key]} for key in found]
-    rows = [[key[:12], "in none" if home is None else names[home], paths[key]] for key, home in homes.items()]
-    show(options, values, lambda: table(["picture", "category", "path"], rows))
-
-
 def _dissolve(project: Project, category: int, *to: None) -> None:
     members = project.registry.members_of(category)
     project.dissolve(category, to_nearest=not to)
@@ -181,7 +172,6 @@ _ARGUMENTS = """ID is the number or the name of a category. IMAGE is a file, its
 the beginning of one, or row:NUMBER of a training run."""
 _VIEWS = {
     "list": Action("", "show all categories", _show_list),
-    "rare": Action("[COUNT]", "show images far from all that is known, and from each other", _show_rare),
     "right": Action("[ID]", "estimate the share of right images from those sampled at random", _show_right),
 }
 _ACTIONS = {

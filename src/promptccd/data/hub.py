@@ -4,26 +4,18 @@
 network. Every name is checked before a file is opened.
 """
 
-import glob
 import os
-import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import datasets
 import numpy as np
 from datasets import (
-    ClassLabel,
     Dataset,
     DatasetDict,
-    Features,
-    Image,
-    concatenate_datasets,
     load_dataset_builder,
 )
-from huggingface_hub import DatasetCard, cached_assets_path, constants, hf_hub_download
+from huggingface_hub import DatasetCard, hf_hub_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     LocalEntryNotFoundError,
@@ -31,7 +23,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.data.splits import UNUSED, CategorySplit
 from promptccd.disk import parsed_json
@@ -43,51 +34,20 @@ CARDS = ("README.md", ".huggingface.yaml")
 SPLIT_FILE = "split.json"
 LABELS_CONFIG = "evaluation_labels"
 _SAYS_WHERE = ("data_files", "data_dir")
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_SUFFIXES = (".png", ".jpg", ".webp")
 
 
-def load_hub(
-    name: str, config: str | None = None, revision: str | None = None, split: str | None = None
-) -> DatasetDict:
+def load_hub(name: str, config: str | None = None, revision: str | None = None) -> DatasetDict:
     """Load a data set of the Hub that names no file but its own.
 
     Args:
         name: ``namespace/name``.
         config: config of the repository; by default the only or the default one.
         revision: branch, tag or commit; by default the newest.
-        split: the only split that is wanted. Of parquet files no other split is fetched.
 
     Raises:
-        DataError: the data set names a file that is not its own, or has no such split; no data were fetched.
+        DataError: the data set names a file that is not its own; no data were fetched.
         Exception: whatever `datasets` raises.
     """
-    try:
-        builder = _hub_builder(name, config, revision)
-    except Exception as error:  # a dozen kinds, of a Hub that cannot be reached
-        made = None if split is None or isinstance(error, DataError) else _made_before(name, config, split)
-        if made is None:
-            raise
-        return made
-    files = {str(each): [*data_files_of(builder, each)] for each in builder.config.data_files or {}}
-    if split is not None and len(files) > 1 and split not in files:
-        raise no_split(name, split, files)
-    is_parquet = type(builder).__module__.endswith(".parquet")
-    # The whole data set, if `datasets` has made it before, is here already.
-    if split in files and len(files) > 1 and is_parquet and not os.path.isdir(builder.cache_dir):
-        commit = files[split][0].partition("@")[2].partition("/")[0]
-        own = [glob.escape(file.partition(f"@{commit}/")[2]) for file in files[split]]
-        features = {} if builder.info.features is None else {"features": builder.info.features}
-        builder = load_dataset_builder(name, config, revision=commit, data_files={split: own}, **features)
-    return built(builder, name)
-
-
-def no_split(dataset: str, split: str, splits: Iterable[str]) -> DataError:
-    """The error of a data set without a split."""
-    return DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(splits)}. Set --split.")
-
-
-def _hub_builder(name: str, config: str | None, revision: str | None) -> Any:
     is_silent = False
     for card in CARDS:
         try:
@@ -110,26 +70,18 @@ def _hub_builder(name: str, config: str | None, revision: str | None) -> Any:
     for file in data_files_of(builder):
         if not is_of_data_set(file, name):
             refuse_foreign(name, file)
-    return builder
+    return built(builder, name)
 
 
-def _made_before(name: str, config: str | None, split: str) -> DatasetDict | None:
-    """What `datasets` made of one split before, the newest first; offline it finds only whole data sets by itself."""
-    place = Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")
-    records = place.glob(f"{config or '*'}-*/*/*/dataset_info.json")  # written when all is made
-    for record in sorted(records, key=lambda each: each.stat().st_mtime, reverse=True):
-        if files := sorted(record.parent.glob(f"*-{split}[-.]*arrow")):
-            return DatasetDict(
-                {split: concatenate_datasets([Dataset.from_file(str(file)) for file in files])}
-            )
-    return None
+def no_split(dataset: str, split: str, splits: Iterable[str]) -> DataError:
+    """The error of a data set without a split."""
+    return DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(splits)}. Set --split.")
 
 
-def data_files_of(builder: Any, split: str | None = None) -> Iterator[str]:
-    """Addresses of the files that a data set is read from, of all splits or of one."""
-    for each, files in (builder.config.data_files or {}).items():
-        if split in (None, each):
-            yield from map(str, files)
+def data_files_of(builder: Any) -> Iterator[str]:
+    """Addresses of the files that a data set is read from."""
+    for files in (builder.config.data_files or {}).values():
+        yield from map(str, files)
 
 
 def is_of_data_set(file: str, name: str) -> bool:
@@ -186,28 +138,6 @@ def stage_config(stage: int) -> str:
     return f"stage_{stage}"
 
 
-def published_split(name: str, revision: str | None = None) -> CategorySplit | None:
-    """The split of a data set on the Hub that holds stages; `None` for any other data set, and for a local path.
-
-    Raises:
-        DataError: its split is damaged, or of a newer version.
-    """
-    if not _HUB_NAME.fullmatch(name) or os.path.lexists(os.path.expanduser(name)):
-        return None
-    try:
-        values = _split_values(name, revision)
-    except (OSError, ValueError, EntryNotFoundError):
-        return None  # reading the data set reports what is wrong
-    if not isinstance(values, dict) or not {"fingerprint", "sample_ids"} <= values.keys():
-        return None  # a file of another program by the same name
-    return CategorySplit.from_dict(values)
-
-
-def _split_values(name: str, revision: str | None) -> Any:
-    path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
-    return parsed_json(Path(path).read_text(encoding="utf-8"))
-
-
 def published_tables(
     name: str, revision: str | None = None
 ) -> tuple[CategorySplit, np.ndarray, list[Dataset]]:
@@ -217,7 +147,8 @@ def published_tables(
         DataError: it cannot be read, or holds no stages.
     """
     try:
-        split = CategorySplit.from_dict(_split_values(name, revision))
+        file = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
+        split = CategorySplit.from_dict(parsed_json(Path(file).read_text(encoding="utf-8")))
         configs = [*map(stage_config, range(len(split.sample_ids))), LABELS_CONFIG]
         *tables, evaluation = (load_hub(name, config, revision)["train"] for config in configs)
     except DataError:
@@ -234,21 +165,6 @@ def published_tables(
     return split, labels, tables
 
 
-def all_published(name: str) -> Dataset:
-    """The images of all stages with the labels to score by, each once, in the order of the source data set.
-
-    Raises:
-        DataError: it cannot be read, or holds ids without images.
-    """
-    split, labels, tables = published_tables(name)
-    require_images(name, tables)
-    table = concatenate_datasets([each.select_columns(["image", "sample_id"]) for each in tables])
-    ids, rows = np.unique(np.asarray(table["sample_id"][:]), return_index=True)
-    features = Features({"image": Image(), "label": ClassLabel(names=list(split.categories))})
-    chosen = table.select(rows).remove_columns("sample_id")
-    return chosen.add_column("label", labels[ids].tolist()).cast(features)
-
-
 def require_images(name: str, tables: list[Dataset]) -> None:
     """Refuse, with a `DataError`, a repository that holds only ids."""
     if not all("image" in table.column_names for table in tables):
@@ -256,45 +172,3 @@ def require_images(name: str, tables: list[Dataset]) -> None:
             f"{name!r} holds ids and no images: give dataset, the data set they are rows of "
             f"(StageStream.from_hub({name!r}, dataset=...))."
         )
-
-
-def pictures_at(place: str | os.PathLike[str]) -> Path:
-    """A local path: of ``namespace/name`` that holds stages, a folder with a sub-folder per stage.
-
-    ``namespace/name/stage_3`` is one of them, ``namespace/name/stage_3/000017.png`` an image. They are written once
-    into the Hub's cache. Any other place is returned as it is.
-
-    Raises:
-        DataError: the stages cannot be read, or hold ids without images.
-    """
-    words = os.fspath(place).split("/")
-    name = "/".join(words[:2])
-    # A mistyped local path is not sent to the Hub.
-    if len(words) < 2 or ".." in words or os.path.lexists(words[0]):
-        return Path(place)
-    if (split := published_split(name)) is None:
-        return Path(place)
-    kept = name.replace("/", "--"), split.fingerprint[:16]
-    folder = cached_assets_path("promptccd", *kept, assets_dir=constants.HF_ASSETS_CACHE)
-    stages = range(len(split.sample_ids))
-    wanted = [stage for stage in stages if stage_config(stage) in words[2:3]] or stages
-    missing = [stage for stage in wanted if not (folder / stage_config(stage)).exists()]
-    if missing:
-        _, _, tables = published_tables(name)
-        require_images(name, tables)
-        for stage in missing:
-            _write_pictures(tables[stage], folder / stage_config(stage))
-    return folder.joinpath(*words[2:])
-
-
-def _write_pictures(table: Dataset, folder: Path) -> None:
-    """The images of a stage by the row they have in the source data set, all of them or none."""
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".", ignore_cleanup_errors=True) as place:
-        staging = Path(place) / "images"
-        staging.mkdir()
-        for row in table.cast_column("image", Image(decode=False)):
-            suffix = os.path.splitext(row["image"]["path"] or "")[1] if row["image"] else ""
-            if suffix in _SUFFIXES:
-                (staging / f"{int(row['sample_id']):06d}{suffix}").write_bytes(row["image"]["bytes"])
-        if not folder.exists():  # another process may have been first
-            systems.rename(staging, folder)

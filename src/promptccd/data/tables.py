@@ -35,12 +35,10 @@ from promptccd.data.folders import (
 from promptccd.data.hub import (
     CARDS,
     FILE_KINDS,
-    all_published,
     built,
     data_files_of,
     load_hub,
     no_split,
-    published_split,
     refuse_foreign,
     require_plain_card,
 )
@@ -210,8 +208,7 @@ def open_images(
     Args:
         dataset: a name in `BUILT_IN`, a local folder (of a sub-folder of images per category, with metadata files of an
             ImageFolder, written by ``save_to_disk``, or holding parquet files), a table of paths and labels as text or
-            workbook, a parquet file, or the id of a data set on the Hub; of one that holds published stages, all their
-            images.
+            workbook, a parquet file, or the id of a data set on the Hub.
         split: name of the split, for example ``"train"``.
         roots: further folders that links in a folder of images may lead into.
         labelled: whether labels are wanted: without, all images of a folder and all rows of a list count, and a data
@@ -229,15 +226,9 @@ def open_images(
     if (is_path or is_windows) and not path.exists():
         why = " It is a path of Windows." if is_windows and os.sep == "/" else ""
         raise DataError(f"{nothing_at(dataset)}{why} {_GIVE}")
-    if published_split(dataset) is not None:
-        return OpenedImages(all_published(dataset), name=dataset)
     layout = layout or DETECTED
     with _in_one_line(dataset):
-        found = (
-            _local(path, roots, labelled, layout)
-            if path.exists()
-            else _Splits(load_hub(dataset, split=split))
-        )
+        found = _local(path, roots, labelled, layout) if path.exists() else _Splits(load_hub(dataset))
         found = _by_rows(found, path if path.is_dir() else path.parent, layout, labelled)
     if found.notes:
         logger.info("%s: %s.", dataset, found.notes)
@@ -525,14 +516,14 @@ def _by_list(
     for each in called([*sheet.columns], also):
         if each not in (image, label):
             kept[STREAM if each.casefold() == STREAM else each] = each
-    columns: dict[str, list[str | None]] = {"image": [*map(str, paths)]}
+    columns: dict[str, list[str | None]] = {"image": [*paths]}
     columns |= {name: [normalize("NFC", each) or None for each in sheet[kept[name]]] for name in kept}
     features = Features({"image": Image(), **dict.fromkeys(kept, Value("string"))})
     table = Dataset.from_dict(columns, features=features)
     return _Splits({"train": table}, notes="; ".join([*notes, *chosen, *said]), layout=_CHOSEN)
 
 
-def _files_meant(folder: Path, names: Sequence[str], roots: Sequence[str]) -> tuple[list[Path], list[str]]:
+def _files_meant(folder: Path, names: Sequence[str], roots: Sequence[str]) -> tuple[list[str], list[str]]:
     """The file that each cell of a list means, and notes on files that are not there or no images.
 
     A bare name that is no file of the folder means the only image below it with that name, with or without suffix.
@@ -544,7 +535,7 @@ def _files_meant(folder: Path, names: Sequence[str], roots: Sequence[str]) -> tu
     by_name = _images_by_name(folder) if bare else {}
     for row in bare:
         if len(places := by_name.get(names[row], [])) == 1:
-            paths[row] = places[0]
+            paths[row] = str(places[0])
             found.append(
                 f"{display_name(names[row])!r} is {display_name(os.path.relpath(places[0], folder))!r}"
             )
@@ -614,7 +605,7 @@ def _with_images(table: Dataset, folder: Path, layout: Layout) -> Dataset:
     if column is None or not kinds[column]:
         return table  # refused with its columns where images are read
     if kinds[column] == "path":
-        cells = [each and str(_file_meant(folder, each)) for each in table[column][:]]
+        cells = [each and _file_meant(folder, each) for each in table[column][:]]
         table = table.remove_columns(column).add_column(column, cells)
     return table.cast_column(column, Image())
 
@@ -629,7 +620,7 @@ def _kind_of(feature: Any) -> str:
     return "path" if "string" in kind and isinstance(feature, Value) else ""
 
 
-def _why_no_image(path: Path, roots: Sequence[str]) -> str:
+def _why_no_image(path: str, roots: Sequence[str]) -> str:
     """Why a file that a list names is no image, by its first bytes; empty for an image.
 
     A file elsewhere is not opened: reading its row refuses it.
@@ -643,12 +634,14 @@ def _why_no_image(path: Path, roots: Sequence[str]) -> str:
         return str(skipped)
 
 
-def _file_meant(folder: Path, name: str) -> Path:
+def _file_meant(folder: Path, name: str) -> str:
     """The file that a table means, which may have the separators and the form of accents of another system."""
+    if "://" in name:  # an address, which is refused as a row
+        return name
     here = name.replace("\\", "/") if is_of_windows(name) else name
     names = dict.fromkeys([name, name.replace("\\", "/")])
     names |= dict.fromkeys(normalize(form, each) for form in ("NFC", "NFD") for each in [*names])
-    return next((folder / each for each in names if os.path.lexists(folder / each)), folder / here)
+    return str(folder / next((each for each in names if os.path.lexists(folder / each)), here))
 
 
 def _image_table(rows: Sequence[tuple[Path, str]], names: Sequence[str] | None = None) -> Dataset:

@@ -33,10 +33,10 @@ from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, ass
 from promptccd.discovery.intake.reading import IntakeReport
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
-from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.folder import clear_leftovers, open_project
 from promptccd.discovery.project.photos import Photos
+from promptccd.discovery.project.proposals import alike_pairs
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import remove_leftovers, write_file

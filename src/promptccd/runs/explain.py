@@ -13,7 +13,6 @@ import pandas as pd
 import torch
 from PIL import Image
 
-from promptccd.data.hub import pictures_at
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.disk import make_folder, remove_leftovers, write_file
 from promptccd.errors import DataError
@@ -132,15 +131,14 @@ def explain_image(
     Args:
         model: a finished stage, on its device, in eval mode.
         view: its deterministic view.
-        image: an image, or the path of an image file, which `pictures_at` may find in published stages.
+        image: an image, or the path of an image file.
 
     Raises:
         DataError: the file is no image that can be read.
         DivergedError: the model makes no numbers of it.
     """
     decoding = Decoding(rendering=view.rendering)
-    source = image if isinstance(image, Image.Image) else pictures_at(image)
-    decoded = decoding.fitted(decode_image(source, decoding))
+    decoded = decoding.fitted(decode_image(image, decoding))
     if decoded.image is None:
         raise DataError(f"Cannot read {str(image)[:200]!r}: {decoded.verdict.note}. Give another image file.")
     pixels = view(decoded.image)

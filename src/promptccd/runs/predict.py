@@ -13,7 +13,6 @@ import torch
 
 from promptccd import systems
 from promptccd.data.folders import FolderSource, images_in
-from promptccd.data.hub import pictures_at
 from promptccd.data.sources import inside, read_regular_file
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError, nothing_at, one_line
@@ -154,8 +153,7 @@ def predict_folder(
     Args:
         model: a finished stage, on its device.
         path: place it was loaded from, which has its image processor.
-        folder: searched with all its sub-folders, in the order of names; or an image file; or published stages on the
-            Hub, see `pictures_at`.
+        folder: searched with all its sub-folders, in the order of names; or an image file.
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
         rendering: rule by which values and pages are shown; what it leaves open is that of the stage, or
@@ -167,7 +165,7 @@ def predict_folder(
         DataError: there is no such folder, or no file in it.
         DivergedError: features or distances of an image are not finite; it is named.
     """
-    place = pictures_at(folder)
+    place = Path(folder)
     if not place.exists():
         raise DataError(f"{nothing_at(folder)} Give an image or a folder of images.")
     source, files, skipped = FolderSource(place.parent, image_roots), [place.name], dict[str, str]()

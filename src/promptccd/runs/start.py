@@ -17,7 +17,6 @@ import torch
 from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
-from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
@@ -122,9 +121,11 @@ def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
         changes = [*run.manifest.get("smaller_batches", []), change]
         run.update_manifest({"recipe": before, "smaller_batches": changes})
         logger.warning(
-            "From stage %d on a step has %d images instead of %d. Results differ from those of %d throughout; "
-            "manifest.json records the change.", stage, size, was, was,
-        )  # fmt: skip
+            "From stage %d on a step has %d images instead of %d; manifest.json records the change.",
+            stage,
+            size,
+            was,
+        )
 
 
 def require_recipe(run: RunDirectory, recipe: Recipe, recorded: dict[str, Any] | None = None) -> None:
@@ -274,11 +275,6 @@ def stage_stream(
         rendering: rule for values of the images that the model was trained on; by default these images decide.
     """
     facts, roots = data.resolved, data.image_roots or ()
-    if (published := published_split(facts.dataset)) is not None:
-        if held_out_only or data.split not in (None, "train"):
-            raise DataError(f"{facts.dataset!r} contains published stages and no unseen images.")
-        _require_published(data, published, split_rule)
-        return StageStream.from_hub(facts.dataset)
     opened = open_images(facts.dataset, facts.split, roots, layout=data.layout)
 
     def column(given: str | None, usual: str | None) -> str | None:
@@ -308,27 +304,6 @@ def stage_stream(
         rendering=data.rendering.over(rendering or Rendering()),
         max_pixels=data.max_megapixels * 10**6,
     )
-
-
-def _require_published(data: DataArguments, published: CategorySplit, split_rule: str | None) -> None:
-    """Refuse fields that ask for other stages than the published ones."""
-    facts, cuts = data.resolved, data.resolved_cuts
-    fields = {
-        "class_blocks": (facts.class_blocks, published.class_blocks),
-        "split_rule": (split_rule or facts.split_rule, published.rule),
-        "cuts": (cuts and tuple(map(tuple, cuts)), published.cuts),
-        "unlabelled": (data.unlabelled, None),
-    }
-    if other := [f"{name} {ours}" for name, (ours, theirs) in fields.items() if ours not in (None, theirs)]:
-        raise DataError(
-            f"{facts.dataset!r} contains stages that are cut already, and others are asked for: {'; '.join(other)}. "
-            f"Give --class_blocks {' '.join(map(str, published.class_blocks))} and leave the other fields out, or give "
-            "the data set that the stages were cut from."
-        )
-    if idle := [
-        name for name in ("num_classes", "images_per_class", "held_out") if getattr(data, name) is not None
-    ]:
-        logger.warning("%s is cut already: %s has no effect.", facts.dataset, ", ".join(idle))
 
 
 # The view and the model of stage 0
@@ -372,15 +347,15 @@ def rim_not_seen(sides: Sequence[int], patch_size: int) -> str:
     )
 
 
-def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
+def require_whole_patches(recipe: Recipe, *, local_files_only: bool = False) -> None:
     """Refuse a backbone that cannot be read, and an image size that its patches do not divide.
 
-    With ``local_files_only`` of the `HUB_OPTIONS`, a backbone that is not on this machine is not refused.
+    With `local_files_only`, a named backbone that is not on this machine is not refused.
     """
     try:
-        patch_size = _vision_config(recipe, **hub_options).patch_size
+        patch_size = _vision_config(recipe, local_files_only=local_files_only).patch_size
     except ConfigurationError:
-        if hub_options.get("local_files_only"):
+        if local_files_only and recipe.model.backbone is not None:
             return
         raise
     if rim := rim_not_seen([recipe.views.image_size], patch_size):

@@ -457,13 +457,8 @@ def recipe_for_images(
     values = assembled([*layers, {"data": data, "training": training}, overrides or {}])
     hidden = ("class_blocks", "category_ratio", "benchmark", "unlabelled")
     if all(values["data"].get(name) is None for name in hidden):
-        from promptccd.data.hub import published_split
-
         _require_no_slip(dataset)
-        if (published := published_split(dataset)) is None:
-            values["data"]["unlabelled"] = []
-        else:
-            values["data"] |= {"class_blocks": [*published.class_blocks], "split_rule": published.rule}
+        values["data"]["unlabelled"] = []
     return Recipe.from_dict(values)
 
 

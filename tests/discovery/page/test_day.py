@@ -109,36 +109,6 @@ def test_a_key_that_would_write_says_why_it_does_not(locked: OpenPage, browser: 
 
 
 @pytest.mark.slow
-def test_back_closes_one_layer_and_then_leaves_the_place(person: Person, project: Path) -> None:
-    first_group(person, project)
-    place = person.page.evaluate("location.hash")
-    person.page.locator(".cell").nth(2).focus()
-    person.press("Enter", "m")
-    person.page.locator("dialog[open] .targets").wait_for()
-    for left in (1, 0):
-        person.page.go_back()
-        person.page.wait_for_timeout(200)
-        assert person.page.locator("dialog[open]").count() == left
-        assert person.page.evaluate("location.hash") == place
-    looked = person.page.evaluate(CHOSEN)
-    assert len(looked) == 1
-    person.press("Enter", "Escape")  # closed by key: Back leads out at once
-    person.page.go_back()
-    person.page.locator(".card img").first.wait_for()
-    person.page.go_forward()
-    person.page.locator(".cell img").first.wait_for()
-    person.page.wait_for_timeout(300)
-    assert person.page.locator("dialog[open]").count() == 0
-    assert person.page.locator(".cell[tabindex='0']").get_attribute("data-row") == str(looked[0])
-    person.page.locator(".cell[tabindex='0']").focus()
-    person.press("Enter", "l")  # another place, out of a layer
-    person.page.locator("h2", has_text="Like these").wait_for()
-    person.page.go_back()
-    person.page.wait_for_timeout(400)
-    assert person.page.evaluate("location.hash") == place
-
-
-@pytest.mark.slow
 def test_a_reload_comes_back_to_the_same_photograph_and_order(person: Person) -> None:
     person.go("view=all")
     person.page.locator(".cell img").first.wait_for()

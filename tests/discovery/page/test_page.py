@@ -249,55 +249,6 @@ def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
         assert not any(look.left for look in registry_in(project).looks.values())
 
 
-def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halved(
-    person: Person, project: Path
-) -> None:
-    """A page that is right is stored at once, and nothing that was not shown is."""
-    registry = correct(project, lambda registry: edits.merge(registry, [each.id for each in registry.active]))
-    (group,), sure = registry.active, registry.confidences
-    person.page.locator(".card").nth(1).wait_for(state="detached")
-    person.go(f"view=approve&of={group.id}")
-    shown = person.page.locator(".page img")
-    shown.first.wait_for()
-    rows = [int(each.get_attribute("data-row")) for each in shown.all()]
-    person.page.locator(".primary").wait_for()
-    first = len(rows)
-    assert first == min(30, group.size)
-    person.press("x")  # some of the group are wrong: half of it is shown
-    person.page.get_by_role("button", name=f"All {(first + 1) // 2} are right").wait_for()
-    elsewhere = max(registry.members, key=sure.__getitem__)  # another window takes the surest one away
-    correct(project, lambda registry: edits.move(registry, [elsewhere], None))
-    keys = ProjectView(project).photos.keys
-    person.page.locator(f'.page img[data-row="{keys.index(elsewhere)}"]').wait_for(state="detached")
-    seen = {int(each.get_attribute("data-row")) for each in shown.all()}
-    person.press("Enter")
-    person.said("Approved 15 of")
-    person.page.get_by_role("button", name="All 7 are right").wait_for()
-    person.press("Escape")  # what was answered is stored
-    kept = registry_in(project)
-    approved = [key for key in kept.pinned if registry.members[key] == group.id]
-    assert len(approved) == 15
-    assert set(approved) == {keys[row] for row in seen}
-    assert min(sure[key] for key in approved) >= max(
-        sure[key] for key in kept.members_of(group.id) if key not in approved
-    ) - 1 / 255  # fmt: skip
-    assert set(kept.looks) == {*approved, elsewhere}
-    person.press("Control+z")
-    person.said("Taken back")
-    assert not registry_in(project).pinned
-
-
-def test_a_group_is_looked_at_by_chance_alone(person: Person, project: Path) -> None:
-    group = registry_in(project).active[0]
-    person.go(f"view=desk&of={group.id}")
-    for done in range(3):
-        person.page.locator(".drawn").wait_for()
-        person.page.locator(".answers .offer").first.wait_for()
-        person.press("1")
-        person.page.get_by_text(f"Of {done + 1} drawn at random from").wait_for()
-    assert [look.was for look in registry_in(project).looks.values()] == [group.id] * 3
-
-
 def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:
     person.go("view=desk")
     person.page.get_by_role("button", name="Same or different?").click()
@@ -447,49 +398,6 @@ def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> No
     person.said("the group “all of it”")
     assert person.actions <= 4
     assert sizes(project)["all of it"] > KINDS * EACH // 2
-
-
-SOLID = """() => {
-    const canvas = document.querySelector('promptccd-desk').shadowRoot.querySelector('canvas');
-    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
-    copy.drawImage(canvas, 0, 0);
-    const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
-    let [solid, seen] = [0, 0];
-    for (let at = 3; at < data.length; at += 4) { solid += data[at] > 200; seen += data[at] > 0; }
-    return solid / seen; }"""
-
-
-def test_what_is_selected_on_the_map_stands_out_and_the_rest_comes_back(person: Person) -> None:
-    person.go("view=map")
-    person.page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
-    person.page.wait_for_timeout(1000)  # small pictures come in
-    before = person.page.evaluate(SOLID)
-    assert before > 0.8
-    box = person.page.locator("canvas").bounding_box()
-    assert box is not None
-    left, top, middle, bottom = 2, 60, box["width"] / 2, box["height"] - 2
-    person.page.mouse.move(box["x"] + left, box["y"] + top)
-    person.page.mouse.down()
-    for x, y in [(middle, top), (middle, bottom), (left, bottom), (left, top)]:
-        person.page.mouse.move(box["x"] + x, box["y"] + y, steps=10)
-    person.page.mouse.up()
-    person.said("selected")
-    person.page.wait_for_timeout(500)
-    assert 0.1 < person.page.evaluate(SOLID) < before - 0.1
-    person.press("Escape")
-    person.page.wait_for_timeout(500)
-    assert person.page.evaluate(SOLID) == pytest.approx(before, abs=0.02)
-
-
-def test_take_groups_away(person: Person, project: Path) -> None:
-    person.click(".bar .wide")
-    person.page.locator("dialog[open]").get_by_role("button", name="The files themselves").click()
-    person.actions += 1
-    person.page.locator("dialog[open]", has_text=f"are in {project}/folders.").wait_for()
-    assert person.actions <= 2
-    assert len([each for each in (project / "folders").iterdir() if each.is_dir()]) == KINDS
-    person.press("Escape")
-    assert person.page.locator("dialog[open]").count() == 0
 
 
 def test_one_step_leads_to_the_next_up_to_the_export(person: Person, project: Path) -> None:
@@ -696,17 +604,6 @@ def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, pro
     person.page.locator(".cell img").first.wait_for()
     assert person.page.locator("h2", has_text="Unusual first").count() == 1
     assert person.page.locator(".head small", has_text=f"{KINDS * EACH - 1} photographs").count() == 1
-
-
-def test_search_finds_groups_and_files(person: Person, project: Path) -> None:
-    person.press("/")
-    person.type("1-0")
-    person.page.locator(".cell").first.wait_for()
-    found_by_the_first_letter = person.page.locator(".cell:not([title*='1-0'])")
-    found_by_the_first_letter.first.wait_for(state="detached")
-    labels = person.page.locator(".cell").evaluate_all("all => all.map(each => each.title)")
-    assert labels
-    assert all("1-0" in label for label in labels)
 
 
 def test_two_windows_and_the_command_line_see_each_other(

@@ -161,7 +161,7 @@ def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
     registry.observe(0, StageGroups(keys, np.zeros(4, int), np.ones((1, 2)), confidences=confidences))
     columns = Columns(registry, keys, np.ones(4, dtype=bool))
     assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
-    assert columns.shown(0).unsure == 1
+    assert columns.shown(0)["unsure"] == 1
 
 
 @pytest.mark.parametrize("moved", [1, 5, 40], ids=["one", "a few", "all"])

@@ -66,6 +66,6 @@ def test_a_split_reviews_nothing(project: Path) -> None:
     assert {row.state for row in project_rows(view.registry, view.photos)} == {"found", "pinned"}
     assert view.right(None)["looked"] == 0
     group = view.registry.active[-1].id
-    row = view.columns().shown(group).cover[0]
+    row = view.columns().shown(group)["cover"][0]
     assert view.why(row)["state"] == "pinned"
     assert view.screen([])["reviewed"] == 0

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.discovery.project.alike import alike_pairs as alike_pairs
     from promptccd.discovery.project.categories import Category as Category
     from promptccd.discovery.project.categories import CategoryState as CategoryState
     from promptccd.discovery.project.categories import Look as Look
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from promptccd.discovery.project.project import Command as Command
     from promptccd.discovery.project.project import GoneError as GoneError
     from promptccd.discovery.project.project import Project as Project
+    from promptccd.discovery.project.proposals import alike_pairs as alike_pairs
     from promptccd.discovery.project.registry import CategoryRegistry as CategoryRegistry
     from promptccd.discovery.project.registry import has_registry as has_registry
     from promptccd.discovery.project.registry import load_registry as load_registry

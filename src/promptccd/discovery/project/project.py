@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from promptccd.discovery.project.features import Features
-    from promptccd.discovery.stage_grouping import FoundGroups
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +189,8 @@ class Project:
     def regroup(self, num_categories: int) -> StageChange:
         """Make the newest images of a discovery fewer or more categories; what a person named or said stays.
 
+        It takes a while, and blocks no other correction meanwhile.
+
         Returns:
             What changed.
 
@@ -197,30 +198,18 @@ class Project:
             DataError: there cannot be so many.
             GoneError: something was corrected while groups were looked for.
         """
-        return self.take_up(self.find_anew(num_categories))
-
-    def find_anew(self, num_categories: int) -> "tuple[str, FoundGroups]":
-        """Find the groups of `regroup`, which takes a while and blocks no other correction.
-
-        Returns:
-            The state that they were found in, and the groups, for `take_up`.
-        """
         from promptccd.discovery.project import corrections
 
         with self.still:
             mark, registry = self.refresh(), self.registry.copy()
-        return mark, corrections.find_anew(registry, self.folder, num_categories)
-
-    def take_up(self, found: "tuple[str, FoundGroups]") -> StageChange:
-        """Apply the groups of `find_anew`."""
-        mark, groups = found
+        found = corrections.find_anew(registry, self.folder, num_categories)
 
         def act() -> StageChange:
             if self._store.mark != mark:
                 raise GoneError(
                     "Something was corrected while groups were looked for, so nothing was changed: ask again."
                 )
-            return self.registry.observe(groups.stage, groups.groups)
+            return self.registry.observe(found.stage, found.groups)
 
         return self.correct(act)
 
@@ -263,7 +252,8 @@ class Project:
         """
 
         def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
-            home, other = (registry.members.get(each) for each in (first, second))
+            homes = registry.homes([first, second])
+            home, other = homes.get(first), homes.get(second)
             if other is None:
                 raise RegistryError(
                     "The photograph it is compared with is in no group any more: skip this one."
@@ -312,12 +302,6 @@ class Project:
             f"{len(found)} images are called {image!r}: give more of the path, or the picture as assignments.csv has "
             "it."
         )
-
-    def paths(self, images: Sequence[str]) -> dict[str, str]:
-        """Where images are, or were last; empty for a row of a data set or of a training run."""
-        seen = pictures_in(self._store.folder)
-        there = present(seen[key] for key in images if key in seen)
-        return {key: seen[key].chosen(there)[0] if key in seen else "" for key in images}
 
     def away(self) -> list[str]:
         """Images whose files are not where they were: deleted, moved away, or on a disk that is not plugged in."""
@@ -458,22 +442,6 @@ class Project:
         return [key for key in self.registry.images if key not in away]
 
     # What follows from features
-
-    def rare_first(self, most: int = 50) -> list[str]:
-        """Images to look at first, each as far as can be from all that is known and from those before it.
-
-        Raises:
-            RegistryError: there are no features here.
-        """
-        from promptccd.discovery.project.rare import rare_first
-
-        features, away = self.features(needed=True), set(self.away())
-        if not features.row_of:
-            raise RegistryError(
-                "There are no features of these images here: run promptccd discover on them again, or give the --out "
-                "folder that it wrote."
-            )
-        return rare_first(self.registry, features, sorted(self.registry.images.keys() - away), most)
 
     def features(self, *, needed: bool = False) -> "Features":
         """Features of all images that have some; those that were kept stay in memory from the first call on.

@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,13 @@ import torch
 
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import assigned
-from promptccd.discovery.project.alike import alike_pairs
 from promptccd.discovery.project.changes import SURE, LogEntry
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.folder import open_project
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
-from promptccd.discovery.project.rare import rare_first
+from promptccd.discovery.project.proposals import alike_pairs, halves, rare_first, screen
 from promptccd.discovery.project.record import has_categories, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
@@ -43,21 +42,6 @@ STATES = {"reviewed": REVIEWED, "pinned": PINNED}
 COVERS = 4  # pictures of a group in the list
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What is shown of a group.
-
-    Attributes:
-        size: how many photographs it has that are here.
-        unsure: how many photographs the last grouping was not sure of, and nobody has looked at since.
-        cover: rows of the surest.
-    """
-
-    size: int
-    unsure: int
-    cover: list[int]
-
-
 class Columns:
     """A value of every photograph, by row.
 
@@ -68,7 +52,7 @@ class Columns:
     """
 
     def __init__(self, registry: CategoryRegistry, keys: Sequence[str], here: np.ndarray):
-        count, self._here, self._shown = len(keys), here, dict[int, Shown]()
+        count, self._here, self._shown = len(keys), here, dict[int, dict[str, Any]]()
         self.group, self.sure = np.empty(count, np.int32), np.empty(count, np.uint8)
         self.flags = np.empty(count, np.uint8)
         self._read(registry, {key: row for row, key in enumerate(keys)})
@@ -99,13 +83,18 @@ class Columns:
         for identity in {*before, *self.group[rows].tolist()}:
             self._shown.pop(identity, None)
 
-    def shown(self, identity: int) -> Shown:
-        """What is shown of a group, kept until one of its photographs changes."""
+    def shown(self, identity: int) -> dict[str, Any]:
+        """What is shown of a group, kept until one of its photographs changes.
+
+        Returns:
+            ``size``: how many photographs are here; ``unsure``: how many of them the last grouping was unsure of, and
+            nobody has looked at since; ``cover``: rows of the surest.
+        """
         if identity not in self._shown:
             rows = np.flatnonzero((self.group == identity) & self._here)
             unsure = (self.sure[rows] < SURE * 255) & (self.flags[rows] & REVIEWED == 0)
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
-            self._shown[identity] = Shown(len(rows), int(unsure.sum()), cover.tolist())
+            self._shown[identity] = {"size": len(rows), "unsure": int(unsure.sum()), "cover": cover.tolist()}
         return self._shown[identity]
 
 
@@ -221,8 +210,6 @@ class ProjectView(Project):
 
     def screen(self, skipped: Sequence[int]) -> dict[str, Any] | None:
         """What to check next, see `proposals.screen`, with rows in the place of keys."""
-        from promptccd.discovery.project.proposals import screen
-
         features, keys = self.features(), self.photos.keys
         with self.still:
             registry, here = self.registry.copy(), self._in_groups(None)
@@ -233,8 +220,6 @@ class ProjectView(Project):
 
     def halves(self, category: int) -> list[list[int]]:
         """Rows of the two parts of a category that looks like two, see `proposals.halves`; else none."""
-        from promptccd.discovery.project.proposals import halves
-
         features, rows = self.features(), self.photos.rows
         with self.still:
             registry = self.registry.copy()
@@ -313,7 +298,7 @@ class ProjectView(Project):
         with self.still:
             registry, columns = self.registry.copy(), self.columns()
             open_rows = np.flatnonzero((columns.group >= 0) & (columns.flags & (PINNED | AWAY) == 0))
-            covers = [row for each in registry.active for row in columns.shown(each.id).cover]
+            covers = [row for each in registry.active for row in columns.shown(each.id)["cover"]]
             unsure = open_rows[np.argsort(columns.sure[open_rows], kind="stable")[:MOST_ASKED_OF]]
         rows = [row for row in sorted({*unsure.tolist(), *covers}) if features.there[row]]
         if len(registry.active) < 2 or not rows:
@@ -398,23 +383,19 @@ class ProjectView(Project):
         if self.locked:
             raise DiskError(self.locked)
         with self.still:
-            base, columns, store = self.refresh(), self.columns(), self.registry.store
+            base, store = self.refresh(), self.registry.store
             revision = store.revision
-            act()
+        act()
+        with self.still:
             changes = store.changes_since(revision)
-            answer = {**self._summary(self._store.mark), "base": base, "changed": None}
+            answer = {**self._summary(self.refresh()), "base": base, "changed": None}
             if changes is not None and not changes.forgotten:
                 rows = sorted(self.photos.rows[key] for key in self._changed(changes))
-                values = {name: getattr(columns, name)[rows].tolist() for name in ("group", "sure", "flags")}
+                values = {
+                    name: getattr(self.columns(), name)[rows].tolist() for name in ("group", "sure", "flags")
+                }
                 answer["changed"] = {"rows": rows, **values}
             return answer
-
-    def regrouped(self, num_categories: int) -> dict[str, Any]:
-        """Make fewer or more groups, see `Project.regroup`; returns what `corrected` does."""
-        if self.locked:
-            raise DiskError(self.locked)
-        found = self.find_anew(num_categories)
-        return self.corrected(lambda: self.take_up(found))
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows besides single photographs."""
@@ -423,20 +404,17 @@ class ProjectView(Project):
 
     def _summary(self, revision: str) -> dict[str, Any]:
         registry, columns = self.registry, self.columns()
-        (near, alike), active = self._resembling(), registry.active
-        shown = {each.id: columns.shown(each.id) for each in active}
+        near, alike = self._resembling()
         groups = [
             {
                 "id": each.id,
                 "name": each.name,
                 "named": each.named,
                 "standing": each.standing(registry.stage),
-                "size": shown[each.id].size,
-                "unsure": shown[each.id].unsure,
-                "cover": shown[each.id].cover,
+                **columns.shown(each.id),
                 "near": near.get(each.id, []),
             }
-            for each in active
+            for each in registry.active
         ]
         undo, redo = registry.newest, registry.next_redo
         return {
