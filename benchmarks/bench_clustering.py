@@ -99,7 +99,7 @@ def expectation_maximisation(
     unlabelled, labelled, _ = clustered_features(size)
     points = torch.cat([unlabelled, labelled])[: size.mixture_points]
     points -= points.mean(0)
-    data = mixture_fit.COVARIANCES[covariance_type](points)
+    data = mixture_fit.MixtureSteps(points, covariance_type == "spherical")
     free = torch.full((len(points),), -1)
     groups = mixture_fit.initial_groups(
         points, torch.zeros(points.shape[1]), free, size.old + size.new, seed=0
@@ -107,7 +107,12 @@ def expectation_maximisation(
     start = mixture_fit.initialize(data, *groups, REGULARISATION)
     ours_seconds, ours = timed(
         lambda: mixture_fit.run_em(
-            mixture_fit.COVARIANCES[covariance_type](points), start, free, iterations, 0.0, REGULARISATION
+            mixture_fit.MixtureSteps(points, covariance_type == "spherical"),
+            start,
+            free,
+            iterations,
+            0.0,
+            REGULARISATION,
         )
     )
     precisions = (1 / start.variances).float().numpy()

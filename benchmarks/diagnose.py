@@ -61,7 +61,7 @@ USUAL = (10, 20, 40)  # numbers of categories
 ALIKE = 0.9  # cosine among the prompts of an image beyond which they are one prompt in copies
 AT_ONCE = 64  # images whose tokens of every block are held together
 KMEANS = "k-means"
-Covariance = Literal["diag", "spherical", "full"]
+Covariance = Literal["diag", "spherical"]
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ QUICK = (
 PROTOCOLS = ("cacc", "gcd", "inductive", "pa-cgcd")
 # Beside the shipped methods: options whose arithmetic is another one.
 OTHERS = {
-    "full-covariance": ("promptccd", "--covariance_type full"),
     "spherical": ("promptccd", "--covariance_type spherical"),
     "random-prompts": ("promptccd", "--random_prompts true"),
     "streams": ("promptccd", "--category_count stream"),

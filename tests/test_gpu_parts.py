@@ -13,7 +13,7 @@ from promptccd.training.recipe import shipped_methods
 def test_every_shipped_method_is_tried_and_named_once() -> None:
     cases = gpu_smoke.cases()
     assert set(shipped_methods()) < set(cases)
-    assert cases["full-covariance"] == ("promptccd-digits", ["--covariance_type", "full"])
+    assert cases["spherical"] == ("promptccd-digits", ["--covariance_type", "spherical"])
 
 
 def test_a_step_that_raises_is_told_with_its_traceback(tmp_path: Path) -> None:

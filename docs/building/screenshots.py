@@ -39,7 +39,6 @@ SCREENS: dict[str, tuple[str, Callable[["Page"], None]]] = {
     "large": ("view=group&of=GROUP", enlarge),
     "map": ("view=map", nothing),
     "quick_sort": ("view=desk", nothing),
-    "approve": ("view=approve&of=GROUP", nothing),
     "check": ("view=check", nothing),
 }
 

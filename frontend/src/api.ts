@@ -86,12 +86,7 @@ export interface Why {
   others: { id: number; like: number }[];
 }
 
-/** Files in a folder of the photographs. */
-export interface Folder { name: string; rows: number[] }
-
 export interface Facts { path: string; date: string }
-
-export interface Skipped { note: string; files: string[] }
 
 export const NEWEST = 2; // bits of a photograph
 export const AWAY = 4; // its file is not where it was

@@ -2,12 +2,10 @@
 import { ComponentType } from "preact";
 import { home, NOWHERE } from "./api";
 import { goToArea } from "./areas";
-import { Approve, Check } from "./check";
+import { Check } from "./check";
 import { Changed } from "./changed";
 import { Desk, Order, Place, Screen } from "./desk";
-import { Folders, LeftOut, Strip } from "./file";
 import { Grid } from "./grid";
-import { Grow } from "./grow";
 import { Choice, Cover, GroupList, Groups, Menu, Name, Offer } from "./groups";
 import { ACTIONS, Actions, Top } from "./layers";
 import { PhotoMap } from "./map";
@@ -15,7 +13,7 @@ import { Quick, Same } from "./quick";
 import { useAnswer } from "./sheet";
 import { t, Words } from "./texts";
 
-const SHOWN: Record<Screen, ComponentType<{ desk: Desk }>> = { groups: Groups, desk: Quick, approve: Approve, check: Check, same: Same, map: PhotoMap, changed: Changed, folders: Folders, skipped: LeftOut };
+const SHOWN: Record<Screen, ComponentType<{ desk: Desk }>> = { groups: Groups, desk: Quick, check: Check, same: Same, map: PhotoMap, changed: Changed };
 
 export function App({ desk }: { desk: Desk }) {
   if (!desk.summary || desk.over) return <p class="empty">{desk.lost ? desk.lostText : t("loading")}</p>;
@@ -96,10 +94,8 @@ const HOW: Partial<Record<Place, Words>> = { rare: "rareHow", aside: "asideHow",
 function Head({ desk }: { desk: Desk }) {
   const group = desk.place === "group" ? desk.byId.get(desk.group) : undefined;
   const of = new URLSearchParams(location.hash.slice(1)).get("of") ?? "";
-  const isOpen = desk.shown.some((row) => desk.isOpen(row));
   const title = group ? <Name desk={desk} group={group} />
     : desk.place === "group" ? "" // it has just gone
-    : desk.place === "folder" ? of || t("topFolder")
     : desk.place === "found" ? t("found", { words: of })
     : t(`${desk.place}Photos` as Words); // prettier-ignore
   return (
@@ -109,15 +105,13 @@ function Head({ desk }: { desk: Desk }) {
         <small>{t("photos", { n: desk.shown.length })}</small>
         {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
         <span class="space" />
-        {group && <button disabled={!isOpen} onClick={() => desk.go("approve", group.id)}>{t("approve")}</button>}
         {group && group.size > 1 && <button onClick={() => split(desk, group.id)}>{t("splitDo")}</button>}
         {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.edit({ do: "forget" }, "forgotten", { n: desk.counts.away })}>{t("forgetDo")}</button>}
         <button disabled={!desk.shown.length} onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
-        {group && (
+        {group && group.standing !== "known" && (
           <Menu>
-            <button title={t("drawHow")} onClick={() => desk.go("desk", group.id)}>{t("draw")}</button>
-            {group.standing !== "known" && <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>}
-            {group.standing !== "known" && <button onClick={() => void desk.edit({ do: "set_aside", category: group.id }, "setGroupAside")}>{t("asideDo")}</button>}
+            <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>
+            <button onClick={() => void desk.edit({ do: "set_aside", category: group.id }, "setGroupAside")}>{t("asideDo")}</button>
           </Menu>
         )}
         {group && group.near.length > 0 && (
@@ -137,8 +131,6 @@ function Head({ desk }: { desk: Desk }) {
       </div>
       {group && <Halves key={group.id} desk={desk} id={group.id} />}
       {HOW[desk.place] && <p class="none">{t(HOW[desk.place]!)}</p>}
-      {desk.place === "alike" && <Grow key={location.hash} desk={desk} />}
-      <Strip desk={desk} />
     </div>
   );
 }

@@ -1,4 +1,4 @@
-/** A lot of photographs that are said to be right at once. */
+/** Photographs that look like those of one group, many at once. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get } from "./api";
 import { Desk } from "./desk";
@@ -7,52 +7,7 @@ import { Act, Buttons, Keyed } from "./quick";
 import { RightLine } from "./right";
 import { t } from "./texts";
 
-const PAGE = 30;
-const LEAST = 8; // photographs between what is right and what is not, for which nobody searches
 const MOST_SKIPPED = 960; // as many as an address may name
-
-/** The sure ones of a group, surest first, by pages. A page that is right is stored at once; one that is not is halved until few are left. */
-export function Approve({ desk }: { desk: Desk }) {
-  const group = desk.byId.get(desk.group)!;
-  const { sure } = desk.columns;
-  const first = useRef<number[] | null>(null);
-  const isThere = (row: number) => desk.isOpen(row) && desk.columns.group[row] === desk.group; // neither stored nor moved by another window
-  const rows = (first.current ??= Array.from(desk.columns.group.keys()).filter(isThere).sort((a, b) => sure[b] - sure[a] || a - b));
-  const [bad, setBad] = useState<number[] | null>(null); // photographs of which some are wrong
-  const list = useRef<HTMLUListElement>(null);
-  const open = (bad ?? rows).filter(isThere);
-  const page = open.slice(0, bad ? Math.ceil(open.length / 2) : PAGE);
-  const isDone = !page.length || (bad !== null && open.length <= LEAST);
-  const approved = rows.filter((row) => desk.columns.group[row] === desk.group && !desk.isOpen(row)).length;
-
-  const next = () => {
-    const listed = desk.groups;
-    const later = listed.slice(listed.findIndex((each) => each.id === desk.group) + 1).find((each) => hasOpen(desk, each.id));
-    if (later) desk.go("approve", later.id, {}, true); // Back would only lead here again
-    else desk.go("groups", "", {}, true);
-  };
-  useEffect(() => void (isDone && next()), [isDone]);
-  const right = async () => {
-    if (scrolled(list.current!)) return; // what was not in view is not reviewed
-    await desk.edit({ do: "confirm", images: page }, "approved", { n: approved + page.length, name: group.name });
-  };
-  const acts: Act[] = [["Enter", t("allRight", { n: page.length }), right], ["x", t("someWrong"), () => setBad(page)], ["s", t("enough"), next]];
-  if (isDone) return <p class="empty">{t("loading")}</p>;
-  return (
-    <Keyed desk={desk} acts={acts}>
-      <div class="screen">
-        <h2 dir="auto">{t("approveHow", { name: group.name })}</h2>
-        <ul class="page" ref={list} aria-label={t("photos", { n: page.length })}>
-          {page.map((row) => <li key={row}><img src={desk.picture(row, 320)} alt={desk.name(row)} title={desk.name(row)} data-row={row} /></li>)}
-        </ul>
-        <p class="row foot">
-          <Buttons acts={acts} />
-          <small>{t("approvedSoFar", { n: approved, of: rows.length })}</small>
-        </p>
-      </div>
-    </Keyed>
-  );
-}
 
 /** Shows the next part of a list that is longer than the screen; whether there was one. */
 function scrolled(list: HTMLElement): boolean {
@@ -62,8 +17,6 @@ function scrolled(list: HTMLElement): boolean {
   screen.scrollTop += Math.min(below + 8, screen.clientHeight * 0.7);
   return true;
 }
-
-const hasOpen = (desk: Desk, id: number) => desk.columns.group.some((group, row) => group === id && desk.isOpen(row));
 
 interface Screen {
   group: number; // that is proposed

@@ -1,10 +1,10 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, Folder, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, REVIEWED, Right, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, REVIEWED, Right, Summary, Told } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
-const SCREENS = ["groups", "desk", "approve", "check", "same", "map", "changed", "folders", "skipped"] as const; // that are no grid
-const PLACES = [...SCREENS, "group", "unsure", "new", "none", "all", "found", "alike", "moved", "doubted", "away", "aside", "rare", "folder"] as const;
+const SCREENS = ["groups", "desk", "check", "same", "map", "changed"] as const; // that are no grid
+const PLACES = [...SCREENS, "group", "unsure", "new", "none", "all", "found", "alike", "moved", "doubted", "away", "aside", "rare"] as const;
 export type Screen = (typeof SCREENS)[number];
 export type Place = (typeof PLACES)[number];
 export type Order = "typical" | "unsure" | "file" | "date" | "late";
@@ -26,7 +26,6 @@ const SLOW_MS = 1000;
 const SAID_MS = 10_000;
 const REFUSED_MS = 30_000;
 const ARRIVES_MS = 500; // from a word about a place to the place
-const LAYERED = "layered"; // the entry of the browser's history that Back takes a layer from
 const SMALLEST = 96;
 
 export class Desk {
@@ -60,17 +59,14 @@ export class Desk {
   private saidAt = 0;
   private lostWhy = "";
   counts = this.tally();
-  folders: Folder[] = [];
   right: Right | null = null;
   private rightAsked = 0; // how often
   isBlind = false; // whether what is sorted now was drawn, and not the least sure
-  within: number | null = null; // the group that is drawn from alone
   private retaken: number | null = null; // whose answer was taken back
   private reached = -1; // in the order of what is sorted
   private answered = 0;
-  likes = new Map<number, number>(); // of those that are like some examples
   private found: number[] = [];
-  private known = new Map<string, unknown>(); // what the server was asked once
+  private known?: Float64Array | null; // dates, `null` until they are here
   private names = new Map<number, string[]>();
   private settling = 0;
   private fading = 0;
@@ -80,7 +76,6 @@ export class Desk {
   private editing: Promise<unknown> = Promise.resolve();
   private leaving = new AbortController();
   private at = location.hash; // what is shown
-  private isLayered = false; // whether Back leads to this very place
   private went = false; // by a step in here, and not by Back, Forward or a bookmark
 
   /** Is told whether it stands within another page, what to do once other photographs are there, what paints it anew, and which photograph of the grid has the focus. */
@@ -96,7 +91,6 @@ export class Desk {
   async start(): Promise<void> {
     window.addEventListener("hashchange", () => void this.read(), this.leaving);
     window.addEventListener("pagehide", () => this.keepView(), this.leaving);
-    if (!this.isInside) window.addEventListener("popstate", () => this.backFromLayer(), this.leaving);
     await this.take(await get<Summary>("state"));
     await this.read();
     void this.follow();
@@ -149,8 +143,7 @@ export class Desk {
     this.summary = summary;
     this.byId = new Map(summary.groups.map((group) => [group.id, group]));
     this.chosen = new Set([...this.chosen].filter((id) => this.byId.has(id)));
-    const shown = this.place === "group" || this.place === "approve" ? this.group : this.place === "desk" ? this.within : null;
-    if (shown === null || this.byId.has(shown)) return;
+    if (this.place !== "group" || this.byId.has(this.group)) return;
     this.say("groupGone");
     this.go("groups");
   }
@@ -179,18 +172,13 @@ export class Desk {
     return address(`picture/${this.summary!.generation}/${row}/${side}`);
   }
 
-  /** What the server says once and for all; `null` until it is there. */
-  ask<T>(path: string, how: () => Promise<T> = () => get<T>(path)): T | null {
-    if (!this.known.has(path) && this.summary!.can_write) {
-      this.known.set(path, null);
-      void how().then((answer) => (this.known.set(path, answer), this.show()), (error) => this.fail(error));
-    }
-    return (this.known.get(path) as T | undefined) ?? null;
-  }
-
   /** When photographs were taken, once somebody wants to know. */
-  get dates(): Float64Array | null {
-    return this.ask("dates", async () => new Float64Array(await getBytes("dates")));
+  private get dates(): Float64Array | null {
+    if (this.known === undefined) {
+      this.known = null;
+      void getBytes("dates").then((content) => ((this.known = new Float64Array(content)), this.show()), (error) => this.fail(error));
+    }
+    return this.known;
   }
 
   name(row: number): string {
@@ -232,14 +220,11 @@ export class Desk {
 
   /** Asks how much is right, and which photograph was drawn. */
   async loadRight(): Promise<void> {
-    const within = this.place === "desk" ? this.within : null;
-    if (within !== null && !this.byId.has(within)) return;
     const turn = ++this.rightAsked;
-    const right = await get<Right>(within === null ? "right" : `right?within=${within}`);
+    const right = await get<Right>("right");
     if (turn !== this.rightAsked) return; // somebody has gone on meanwhile, or asked about a later state
     this.right = right;
-    if (within !== null) this.sorting = this.right.row;
-    if (within !== null || this.retaken === this.right.row) this.isBlind = this.sorting !== null && this.sorting === this.right.row;
+    if (this.retaken === this.right.row) this.isBlind = this.sorting !== null && this.sorting === this.right.row;
     this.changed();
   }
 
@@ -280,7 +265,7 @@ export class Desk {
   }
 
   private rowsOf(place: Place): number[] {
-    if (this.isRanked || place === "folder") return [...this.found];
+    if (this.isRanked) return [...this.found];
     const all = Array.from(this.columns.group.keys());
     return all.filter((row) => !this.isGone(row, place) || (place === "desk" && row === this.sorting));
   }
@@ -299,34 +284,15 @@ export class Desk {
 
   // What is shown
 
-  /** Goes to a place; it is in the address, so that Back and a bookmark lead there, but not to one that is `over`. */
-  go(place: Place, value: number | string = "", more: Record<string, string> = {}, over = false): void {
-    const hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }), ...more }).toString();
+  /** Goes to a place; it is in the address, so that Back and a bookmark lead there. */
+  go(place: Place, value: number | string = "", more: Record<string, string> = {}): void {
     this.went = true;
-    if (this.isLayered || over) location.replace(`#${hash}`);
-    else location.hash = hash;
-    this.isLayered = false;
+    location.hash = new URLSearchParams({ view: place, ...(value === "" ? {} : { of: String(value) }), ...more }).toString();
   }
 
   /** Remembers which photograph was looked at, and the order, for who comes back. */
   private keepView(): void {
     if (this.shown.length && !this.isInside) sessionStorage.setItem(`view ${this.at}`, JSON.stringify([this.shown[this.focus], this.order]));
-  }
-
-  /** Back takes the top layer away, and only then the place. */
-  private backFromLayer(): void {
-    const wasLayered = this.isLayered;
-    this.isLayered = history.state === LAYERED;
-    if (!wasLayered || this.isLayered || location.hash !== this.at) return;
-    if (!this.layers.length) return history.back();
-    this.close();
-    if (this.layers.length) this.makeLayered();
-  }
-
-  private makeLayered(): void {
-    if (this.isInside || this.isLayered) return;
-    history.pushState(LAYERED, "");
-    this.isLayered = true;
   }
 
   /** Shows the place of the address, once what it lists is there; who has gone on meanwhile stays where they are. */
@@ -335,30 +301,25 @@ export class Desk {
     const asked = new URLSearchParams(hash.slice(1));
     const of = asked.get("of") ?? "";
     const named = (asked.get("view") as Place | null) ?? "groups";
-    const isThere = named === "group" || named === "approve" || (named === "desk" && of) ? this.byId.has(Number(of)) : PLACES.includes(named);
+    const isThere = named === "group" ? this.byId.has(Number(of)) : PLACES.includes(named);
     const place = isThere ? named : "groups";
     if (!isThere && !this.status) this.say(PLACES.includes(named) ? "groupGone" : "noPlace");
     try {
-      const alike = place === "alike" ? await get<{ rows: number[]; like: number[] }>(`alike?${new URLSearchParams({ rows: of, unlike: asked.get("not") ?? "", ...(asked.get("in") ? { within: asked.get("in")! } : {}) }).toString()}`) : null;
+      const alike = place === "alike" ? await get<{ rows: number[] }>(`alike?${new URLSearchParams({ rows: of, ...(asked.get("in") ? { within: asked.get("in")! } : {}) }).toString()}`) : null;
       const found = alike ? alike.rows
         : place === "rare" ? await get<number[]>("rare")
         : place === "found" ? await get<number[]>(`search?q=${encodeURIComponent(of)}`)
         : this.found; // prettier-ignore
-      const folders = place === "folders" || place === "folder" ? await get<Folder[]>("folders") : [];
       const change = ["changed", "moved", "doubted"].includes(place) ? await get<Change>("changed") : this.change;
       if (location.hash !== hash) return;
-      this.folders = folders;
-      this.found = place === "moved" || place === "doubted" ? change![place]
-        : place === "folder" ? (folders.find((each) => each.name === of)?.rows ?? [])
-        : found; // prettier-ignore
+      this.found = place === "moved" || place === "doubted" ? change![place] : found;
       this.change = change;
-      this.likes = new Map(alike?.rows.map((row, at) => [row, alike.like[at]]));
     } catch (error) {
       return this.fail(error);
     }
     this.keepView();
     const kept = this.went || this.isInside ? null : sessionStorage.getItem(`view ${hash}`);
-    [this.at, this.went, this.isLayered] = [hash, false, history.state === LAYERED];
+    [this.at, this.went] = [hash, false];
     const isArrival = Boolean(this.shown.length || this.place !== place);
     if (Date.now() - this.saidAt > ARRIVES_MS) this.tell(""); // it was about another place
     this.place = place;
@@ -366,8 +327,7 @@ export class Desk {
     this.naming = this.sorting = null;
     this.reached = -1;
     this.isBlind = false;
-    this.within = place === "desk" && of ? Number(of) : null;
-    if (place === "group" || place === "approve") this.group = this.card = Number(of);
+    if (place === "group") this.group = this.card = Number(of);
     this.right = null;
     this.rightAsked++;
     this.left = [];
@@ -405,7 +365,7 @@ export class Desk {
       const there = new Set(rows);
       this.selected = new Set([...this.selected].filter((row) => there.has(row)));
     }
-    if (this.place === "desk" && this.within === null) this.sorting ??= this.openAfter(-1);
+    if (this.place === "desk") this.sorting ??= this.openAfter(-1);
     this.changed();
   }
 
@@ -464,7 +424,6 @@ export class Desk {
 
   /** Goes on to the least sure one, or to one that was drawn: those that a person or an order chose tell nothing of the others. */
   sortNext(): void {
-    if (this.within !== null) return void (this.sorting = null); // until the next one is drawn
     if (!this.isBlind && this.sorting !== null) this.reached = this.shown.indexOf(this.sorting);
     const drawn = this.right?.row ?? null;
     const isTurn = ++this.answered % BLIND_EACH === BLIND_EACH - 1;
@@ -490,7 +449,6 @@ export class Desk {
 
   open(layer: Layer): void {
     this.layers.push(layer);
-    this.makeLayered();
     this.changed();
   }
 
@@ -547,7 +505,7 @@ export class Desk {
     if (selected.size) this.selected = new Set();
     this.changed();
     const slow = isLong ? 0 : setTimeout(() => this.say("slow"), SLOW_MS);
-    const taken = post<Answer>(isLong ? "regroup" : "edit", { ...edit, ...(blind ? { blind, within: this.within } : {}), generation: this.summary!.generation }).then((answer) => (restore(), this.take(answer)));
+    const taken = post<Answer>(isLong ? "regroup" : "edit", { ...edit, ...(blind ? { blind } : {}), generation: this.summary!.generation }).then((answer) => (restore(), this.take(answer)));
     this.editing = taken.catch(() => undefined);
     try {
       await taken;

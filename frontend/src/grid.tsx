@@ -170,7 +170,6 @@ function Cell({ desk, index, left, top, cell }: CellProps) {
       <img src={desk.pictures.url(row, SHARP) ?? desk.pictures.url(row, SMALL)} alt="" decoding="async" draggable={false} />
       <span class="box" aria-hidden="true" />
       {Boolean(desk.columns.flags[row] & REVIEWED) && <span class="dot" aria-hidden="true" />}
-      {desk.place === "alike" && <span class="like" aria-hidden="true">{desk.likes.get(row)?.toFixed(2)}</span>}
       {desk.isUnsure(row) && <span class="query" aria-hidden="true">?</span>}
     </div>
   );

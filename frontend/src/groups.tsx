@@ -1,7 +1,7 @@
 /** Groups: cards to scan, the list beside the photographs, and a name that is typed in place. */
 import { ComponentChildren, ComponentProps } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { Group, NOWHERE, Skipped } from "./api";
+import { Group, NOWHERE } from "./api";
 import { arriveAt, onArrow } from "./areas";
 import { Desk, Filter, GroupOrder } from "./desk";
 import { RightLine } from "./right";
@@ -156,7 +156,6 @@ export function Groups({ desk }: { desk: Desk }) {
         <Menu>
           {desk.counts.open > 0 && <button onClick={() => desk.go("desk")}>{t("quick")}</button>}
           {desk.counts.open > 0 && <button onClick={() => desk.go("check")}>{t("check")}</button>}
-          {groups[0] && desk.counts.open > 0 && <button onClick={() => desk.go("approve", groups[0].id)}>{t("approve")}</button>}
           <button onClick={() => desk.go("map")}>{t("map")}</button>
           {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
           <Places desk={desk} />
@@ -235,7 +234,6 @@ const COUNTED = ["unsure", "new", "none", "all", "aside", "away"] as const;
 
 /** What is no group and can be looked at as one. */
 function Places({ desk }: { desk: Desk }) {
-  const skipped = (desk.ask<Skipped[]>("skipped") ?? []).reduce((sum, each) => sum + each.files.length, 0);
   return (
     <>
       {desk.hasKnown && <button class="place" onClick={() => desk.go("changed")}>{t("changed")}</button>}
@@ -249,8 +247,6 @@ function Places({ desk }: { desk: Desk }) {
         );
       })}
       <button class={`place${desk.place === "rare" ? " here" : ""}`} title={t("rareHow")} onClick={() => desk.go("rare")}>{t("rarePhotos")}</button>
-      {desk.summary!.can_write && <button class="place" onClick={() => desk.go("folders")}>{t("folders")}</button>}
-      {skipped > 0 && <button class="place" onClick={() => desk.go("skipped")}>{t("skipped")} <small>{skipped}</small></button>}
     </>
   );
 }

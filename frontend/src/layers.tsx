@@ -4,11 +4,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { About, address, get, Group, post, Progress, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
-import { FileSheet } from "./file";
-import { Sheet, useAnswer } from "./sheet";
-import { DissolveSheet, NewSheet, RegroupSheet } from "./sheets";
+import { Photo, Sheet, useAnswer } from "./sheet";
+import { DissolveSheet, FileSheet, NewSheet, RegroupSheet } from "./sheets";
 import { percent, t, Words } from "./texts";
-import { Zoom, ZoomKeys } from "./zoom";
 
 export function Top({ desk }: { desk: Desk }) {
   const { top } = desk;
@@ -39,16 +37,21 @@ function HelpSheet({ desk }: { desk: Desk }) {
   );
 }
 
+const SCROLLS: Record<string, [number, number]> = { ArrowLeft: [-120, 0], ArrowRight: [120, 0], ArrowUp: [0, -120], ArrowDown: [0, 120] };
 const SOUND = /\.(wav|mp3|ogg|flac)$/i;
 
 function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
   const index = desk.shown.indexOf(row);
   const touched = useRef(0);
-  const zoom = useRef<ZoomKeys>({ isNear: false, take: () => false });
+  const box = useRef<HTMLDivElement>(null);
+  const [near, setNear] = useState(-1); // the photograph that is shown by its own pixels, which scroll
+  const isNear = near === row;
+  const toPixels = () => setNear(isNear ? -1 : row);
   const onKeyDown = (event: KeyboardEvent) => {
     const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, Home: -index, End: desk.shown.length };
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (zoom.current.take(event.key)) event.stopPropagation();
+    if (event.key.toLowerCase() === "z") toPixels();
+    else if (isNear && event.key in SCROLLS) box.current!.scrollBy(...SCROLLS[event.key]);
     else if (event.key in steps) desk.turn(steps[event.key]);
     else if (event.key === " ") desk.select(row);
     else return;
@@ -60,10 +63,12 @@ function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
         onTouchStart={(event) => (touched.current = event.touches[0].clientX)}
         onTouchEnd={(event) => {
           const moved = event.changedTouches[0].clientX - touched.current;
-          if (Math.abs(moved) > 50 && !zoom.current.isNear) desk.turn(moved < 0 ? 1 : -1);
+          if (Math.abs(moved) > 50 && !isNear) desk.turn(moved < 0 ? 1 : -1);
         }}
       >
-        <Zoom key={row} desk={desk} row={row} keys={zoom} />
+        <div class={`zoom${isNear ? " pixels" : ""}`} ref={box} onDblClick={toPixels}>
+          <Photo desk={desk} row={row} isNear={isNear} />
+        </div>
         <button class="step before" aria-label={t("before")} disabled={index === 0} onClick={() => desk.turn(-1)}>‹</button>
         <button class="step after" aria-label={t("after")} disabled={index === desk.shown.length - 1} onClick={() => desk.turn(1)}>›</button>
         <div class="caption">
@@ -74,7 +79,7 @@ function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
           <span dir="auto">{desk.groupName(desk.columns.group[row])}</span>
           <small>{index + 1} / {desk.shown.length}</small>
           <Actions desk={desk} />
-          <button title="Z" onClick={() => zoom.current.take("z")}>{t("pixels")}</button>
+          <button title="Z" onClick={toPixels}>{t("pixels")}</button>
           {desk.summary!.can_write && <button title="F" onClick={() => desk.open({ kind: "file", row })}>{t("theFile")}</button>}
           <button title="Esc" aria-label={t("close")} onClick={() => desk.close()}>✕</button>
         </div>

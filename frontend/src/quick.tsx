@@ -55,10 +55,9 @@ function Where({ desk, row }: { desk: Desk; row: number }) {
 export function Quick({ desk }: { desk: Desk }) {
   const row = desk.sorting;
   const why = useWhy(desk, row ?? 0);
-  if (row === null) return <p class="empty">{desk.within !== null && desk.right?.row !== null ? t("loading") : t("deskDone")} <RightLine desk={desk} /></p>;
+  if (row === null) return <p class="empty">{t("deskDone")} <RightLine desk={desk} /></p>;
   const offered = (why?.others ?? []).slice(0, 9).map(({ id }) => desk.byId.get(id));
-  const acts: Act[] = [["n", t("newGroup"), () => desk.open({ kind: "new", rows: [row] })], ["0", t("noGroup"), () => desk.move([row], null)]];
-  if (desk.within === null) acts.push(["s", t("skip"), () => (desk.sortNext(), desk.changed())]);
+  const acts: Act[] = [["n", t("newGroup"), () => desk.open({ kind: "new", rows: [row] })], ["0", t("noGroup"), () => desk.move([row], null)], ["s", t("skip"), () => (desk.sortNext(), desk.changed())]];
   const choose = (key: string) => {
     const target = offered[key === "Enter" ? 0 : Number(key) - 1];
     return target && (() => void desk.move([row], target.id));

@@ -1,7 +1,7 @@
 /** What several sheets consist of: the sheet itself, an answer of the server, a photograph. */
-import { ComponentChildren, CSSProperties } from "preact";
+import { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { get } from "./api";
+import { address, get } from "./api";
 import { Desk } from "./desk";
 import { t } from "./texts";
 
@@ -30,8 +30,8 @@ export function Sheet({ desk, name, label, title = label, act, children }: { des
   );
 }
 
-/** A photograph as large as it fits; first as it was in the grid, then sharp. */
-export function Photo({ desk, row, src, style }: { desk: Desk; row: number; src?: string; style?: CSSProperties }) {
+/** A photograph as large as it fits; first as it was in the grid, then sharp; nearer it is the file itself, where the browser shows it. */
+export function Photo({ desk, row, isNear = false }: { desk: Desk; row: number; isNear?: boolean }) {
   const [sharp, setSharp] = useState(-1);
   useEffect(() => {
     let current = true;
@@ -40,7 +40,10 @@ export function Photo({ desk, row, src, style }: { desk: Desk; row: number; src?
     void image.decode().then(() => current && setSharp(row), () => undefined);
     return () => void (current = false);
   }, [row]);
-  return <img class="photo" data-row={row} src={src ?? desk.picture(row, sharp === row ? 1600 : 320)} alt={desk.label(row)} style={style} draggable={!src} />;
+  const [hidden, setHidden] = useState(-1); // of which no browser shows the file
+  const isFile = isNear && hidden !== row && desk.summary!.can_write;
+  const src = isFile ? address(`original/${desk.summary!.generation}/${row}`) : desk.picture(row, sharp === row ? 1600 : 320);
+  return <img class="photo" data-row={row} src={src} alt={desk.label(row)} onError={() => isFile && setHidden(row)} />;
 }
 
 /** What the server says at an address, asked anew in another state; the answer of another address is none. */

@@ -1,6 +1,6 @@
 /** What is asked before all of a group, or all groups, change. */
 import { useState } from "preact/hooks";
-import { About } from "./api";
+import { About, address, Facts, post } from "./api";
 import { Desk } from "./desk";
 import { Sheet, useAnswer } from "./sheet";
 import { t } from "./texts";
@@ -50,6 +50,22 @@ export function RegroupSheet({ desk }: { desk: Desk }) {
         {t("more")} <b>{count}</b>
       </label>
       {isBusy && <p class="row"><progress aria-label={t("looking")} /> {t("looking")}</p>}
+    </Sheet>
+  );
+}
+
+/** The file of a photograph, and what can be done with it. */
+export function FileSheet({ desk, row }: { desk: Desk; row: number }) {
+  const facts = useAnswer<Facts>(`file/${row}`);
+  const name = desk.name(row).split("/").at(-1)!;
+  const copy = (text: string) => navigator.clipboard.writeText(text).then(() => desk.say("copied", { text }), () => desk.say("notCopied"));
+  return (
+    <Sheet desk={desk} name="sheet file" label={name}>
+      <p dir="auto">{facts?.path}</p>
+      <p>{facts && (facts.date ? t("taken", { date: facts.date.replace("T", " ") }) : t("noDate"))}</p>
+      <a class="button" href={address(`original/${desk.summary!.generation}/${row}`)} target="_blank" rel="noopener" autofocus>{t("openOriginal")}</a>
+      <button onClick={() => void post("show_in_folder", { row, generation: desk.summary!.generation }).then(() => desk.say("shownInFolder"), (error) => desk.fail(error))}>{t("showInFolder")}</button>
+      <button disabled={!facts} onClick={() => void copy(facts!.path)}>{t("copyPath")}</button>
     </Sheet>
   );
 }

@@ -54,10 +54,18 @@ def test_threads_of_torch_sleep_while_they_wait_unless_told(
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["audit", "--benchmark", "cub"], ["recipes"]], ids="-".join
+    "words",
+    [
+        "--help",
+        "--version",
+        "audit --benchmark cub",
+        "recipes",
+        "discover --out x",
+        "discover a /none --out x",
+    ],
 )
-def test_commands_that_need_no_model_import_nothing_heavy(words: list[str]) -> None:
-    assert heavy_modules_of(words) == "[]"
+def test_commands_that_need_no_model_and_mistakes_import_nothing_heavy(words: str) -> None:
+    assert heavy_modules_of(words.split()) == "[]"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """Every field of a recipe with values that cannot be, and files that are no recipe: one line."""
 
-import os
-import shutil
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from promptccd.training.recipe import (
     Recipe,
     field_types,
     parse_value,
-    recipe_folder,
     section_types,
 )
 
@@ -30,93 +26,6 @@ BAD = {
     "text": "text", "blank": " ", "nul": "a\0b", "-1": -1, "-0.5": -0.5, "1e400": 10**400, "nan": float("nan"),
     "inf": float("inf"), "list": [1], "mixed list": [1, "a"], "dict": {"a": 1}, "true": True,
 }  # fmt: skip
-
-
-def test_every_number_has_a_range() -> None:
-    """A field that is added later and has none is found here."""
-    assert len(NUMBERS) > 50
-    held = {
-        (section, item.name)
-        for section, kind in section_types().items()
-        for item in fields(kind)
-        if "range" in item.metadata
-    }
-    assert set(NUMBERS) <= held
-
-
-@pytest.mark.fault(55)
-@pytest.mark.parametrize(("section", "name"), NUMBERS, ids=lambda value: str(value))
-def test_a_number_that_cannot_be_is_refused(section: str, name: str) -> None:
-    for label in ("text", "blank", "-1", "-0.5", "1e400", "nan", "inf", "list", "dict", "true"):
-        said = rf"(Expected |Wrong type for {section}\.){name}"
-        with pytest.raises(ConfigurationError, match=said) as error:
-            Recipe.from_dict({section: {name: BAD[label]}})
-        assert len(str(error.value).splitlines()) == 1
-        assert len(str(error.value)) < 300
-
-
-RATIOS = {"category_ratio": 0.5, "sample_ratio": 0.5}  # go together
-MAY_BE_ZERO = {
-    "data": ["held_out"],
-    "training": [
-        "seed", "learning_rate", "discovery_learning_rate", "prompt_learning_rate", "key_learning_rate",
-        "router_learning_rate", "classifier_learning_rate", "fall_factor", "final_learning_rate_factor", "momentum",
-        "weight_decay", "supervised_weight",
-        "prompt_warmup_epochs", "replay_samples", "init_components", "max_categories", "num_workers",
-    ],
-}  # fmt: skip
-MUST_BE_ABOVE_ZERO = {
-    "data": ["category_ratio", "sample_ratio"],
-    "training": [
-        "prompt_clip", "key_clip", "router_clip", "temperature_unsupervised", "temperature_supervised",
-        "mixture_floor", "answer_floor",
-    ],
-}  # fmt: skip
-LEAST = {
-    ("data", "num_classes"): 2, ("data", "images_per_class"): 1, ("data", "discovery_stages"): 1,
-    ("model", "max_model_bytes"): 1, ("training", "epochs"): 1, ("training", "batch_size"): 2,
-    ("training", "refit_every"): 1, ("training", "kmeans_restarts"): 1, ("training", "feature_batch_size"): 1,
-}  # fmt: skip
-GREATEST = {
-    ("data", "held_out"): 1.0, ("data", "discovery_stages"): 2, ("training", "final_learning_rate_factor"): 1.0,
-    ("training", "momentum"): 1.0, ("training", "supervised_weight"): 1.0, ("training", "mixture_floor"): 1.0,
-    ("training", "answer_floor"): 10.0,
-    ("training", "epochs"): 999_999,  # states have six digits for it
-    ("training", "discovery_epochs"): 999_999, ("training", "fall_factor"): 1.0,
-    ("data", "category_ratio"): 1.0, ("data", "sample_ratio"): 1.0, ("training", "seed"): 10**18 - 1,
-    ("training", "batch_size"): 2**20, ("training", "feature_batch_size"): 2**20, ("training", "num_workers"): 512,
-    ("training", "kmeans_restarts"): 10**6, ("training", "replay_samples"): 10**6,
-    ("training", "init_components"): 10**6, ("training", "max_categories"): 10**6,
-}  # fmt: skip
-
-
-def is_taken(section: str, name: str, value: float) -> bool:
-    more = RATIOS if section == "data" and name in (*RATIOS, "discovery_stages") else {}
-    try:
-        Recipe.from_dict({section: {**more, name: value}})
-    except ConfigurationError as error:
-        assert f"Expected {name}" in str(error)
-        return False
-    return True
-
-
-def test_numbers_reach_to_their_borders() -> None:
-    """Rates and weights may be nothing, what is divided by may not; shares end at 1, counts begin with 1 or 2."""
-    kinds = {(section, name): float if float in alternatives(hint) else int for section, name, hint in FIELDS}
-    for section, names in MAY_BE_ZERO.items():
-        for name in names:
-            assert is_taken(section, name, kinds[section, name](0)), name
-    for section, names in MUST_BE_ABOVE_ZERO.items():
-        for name in names:
-            assert not is_taken(section, name, 0.0), name
-            assert is_taken(section, name, 0.1), name
-    for (section, name), least in LEAST.items():
-        assert is_taken(section, name, least), name
-        assert not is_taken(section, name, least - 1), name
-    for (section, name), most in GREATEST.items():
-        if name not in RATIOS:  # a stage of all categories or images leaves none to discover
-            assert is_taken(section, name, most), name
-        assert not is_taken(section, name, most + 1), name
 
 
 # What a recipe that says nothing trains with: the paper's numbers, and ours where it has none.
@@ -149,17 +58,6 @@ def test_numbers_that_nobody_gives_are_the_papers() -> None:
         assert named == DEFAULTS.get(section, {})
         switches = {name: value for name, value in given.items() if type(value) is bool}
         assert switches == SWITCHES.get(section, {})
-
-
-@pytest.mark.parametrize("number", [2, 2**63, -(2**64) + 1])
-def test_whole_numbers_are_floats_where_floats_are_wanted(number: int) -> None:
-    """As long as 64 bits hold them."""
-    values = {"cuts": [[number, 1], [1]]}
-    (cut, one), _ = Recipe.from_dict({"data": values}).data.cuts
-    assert (cut, one) == (float(number), 1.0)
-    assert (type(cut), type(one)) == (float, float)
-    with pytest.raises(ConfigurationError, match="cuts"):
-        Recipe.from_dict({"data": {"cuts": [[2**64, 1], [1]]}})
 
 
 @pytest.mark.fault(55)
@@ -235,19 +133,6 @@ def test_a_file_that_is_no_recipe_is_one_line(
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_list_of_images_that_is_taken_for_a_recipe_is_told_how_to_end(tmp_path: Path) -> None:
-    for name, told in (("birds.txt", True), ("birds.yaml", False), ("birds.yml", False)):
-        (tmp_path / name).write_text("a.png: b: c")
-        with pytest.raises(ConfigurationError, match="is not YAML") as error:
-            Recipe.from_yaml(tmp_path / name)
-        assert (
-            str(error.value).endswith(
-                "give their folder, or a table of path,label called .csv, .tsv or .txt."
-            )
-            == told
-        )
-
-
 def test_numbers_without_a_dot_are_numbers_and_no_is_a_word(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(
@@ -263,22 +148,6 @@ def test_words_of_a_command_line_are_what_they_look_like() -> None:
     assert [parse_value(word) for word in words] == [1e-4, 3, [1, 2], True, "no", "promptccd-pp", "a: b: c"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "- promptccd-pp/cub\n",
-        "promptccd-pp/cub: 3\n",
-        "promptccd-pp/cub:\n",
-        "promptccd-pp/cub: {training: 3}\n",
-    ],
-)
-def test_what_is_said_of_a_pair_must_be_sections(content: str, tmp_path: Path, capsys) -> None:
-    shutil.copytree(recipe_folder(), tmp_path, dirs_exist_ok=True)
-    (tmp_path / "pairs.yaml").write_text(content)
-    assert main(["split", str(tmp_path / "promptccd-pp-cub.yaml")]) == 2
-    assert "pairs.yaml' must consist of the sections" in capsys.readouterr().err
-
-
 @pytest.mark.fault(55)
 @pytest.mark.parametrize("kind", ["missing", "folder", "no right"])
 def test_a_place_that_holds_no_recipe_is_one_line(kind: str, tmp_path: Path, capsys) -> None:
@@ -291,25 +160,6 @@ def test_a_place_that_holds_no_recipe_is_one_line(kind: str, tmp_path: Path, cap
     (line,) = capsys.readouterr().err.splitlines()
     if kind == "missing":
         assert line.endswith("No such file or directory. `promptccd recipes` lists the bundled ones.")
-
-
-def test_a_recipe_may_come_from_a_shells_pipe() -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"training: {epochs: 7}")
-    os.close(writer)
-    try:
-        assert Recipe.from_yaml(f"/dev/fd/{reader}").training.epochs == 7
-    finally:
-        os.close(reader)
-
-
-def test_aliases_and_comments_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text("# all defaults\n")
-    assert Recipe.from_yaml(path) == Recipe()
-    path.write_text("training: &t {epochs: 3}\npretraining: {<<: *t, batch_size: 8}\n")
-    recipe = Recipe.from_yaml(path)
-    assert (recipe.pretraining.epochs, recipe.pretraining.batch_size) == (3, 8)
 
 
 @pytest.mark.parametrize("word", ["none", "None", "null", "~"])

@@ -29,12 +29,11 @@ def test_what_is_said_of_one_image_holds_for_those_it_must_be_with():
 @pytest.mark.parametrize(
     ("said", "named"),
     [
-        ({"must_link": [("a", "b"), ("b", "c")], "cannot_link": [("c", "a")]}, "a = b = c"),
-        ({"must_link": [("a", "c"), ("b", "c")], "cannot_link": [("a", "b")]}, r"\(a = c = b\)"),
-        ({"must_link": [("a", "b"), ("b", "c")], "pinned": {"a": 1, "c": 2}}, "a = b = c.* 1 and 2"),
+        ({"must_link": [("a", "b"), ("b", "c")], "cannot_link": [("c", "a")]}, "a and c cannot .* must"),
+        ({"must_link": [("a", "b"), ("b", "c")], "pinned": {"a": 1, "c": 2}}, "a and c must .* 1 and 2"),
         ({"must_link": [("a", "b")], "pinned": {"a": 1}, "forbidden": {"b": {1}}}, "Category 1 .* b"),
         ({"cannot_link": [("a", "b")], "pinned": {"a": 1, "b": 1}}, "a and b .* category 1"),
-        ({"cannot_link": [("a", "a")]}, r"a and a cannot .* \(the same image\)"),
+        ({"cannot_link": [("a", "a")]}, r"a and a cannot"),
     ],
 )
 def test_contradictions_name_the_images(said, named):

@@ -110,7 +110,7 @@ def parts(number: Any) -> Result:
 FIXED, FIX = "fixed", "fix_labelled"
 CASES: dict[str, Callable[[], Result]] = {
     **{f"k-means {width} {fix}": lambda w=width, f=fix: kmeans(w, f) for width in (16, 80) for fix in (False, True)},
-    **{f"mixture {kind}": lambda k=kind: mixture(16, k) for kind in ("diag", "spherical", "full")},
+    **{f"mixture {kind}": lambda k=kind: mixture(16, k) for kind in ("diag", "spherical")},
     "mixture wide": lambda: mixture(80, "diag"),
     "split and merge": lambda: split(16),
     "search": lambda: search(80),

@@ -32,7 +32,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("covariance_type", ["diag", "spherical", "full"])
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
 @pytest.mark.parametrize("known", [0, CATEGORIES // 2])
 def test_a_mixture_is_fitted_in_two_and_a_half_times_its_features(features, covariance_type, known) -> None:
     points, rows, _ = features
@@ -53,7 +53,7 @@ def test_a_spread_is_measured_in_less_than_its_features(features) -> None:
     assert memory.peak > 4_096 * bytes_per_image
 
 
-@pytest.mark.parametrize("covariance_type", ["diag", "spherical", "full"])
+@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
 @pytest.mark.parametrize("sparse_share", [0.0, 1.0])
 def test_how_much_is_read_at_once_changes_no_mixture(
     features, covariance_type, sparse_share, monkeypatch
@@ -70,9 +70,7 @@ def test_how_much_is_read_at_once_changes_no_mixture(
     first, second = fits
     assert first.num_iterations == second.num_iterations > 0
     for name in ("means", "variances", "log_weights", "floor"):
-        torch.testing.assert_close(getattr(first, name), getattr(second, name), rtol=1e-6, atol=1e-8)
-        if covariance_type != "full":  # its products are summed block by block
-            assert torch.equal(getattr(first, name), getattr(second, name))
+        assert torch.equal(getattr(first, name), getattr(second, name))
 
 
 @pytest.mark.moderate

@@ -3,15 +3,13 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from promptccd.errors import ConfigurationError
 from promptccd.methods import COMMON_PARTS, METHODS, Method, base, load_plugin, method_named, register
-from promptccd.methods.base import Objective, load_installed
+from promptccd.methods.base import Objective
 from promptccd.models import VARIANTS
 from promptccd.models.configuration import bounds_of
 from promptccd.training.recipe import sections_of, shipped_methods
@@ -90,20 +88,6 @@ def test_a_plugin_that_cannot_be_used_is_refused(
     with pytest.raises(ConfigurationError, match=message):
         load_plugin(str(tmp_path / name))
     assert set(registry) == set(METHODS)
-
-
-def test_installed_methods_are_registered_and_a_broken_one_is_skipped(
-    registry: dict[str, Method], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = replace(METHODS["simgcd"], name="own")
-    found = [
-        SimpleNamespace(value="own_package:METHOD", load=lambda: own),
-        SimpleNamespace(value="broken_package", load=lambda: import_module("promptccd.nothing")),
-    ]
-    monkeypatch.setattr(base, "entry_points", lambda group: found if group == "promptccd.methods" else [])
-    load_installed()
-    assert registry["own"] is own
-    assert "broken_package cannot be used: ModuleNotFoundError" in caplog.text
 
 
 @pytest.mark.parametrize("name", METHODS)

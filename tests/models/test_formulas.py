@@ -28,7 +28,7 @@ def covariances(count: int, width: int) -> torch.Tensor:
     return factors @ factors.transpose(1, 2) + 0.01 * torch.eye(width)
 
 
-@pytest.mark.parametrize("kind", ["diag", "spherical", "full"])
+@pytest.mark.parametrize("kind", ["diag", "spherical"])
 def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     kind: str, backbone_folder: Path
 ) -> None:
@@ -38,7 +38,6 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     )
     full = covariances(8, 32)
     variances = {
-        "full": full,
         "diag": full.diagonal(dim1=1, dim2=2),
         "spherical": full.diagonal(dim1=1, dim2=2).mean(1, keepdim=True),
     }[kind]
@@ -49,7 +48,7 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
     output = model(pixels, prompted=True)
 
     def ranked(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        matrices = full if kind == "full" else variances.expand_as(means).diag_embed()
+        matrices = variances.expand_as(means).diag_embed()
         normal = torch.distributions.MultivariateNormal(means.double(), matrices.double())
         best = (log_weights + normal.log_prob(query.double()[:, None])).topk(3)
         return best.indices, best.values
@@ -65,7 +64,7 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
         assert torch.equal(model.mixture.log_joint(query), expected)
 
 
-@pytest.mark.parametrize(("kind", "shape"), [("diag", (4,)), ("spherical", (1,)), ("full", (4, 4))])
+@pytest.mark.parametrize(("kind", "shape"), [("diag", (4,)), ("spherical", (1,))])
 def test_a_mixture_is_valid_where_every_covariance_is_positive(kind: Any, shape: tuple[int, ...]) -> None:
     """A new one is; one component that is not is enough to refuse it."""
     mixture = GaussianMixture(3, 4, kind)
@@ -74,7 +73,7 @@ def test_a_mixture_is_valid_where_every_covariance_is_positive(kind: Any, shape:
     for smallest, valid in ((1e-9, True), (0.0, False), (-1e-9, False)):
         values = torch.full((3, 4), 0.5)
         values[1, 0] = smallest
-        variances = {"diag": values, "spherical": values[:, :1], "full": values.diag_embed()}[kind]
+        variances = {"diag": values, "spherical": values[:, :1]}[kind]
         mixture.load(torch.zeros(3, 4), variances, torch.zeros(3))
         assert mixture.is_valid() is valid
 
@@ -127,31 +126,11 @@ def test_random_part_prompts_do_not_follow_the_keys() -> None:
     assert (chosen[True] % 20).unique().numel() == 20
 
 
-def test_replay_has_the_covariance_of_its_component() -> None:
-    """Also where matrices and their roots do not commute."""
-    mixture = GaussianMixture(3, 4, "full")
-    means, wanted = torch.randn(3, 4), covariances(3, 4)
-    mixture.load(means, wanted, torch.zeros(3))
-    drawn = mixture.sample(20_000, torch_generator("replay")).unflatten(0, (3, -1))
-    for each, mean, covariance in zip(drawn, means, wanted, strict=True):
-        factor = torch.linalg.cholesky(covariance)
-        scale = float(covariance.diagonal().max())
-        assert float((each.mean(0) - mean).abs().max()) < 0.03 * scale**0.5
-        assert float((each.T.cov() - covariance).abs().max()) < 0.04 * scale
-        assert float((factor.T @ factor - covariance).abs().max()) > 0.1 * scale
-
-
 @pytest.mark.parametrize(
     ("kind", "variances", "deviations"),
     [
         ("diag", [300.0, 99.0], [200**0.5, 0]),
         ("spherical", [300.0], [200**0.5] * 2),
-        ("full", [[300.0, 0.0], [0.0, 101.0]], [200**0.5, 1]),
-        (
-            "full",
-            [[300.0, 0.0], [0.0, 100.9]],
-            [200**0.5, 0],
-        ),  # less than a hundredth of the floor is rounding
     ],
 )
 def test_replay_leaves_the_floor_of_variances_out(kind: Any, variances: list, deviations: list) -> None:

@@ -537,7 +537,7 @@ def test_a_configuration_that_says_nothing_is_the_papers() -> None:
         "dydm": {"clustered_rows": True},
         "vb-cgcd": {"early_stop": True, "relabel": True},
         "promptccd-pp": {
-            "random_prompts": False, "router_fusion": True, "router_queries": True, "route_reaches_backbone": False,
+            "random_prompts": False, "route_reaches_backbone": False,
         },
     }  # fmt: skip
     for name, variant in VARIANTS.items():

@@ -295,25 +295,6 @@ def test_without_distillation_there_is_no_teacher(backbone_folder: Path) -> None
     assert set(losses) == {"cos"}
 
 
-@pytest.mark.parametrize("fusion", [False, True])
-@pytest.mark.parametrize("queries", [False, True])
-def test_router_ablations(backbone_folder: Path, fusion: bool, queries: bool, tmp_path: Path) -> None:
-    """Rows a to d of the paper's table: what is off has no parameters, and every checkpoint comes back."""
-    model = build(backbone_folder, router_fusion=fusion, router_queries=queries)
-    names = {name.split(".")[0] for name, _ in model.router.named_parameters()}
-    assert ("encoder" in names, "attention_projection" in names) == (fusion, fusion)
-    assert ("part_queries" in names) == queries
-    pixels = torch.randn(PIXELS)
-    model.save_pretrained(tmp_path)
-    again = PromptCCDPlusPlusModel.from_pretrained(tmp_path)
-    assert torch.equal(model(pixels).features, again(pixels).features)
-    if not fusion:
-        patches = model.backbone.embeddings(pixels)[:, 1:]
-        expected = model.router.norm(patches)
-        routing = model.router(patches, torch.zeros(3, 16, 4))
-        torch.testing.assert_close(routing.contextual, expected)
-
-
 def test_prompts_act_at_test(first: PromptCCDPlusPlusModel) -> None:
     pixels = torch.randn(PIXELS)
     first.eval()

@@ -124,16 +124,13 @@ def test_features_that_overflow_stop_a_run_before_anything_is_saved(
 
 @pytest.mark.slow
 @pytest.mark.fault(30)
-@pytest.mark.parametrize("covariance", ["full", "diag"])
-def test_fewer_images_than_dimensions_leave_positive_covariances(
-    covariance: str, backbone_folder: Path, tmp_path: Path
-) -> None:
+def test_fewer_images_than_dimensions_leave_positive_variances(backbone_folder: Path, tmp_path: Path) -> None:
     coloured_images(5, 8).save_to_disk(str(tmp_path / "few"))
-    values = quick_recipe(tmp_path / "few", backbone_folder, tmp_path / "run", covariance_type=covariance)
+    values = quick_recipe(tmp_path / "few", backbone_folder, tmp_path / "run")
     train_run(Recipe.from_dict(values))
     require_numbers(tmp_path / "run")
     for stage in range(4):
         variances = load_file(tmp_path / "run" / f"stage{stage}" / "model-00002-of-00002.safetensors")[
             "mixture.variances"
         ]
-        assert (torch.linalg.eigvalsh(variances) if covariance == "full" else variances).min() > 0
+        assert variances.min() > 0

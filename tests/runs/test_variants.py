@@ -60,7 +60,7 @@ VARIANTS: dict[str, Values] = {
             "prompt_centred": True,
         }
     },
-    "full covariance": {"model": {"covariance_type": "full", "random_prompts": True}},
+    "one variance": {"model": {"covariance_type": "spherical", "random_prompts": True}},
     "split and merge": {"training": {"category_count": "split_merge"}},
     "k-means count": {"model": {"variant": "promptccd-gcd"}, "training": {"category_count": "kmeans"}},
     "parts": {"model": {"variant": "promptccd-pp", "num_parts": 3}},
@@ -420,7 +420,7 @@ def test_parts_of_featureless_images_are_refused(recipe_values: Values, tmp_path
 
 
 def test_a_field_of_another_variant_is_no_silent_no_op(recipe_values: Values, tmp_path: Path) -> None:
-    values = merged(recipe_values, {"model": {"covariance_type": "full", "pool_size": 4}})
+    values = merged(recipe_values, {"model": {"covariance_type": "spherical", "pool_size": 4}})
     with pytest.raises(ConfigurationError, match="for promptccd 'pool_size'"):
         train_run(in_folder(values, tmp_path / "run"))
 

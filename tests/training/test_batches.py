@@ -49,7 +49,6 @@ METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "l2p": ("l2p", "promptccd-b", {"pool": "l2p", **POOL}),
     "dualprompt": ("dualprompt", "promptccd-b", {"pool": "dualprompt", **POOL}),
     "mixture": ("gaussians", "promptccd", {"prompts_per_image": 2}),
-    "full covariance": ("gaussians", "promptccd", {"prompts_per_image": 2, "covariance_type": "full"}),
     "moved prompts": ("moved_gaussians", "promptccd", MOVED),
     "parts": ("parts", "promptccd-pp", PARTS),
     "parts, [CLS] held": ("parts", "promptccd-pp", {**PARTS, "anchor_on": "cls"}),
@@ -65,7 +64,7 @@ def build(variant: str, options: dict[str, Any]) -> CategoryDiscoveryModel:
     model.adopt_backbone()
     fill(model, "later", only_learning=True)
     if model.mixture is not None:
-        model.load_mixture(*mixture(options.get("covariance_type", "diag")))
+        model.load_mixture(*mixture())
     if model.part_labeller is not None:
         model.part_labeller.load(labelling())
         with torch.no_grad():  # parts depend on the attention, else the anchor has nothing to hold
@@ -74,7 +73,7 @@ def build(variant: str, options: dict[str, Any]) -> CategoryDiscoveryModel:
     return model.train()
 
 
-def mixture(covariance_type: str) -> tuple[Tensor, Tensor, Tensor]:
+def mixture() -> tuple[Tensor, Tensor, Tensor]:
     """Components of unequal weight and spread, so that the nearest mean is not always the likeliest."""
     generator = torch_generator("mixture")
     means = 0.3 * torch.randn(7, 32, generator=generator)
@@ -83,7 +82,7 @@ def mixture(covariance_type: str) -> tuple[Tensor, Tensor, Tensor]:
     )
     full = factors @ factors.transpose(1, 2) + 0.02 * torch.eye(32)
     log_weights = torch.randn(7, generator=generator).log_softmax(0)
-    return means, full if covariance_type == "full" else full.diagonal(dim1=1, dim2=2).clone(), log_weights
+    return means, full.diagonal(dim1=1, dim2=2).clone(), log_weights
 
 
 def labelling() -> PartLabelParameters:

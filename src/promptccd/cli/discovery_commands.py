@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from promptccd.cli.options import (
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery.exports.formats import FORMATS, titles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, NEAR_DUPLICATE_MODES, AdaptationOptions
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, nothing_at
 
 if TYPE_CHECKING:
     from promptccd.reports import PoolOfDevices, RayEngine
@@ -89,7 +90,33 @@ def _spread(discover: Parser) -> None:
     declare(discover.add_mutually_exclusive_group(), _SPREAD)
 
 
-@command(("promptccd.discovery.discover",), _DISCOVER, _spread, DECODING, PLUGIN, MODEL_LIMIT)
+def _check_source(options: argparse.Namespace) -> None:
+    """Refuse images without a model, features with one, and a path at which nothing is."""
+    if options.features is None:
+        if options.model is None or options.images is None or options.pictures or options.items:
+            raise ConfigurationError(
+                "Give a model and images: promptccd discover MODEL IMAGES --out DIR. Or give --features FILE with "
+                "--images or --items."
+            )
+        if options.images.startswith(("/", ".", "~")) and not os.path.exists(
+            os.path.expanduser(options.images)
+        ):
+            raise ConfigurationError(
+                f"{nothing_at(options.images)} Give a folder of images or a zip archive."
+            )
+        return
+    excluded = {
+        "MODEL": options.model, "--adapt": options.adapt, "--chunk": options.chunk, "--engine": options.engine,
+        "--devices": options.devices, "--images": options.pictures and options.items,
+    }  # fmt: skip
+    if given := next((name for name, value in excluded.items() if value), ""):
+        other = "--items" if given == "--images" else "--features"
+        raise ConfigurationError(f"{given} and {other} exclude each other. Leave one of them out.")
+
+
+@command(
+    ("promptccd.discovery.discover",), _DISCOVER, _spread, DECODING, PLUGIN, MODEL_LIMIT, check=_check_source
+)
 def discover_command(options: argparse.Namespace) -> None:
     """``promptccd discover``."""
     from promptccd.training.progress import StopRequest
@@ -99,7 +126,14 @@ def discover_command(options: argparse.Namespace) -> None:
     if options.adapt:
         adaptation = AdaptationOptions(options.epochs, options.batch_size or AdaptationOptions.batch_size)
     part, engine = _part(options.chunk), _engine(options)
-    start, source = _start(options)
+    start: Callable[..., discovery.DiscoverySession]
+    if options.features is None:
+        opened = {"device": options.device, "max_model_bytes": options.max_model_bytes}
+        start, source = partial(discovery.DiscoverySession.open, options.model, **opened), options.images
+    else:
+        features = discovery.GivenFeatures.read(options.features, options.items)
+        start = partial(discovery.DiscoverySession.from_features, features)
+        source = options.pictures or options.items or options.features
     session = start(
         seed=options.seed,
         limits=limits_of(options, options.limit),
@@ -135,31 +169,6 @@ def discover_command(options: argparse.Namespace) -> None:
     logger.info("Written: %s", ", ".join(str(path) for path in result.paths))
     for line in (line for each in result.exports for line in each.lines()):
         logger.info("%s", line)
-
-
-def _start(options: argparse.Namespace) -> "tuple[Callable[..., discovery.DiscoverySession], str]":
-    """What opens a session, and the source that it reads."""
-    if options.features is None:
-        if options.model is None or options.images is None or options.pictures or options.items:
-            raise ConfigurationError(
-                "Give a model and images: promptccd discover MODEL IMAGES --out DIR. Or give --features FILE with "
-                "--images or --items."
-            )
-        opened = {"device": options.device, "max_model_bytes": options.max_model_bytes}
-        return partial(discovery.DiscoverySession.open, options.model, **opened), options.images
-    without = {
-        "MODEL": options.model,
-        "--adapt": options.adapt,
-        "--chunk": options.chunk,
-        "--engine": options.engine,
-    }
-    without |= {"--devices": options.devices, "--images": options.pictures and options.items}
-    if given := next((name for name, value in without.items() if value), ""):
-        other = "--items" if given == "--images" else "--features"
-        raise ConfigurationError(f"{given} and {other} exclude each other. Leave one of them out.")
-    features = discovery.GivenFeatures.read(options.features, options.items)
-    source = options.pictures or options.items or options.features
-    return partial(discovery.DiscoverySession.from_features, features), source
 
 
 def _count(text: str) -> int | None:

@@ -11,13 +11,12 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType
-from typing import Any, NamedTuple, TextIO
+from types import FrameType
+from typing import NamedTuple, TextIO
 
 from promptccd import processes
-from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError, one_line
+from promptccd.errors import DeviceError, DiskError, PromptCCDError, one_line
 
 LEFT_AT_ONCE = "Ended at once. Run the same command again to resume."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to resume from there."
@@ -106,10 +105,8 @@ def signals_end_command() -> Iterator[None]:
         return
     asked, process = False, os.getpid()
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def leave(number: int, _frame: FrameType | None) -> None:
         nonlocal asked
-        if _within(frame, again_if_lost.__code__):  # an exception raised there would be lost, too
-            return _send_soon(number)
         if os.getpid() != process and number == processes.TERMINATE:  # a loader that its parent ends
             os._exit(128 + number)
         if asked and os.getpid() == process:
@@ -118,42 +115,11 @@ def signals_end_command() -> Iterator[None]:
         asked = True
         raise KeyboardInterrupt if number == processes.CTRL_C else Terminated
 
-    def again_if_lost(lost: Any) -> None:
-        """Python drops what is raised within a `__del__`, with a traceback; a signal there comes once more instead."""
-        nonlocal asked
-        if os.getpid() != process or not isinstance(lost.exc_value, KeyboardInterrupt | InterruptedRunError):
-            return hook(lost)
-        asked = False
-        is_termination = isinstance(lost.exc_value, Terminated)
-        _send_soon(processes.TERMINATE if is_termination else processes.CTRL_C)
-
     before = processes.on_ending(leave)
-    hook, sys.unraisablehook = sys.unraisablehook, again_if_lost
     try:
         yield
     finally:
-        sys.unraisablehook = hook
         processes.restore(before)
-
-
-def _send_soon(number: int) -> None:
-    """Send this process a signal after this function has returned."""
-    prepared = threading.Event()
-
-    def send() -> None:
-        prepared.wait()  # a busy machine takes long to start a thread
-        time.sleep(0.05)
-        processes.signal_myself(number)
-
-    threading.Thread(target=send, daemon=True).start()
-    prepared.set()
-
-
-def _within(frame: FrameType | None, code: CodeType) -> bool:
-    """Whether a function is running."""
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _reader_is_gone(error: OSError, stream: TextIO | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import traceback
@@ -20,7 +19,6 @@ from promptccd.cli.exit_codes import (
     to_stderr,
 )
 from promptccd.cli.logs import log_to_stderr
-from promptccd.errors import DiskError
 
 if TYPE_CHECKING:
     from promptccd.cli.options import Command, Parser
@@ -77,8 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     make_printable(sys.stdout, sys.stderr)
     try:
         options = parse(words)
-        if options.command.needs:
-            _require_place()
+        options.command.check(options)
         # The imports take seconds, in which a signal ends the process at once.
         first_words = threading.Timer(
             _QUIET_S, print, ["Loading libraries takes some seconds."], {"file": sys.stderr}
@@ -107,17 +104,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         to_stderr(advised(end, words))
         return end.code
     return 0
-
-
-def _require_place() -> None:
-    """Refuse to work in a folder that is gone: a library of torch ends the process there, with words of its own."""
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise DiskError(
-            f"The folder that this command was started in is gone, or cannot be read ({error.strerror}): cd to "
-            "another one, or to the same place again if it was made anew."
-        ) from error
 
 
 def _run(options: Any) -> None:

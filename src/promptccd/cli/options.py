@@ -44,7 +44,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises its errors, refuses abbreviations and empty arguments, and takes every option once.
+    """A parser that raises its errors, and refuses abbreviations and empty arguments.
 
     The meaning of an abbreviation would change with the next option that begins alike.
 
@@ -57,8 +57,6 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, shows_all: bool = False, **options: Any):
         super().__init__(*arguments, **{"allow_abbrev": False, "formatter_class": _Help, **options})
-        self.register("action", None, _StoreOnce)
-        self.register("action", "store", _StoreOnce)
         self.shows_all = shows_all
         self.hints: dict[str, Any] = {}
         self.more: Callable[[list[str]], None] | None = None
@@ -116,26 +114,6 @@ class Parser(argparse.ArgumentParser):
         self.error(f"Nothing is called {name}{f': did you mean {close[0]}?' if close else ''}")
 
 
-class _StoreOnce(argparse.Action):
-    """Store a value, and refuse a second one for the same field, which would silently replace it."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option: str | None = None,
-    ) -> None:
-        given: dict[str, Any] = vars(namespace).setdefault("_given", {})
-        if option is not None and given.setdefault(self.dest, values) != values:
-            first, second = (
-                " ".join(map(str, each)) if isinstance(each, list) else each
-                for each in (given[self.dest], values)
-            )
-            parser.error(f"{option} is given twice, as {first} and as {second}")
-        setattr(namespace, self.dest, values)
-
-
 # Arguments of a command by name, each with what `add_argument` takes.
 Arguments = dict[str, dict[str, Any]]
 Part = Arguments | Callable[[Parser], None]
@@ -179,11 +157,13 @@ class Command:
         run: runs it with the typed options.
         needs: modules that are imported once the typed words are read, so that help need not wait for them.
         parts: its arguments.
+        check: raises mistakes of the typed options that can be seen before these imports.
     """
 
     run: Callable[[argparse.Namespace], None]
     needs: Sequence[str]
     parts: Sequence[Part]
+    check: Callable[[argparse.Namespace], object]
 
     def declare(self, parser: Parser) -> None:
         """Declare the arguments."""
@@ -194,9 +174,11 @@ class Command:
                 declare(parser, part)
 
 
-def command(needs: Sequence[str], *parts: Part) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+def command(
+    needs: Sequence[str], *parts: Part, check: Callable[[argparse.Namespace], object] = vars
+) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
     """Make a function a command with arguments from tables, or from functions that get the parser."""
-    return lambda run: Command(run, needs, parts)
+    return lambda run: Command(run, needs, parts, check)
 
 
 def declare(parser: argparse._ActionsContainer, table: Arguments) -> None:

@@ -152,11 +152,38 @@ def _declare_groups(sweep: Parser) -> None:
     add_recipe_options(sweep, without=("training.output_dir", "training.seed", "training.resume_from"))
 
 
-@command(("promptccd.trainer", "promptccd.reports.paper_tables"), _SWEEP, PLUGIN, _declare_groups)
+def _require_fitting(options: argparse.Namespace) -> None:
+    """Refuse, with a `ConfigurationError`, options of the other kind of sweep, or of another engine."""
+    images, configs = options.images, options.config or ()
+    for is_wrong, message in (
+        (options.slurm and options.engine != "slurm", "--slurm belongs to --engine slurm."),
+        (options.cell_gpus and options.engine != "ray", "--cell-gpus belongs to --engine ray."),
+        (not all(all(each.partition("=")) for each in options.slurm), "Expected --slurm KEY=VALUE."),
+        (
+            (options.methods or options.datasets or options.small) and not options.table,
+            "--methods, --datasets and --small belong to --table.",
+        ),
+        (
+            not options.table and bool(configs) == bool(images),
+            "Expected one of a folder of your images, --config with recipes, and --table with a table of the paper.",
+        ),
+        (
+            options.table and (options.baselines or images or len(configs) > 1),
+            "--table has no images of yours, one folder of recipes as --config, and no --baselines.",
+        ),
+        (options.method and not images, "--method is for images of your own: give a folder."),
+    ):
+        if is_wrong:
+            raise ConfigurationError(message)
+
+
+@command(
+    ("promptccd.trainer", "promptccd.reports.paper_tables"), _SWEEP, PLUGIN, _declare_groups,
+    check=_require_fitting,
+)  # fmt: skip
 def sweep_command(options: argparse.Namespace) -> None:
     """``promptccd sweep``."""
     settings = parse_settings(options.set)
-    _require_fitting(options)
     if options.table:
         return _table_command(options, settings)
     out = Path(options.out or "runs/sweep")
@@ -207,31 +234,6 @@ def _swept(
         cells, out, jobs=jobs, baselines=options.baselines, scorings=scorings, train=train_recipe,
         engine=engine, plugins=options.plugin,
     )  # fmt: skip
-
-
-def _require_fitting(options: argparse.Namespace) -> None:
-    """Refuse, with a `ConfigurationError`, options of the other kind of sweep, or of another engine."""
-    images, configs = options.images, options.config or ()
-    for is_wrong, message in (
-        (options.slurm and options.engine != "slurm", "--slurm belongs to --engine slurm."),
-        (options.cell_gpus and options.engine != "ray", "--cell-gpus belongs to --engine ray."),
-        (not all(all(each.partition("=")) for each in options.slurm), "Expected --slurm KEY=VALUE."),
-        (
-            (options.methods or options.datasets or options.small) and not options.table,
-            "--methods, --datasets and --small belong to --table.",
-        ),
-        (
-            not options.table and bool(configs) == bool(images),
-            "Expected one of a folder of your images, --config with recipes, and --table with a table of the paper.",
-        ),
-        (
-            options.table and (options.baselines or images or len(configs) > 1),
-            "--table has no images of yours, one folder of recipes as --config, and no --baselines.",
-        ),
-        (options.method and not images, "--method is for images of your own: give a folder."),
-    ):
-        if is_wrong:
-            raise ConfigurationError(message)
 
 
 def _list_cells(

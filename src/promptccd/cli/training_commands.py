@@ -11,9 +11,9 @@ from promptccd.cli.options import Arguments, command, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.disk import readable_size
-from promptccd.errors import ConfigurationError, did_you_mean
+from promptccd.errors import ConfigurationError, did_you_mean, nothing_at
 from promptccd.processes import is_first_process
-from promptccd.training.recipe import recipe_folder, recipe_parts, recipes_in, summary_of
+from promptccd.training.recipe import names_recipe, recipe_folder, recipe_parts, recipes_in, summary_of
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +129,9 @@ def data_command(options: argparse.Namespace) -> None:
 @command(("promptccd.runs.start",), add_what)
 def parameters_command(options: argparse.Namespace) -> None:
     """``promptccd parameters``."""
+    what = options.what
+    if what is not None and not names_recipe(what) and not Path(what).expanduser().exists():
+        raise ConfigurationError(f"{nothing_at(what)} `promptccd recipes` lists the recipes.")
     counts = runs.count_parameters(recipe_from(options))
     show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
 

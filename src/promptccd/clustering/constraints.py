@@ -81,54 +81,31 @@ class GroupingConstraints:
         return linked_components(self.must_link)
 
     def _refuse_contradictions(self) -> None:
-        for first, second in self.cannot_link:
-            if self.component_of(first) == self.component_of(second):
-                raise DataError(
-                    f"Images {first} and {second} cannot be together and must be together "
-                    f"({self._chain(first, second)}): take back one of the two."
-                )
-        holders: dict[str, str] = {}
+        holders: dict[str, str] = {}  # a pinned image of each component
         for key, category in self.pinned.items():
             other = holders.setdefault(self.component_of(key), key)
             if self.pinned[other] != category:
                 raise DataError(
-                    f"Images {other} and {key} must be together ({self._chain(other, key)}) but are pinned to "
-                    f"categories {self.pinned[other]} and {category}: take back the link or one of the pins."
+                    f"Images {other} and {key} must be together but are pinned to categories {self.pinned[other]} and "
+                    f"{category}: take back a link between them or one of the pins."
                 )
         pins = self.component_pins()
         for key, categories in self.forbidden.items():
             component = self.component_of(key)
             if pins.get(component) in categories:
                 raise DataError(
-                    f"Category {pins[component]} is forbidden to image {key}, but image {holders[component]} "
-                    f"is pinned to it ({self._chain(key, holders[component])}): take back one of the two."
+                    f"Category {pins[component]} is forbidden to image {key}, but image {holders[component]}, which "
+                    "must be with it, is pinned to it: take back one of the two."
                 )
         for first, second in self.cannot_link:
             one, two = self.component_of(first), self.component_of(second)
-            if one in pins and pins[one] == pins.get(two):
-                raise DataError(
-                    f"Images {first} and {second} cannot be together, but {holders[one]} and {holders[two]} "
-                    f"are both pinned to category {pins[one]}: take back the answer or one of the pins."
+            if one == two or (one in pins and pins[one] == pins.get(two)):
+                because = (
+                    "they must be together" if one == two else f"both are pinned to category {pins[one]}"
                 )
-
-    def _chain(self, first: str, last: str) -> str:
-        """The must-links that lead from one image to another, in words."""
-        if first == last:
-            return "the same image"
-        links: dict[str, list[str]] = {}
-        for one, two in self.must_link:
-            links.setdefault(one, []).append(two)
-            links.setdefault(two, []).append(one)
-        came_from, waiting = {last: last}, [last]
-        for key in waiting:
-            for other in links.get(key, ()):
-                if other not in came_from:
-                    came_from[other] = key
-                    waiting.append(other)
-        chain = [first]
-        while chain[-1] != last:
-            chain.append(came_from[chain[-1]])
-        return " = ".join(chain)
+                raise DataError(
+                    f"Images {first} and {second} cannot be together, but {because}: take back one of the two."
+                )
 
 
 def linked_components(links: Iterable[tuple[Key, Key]]) -> dict[Key, Key]:

@@ -1,7 +1,6 @@
 """The Gaussian mixture of PromptCCD, fitted to labelled and unlabelled features."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,27 +22,20 @@ class State:
     """Parameters between two steps, in float64; means are centred like the points."""
 
     means: Tensor  # (K, D)
-    variances: Tensor  # (K, D) diagonal, (K, 1) spherical, (K, D, D) full
+    variances: Tensor  # (K, D) diagonal, (K, 1) spherical
     log_weights: Tensor  # (K,)
 
 
-class MixtureSteps(ABC):
-    """The E-step and the M-step of a fit on its points."""
+class MixtureSteps:
+    """The E-step and the M-step of a fit on its points.
 
-    def __init__(self, points: Tensor):
-        self.points = points  # (N, D), centred: float32 cancels far from the origin
+    Args:
+        points: ``(N, D)``, centred: float32 cancels far from the origin.
+        spherical: whether a component has one variance, the mean over dimensions, and not one per dimension.
+    """
 
-    @abstractmethod
-    def overall_variance(self, floor: float) -> Tensor:
-        """Variance of all points about their mean plus the floor, in the shape of one component's."""
-
-    @abstractmethod
-    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
-        """Log pi_c + log N(x | mu_c, Sigma_c) of any points ``(B, D)``: ``(B, K)``, in their dtype."""
-
-    @abstractmethod
-    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
-        """Weighted moments; a component without points keeps its mean and variance."""
+    def __init__(self, points: Tensor, spherical: bool = False):
+        self.points, self.spherical = points, spherical
 
     def e_step(self, state: State, fixed: Tensor) -> tuple[Tensor, float]:
         """Responsibilities ``(N, K)``, those of a fixed point 1 on its own component, and the mean log-likelihood."""
@@ -71,14 +63,6 @@ class MixtureSteps(ABC):
         weights = mass + 10 * torch.finfo(self.points.dtype).eps
         return (weights / weights.sum()).log()
 
-
-class AxisAligned(MixtureSteps):
-    """One variance per dimension or, if the squares are averaged over dimensions, per component."""
-
-    def __init__(self, points: Tensor, spherical: bool = False):
-        super().__init__(points)
-        self.spherical = spherical
-
     def _squares(self, points: Tensor) -> Tensor:
         """Of points ``(B, D)``: ``(B, D)``, or ``(B, 1)`` where dimensions share a variance."""
         squares = points.square()
@@ -93,12 +77,12 @@ class AxisAligned(MixtureSteps):
                 yield columns.square()
 
     def overall_variance(self, floor: float) -> Tensor:
-        """See the base class; ``(D,)`` or ``(1,)``."""
+        """Variance of all points about their mean plus the floor, ``(D,)`` or ``(1,)``."""
         means = [columns.mean(0, dtype=torch.float64) for columns in self._square_columns()]
         return torch.cat(means) + floor
 
     def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
-        """See the base class; two matrix products."""
+        """Log pi_c + log N(x | mu_c, Sigma_c) of any points ``(B, D)``: ``(B, K)``, in their dtype, by two products."""
         width, dtype = self.points.shape[1], self.points.dtype
         per_column = width if self.spherical else 1  # dimensions that share one variance
         precisions = 1 / state.variances
@@ -113,7 +97,7 @@ class AxisAligned(MixtureSteps):
         return lambda points: torch.addmm(constant, points, linear).addmm_(self._squares(points), quadratic)
 
     def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
-        """See the base class."""
+        """Weighted moments; a component without points keeps its mean and variance."""
         mass, first, second = self._weighted_sums(responsibilities)
         alive = (mass > 0)[:, None]
         scale = 1 / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, None]
@@ -150,67 +134,6 @@ class AxisAligned(MixtureSteps):
         return mass, total(self.points), torch.cat([*map(total, self._square_columns())], dim=1)
 
 
-class FullCovariance(MixtureSteps):
-    """A covariance matrix per component: K D^2 values, for many points or a narrow backbone."""
-
-    def overall_variance(self, floor: float) -> Tensor:
-        """See the base class; ``(D, D)``."""
-        width = self.points.shape[1]
-        products = self.points.new_zeros(width, width, dtype=torch.float64)
-        for points in self.points.split(self._rows_at_once()):
-            wide = points.double()
-            products.addmm_(wide.T, wide)
-        return _with_floor(products / len(self.points), floor)
-
-    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
-        """See the base class; through the Cholesky factor, one component after the other."""
-        width, dtype = self.points.shape[1], self.points.dtype
-        factors = torch.linalg.cholesky(state.variances)
-        log_det = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
-        constant = (state.log_weights - 0.5 * (log_det + width * math.log(2 * math.pi))).to(dtype)
-        means, factors = state.means.to(dtype), factors.to(dtype)
-
-        def of(points: Tensor) -> Tensor:
-            columns = []
-            for mean, factor in zip(means, factors, strict=True):
-                whitened = torch.linalg.solve_triangular(factor, (points - mean).T, upper=False)
-                columns.append(whitened.square().sum(0))
-            return constant - 0.5 * torch.stack(columns, dim=1)
-
-        return of
-
-    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
-        """See the base class; each component reads its own points alone."""
-        mass = responsibilities.sum(0, dtype=torch.float64)
-        means, variances = state.means.clone(), state.variances.clone()
-        for component, column in enumerate(responsibilities.T):
-            own = (column > SMALLEST_RESPONSIBILITY).nonzero().flatten()
-            if len(own) == 0:
-                continue
-            weights, rows = column[own].double(), self._rows_at_once()
-            parts = [*zip(own.split(rows), weights.split(rows), strict=True)]
-            total = weights.sum()
-            means[component] = sum(share @ self.points[part].double() for part, share in parts) / total
-            products = torch.zeros_like(variances[component])
-            for part, share in parts:
-                centred = (self.points[part].double() - means[component]) * share.sqrt()[:, None]
-                products += centred.T @ centred
-            variances[component] = _with_floor(products / total, floor)
-        return State(means, variances, self._log_weights(mass))
-
-
-def _with_floor(covariance: Tensor, floor: float) -> Tensor:
-    """The covariance with the floor on its diagonal."""
-    return covariance + floor * torch.eye(len(covariance)).to(covariance)
-
-
-COVARIANCES: dict[str, Callable[[Tensor], MixtureSteps]] = {
-    "diag": AxisAligned,
-    "spherical": partial(AxisAligned, spherical=True),
-    "full": FullCovariance,
-}
-
-
 SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
 # Of the start; with few restarts, all may halve one new category.
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
@@ -222,8 +145,7 @@ class MixtureParameters:
 
     Attributes:
         means: ``(K, D)``.
-        variances: ``(K, D)`` if diagonal, ``(K, 1)`` if spherical, covariances ``(K, D, D)`` if full;
-            floor included.
+        variances: ``(K, D)`` if diagonal, ``(K, 1)`` if spherical; floor included.
         log_weights: ``(K,)``.
         floor: ``()``, added to every variance.
         log_likelihood: mean per point, in nats, under exactly these parameters; of a fixed point with its component.
@@ -246,7 +168,7 @@ def fit_gaussian_mixture(
     num_components: int,
     *,
     fixed: Tensor | None = None,
-    covariance_type: Literal["diag", "spherical", "full"] = "diag",
+    covariance_type: Literal["diag", "spherical"] = "diag",
     max_iter: int = 100,
     tol: float = 1e-7,
     floor_share: float = 0.01,
@@ -265,8 +187,7 @@ def fit_gaussian_mixture(
         features: ``(N, D)``.
         num_components: K.
         fixed: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; none means all are free.
-        covariance_type: one variance per dimension (``"diag"``), one per component (``"spherical"``), or a matrix
-            per component (``"full"``).
+        covariance_type: one variance per dimension (``"diag"``), or one per component (``"spherical"``).
         max_iter: most M-steps.
         tol: stop when the mean log-likelihood changes by at most this, *relative* to its size.
         floor_share: of the features' mean variance per dimension; added to every variance, once and not times D.
@@ -289,7 +210,7 @@ def fit_gaussian_mixture(
     fixed = fixed.to(features.device)
     mean_point = features.mean(0)
     members, centres = initial_groups(features, mean_point, fixed, num_components, seed)
-    data = COVARIANCES[covariance_type](features - mean_point)
+    data = MixtureSteps(features - mean_point, covariance_type == "spherical")
     squares = [points.double().square().sum() for points in data.points.split(POINTS_PER_BLOCK)]
     floor = max(floor_share * float(torch.stack(squares).sum() / features.numel()), SMALLEST_FLOOR)
     state = initialize(data, members, centres, floor)

@@ -5,7 +5,7 @@ In ``y``, -1 stands for "unknown", as in `sklearn.semi_supervised`.
 
 import warnings
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,7 @@ from promptccd.clustering.kmeans import AnchoredKMeans, nearest_centres
 from promptccd.errors import DataError
 
 NumericArray = npt.NDArray[Any]
-RESTARTS = 10  # of "auto"
 FEWEST_TO_CALIBRATE = 5  # labelled categories, of which trials hold some out
-LARGEST_LABEL = 2**53  # from here on floating numbers are not exact
 
 
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
@@ -30,7 +28,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
 
     Args:
         n_clusters: K, labelled categories included.
-        n_init: restarts, of which the one with the lowest inertia wins; ``"auto"`` is 10.
+        n_init: restarts, of which the one with the lowest inertia wins.
         max_iter: Lloyd iterations per restart.
         tol: a restart stops once (sum over clusters of the centre's movement)^2 is below this.
         random_state: an integer gives the same clusters every time.
@@ -56,7 +54,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         self,
         n_clusters: int = 8,
         *,
-        n_init: int | Literal["auto"] = "auto",
+        n_init: int = 10,
         max_iter: int = 200,
         tol: float = 1e-4,
         random_state: Any = None,
@@ -76,10 +74,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
             ValueError: shapes, labels or parameters do not fit together.
             TypeError: a parameter of another type.
         """
-        for name in ("n_clusters", "max_iter"):
+        for name in ("n_clusters", "n_init", "max_iter"):
             check_scalar(getattr(self, name), name, Integral, min_val=1)
-        restarts = RESTARTS if isinstance(self.n_init, str) and self.n_init == "auto" else self.n_init
-        check_scalar(restarts, "n_init", Integral, min_val=1)
         check_scalar(self.tol, "tol", Real, min_val=0)
         points = points_of(self, X)
         labels = read_labels(y, len(points))
@@ -99,7 +95,12 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
                 "that are labelled: ask for fewer clusters."
             )
         kmeans = AnchoredKMeans(
-            num_clusters, restarts, self.max_iter, self.tol, seed_from(self.random_state), self.fix_labelled
+            num_clusters,
+            self.n_init,
+            self.max_iter,
+            self.tol,
+            seed_from(self.random_state),
+            self.fix_labelled,
         )
         kmeans.fit(points[free], *((points[~free], labels[~free]) if known else ()))
         self.labels_ = labels
@@ -214,18 +215,15 @@ def read_labels(y: Any, number: int) -> npt.NDArray[np.int64]:
     given = column_or_1d(y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y)
     if len(given) != number:
         raise DataError(f"Expected a label or -1 for each of {number} points, got {len(given)}.")
-    for label in given[: None if given.dtype.kind == "O" else 1]:
-        if not isinstance(label, Real | np.bool_):
-            raise DataError(
-                f"Expected whole numbers from 0 on in y, and -1 for unknown, got {label}: number the categories, as "
-                "sklearn.preprocessing.LabelEncoder does."
-            )
-    numbers = given.astype(given.dtype if given.dtype.kind in "biu" else float)
-    is_label = (numbers >= -1) & (numbers < LARGEST_LABEL) & (numbers == np.floor(numbers))
-    if not is_label.all():
-        first = int(is_label.argmin())
+    try:
+        numbers = given.astype(float)
+        are_labels = (numbers >= -1) & (numbers < 2**53) & (numbers == np.floor(numbers))
+    except (TypeError, ValueError):
+        are_labels = np.zeros(1, bool)
+    if not are_labels.all():
         raise DataError(
-            f"Expected whole numbers from 0 on in y, and -1 for unknown, got {given[first]} at place {first}."
+            f"Expected whole numbers from 0 on in y, and -1 for unknown, got {given[are_labels.argmin()]!r}: number "
+            "the categories, as sklearn.preprocessing.LabelEncoder does."
         )
     return numbers.astype(np.int64)
 

@@ -11,7 +11,6 @@ from promptccd.methods.base import (
     Objective,
     Rows,
     StageContext,
-    load_installed,
     load_plugin,
     method_named,
     register,
@@ -21,7 +20,6 @@ from promptccd.methods.contrastive import ContrastiveObjective
 for _module in iter_modules(__path__):
     if (_method := getattr(import_module(f"{__name__}.{_module.name}"), "METHOD", None)) is not None:
         register(_method)
-load_installed()
 
 __all__ = [
     "COMMON_PARTS",

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from functools import cached_property
-from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, ClassVar
@@ -196,13 +195,6 @@ class Objective:
         A parameter without a gradient keeps its value and its optimiser state.
         """
 
-    def guessing(self, num_images: int) -> dict[str, float]:
-        """Value of terms, by name, for a batch of so many images whose embeddings are all alike.
-
-        A stage whose terms are these has collapsed. Empty by default.
-        """
-        return {}
-
 
 @dataclass(frozen=True)
 class Method:
@@ -308,16 +300,6 @@ def load_plugin(place: str) -> Method:
         return register(found)
     except ValueError as error:
         raise ConfigurationError(f"Plugin {place!r} cannot be used: {error}") from error
-
-
-def load_installed() -> None:
-    """Register methods of other packages: entry points of ``promptccd.methods``, each a module or a `Method`."""
-    for entry in entry_points(group="promptccd.methods"):
-        try:
-            found = entry.load()
-            register(getattr(found, "METHOD", found))
-        except Exception as error:  # a fault of another package must not stop the methods of this one
-            logger.warning("The method %s cannot be used: %s: %s", entry.value, type(error).__name__, error)
 
 
 def method_named(name: str) -> Method:

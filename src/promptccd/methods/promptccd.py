@@ -33,8 +33,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
         component_categories: category id of every component; -1 while a stage is in training.
         native_categories: the same of the mixture of the native prediction, whose buffers it sizes; empty before the
             first stage is finished.
-        covariance_type: ``"diag"`` (the paper's parameter count), ``"spherical"`` (the released default) or
-            ``"full"``.
+        covariance_type: ``"diag"`` (the paper's parameter count) or ``"spherical"`` (the released default).
         count_scale: factor of the variance within categories that counted held-out labelled categories best;
             PromptCCD-U counts the components of later fits with it.
         prompts_per_image: how many of the likeliest components prompt an image (top-k, 5 in the paper).
@@ -53,7 +52,7 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
     num_components: int = bounded(0, 0, 1_000_000, stored=True)
     component_categories: list[int] = field(default_factory=list, metadata=STORED)
     native_categories: list[int] = field(default_factory=list, metadata=STORED)
-    covariance_type: Literal["diag", "spherical", "full"] = "diag"
+    covariance_type: Literal["diag", "spherical"] = "diag"
     count_scale: float = bounded(1.0, 1e-6, 1e6, stored=True)
     prompts_per_image: int = bounded(5, 1, 65_536)
     random_prompts: bool = False

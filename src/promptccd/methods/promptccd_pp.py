@@ -44,8 +44,6 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
         key_reach: the same for keys.
         router_hidden_size: width of the hidden layer of the router's MLP; `None` means five sixths of the
             backbone's, 640 for ViT-B, which gives the paper's 14.7 million parameters.
-        router_fusion: whether the router sees [CLS] attention and contextualises patches (ablations c and d).
-        router_queries: whether part queries add to its logits (ablations b and d).
         cos_weight: weight of the term that pulls chosen keys towards their patches.
         route_weight: lambda_route, weight of the part labels at stage 0.
         route_reaches_backbone: whether the part labels also train the backbone's last block, through the attention
@@ -65,8 +63,6 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
     prompt_reach: float = bounded(1.0, 0, 1e3)
     key_reach: float = bounded(1.0, 0, 1e3)
     router_hidden_size: int | None = bounded(None, 1, 65_536)
-    router_fusion: bool = True
-    router_queries: bool = True
     cos_weight: float = bounded(1.0, 0, 1e6)
     route_weight: float = bounded(0.1, 0, 1e6)
     route_reaches_backbone: bool = False
@@ -231,41 +227,32 @@ class PartRouter(nn.Module):
     """Patch tokens and [CLS] attention to routing logits: 14,690,720 parameters for ViT-B and 8 parts.
 
     x_aug = x_e + AttnProj(alpha); x~ = TransEnc(LN(x_aug)); r = g(x~) + x~ Q' / sqrt(D). The paper gives no
-    widths; its parameter count fits a feed-forward of 4 D and a hidden layer of 640. Without fusion x~ = LN(x_e).
+    widths; its parameter count fits a feed-forward of 4 D and a hidden layer of 640.
     """
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__()
         width, num_heads = config.vision_config.hidden_size, config.vision_config.num_attention_heads
         hidden = config.router_hidden_size or round(width * 5 / 6)
-        self.attention_projection = self.encoder = self.part_queries = None
-        if config.router_fusion:
-            self.attention_projection = nn.Sequential(
-                nn.LayerNorm(num_heads), nn.Linear(num_heads, width), nn.GELU()
-            )
-            self.encoder = nn.Sequential(EncoderLayer(width, num_heads), EncoderLayer(width, num_heads))
+        self.attention_projection = nn.Sequential(
+            nn.LayerNorm(num_heads), nn.Linear(num_heads, width), nn.GELU()
+        )
+        self.encoder = nn.Sequential(EncoderLayer(width, num_heads), EncoderLayer(width, num_heads))
         self.norm = nn.LayerNorm(width)
-        if config.router_queries:
-            self.part_queries = nn.Parameter(torch.empty(config.num_parts, width))
+        self.part_queries = nn.Parameter(torch.empty(config.num_parts, width))
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, config.num_parts))
 
     def forward(self, patches: Tensor, attention: Tensor) -> Routing:
         """Route patches x_e that enter block 0 ``(B, L, D)``; alpha is the attention of [CLS] to them ``(B, L, H)``."""
-        if self.encoder is None:
-            contextual = self.norm(patches)
-        else:
-            assert self.attention_projection is not None  # both or neither
-            own = self.norm.weight.dtype  # attention is float32, even where the router is bfloat16
-            contextual = self.encoder(self.norm(patches + self.attention_projection(attention.to(own))))
+        own = self.norm.weight.dtype  # attention is float32, even where the router is bfloat16
+        contextual = self.encoder(self.norm(patches + self.attention_projection(attention.to(own))))
         logits = self.mlp(contextual)
-        if self.part_queries is not None:
-            logits = logits + contextual @ self.part_queries.T / math.sqrt(contextual.shape[-1])
+        logits = logits + contextual @ self.part_queries.T / math.sqrt(contextual.shape[-1])
         return Routing(contextual, logits.float())
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
-        if self.part_queries is not None:
-            init.trunc_normal_(self.part_queries, std=std)
+        init.trunc_normal_(self.part_queries, std=std)
 
     def reset_parameters(self, generator: torch.Generator, std: float) -> None:
         """Truncated normal weights, zero biases, unit norms, drawn from a CPU generator."""

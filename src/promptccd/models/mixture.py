@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-VARIANCE_ROUNDING = 0.01  # of the floor: in a float32 covariance, smaller variances are rounding errors
-
 
 class GaussianMixture(nn.Module):
     """Mixture over L2-normalised features; its means are the prompts.
@@ -19,11 +17,11 @@ class GaussianMixture(nn.Module):
     Args:
         num_components: K; 0 before the first fit.
         width: D.
-        covariance_type: ``"diag"``, ``"spherical"`` or ``"full"``.
+        covariance_type: ``"diag"`` or ``"spherical"``.
 
     Attributes:
         means: ``(K, D)``.
-        variances: ``(K, D)`` for diagonal, ``(K, 1)`` for spherical, ``(K, D, D)`` for full covariance.
+        variances: ``(K, D)`` for diagonal, ``(K, 1)`` for spherical covariance.
         log_weights: ``(K,)``, log of the mixing weights.
         floor: ``()``, which the fit added to every variance and `sample` subtracts again.
     """
@@ -33,14 +31,13 @@ class GaussianMixture(nn.Module):
     log_weights: Tensor
     floor: Tensor
 
-    def __init__(
-        self, num_components: int, width: int, covariance_type: Literal["diag", "spherical", "full"]
-    ):
+    def __init__(self, num_components: int, width: int, covariance_type: Literal["diag", "spherical"]):
         super().__init__()
         self.covariance_type = covariance_type
-        shape = {"diag": (width,), "spherical": (1,), "full": (width, width)}[covariance_type]
         self.register_buffer("means", torch.zeros(num_components, width))
-        self.register_buffer("variances", torch.ones(num_components, *shape))
+        self.register_buffer(
+            "variances", torch.ones(num_components, width if covariance_type == "diag" else 1)
+        )
         self.register_buffer("log_weights", torch.zeros(num_components))
         self.register_buffer("floor", torch.zeros(()))
 
@@ -62,9 +59,7 @@ class GaussianMixture(nn.Module):
         return len(self.means)
 
     def is_valid(self) -> bool:
-        """Whether every covariance is positive, so that a density can be computed."""
-        if self.variances.ndim == 3:
-            return bool((torch.linalg.cholesky_ex(self.variances.float()).info == 0).all())
+        """Whether every variance is positive, so that a density can be computed."""
         return bool((self.variances > 0).all())
 
     def load(
@@ -82,15 +77,14 @@ class GaussianMixture(nn.Module):
         """`log_joint` of unit features ``(N, D)``, and the means ``(K, D)``, which prompt."""
         # Not in bfloat16, since large terms are subtracted.
         with torch.autocast(features.device.type, enabled=False):
-            joint = self._log_joint_full if self.variances.ndim == 3 else self._log_joint_axis_aligned
-            return joint(features.float()), self.means
+            return self._log_joint(features.float()), self.means
 
     def log_joint(self, features: Tensor) -> Tensor:
         """Log pi_c + log N(z | mu_c, Sigma_c) of unit features ``(N, D)`` under every component, ``(N, K)``."""
         return self(features)[0]
 
-    def _log_joint_axis_aligned(self, features: Tensor) -> Tensor:
-        """Of diagonal and spherical covariance: two matrix products instead of an ``(N, K, D)`` difference."""
+    def _log_joint(self, features: Tensor) -> Tensor:
+        """Two matrix products instead of an ``(N, K, D)`` difference."""
         width = features.shape[1]
         means, variances = self.means.float(), self.variances.float().expand(-1, width)
         precisions = 1 / variances
@@ -101,16 +95,6 @@ class GaussianMixture(nn.Module):
         )
         log_det = variances.log().sum(1)
         return self.log_weights.float() - 0.5 * (quadratic + log_det + width * math.log(2 * math.pi))
-
-    def _log_joint_full(self, features: Tensor) -> Tensor:
-        """Of full covariance, through Cholesky factors."""
-        factors = torch.linalg.cholesky_ex(self.variances.float()).L  # its check would wait for the device
-        centred = (features[None] - self.means[:, None]).transpose(1, 2)  # (K, D, N)
-        quadratic = torch.linalg.solve_triangular(factors, centred, upper=False).square().sum(1).T
-        log_det = 2 * factors.diagonal(dim1=1, dim2=2).log().sum(1)
-        return self.log_weights.float() - 0.5 * (
-            quadratic + log_det + features.shape[1] * math.log(2 * math.pi)
-        )
 
     def sample(self, per_component: int, generator: torch.Generator) -> Tensor:
         """Draw S features per component with a CPU generator: ``(K * S, D)``, by component, on the CPU.
@@ -124,12 +108,5 @@ class GaussianMixture(nn.Module):
             self.floor.float().cpu(),
         )
         noise = torch.randn(self.num_components, per_component, means.shape[1], generator=generator)
-        if variances.ndim == 3:
-            # The symmetric root: without the floor, a component of fewer points than dimensions is singular.
-            values, axes = torch.linalg.eigh(variances.double())
-            own = values - floor
-            own[own < VARIANCE_ROUNDING * floor] = 0
-            noise = noise @ (axes * own.sqrt()[:, None] @ axes.transpose(1, 2)).float()
-        else:
-            noise = (variances - floor).clamp_min(0)[:, None].sqrt() * noise
+        noise = (variances - floor).clamp_min(0)[:, None].sqrt() * noise
         return (means[:, None] + noise).flatten(0, 1)

@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -50,33 +49,24 @@ def readable_time(seconds: float) -> str:
 
 
 class EpochProgress:
-    """A bar over the epochs of a stage and, inside it, one over the steps of the epoch.
+    """A bar over the epochs of a stage; off a terminal a line every few seconds.
 
-    Off a terminal it logs a line every few seconds instead. A resumed stage starts at `first_epoch` and `first_step`.
+    A resumed stage starts at `first_epoch` and `first_step`.
     """
 
     def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int, first_step: int = 0):
         self._stage, self._epochs, self._began = stage, epochs, first_epoch + first_step / max(1, steps)
         self._started = self._logged = time.monotonic()
-        bar = partial(tqdm, disable=NO_BARS)
-        self._outer = bar(total=epochs, initial=first_epoch, desc=f"stage {stage}", unit="epoch", position=0)
-        self._inner = bar(total=steps, desc="  epoch", unit="step", position=1, leave=False)
-
-    def begin_epoch(self, step: int) -> None:
-        """Set the inner bar to the first step of an epoch, or of its rest."""
-        self._inner.reset()
-        self._inner.update(step)
-
-    def end_step(self) -> None:
-        """Count a finished step."""
-        self._inner.update()
+        self._bar = tqdm(
+            total=epochs, initial=first_epoch, desc=f"stage {stage}", unit="epoch", disable=NO_BARS
+        )
 
     def end_epoch(self, epoch: int, loss: float) -> None:
         """Count a finished epoch; `loss` is its mean."""
-        self._outer.set_postfix(loss=f"{loss:.3f}")
-        self._outer.update()
+        self._bar.set_postfix(loss=f"{loss:.3f}")
+        self._bar.update()
         done, now = epoch + 1, time.monotonic()
-        if self._outer.disable and (done == self._epochs or now - self._logged >= SECONDS_BETWEEN_LINES):
+        if self._bar.disable and (done == self._epochs or now - self._logged >= SECONDS_BETWEEN_LINES):
             self._logged = now
             per_epoch = (now - self._started) / (done - self._began)
             left = f", {readable_time(per_epoch * (self._epochs - done))} left of this stage"
@@ -86,9 +76,8 @@ class EpochProgress:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Remove the bars."""
-        self._inner.close()
-        self._outer.close()
+        """Remove the bar."""
+        self._bar.close()
 
 
 class TrainingStopped(InterruptedRunError):

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,6 @@ from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import EpochProgress, StopRequest
 
 logger = logging.getLogger(__name__)
-
-COLLAPSED = 1e-5  # nats between a loss and that of guessing; rounding is a tenth of this
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,6 @@ class StageTrainer:
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save = accelerator, stop, save
         self.record, self.stepped = record, stepped
-        self._collapsed = False
         # The step in progress, as long as its failure leaves weights and momentum unchanged.
         self._next: tuple[int, int] | None = None
         self._processes = accelerator.num_processes, accelerator.process_index
@@ -202,7 +199,6 @@ class StageTrainer:
         for group in optimizer.param_groups:
             group["lr"] = group["first_rate"] * share
         planned = self.plan.batches(epoch)
-        bars.begin_epoch(first_step)
         # Sums stay on the device, so that no step waits for it.
         device = self.accelerator.device
         totals = {"loss": torch.zeros((), device=device)}
@@ -222,18 +218,16 @@ class StageTrainer:
             optimizer.step()
             for name, value in losses.items():
                 totals[name] = totals.get(name, 0) + value.detach()
-            bars.end_step()
             self.stepped(epoch, step + 1)
             done = before + step + 1
             if (
                 step + 1 == self.steps
             ):  # before the state after this epoch is saved, so that no record is missed
                 means = {name: self._finite(value, epoch) / done for name, value in totals.items()}
-                sizes = list(map(len, planned[first_step:]))
-                self._warn_if_collapsed(means, epoch, sizes)
+                images = sum(map(len, planned[first_step:]))
                 rates = {role: first * share for role, first in self._rates.items()}
                 rate, seconds = self.learning_rate * share, time.monotonic() - started
-                self.record(EpochRecord(self.stage, epoch, done, means, rate, seconds, sum(sizes), rates))
+                self.record(EpochRecord(self.stage, epoch, done, means, rate, seconds, images, rates))
             self._save_where_due(optimizer, epoch, step, {**totals, "steps": torch.tensor(float(done))})
         bars.end_epoch(epoch, self._finite(totals["loss"], epoch) / max(1, before + self.steps))
 
@@ -296,23 +290,6 @@ class StageTrainer:
             self.save(TrainingState(epoch, step, snapshot(self.model, optimizer), self.arguments.batch_size))
             saved = f"saved stage {self.stage}, epoch {epoch}, step {step}"
         return OutOfMemoryError(self.arguments.batch_size, saved)
-
-    def _warn_if_collapsed(self, means: Mapping[str, float], epoch: int, sizes: Sequence[int]) -> None:
-        """Warn once a stage when all embeddings are alike: such a stage learns nothing any more."""
-        each = [self.objective.guessing(size) for size in sizes]
-        chances = {name: sum(guess[name] for guess in each) / len(each) for name in each[0]}
-        collapsed = [
-            value for name, value in chances.items() if abs(means.get(name, math.nan) - value) < COLLAPSED
-        ]
-        if self._collapsed or not collapsed:
-            return
-        self._collapsed = True
-        if self.accelerator.is_main_process:
-            logger.warning(
-                "Stage %d has collapsed at epoch %d: all embeddings are alike (loss %.4f, that of guessing), and "
-                "nothing is learnt from here on. Lower --learning_rate (now %g), in a new --output_dir.",
-                self.stage, epoch, collapsed[0], self.learning_rate,
-            )  # fmt: skip
 
     def _finite(self, total: Tensor | float, epoch: int) -> float:
         """A sum as a float; NaN or infinity ends the run before anything is written."""

@@ -69,20 +69,10 @@ def why(page: Page) -> None:
     page.locator(".why img").first.wait_for()
 
 
-def approve(page: Page) -> None:
-    page.evaluate("location.hash = 'view=approve&of=0'")
-    page.locator(".page img").first.wait_for()
-
-
 def check(page: Page) -> None:
     page.evaluate("location.hash = 'view=check'")
     page.locator(".page img").first.wait_for()
     page.locator(".page li").first.click()
-
-
-def grow(page: Page) -> None:
-    page.evaluate("location.hash = 'view=alike&of=3'")
-    page.locator(".like").first.wait_for()
 
 
 def desk(page: Page) -> None:
@@ -135,19 +125,9 @@ def near(page: Page) -> None:
     page.locator(".photo[src*=original]").wait_for()
 
 
-def folders(page: Page) -> None:
-    page.evaluate("location.hash = 'view=folders'")
-    page.locator(".changes .offer").first.wait_for()
-
-
-def left_out(page: Page) -> None:
-    page.evaluate("location.hash = 'view=skipped'")
-    page.locator(".changes h2").wait_for()
-
-
 SCREENS: list[Callable[[Page], None]] = [
-    groups, naming, merge, keys, one_group, selected, move, large, why, desk, approve, check, grow, same, plane,
-    changed, take_away, dissolve, regroup, one_file, near, folders, left_out,
+    groups, naming, merge, keys, one_group, selected, move, large, why, desk, check, same, plane,
+    changed, take_away, dissolve, regroup, one_file, near,
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Screens of one proposal, from what a person has approved, and photographs that are grown from examples."""
+"""Screens of one proposal, from what a person has approved, and photographs like some examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.proposals import SCREEN, SEEDS, halves, screen
 from promptccd.errors import RegistryError
 from tests.browsing import watch
-from tests.discovery.corrected import correct, registry_in
+from tests.discovery.corrected import registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # What stands or lies beyond the screen, but for lists that are scrolled sideways.
 BEYOND = """() => [...document.querySelector('promptccd-desk').shadowRoot.querySelectorAll(
-    '.right, .caption, .foot, .photo, .bar > *, .grow, .grow .choice')].flatMap((each) => {
+    '.right, .caption, .foot, .photo, .bar > *')].flatMap((each) => {
   const { left, right, bottom, width } = each.getBoundingClientRect();
   const isFoot = each.matches('.foot') && bottom > innerHeight;
   return width > 1 && (left < 0 || right > innerWidth + 1 || isFoot) ? [each.className || each.textContent] : [];
@@ -166,25 +166,19 @@ def test_a_sort_that_is_none_is_refused(reader: Window, to: object, reason: str)
     assert (status, reason in told["error"]) == (409, True), told
 
 
-def test_examples_come_first_then_the_likest_and_none_that_is_more_like_another(reader: Window) -> None:
+def test_examples_come_first_then_the_likest(reader: Window) -> None:
     found = reader.get("alike?rows=5,3")
     assert set(found["rows"][:2]) == {3, 5}
     assert found["like"][:2] == [1, 1]
     assert found["like"] == sorted(found["like"], reverse=True)
     assert len(found["rows"]) == KINDS * EACH
-    other = found["rows"][-1]
-    without = reader.get(f"alike?rows=5,3&unlike={other}")["rows"]
-    assert other not in without
-    assert 2 <= len(without) < len(found["rows"])
     home = reader.get("why/5")["group"]
     inside = reader.get(f"alike?rows=5&within={home}")["rows"]
     assert inside[0] == 5
     assert all(reader.get(f"why/{row}")["group"] == home for row in inside)
 
 
-@pytest.mark.parametrize(
-    "path", ["alike?rows=", "alike?rows=999", "alike?rows=1&unlike=999", "check?skip=999"]
-)
+@pytest.mark.parametrize("path", ["alike?rows=", "alike?rows=999", "check?skip=999"])
 def test_photographs_that_are_not_there_are_none(reader: Window, path: str) -> None:
     assert reader.ask(f"/api/{path}")[0] == 404
 
@@ -247,59 +241,12 @@ def test_a_screen_is_one_key_and_a_digit_sends_those_that_are_pointed_at_elsewhe
 
 
 @pytest.mark.slow
-def test_a_group_is_split_by_example_in_four_actions(visit: Page, project: Path) -> None:
-    group = registry_in(project).active[0]
-    correct(project, lambda registry: edits.rename(registry, group.id, "all of it"))
-    visit.evaluate(f"location.hash = 'view=group&of={group.id}'")
-    visit.locator(".cell").first.wait_for()
-    visit.locator(".cell").first.focus()
-    visit.keyboard.press("Shift+L")
-    visit.locator(".like").first.wait_for()
-    assert visit.get_by_label("only in").is_checked()
-    assert visit.locator(".cell").count() == group.size
-    slider = visit.get_by_label("Least likeness that is selected")
-    likes = sorted((float(each.inner_text()) for each in visit.locator(".like").all()), reverse=True)
-    assert likes[0] == 1
-    slider.fill(str(round(likes[2] - 0.005, 2)))
-    chosen = sum(like >= round(likes[2] - 0.005, 2) for like in likes)
-    visit.get_by_text(f"{chosen} selected").first.wait_for()
-    visit.keyboard.press("g")  # though the slider has the focus
-    visit.keyboard.press("Enter")
-    visit.locator(".status").filter(has_text="Made").wait_for()
-    assert registry_in(project).categories[group.id].size == group.size - chosen
-
-
-@pytest.mark.slow
-def test_back_leaves_a_group_that_is_approved_and_another_window_ends_a_draw(
-    visit: Page, project: Path
-) -> None:
-    first, second, *_ = sorted(registry_in(project).active, key=lambda each: (-each.size, each.id))
-    visit.locator(".menu summary").click()
-    visit.get_by_text("Approve the sure ones").click()
-    visit.locator("h2").filter(has_text=f"Group {first.id}”").wait_for()
-    visit.keyboard.press("Enter")
-    visit.locator("h2").filter(has_text=f"Group {second.id}”").wait_for()
-    visit.go_back()
-    visit.locator(".cards").wait_for()
-    visit.evaluate(f"location.hash = 'view=group&of={first.id}'")
-    assert visit.get_by_role("button", name="Approve the sure ones").is_disabled()
-    visit.evaluate(f"location.hash = 'view=desk&of={second.id}'")
-    visit.get_by_text("drawn at random", exact=True).wait_for()
-    correct(project, lambda registry: edits.not_a_category(registry, second.id))
-    visit.locator(".status").filter(has_text="not there any more").wait_for()
-    visit.locator(".cards").wait_for()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("way_out", ["Escape", "back", "reload", "close"])
-@pytest.mark.parametrize(
-    ("place", "key"), [("approve&of={}", "Enter"), ("check", "1"), ("check", "Enter"), ("desk", "1")]
-)
+@pytest.mark.parametrize(("place", "key"), [("check", "1"), ("check", "Enter"), ("desk", "1")])
 def test_an_answer_is_stored_however_a_person_leaves(
     visit: Page, project: Path, place: str, key: str, way_out: str
 ) -> None:
-    group = registry_in(project).active[0].id
-    visit.evaluate(f"location.hash = 'view={place.format(group)}'")
+    visit.evaluate(f"location.hash = 'view={place}'")
     visit.locator(".page img, .answers .offer").first.wait_for()
     shown = max(1, visit.locator(".page img").count())
     visit.keyboard.press(everything(visit) if place == "check" and key == "Enter" else key)
@@ -314,7 +261,7 @@ def test_an_answer_is_stored_however_a_person_leaves(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["groups", "desk", "approve&of={}", "check", "alike&of=3,5", "group&of={}"])
+@pytest.mark.parametrize("place", ["groups", "desk", "check", "alike&of=3,5", "group&of={}"])
 def test_on_a_phone_what_there_is_to_do_is_seen(
     browser: Browser, page: OpenPage, project: Path, place: str
 ) -> None:

@@ -18,7 +18,7 @@ from tests.browsing import watch
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
-from tests.discovery.page.test_page import CHOSEN, WIDE, Person, first_group
+from tests.discovery.page.test_page import CHOSEN, WIDE, Person
 from tests.discovery.page.test_page import person as person
 
 if TYPE_CHECKING:
@@ -60,18 +60,6 @@ def test_what_cannot_be_written_can_be_looked_at_and_says_why(locked: OpenPage, 
     assert address_of(project) is None
 
 
-def test_open_looks_where_no_new_photographs_can_be_taken_in(
-    project: Path, found_once: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / PROJECT / ".lock").unlink(missing_ok=True)
-    (project / PROJECT / ".lock").mkdir()  # nobody can open it to write
-    (project / PROJECT / PAGE).write_text("")
-    monkeypatch.setattr(OpenPage, "wait", lambda page: None)
-    arguments = ["open", str(found_once / "album"), "--out", str(project), "--no-browser"]
-    assert main(arguments) == 0
-    assert "can only be looked at" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_photographs_that_came_since_are_looked_for_while_the_page_is_open(
     found_once: Path, project: Path, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -109,36 +97,6 @@ def test_a_key_that_would_write_says_why_it_does_not(locked: OpenPage, browser: 
 
 
 @pytest.mark.slow
-def test_back_closes_one_layer_and_then_leaves_the_place(person: Person, project: Path) -> None:
-    first_group(person, project)
-    place = person.page.evaluate("location.hash")
-    person.page.locator(".cell").nth(2).focus()
-    person.press("Enter", "m")
-    person.page.locator("dialog[open] .targets").wait_for()
-    for left in (1, 0):
-        person.page.go_back()
-        person.page.wait_for_timeout(200)
-        assert person.page.locator("dialog[open]").count() == left
-        assert person.page.evaluate("location.hash") == place
-    looked = person.page.evaluate(CHOSEN)
-    assert len(looked) == 1
-    person.press("Enter", "Escape")  # closed by key: Back leads out at once
-    person.page.go_back()
-    person.page.locator(".card img").first.wait_for()
-    person.page.go_forward()
-    person.page.locator(".cell img").first.wait_for()
-    person.page.wait_for_timeout(300)
-    assert person.page.locator("dialog[open]").count() == 0
-    assert person.page.locator(".cell[tabindex='0']").get_attribute("data-row") == str(looked[0])
-    person.page.locator(".cell[tabindex='0']").focus()
-    person.press("Enter", "l")  # another place, out of a layer
-    person.page.locator("h2", has_text="Like these").wait_for()
-    person.page.go_back()
-    person.page.wait_for_timeout(400)
-    assert person.page.evaluate("location.hash") == place
-
-
-@pytest.mark.slow
 def test_a_reload_comes_back_to_the_same_photograph_and_order(person: Person) -> None:
     person.go("view=all")
     person.page.locator(".cell img").first.wait_for()
@@ -162,13 +120,3 @@ def test_an_address_of_no_place_says_so(person: Person, where: str, said: str) -
     person.go(f"view={where}")
     person.said(said)
     assert person.page.locator(".card img").count()
-
-
-@pytest.mark.slow
-def test_photographs_are_printed_without_what_is_around_them(person: Person, project: Path) -> None:
-    first_group(person, project)
-    person.page.emulate_media(media="print")
-    assert not person.page.locator(".list").is_visible()
-    boxes = [each.bounding_box() for each in person.page.locator(".cell").all()]
-    assert len({(box["x"], box["y"]) for box in boxes}) == len(boxes) > 3
-    person.page.emulate_media(media="screen")

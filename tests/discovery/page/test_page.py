@@ -158,20 +158,6 @@ def test_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:
     assert registry_in(project).category(number).size == size
 
 
-def test_move_a_range_by_mouse(person: Person, project: Path) -> None:
-    number, size = first_group(person, project)
-    if person.page.viewport_size["width"] < 700:
-        pytest.skip("a phone has no Shift")
-    person.click(".cell", 0, modifiers=["Control"])
-    person.click(".cell", size - 2, modifiers=["Shift"])
-    person.press("m")
-    person.type("odd ones")
-    person.said("the group “odd ones”")
-    assert person.actions <= 5
-    assert sizes(project)["odd ones"] == size - 1
-    assert registry_in(project).category(number).size == 1
-
-
 def test_drag_photographs_onto_a_group(person: Person, project: Path) -> None:
     number, size = first_group(person, project)
     if person.page.viewport_size["width"] < 700:
@@ -247,55 +233,6 @@ def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
         drawn.wait_for()
         assert person.page.locator(".photo").get_attribute("data-row") == row
         assert not any(look.left for look in registry_in(project).looks.values())
-
-
-def test_the_sure_ones_of_a_group_are_approved_by_pages_and_the_bad_page_is_halved(
-    person: Person, project: Path
-) -> None:
-    """A page that is right is stored at once, and nothing that was not shown is."""
-    registry = correct(project, lambda registry: edits.merge(registry, [each.id for each in registry.active]))
-    (group,), sure = registry.active, registry.confidences
-    person.page.locator(".card").nth(1).wait_for(state="detached")
-    person.go(f"view=approve&of={group.id}")
-    shown = person.page.locator(".page img")
-    shown.first.wait_for()
-    rows = [int(each.get_attribute("data-row")) for each in shown.all()]
-    person.page.locator(".primary").wait_for()
-    first = len(rows)
-    assert first == min(30, group.size)
-    person.press("x")  # some of the group are wrong: half of it is shown
-    person.page.get_by_role("button", name=f"All {(first + 1) // 2} are right").wait_for()
-    elsewhere = max(registry.members, key=sure.__getitem__)  # another window takes the surest one away
-    correct(project, lambda registry: edits.move(registry, [elsewhere], None))
-    keys = ProjectView(project).photos.keys
-    person.page.locator(f'.page img[data-row="{keys.index(elsewhere)}"]').wait_for(state="detached")
-    seen = {int(each.get_attribute("data-row")) for each in shown.all()}
-    person.press("Enter")
-    person.said("Approved 15 of")
-    person.page.get_by_role("button", name="All 7 are right").wait_for()
-    person.press("Escape")  # what was answered is stored
-    kept = registry_in(project)
-    approved = [key for key in kept.pinned if registry.members[key] == group.id]
-    assert len(approved) == 15
-    assert set(approved) == {keys[row] for row in seen}
-    assert min(sure[key] for key in approved) >= max(
-        sure[key] for key in kept.members_of(group.id) if key not in approved
-    ) - 1 / 255  # fmt: skip
-    assert set(kept.looks) == {*approved, elsewhere}
-    person.press("Control+z")
-    person.said("Taken back")
-    assert not registry_in(project).pinned
-
-
-def test_a_group_is_looked_at_by_chance_alone(person: Person, project: Path) -> None:
-    group = registry_in(project).active[0]
-    person.go(f"view=desk&of={group.id}")
-    for done in range(3):
-        person.page.locator(".drawn").wait_for()
-        person.page.locator(".answers .offer").first.wait_for()
-        person.press("1")
-        person.page.get_by_text(f"Of {done + 1} drawn at random from").wait_for()
-    assert [look.was for look in registry_in(project).looks.values()] == [group.id] * 3
 
 
 def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:
@@ -399,21 +336,6 @@ def test_one_that_is_corrected_large_gives_way_at_once_and_nothing_else_moves(
     assert [each["images"] for each in sent if "images" in each] == [[int(first)], [int(third)]]
 
 
-def test_what_is_large_is_corrected_apart_from_what_is_selected(person: Person, project: Path) -> None:
-    number, size = first_group(person, project)
-    person.page.locator(".cell").first.focus()
-    person.press(" ", "ArrowRight", "ArrowRight", "Enter")
-    photo = person.page.locator("dialog.large .photo")
-    photo.wait_for()
-    before = photo.get_attribute("data-row")
-    person.press("Delete")
-    assert photo.get_attribute("data-row") != before
-    person.page.wait_for_timeout(300)
-    person.press("Escape")
-    assert person.page.locator(".cell.picked").count() == 1  # the selection is still there
-    assert registry_in(project).category(number).size == size - 1
-
-
 def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path) -> None:
     person.go("view=all")
     person.page.locator(".cell").first.focus()
@@ -447,49 +369,6 @@ def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> No
     person.said("the group “all of it”")
     assert person.actions <= 4
     assert sizes(project)["all of it"] > KINDS * EACH // 2
-
-
-SOLID = """() => {
-    const canvas = document.querySelector('promptccd-desk').shadowRoot.querySelector('canvas');
-    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
-    copy.drawImage(canvas, 0, 0);
-    const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
-    let [solid, seen] = [0, 0];
-    for (let at = 3; at < data.length; at += 4) { solid += data[at] > 200; seen += data[at] > 0; }
-    return solid / seen; }"""
-
-
-def test_what_is_selected_on_the_map_stands_out_and_the_rest_comes_back(person: Person) -> None:
-    person.go("view=map")
-    person.page.locator(".plane .empty").wait_for(state="detached", timeout=60_000)
-    person.page.wait_for_timeout(1000)  # small pictures come in
-    before = person.page.evaluate(SOLID)
-    assert before > 0.8
-    box = person.page.locator("canvas").bounding_box()
-    assert box is not None
-    left, top, middle, bottom = 2, 60, box["width"] / 2, box["height"] - 2
-    person.page.mouse.move(box["x"] + left, box["y"] + top)
-    person.page.mouse.down()
-    for x, y in [(middle, top), (middle, bottom), (left, bottom), (left, top)]:
-        person.page.mouse.move(box["x"] + x, box["y"] + y, steps=10)
-    person.page.mouse.up()
-    person.said("selected")
-    person.page.wait_for_timeout(500)
-    assert 0.1 < person.page.evaluate(SOLID) < before - 0.1
-    person.press("Escape")
-    person.page.wait_for_timeout(500)
-    assert person.page.evaluate(SOLID) == pytest.approx(before, abs=0.02)
-
-
-def test_take_groups_away(person: Person, project: Path) -> None:
-    person.click(".bar .wide")
-    person.page.locator("dialog[open]").get_by_role("button", name="The files themselves").click()
-    person.actions += 1
-    person.page.locator("dialog[open]", has_text=f"are in {project}/folders.").wait_for()
-    assert person.actions <= 2
-    assert len([each for each in (project / "folders").iterdir() if each.is_dir()]) == KINDS
-    person.press("Escape")
-    assert person.page.locator("dialog[open]").count() == 0
 
 
 def test_one_step_leads_to_the_next_up_to_the_export(person: Person, project: Path) -> None:
@@ -527,19 +406,6 @@ def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Pers
     person.page.get_by_text("No file has such a name").wait_for()
     person.click(".bar .back")
     person.page.locator(".cards").wait_for()
-
-
-def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Person) -> None:
-    """The sheet asks what there is as it opens; somebody quick has begun an export before that answer is there."""
-    kept: list[Route] = []
-    person.page.route("**/api/export", lambda route: kept.append(route), times=1)
-    person.click(".bar .wide")
-    sheet = person.page.locator("dialog[open]")
-    sheet.get_by_role("button", name="The files themselves").click()
-    sheet.filter(has_text="photographs are in").wait_for()
-    kept[0].fulfill(body="null", content_type="application/json")
-    person.page.wait_for_timeout(300)
-    assert "photographs are in" in sheet.inner_text()
 
 
 def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
@@ -609,30 +475,6 @@ def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path)
     person.visit.complaints = [each for each in person.visit.complaints if lost not in each]
 
 
-def test_a_photograph_whose_correction_reaches_nobody_is_where_it_was_and_chosen(
-    person: Person, project: Path
-) -> None:
-    number, size = first_group(person, project)
-    person.page.route(re.compile("/api/(edit|state)$"), lambda route: route.abort())
-    person.page.locator(".cell").nth(1).focus()
-    chosen = person.page.evaluate(CHOSEN)
-    person.press("Delete")
-    person.said("promptccd open")
-    person.page.wait_for_timeout(300)
-    assert person.page.locator(".cell.gone").count() == 0
-    assert person.page.evaluate(CHOSEN) == chosen
-    assert registry_in(project).category(number).size == size
-    person.visit.complaints.clear()  # Chromium's own lines
-
-
-def test_what_changed_opens_in_the_grid(person: Person, project: Path) -> None:
-    person.go("view=changed")
-    person.click(".changes .offer")
-    person.page.locator(".cell img").first.wait_for()
-    person.press("Escape")
-    person.page.locator(".card img").first.wait_for()
-
-
 def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(person: Person) -> None:
     person.go("view=all")
     for share in (1, 0, 0.5, 1):
@@ -698,17 +540,6 @@ def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, pro
     assert person.page.locator(".head small", has_text=f"{KINDS * EACH - 1} photographs").count() == 1
 
 
-def test_search_finds_groups_and_files(person: Person, project: Path) -> None:
-    person.press("/")
-    person.type("1-0")
-    person.page.locator(".cell").first.wait_for()
-    found_by_the_first_letter = person.page.locator(".cell:not([title*='1-0'])")
-    found_by_the_first_letter.first.wait_for(state="detached")
-    labels = person.page.locator(".cell").evaluate_all("all => all.map(each => each.title)")
-    assert labels
-    assert all("1-0" in label for label in labels)
-
-
 def test_two_windows_and_the_command_line_see_each_other(
     person: Person, browser: Browser, page: OpenPage, project: Path
 ) -> None:
@@ -726,15 +557,6 @@ def test_two_windows_and_the_command_line_see_each_other(
     person.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
     assert "heron" in sizes(project)
     other.page.close()
-
-
-def test_names_are_text_and_never_markup(person: Person, project: Path) -> None:
-    name = "<img src=x onerror=alert(1)>"
-    person.page.locator(".card .name").first.click()
-    person.type(name)
-    person.page.locator(".card .name", has_text="onerror").wait_for()
-    assert person.page.locator(".card img[src=x]").count() == 0
-    assert name in sizes(project)
 
 
 def test_a_server_that_ended_is_said_and_nothing_is_lost(

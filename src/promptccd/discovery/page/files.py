@@ -1,11 +1,9 @@
-"""Photographs as files: their dates, folders and originals, what was left out, and exports; of one's own machine alone.
+"""Photographs as files: their dates and originals, and exports; of one's own machine alone.
 
 A window names rows. Paths come from the project, and files are opened with the guard of all pictures: below its
 folders, through no link that leads out, and while they show what they showed.
 """
 
-import csv
-import io
 import logging
 import posixpath
 import re
@@ -21,17 +19,13 @@ from promptccd import systems
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, project_rows
 from promptccd.discovery.intake.locations import item_name, sound_file
-from promptccd.discovery.options import TABLE
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import Photos
-from promptccd.disk import read_file
-from promptccd.errors import PromptCCDError, RegistryError, RunError
+from promptccd.errors import DataError, PromptCCDError, RegistryError, RunError
 from promptccd.images.capture_dates import seconds_of
-from promptccd.images.decode import Status
 
 logger = logging.getLogger(__name__)
 
-LARGEST_TABLE = 2**30  # bytes
 # Media types of the files that every browser shows or plays, by their first bytes; other files are saved.
 SHOWN = {
     re.compile(rb"\xff\xd8\xff"): "image/jpeg",
@@ -52,14 +46,6 @@ def dates(project: ProjectView) -> bytes:
     return np.array([seconds_of(photos.date(key)) for key in photos.keys], "<f8").tobytes()
 
 
-def folders(project: ProjectView) -> list[dict[str, Any]]:
-    """Folders that hold photographs, with the rows of these."""
-    found = dict[str, list[int]]()
-    for row, name in enumerate(project.photos.names):
-        found.setdefault(posixpath.dirname(name), []).append(row)
-    return [{"name": name, "rows": rows} for name, rows in sorted(found.items())]
-
-
 def facts(project: ProjectView, row: int) -> dict[str, Any]:
     """Where the file of a photograph is, and when it was taken."""
     key = project.photos.keys[row]
@@ -69,8 +55,11 @@ def facts(project: ProjectView, row: int) -> dict[str, Any]:
 
 def original(project: ProjectView, row: int) -> Response:
     """The file of a photograph as it is; one that browsers do not show is saved under its name."""
-    content = project.photos.original(project.photos.keys[row])
+    key = project.photos.keys[row]
+    content = project.photos.original(key)
     kind = next((kind for begin, kind in SHOWN.items() if begin.match(content)), "")
+    if sound_file(project.photos.path(key)) and not kind.startswith("audio/"):
+        raise DataError(f"{project.photos.names[row]!r} is no sound, whatever its name says.")
     headers = {"cache-control": "no-store"}
     if not kind:
         name = posixpath.basename(project.photos.names[row])
@@ -91,24 +80,6 @@ def show_in_folder(project: ProjectView, row: int) -> dict[str, str]:
     if not systems.has_shown(path):
         raise RunError(f"Nothing on this machine shows folders. The file is {path}")
     return {"path": str(path)}
-
-
-def skipped(project: ProjectView) -> list[dict[str, Any]]:
-    """Files that the newest discovery left out, by reason, the most frequent first; none where its table is gone."""
-    try:
-        text = read_file(Path(project.out) / TABLE, LARGEST_TABLE).decode(errors="replace")
-    except OSError:
-        return []
-    if Status.SKIPPED.value not in text:  # most tables are long, and have none
-        return []
-    found = dict[str, list[str]]()
-    for line in csv.DictReader(io.StringIO(text)):
-        if line.get("status") == Status.SKIPPED.value:
-            found.setdefault(line.get("note") or "", []).append(line.get("file") or "")
-    return [
-        {"note": note, "files": files}
-        for note, files in sorted(found.items(), key=lambda each: -len(each[1]))
-    ]
 
 
 class _StoppedError(PromptCCDError):

@@ -72,8 +72,6 @@ def project_routes(project: ProjectView) -> Starlette:
 
     answers: dict[str, Answer] = {
         "/api/dates": lambda project, _: photo_files.dates(project),
-        "/api/folders": lambda project, _: photo_files.folders(project),
-        "/api/skipped": lambda project, _: photo_files.skipped(project),
         "/api/file/{row:int}": lambda project, asked: photo_files.facts(project, _row(project, asked)),
         "/api/original/{generation}/{row:int}": lambda project, asked: photo_files.original(
             project, _row(project, asked)
@@ -210,10 +208,9 @@ def _questions(project: ProjectView, asked: Request) -> list[dict[str, int]]:
 
 
 def _like_these(project: ProjectView, asked: Request) -> dict[str, Any]:
-    rows, unlike = (_rows(project, asked, name) for name in ("rows", "unlike"))
-    if not rows:
+    if not (rows := _rows(project, asked, "rows")):
         raise HTTPException(404, "There is no such photograph.")
-    return project.like_these(rows, unlike, _number(asked, "within"))
+    return project.like_these(rows, within=_number(asked, "within"))
 
 
 def _table(project: ProjectView, _: Request) -> Response:
@@ -259,7 +256,7 @@ ANSWERS: dict[str, Answer] = {
     "/api/check": lambda project, asked: project.screen(_rows(project, asked, "skip")),
     "/api/halves/{category:int}": lambda project, asked: project.halves(asked.path_params["category"]),
     "/api/why/{row:int}": lambda project, asked: project.why(_row(project, asked)),
-    "/api/right": lambda project, asked: project.right(_number(asked, "within")),
+    "/api/right": lambda project, _: project.right(None),
     "/api/groups.csv": _table,
     "/api/rare": lambda project, _: project.rare(),
     "/api/questions": _questions,
@@ -333,6 +330,5 @@ def _corrected(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]
     if correction is None:
         raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
     arguments = arguments_of(correction, asked, project)
-    within = None if asked.get("within") is None else _argument("within", Kind.CATEGORY, asked["within"])
-    with project.blind(within) if asked.get("blind") is True else nullcontext():
+    with project.blind(None) if asked.get("blind") is True else nullcontext():
         return project.corrected(lambda: correction.function(project, **arguments))
