@@ -53,6 +53,13 @@ def in_none(groups: StageGroups, change: StageChange) -> list[str]:
     return [key for key, cluster in clusters if change.cluster_ids[cluster] is None]
 
 
+def one_stage() -> CategoryRegistry:
+    """Category 3 with the images of truth 3, 4 with those of truth 4, and 5 with those of truth 5."""
+    registry = known_registry()
+    registry.observe(1, S1.groups(KNOWN))
+    return registry
+
+
 @pytest.fixture
 def lived() -> CategoryRegistry:
     """Three stages with renames, merges, splits, a move and a rejection in between."""
@@ -114,8 +121,7 @@ def test_a_finer_grouping_gives_new_ids_to_the_smaller_halves_only() -> None:
 
 
 def test_a_category_that_a_coarser_grouping_lost_comes_back_with_its_id_and_name() -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     edits.rename(registry, 4, "stork")
     change = registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
     assert change.emptied == (4,)
@@ -126,8 +132,7 @@ def test_a_category_that_a_coarser_grouping_lost_comes_back_with_its_id_and_name
 
 
 def test_answers_hold_in_the_next_grouping() -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     a, b, c, d = S1.of(3)[0], S1.of(5)[0], S1.of(4)[0], S1.of(4)[1]
     edits.confirm(registry, [b])
     edits.answer(registry, a, b, True)
@@ -144,8 +149,7 @@ def test_answers_hold_in_the_next_grouping() -> None:
 def test_linked_images_go_where_most_of_them_are_and_of_equals_to_the_first(
     truths: tuple[int, ...], home: int
 ) -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     keys = [S1.of(truth)[index] for index, truth in enumerate(truths)]
     for other in keys[1:]:
         edits.answer(registry, keys[0], other, True)
@@ -154,8 +158,7 @@ def test_linked_images_go_where_most_of_them_are_and_of_equals_to_the_first(
 
 
 def test_a_category_of_several_clusters_has_the_mean_of_all_their_images() -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     edits.merge(registry, [3, 4])  # 12 images and 8
     registry.observe(1, S1.groups(KNOWN))
     survivor = registry.category(registry.members[S1.of(3)[0]])
@@ -181,8 +184,7 @@ def test_a_category_of_whole_clusters_has_their_means_as_they_were_given() -> No
 
 
 def test_images_that_must_be_apart_go_back_to_where_they_were() -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     a, b = S1.of(3)[0], S1.of(4)[0]
     edits.answer(registry, a, b, False)
     registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
@@ -216,8 +218,7 @@ def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(seen: int, 
 
 @pytest.mark.parametrize(("new", "home"), [(8, 3), (9, 6)])
 def test_a_cluster_half_of_which_was_merged_does_not_come_apart(new: int, home: int) -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     edits.merge(registry, [3, 4])
     keys = [*S1.of(3), *S1.of(4), *(f"s2:{number}" for number in range(new))]
     clusters = np.repeat([0, 1], [12, 8 + new])
@@ -433,8 +434,7 @@ def test_groups_with_ids_are_settled_where_the_registry_has_them() -> None:
 
 
 def test_edited_categories_take_the_mean_of_their_own_images() -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     part = S1.of(3)[:4]
     edits.split(registry, 3, part, np.eye(WIDTH)[0], np.eye(WIDTH)[1])
     kept = registry.copy()
@@ -593,8 +593,7 @@ def test_an_empty_stage_changes_nothing() -> None:
 
 
 def test_of_two_look_alikes_only_the_nearest_is_the_category() -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     row = registry.prototypes[registry.category(3).prototype_row]
     near, nearer = row + 0.1 * CENTRES[30], row + 0.05 * CENTRES[30]
     groups = StageGroups(["a", "b"], np.array([0, 1]), np.stack([near, nearer]))
@@ -602,16 +601,14 @@ def test_of_two_look_alikes_only_the_nearest_is_the_category() -> None:
 
 
 def test_a_category_that_is_settled_is_not_given_to_a_look_alike() -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     row = registry.prototypes[registry.category(3).prototype_row]
     groups = StageGroups(["a", "b"], np.array([0, 1]), np.stack([CENTRES[30], row]), [3, None])
     assert registry.observe(2, groups).cluster_ids == (3, 6)
 
 
 def test_one_image_seen_before_does_not_name_a_cluster() -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))
+    registry = one_stage()
     images = Images("s2", {20: 12})
     images.keys[0] = S1.of(3)[0]
     change = registry.observe(2, images.groups())
