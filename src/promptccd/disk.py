@@ -17,7 +17,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,9 @@ def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool =
         # safetensors has an error of its own around the system's: "I/O error: No space left on device (os error 28)"
         if "os error" not in str(error) and not (isinstance(error, OSError) and error.errno in _OF_DISK):
             raise
-        least = sum(file.stat().st_size for file in _files(staging))
+        written = sum(file.stat().st_size for file in _files(staging))
         shutil.rmtree(staging, ignore_errors=True)
-        if getattr(error, "errno", None) == errno.ENOSPC or "os error 28)" in str(error):
-            least = max(least, _free(path))  # the free space was not enough
-        raise _not_written(path, f"more than {readable_size(least)}", error) from error
+        raise _not_written(path, f"more than {readable_size(written)}", error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)  # gone, if it is in place
 
@@ -134,20 +132,14 @@ def open_to_change(path: Path, flags: int = 0) -> int:
         A descriptor for the caller to close, opened for reading and writing and with `flags`.
 
     Raises:
-        RunError: the path is a link, no regular file, or has a second name elsewhere.
+        RunError: the path is a link.
         DiskError: it cannot be written.
     """
     refuse_link(path)
     try:
-        descriptor = systems.open_file(path, flags | os.O_RDWR | os.O_CREAT)
+        return systems.open_file(path, flags | os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise _cannot_write(path, error) from error
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink < 2:
-        return descriptor
-    os.close(descriptor)
-    what = "has another name elsewhere (a hard link)" if stat.S_ISREG(found.st_mode) else "is no file"
-    raise RunError(f"{path} {what} and is not changed. Remove it and run the same command again.")
 
 
 def read_file(path: Path, most: int = sys.maxsize) -> bytes:
@@ -172,12 +164,6 @@ def refuse_link(path: Path) -> None:
             f"{path.name} in {path.parent} is a link, and nothing is written through links. Remove it, or replace it "
             "with a copy of what it leads to."
         )
-
-
-def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """Raise a `RunError` if one of the names in a folder of a person is a link."""
-    for name in names:
-        refuse_link(folder / name)
 
 
 def links_in(folder: Path) -> list[str]:
@@ -211,16 +197,6 @@ def require_space(folder: Path, needed: int, what: str) -> None:
             f"No room for {what}: about {readable_size(needed)} needed, {readable_size(free)} free in {folder}. Free "
             "some space, or give another folder."
         )
-
-
-def require_writable(folder: Path) -> None:
-    """Raise a `DiskError` before long work if a folder, which need not exist, cannot be written; nothing is left."""
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    try:  # rights alone tell less than the disk itself
-        (tried := temporary(there / "tried")).mkdir()
-        tried.rmdir()
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
 
 
 def newer_format(version: Any, known: int) -> str | None:
@@ -375,10 +351,8 @@ def _replace(path: Path, staging: Path) -> None:
 
 def _sums(path: Path) -> dict[str, Any] | None:
     """Checksums by file and the format, `None` if they cannot be read."""
-    if not (path / CHECKSUMS).is_file() or (path / CHECKSUMS).stat().st_size > _LARGEST_SUMS:
-        return None
-    with contextlib.suppress(OSError, ValueError):
-        values = parsed_json((path / CHECKSUMS).read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, ValueError, RunError):
+        values = parsed_json(read_file(path / CHECKSUMS, _LARGEST_SUMS))
         return values if isinstance(values, dict) else None
     return None
 

@@ -112,15 +112,11 @@ def test_a_picture_is_enlarged_and_the_words_are_those_of_a_person(page, visit: 
 
 
 @pytest.mark.moderate
-def test_it_fits_a_phone(page, visit: Visit) -> None:
-    visit.page.set_viewport_size({"width": 390, "height": 800})
-    visit.page.goto(page[2].as_uri())
-    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-@pytest.mark.moderate
-def test_pictures_carry_no_metadata_and_the_page_is_the_same_twice(page, tmp_path) -> None:
+def test_it_fits_a_phone_carries_no_metadata_and_is_the_same_twice(page, visit: Visit, tmp_path) -> None:
     session, rows, path = page
+    visit.page.set_viewport_size({"width": 390, "height": 800})
+    visit.page.goto(path.as_uri())
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert write_page(session, rows, tmp_path / "again.html").read_bytes() == path.read_bytes()
     assert b"Exif" not in path.read_bytes()
 

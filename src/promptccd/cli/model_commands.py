@@ -3,7 +3,6 @@
 import argparse
 import logging
 from dataclasses import asdict
-from pathlib import Path
 
 from promptccd import hub, runs
 from promptccd.cli.options import (
@@ -20,7 +19,6 @@ from promptccd.cli.options import (
 )
 from promptccd.cli.tables import explanation_table
 from promptccd.data.names import display_name
-from promptccd.disk import require_writable
 from promptccd.errors import MismatchError
 
 logger = logging.getLogger(__name__)
@@ -68,7 +66,6 @@ def explain_command(options: argparse.Namespace) -> None:
     from promptccd.training.devices import device_named
 
     device, place = device_named(options.device), runs.stage_of(options.model)
-    require_writable(Path(options.out))
     model = runs.load_model(place, options.max_model_bytes)
     view = runs.load_view(model.name_or_path, **model.hub_options)
     explanation = runs.explain_image(model.to(device), view, options.image)

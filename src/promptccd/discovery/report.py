@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,24 +19,6 @@ from promptccd.reports.charts import FEWEST_ON_MAP, style_of
 MAX_BYTES = 12_000_000  # of all pictures of a page
 MAX_LISTED = 500  # files in a list; the CSV has all
 MAP_SIDE, MAP_MARGIN = 600.0, 12.0
-
-
-class Picture(NamedTuple):
-    """A small picture on the page; `uri` is empty once the page is full."""
-
-    name: str
-    uri: str
-
-
-class MapDot(NamedTuple):
-    """An image on the map."""
-
-    x: float
-    y: float
-    style: int
-    mark: int
-    is_new: bool
-    text: str
 
 
 def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path) -> Path:
@@ -66,7 +48,7 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
         empty=[group for group in groups if not group.size],
         dots=dots,
         legend=[(group, *style_of(group.id)) for group in present],
-        map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot.y for dot in dots), default=0.0) + MAP_MARGIN),
+        map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot["y"] for dot in dots), default=0.0) + MAP_MARGIN),
         change=_change_in_words(session) + _aside_in_words(session, rows),
         num_unsure=len(unsure),
         unsure=unsure[:MAX_LISTED],
@@ -79,19 +61,19 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
     return path
 
 
-def _pictures(session: DiscoverySession, keys: Sequence[str]) -> dict[str, Picture]:
-    """Thumbnails as ``data:`` URIs by key, as long as the page has room."""
+def _pictures(session: DiscoverySession, keys: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Names and thumbnails as ``data:`` URIs by key; the URI is empty once the page is full."""
     stage = session.current
     contents, left = stage.intake.thumbnails([stage.files[key] for key in keys]), MAX_BYTES
     pictures = {}
     for key in keys:
         content = contents[key] if left > 0 else b""
         left -= len(content)
-        pictures[key] = Picture(session.file_of(key)[1].name, picture_uri(content))
+        pictures[key] = {"name": session.file_of(key)[1].name, "uri": picture_uri(content)}
     return pictures
 
 
-def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[MapDot]:
+def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[dict[str, Any]]:
     """The newest images on a map, in units of the drawing; empty if they are too few to lay out."""
     found = session.assignment()
     if len(found.keys) < FEWEST_ON_MAP:
@@ -104,8 +86,9 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[MapDot
     dots = []
     for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
         group = by_id[int(found.category_ids[row])]
-        name = session.file_of(found.keys[row])[1].name
-        dots.append(MapDot(x, y, *style_of(group.id), group.standing == "new", f"{name}: {group.title}"))
+        (style, mark), name = style_of(group.id), session.file_of(found.keys[row])[1].name
+        text, is_new = f"{name}: {group.title}", group.standing == "new"
+        dots.append({"x": x, "y": y, "style": style, "mark": mark, "is_new": is_new, "text": text})
     return dots
 
 

@@ -27,7 +27,7 @@ from promptccd.disk import (
     parsed_json,
     plain_json,
     read_file,
-    refuse_links,
+    refuse_link,
     remove_leftovers,
     sha256_of,
     write_file,
@@ -134,7 +134,8 @@ class ExportFolder:
         self.path, self.export, self._originals, self._project = path, Export(path), originals, project
         self._work = path.with_name(f"{WORK}{path.name}")
         self._new = self._work / NEW
-        refuse_links(self._work, (NEW, OLD, GONE))
+        for name in (NEW, OLD, GONE):
+            refuse_link(self._work / name)
         if (self._work / OLD).exists():  # a process was killed on the way
             self._complete()
         for name in (NEW, GONE):
@@ -171,7 +172,8 @@ class ExportFolder:
             RunError: it is a link or of another project, or another export is writing it.
         """
         work = path.with_name(f"{WORK}{path.name}")
-        refuse_links(path.parent, [path.name, work.name])
+        refuse_link(path)
+        refuse_link(work)
         if os.path.lexists(path) and not (path / EXPORTED).exists() and _is_used(path):
             raise DiskError(
                 f"{path} is there and was made by something else, so nothing is exported into it: give another folder, "
