@@ -308,10 +308,9 @@ def recipe_folder() -> Path:
 
 
 def located(recipe: Path) -> Path:
-    """The path of a recipe.
+    """The path of a recipe; a bare name, ``promptccd-cub``, means the recipe of this package.
 
-    A bare name, ``promptccd-cub``, means the recipe of this package. So does ``hub_configs/promptccd-cub.yaml`` where
-    there is no such folder: the commands of the README work outside of a clone, too.
+    So does ``hub_configs/promptccd-cub.yaml`` where there is no such folder: outside of a clone.
     """
     if recipe.exists():
         return recipe
