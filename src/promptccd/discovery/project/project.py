@@ -252,7 +252,8 @@ class Project:
         """
 
         def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
-            home, other = (registry.members.get(each) for each in (first, second))
+            homes = registry.homes([first, second])
+            home, other = homes.get(first), homes.get(second)
             if other is None:
                 raise RegistryError(
                     "The photograph it is compared with is in no group any more: skip this one."
@@ -380,8 +381,10 @@ class Project:
                     result = act()
                     if command is not None:
                         write_file(record, json.dumps([words, self._store.mark]))
-                self._store.save()
-                self._took(self._store.changes())
+                try:
+                    self._store.save()
+                finally:
+                    self._took(self._store.refresh())
             if command is not None:
                 command.tell(self.registry)
             record.unlink(missing_ok=True)
