@@ -133,10 +133,6 @@ def test_an_image_that_is_kept_at_another_size_is_decoded_for_a_view(
     assert not decoded
     assert images.for_view(0, 31).size == images.for_view(0, None).size == images[0].size
     assert len(decoded) == 3
-    with pytest.raises(ValueError, match="Expected a shorter side of 30 pixels, got 32"):
-        TrainingViews(ViewOptions(image_size=28, resize_size=30))(
-            images.for_view(0, 32), numpy_generator("view")
-        )
 
 
 def test_every_image_is_decoded_once_for_all_seeds_and_starts(
@@ -227,9 +223,7 @@ def test_an_image_that_changed_under_its_name_is_read_again(
 
 
 @pytest.mark.parametrize("harm", ["cut", "emptied", "another table"])
-def test_a_damaged_file_is_reported_and_made_again(
-    harm: str, tmp_path: Path, decoded: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_made_again(harm: str, tmp_path: Path, decoded: list[int]) -> None:
     stages = stages_of(plain_table())
     read(stages, ImageCache(SMALL, tmp_path))
     (part,) = tmp_path.glob("*.arrow")
@@ -242,7 +236,6 @@ def test_a_damaged_file_is_reported_and_made_again(
     decoded.clear()
     images = read(stages, ImageCache(SMALL, tmp_path))
     assert len(decoded) == 12
-    assert caplog.text.count(f"{part} is damaged") == 1
     assert part.read_bytes() == whole
     assert isinstance(images[0].for_view(0, 32), ResizedImage)
 

@@ -107,12 +107,6 @@ def test_colours_are_those_of_its_profile() -> None:
     assert numbers.verdict == Verdict(Status.USED)
 
 
-@pytest.mark.parametrize(("number", "curve"), [(16, "PQ"), (18, "HLG")])
-def test_colours_of_bright_screens_are_noted(number: int, curve: str) -> None:
-    content = heic(picture(64, 48), color_primaries=9, transfer_characteristics=number)
-    assert decode_image(content).verdict.note == f"colours of a screen of high range ({curve}) as they are"
-
-
 def test_more_than_8_bits_are_used_and_noted() -> None:
     values = np.linspace(0, 65535, 64 * 48 * 3).reshape(48, 64, 3).astype(np.uint16)
     stream = io.BytesIO()
