@@ -49,7 +49,7 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
         dots=dots,
         legend=[(group, *style_of(group.id)) for group in present],
         map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot["y"] for dot in dots), default=0.0) + MAP_MARGIN),
-        change=_change_in_words(session) + _aside_in_words(session, rows),
+        change=_change_in_words(session, rows),
         num_unsure=len(unsure),
         unsure=unsure[:MAX_LISTED],
         skipped=skipped[:MAX_LISTED],
@@ -92,9 +92,12 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[dict[s
     return dots
 
 
-def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[str, str]]]]:
+def _change_in_words(
+    session: DiscoverySession, rows: Sequence[AssignmentRow]
+) -> list[tuple[str, list[tuple[str, str]]]]:
     """The changes of the stage: headings, and below each the categories with what became of them."""
     change, registry = session.change, session.registry
+    aside = len({row.picture for row in rows if row.status == "aside"})
 
     def title(identity: int) -> str:
         return f"{identity} · {registry.categories[identity].name}"
@@ -113,19 +116,9 @@ def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[st
         ("Moved", [("", f"{_images(len(change.moved))} seen before")] * bool(change.moved)),
         ("No longer sure", [("", _images(len(change.unsure)))] * bool(change.unsure)),
         ("In no category", [("", _images(change.unassigned))] * bool(change.unassigned)),
+        ("Set aside", [("", _images(aside))] * bool(aside)),
     ]
     return [(heading, items) for heading, items in lines if items]
-
-
-def _aside_in_words(
-    session: DiscoverySession, rows: Sequence[AssignmentRow]
-) -> list[tuple[str, list[tuple[str, str]]]]:
-    """How many of the images a person set aside, and how many came because they are like those."""
-    by_people = session.registry.put_aside
-    aside = {row.picture for row in rows if row.status == "aside"}
-    parts = [("by you", len(aside & by_people)), ("because they are like those", len(aside - by_people))]
-    said = [("", f"{_images(count)} {why}") for why, count in parts if count]
-    return [("Set aside", said)] * bool(said)
 
 
 def _images(count: int) -> str:

@@ -2,12 +2,9 @@
 
 import csv
 import json
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,6 @@ from promptccd.discovery.project import (
     edits,
     load_registry,
     save_registry,
-    view,
 )
 from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import _DRAWS, draw, how_right, share_right, wrong_left
@@ -132,23 +128,6 @@ def test_who_is_as_sure_as_others_is_drawn_whatever_order_they_come_in() -> None
         at = sorted(keys, key=lambda key: (sure[int(key)], key)).index(drawn[0])
         assert drawn[2] == 4 * at // COUNT
         blindly(registry, drawn, (edits.confirm, [drawn[0]]))
-
-
-def test_windows_that_ask_at_once_are_told_by_one_look(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def slow(*given: Any) -> tuple[str, int, int] | None:
-        asked.append(given)
-        time.sleep(0.2)
-        return draw(*given)
-
-    monkeypatch.setattr(view, "draw", slow)
-    bench = view.ProjectView(project)
-    with ThreadPoolExecutor(3) as pool:
-        first, *others = pool.map(bench.right, [None] * 3)
-    assert len(asked) == 1 and others == [first, first]
 
 
 def test_all_looked_at_by_draws_is_known_but_for_errors() -> None:

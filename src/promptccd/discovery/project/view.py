@@ -135,8 +135,6 @@ class ProjectView(Project):
         self._laying = threading.Lock()
         self._columns: Columns | None = None
         self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
-        self._right: tuple[object, dict[str, Any]] = (None, {})  # the newest answer, and its state
-        self._telling = threading.Lock()  # every open window asks, and one answer is for all
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
@@ -267,18 +265,12 @@ class ProjectView(Project):
 
     def right(self, category: int | None) -> dict[str, Any]:
         """How much is right, of all or of one category, see `Right`, and the ``row`` to be looked at blind next."""
-        with self._telling:
-            with self.still:
-                state = self.refresh(), self.photos.generation, category
-                was, told = self._right
-                if was == state:
-                    return told
-                registry, keys, photos = self.registry.copy(), self._in_groups(category), self.photos
-            drawn = draw(registry, keys, category)  # which takes longer than others should wait
-            row = None if drawn is None else photos.rows[drawn[0]]
-            told = {**asdict(how_right(registry, keys, category)), "row": row}
-            self._right = state, told
-            return told
+        with self.still:
+            self.refresh()
+            registry, keys, photos = self.registry.copy(), self._in_groups(category), self.photos
+        drawn = draw(registry, keys, category)  # which takes longer than others should wait
+        row = None if drawn is None else photos.rows[drawn[0]]
+        return {**asdict(how_right(registry, keys, category)), "row": row}
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
