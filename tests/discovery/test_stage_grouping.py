@@ -54,7 +54,8 @@ def arrived(*features: torch.Tensor) -> NewImages:
 def test_what_is_like_something_set_aside_comes_to_it(registry: CategoryRegistry, tmp_path: Path) -> None:
     images = arrived(near(0, 1), near(1, 2))
     grouping(registry, SeenFiles(tmp_path)).group(images)
-    assert [registry.is_aside(each) for each in images.keys] == [False] * EACH + [True] * EACH
+    aside = {each.id for each in registry.aside}
+    assert [registry.members[each] in aside for each in images.keys] == [False] * EACH + [True] * EACH
 
 
 def test_earlier_images_are_asked_only_where_the_number_is_not_given(
@@ -80,4 +81,5 @@ def test_where_all_of_it_is_set_aside_no_number_can_be_asked_for(
     assert registry.stage == 0
     change, count = grouping(registry, SeenFiles(tmp_path)).group(images, 1)  # the fixed one
     assert (change.new, count.count, registry.stage) == ((), 1, 1)
-    assert all(map(registry.is_aside, images.keys))
+    aside = {each.id for each in registry.aside}
+    assert {registry.members[each] for each in images.keys} <= aside

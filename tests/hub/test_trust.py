@@ -41,7 +41,7 @@ def test_nothing_is_unpickled_and_no_token_is_written(
     recipe.write_text(json.dumps(recipe_values))
     run = tmp_path / "run"
     environment = {**os.environ, **hub.environment(cache=tmp_path / "cache", token=CANARY)}
-    command = [sys.executable, "-c", EVERYTHING, str(recipe), str(run), str(pictures), "run-stage3"]
+    command = [sys.executable, "-c", EVERYTHING, str(recipe), str(run), str(pictures), "user/run-stage3"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stderr[-2000:]
     assert "unpickled 0" in result.stdout

@@ -203,6 +203,7 @@ def test_a_cell_elsewhere_tells_why_it_failed(recipes: Path, tmp_path: Path) -> 
     (cell,) = plan(recipes, tmp_path, seeds=(1,))
 
     def diverges(*_: object) -> int:
+        cell.path.mkdir()
         (cell.path / "train.log").write_text("DivergedError: x\n")
         return 4
 

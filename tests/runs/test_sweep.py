@@ -25,7 +25,7 @@ from promptccd.reports.engines import Engine, Job
 from promptccd.reports.sweep import CellWork, score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images, quick_recipe
+from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
 from tests.processes import processes_of
 from tests.runs.test_resume import stage_hashes
 from tests.test_own_method import write_own_method
@@ -189,7 +189,7 @@ def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepC
     caplog.set_level("INFO")
     out, engine = begun[0].path.parent, in_threads()
     result = run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine)
-    assert engine.given == [(score_baselines, "quick-seed1")]
+    assert engine.given == [(score_baselines, "baselines of quick-seed1")]
     assert "1 of 1 cells are finished already." in caplog.text
     run = RunDirectory(begun[0].path)
     assert result.scores == {"quick-seed1": run.results}
@@ -229,18 +229,6 @@ def test_a_cell_that_fails_is_told_beside_those_that_are_there(begun: list[Sweep
 
 
 @pytest.mark.slow
-def test_a_dry_run_lists_the_cells_and_their_state(recipes: Path, undisturbed: Path, capsys) -> None:
-    command = ["sweep", "--config", str(recipes / "tiny.yaml"), "--out", str(undisturbed), "--dry-run"]
-    assert main([*command, "--json", "--seeds", "2", "3"]) == 0
-    cells = json.loads(capsys.readouterr().out)
-    assert [(cell["cell"], cell["state"]) for cell in cells] == [
-        ("tiny-seed2", "finished"),
-        ("tiny-seed3", "new"),
-    ]
-    assert not (undisturbed / "tiny-seed3").exists()
-
-
-@pytest.mark.slow
 def test_a_cell_is_what_training_alone_gives(recipes: Path, undisturbed: Path, tmp_path: Path) -> None:
     recipe = Recipe.from_yaml(
         recipes / "tiny.yaml", {"training": {"seed": 2, "output_dir": str(tmp_path / "alone")}}
@@ -248,29 +236,6 @@ def test_a_cell_is_what_training_alone_gives(recipes: Path, undisturbed: Path, t
     score = train_run(recipe)
     assert stage_hashes(tmp_path / "alone") == stage_hashes(undisturbed / "tiny-seed2")
     assert run_sweep(plan(recipes, undisturbed), undisturbed).scores["tiny-seed2"] == score
-
-
-@pytest.mark.slow
-def test_cells_share_a_backbone_and_train_as_if_each_had_made_it(recipes: Path, tmp_path: Path) -> None:
-    made_here = {
-        "model": {"backbone": None, "backbone_config": TINY_BACKBONE},
-        "pretraining": {"epochs": 1},
-        "training": {"epochs": 1},
-    }
-    out = tmp_path / "sweep"
-    cells = plan(recipes, out, names=("tiny", "tiny-gcd"), seeds=(1,), **made_here)
-    assert run_sweep(cells, out, jobs=2).failures == {}
-    makers = [cell for cell in cells if (cell.path / "backbone").exists()]
-    assert [cell.name for cell in makers] == ["tiny-seed1"]
-    assert (
-        RunDirectory(out / "tiny-gcd-seed1").manifest["recipe"]["model"]["backbone"]
-        == "../tiny-seed1/backbone"
-    )
-    alone = plan(recipes, tmp_path / "alone", names=("tiny-gcd",), seeds=(1,), **made_here)[0]
-    train_run(alone.recipe)
-    assert stage_hashes(alone.path) == stage_hashes(out / "tiny-gcd-seed1")
-    reordered = plan(recipes, out, names=("tiny-gcd", "tiny"), seeds=(1,), **made_here)
-    assert run_sweep(reordered, out).failures == {}  # each goes on with the backbone it was begun with
 
 
 @pytest.mark.slow
@@ -331,11 +296,6 @@ def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
     assert (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns == stamp
 
 
-def note_the_seed(recipe: Recipe) -> None:
-    """What a cell's process was asked to do, for the test to read."""
-    Path(recipe.training.output_dir, "asked").touch()
-
-
 @pytest.mark.slow
 def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undisturbed: Path) -> None:
     """All of it is whole but for states inside its last stage, which nobody goes on from any more."""
@@ -350,19 +310,6 @@ def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undistur
     assert run_sweep(cells, out).failures == {}
     assert not left.parent.exists()
     assert not scored.exists()
-
-
-@pytest.mark.slow
-def test_a_finished_cell_is_looked_at_again_where_it_is_to_be_pushed(
-    recipes: Path, undisturbed: Path
-) -> None:
-    """It may have ended between its last stage and the push of it."""
-    out = Path(shutil.copytree(undisturbed, undisturbed.with_name("looked-at")))
-    assert run_sweep(plan(recipes, out), out, train=note_the_seed).failures == {}
-    assert not list(out.rglob("asked"))
-    pushed = plan(recipes, out, training={"push_to_hub": True})
-    assert run_sweep(pushed, out, train=note_the_seed).failures == {}
-    assert len(list(out.rglob("asked"))) == 2
 
 
 def crash_or_train(recipe: Recipe) -> None:

@@ -69,22 +69,6 @@ def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monke
     assert said.count("CPU") == 3
 
 
-@pytest.mark.parametrize(
-    ("problem", "said"),
-    [
-        ("", ""),
-        ("exit code 3", "2\n3\n4\n5\n6"),
-        ("killed by signal 9 (SIGKILL)", "3\n4\n5\n6\nkilled by signal 9 (SIGKILL)"),
-    ],
-)
-def test_the_end_of_its_log_says_why_a_cell_failed(problem, said, tmp_path):
-    log = tmp_path / "train.log"
-    log.write_text("1\n2\n3\n\n4\n5\n6\n")
-    assert sweep._last_words(log, problem) == said
-    log.write_text("")
-    assert sweep._last_words(log, problem) == problem
-
-
 def says(recipe: Recipe) -> None:
     """CellWork that tells where it is."""
     print(f"{recipe.training.seed} in {Path.cwd()}", flush=True)

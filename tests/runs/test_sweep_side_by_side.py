@@ -7,19 +7,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-import yaml
 
 from promptccd.cli.main import main
-from promptccd.disk import write_directory
 from promptccd.locks import FolderLock
 from promptccd.reports import cell_commands, collect_sweep, run_sweep, states_of, sweep
-from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_BACKBONE
-from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
+from tests.runs.test_sweep import fails, hashes, in_threads, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
 
@@ -52,62 +47,23 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
     assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", ".lock-owner", "tiny-seed1"]
 
 
-def test_a_line_begins_with_the_backbone_that_another_cell_made(
-    recipes: Path, tiny_backbone: Path, tmp_path: Path
+@pytest.mark.slow
+def test_a_cell_at_work_elsewhere_is_left_to_others_and_has_not_failed(
+    recipes: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    made_here = {"backbone": None, "backbone_config": TINY_BACKBONE}
-    cells = plan(recipes, tmp_path, names=("tiny", "tiny-gcd"), seeds=(1,), model=made_here)
-
-    def backbones() -> list[str | None]:
-        lines = cell_commands(cells, tmp_path)
-        return [
-            yaml.safe_load(Path(shlex.split(each)[-1]).read_text())["model"]["backbone"] for each in lines
-        ]
-
-    assert backbones() == [None, None]
-    made = tmp_path / "tiny-seed1" / "backbone"
-    write_directory(made, lambda staging: shutil.copytree(tiny_backbone, staging, dirs_exist_ok=True))
-    assert backbones() == [None, str(made)]
-
-
-@pytest.mark.moderate
-@pytest.mark.parametrize(("is_busy", "patience_s"), [(False, 20.0), (True, 0.0)])
-def test_a_cell_that_somebody_leaves_meanwhile_is_begun(
-    recipes: Path, tmp_path: Path, monkeypatch, is_busy: bool, patience_s: float
-) -> None:
-    """It is waited for: with nothing else to do for a while, and as long as another cell is at work."""
-    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", patience_s)
-    cells = plan(recipes, tmp_path, seeds=(1, 2) if is_busy else (2,))
-    held, left = FolderLock(tmp_path / "tiny-seed2"), threading.Event()
-    threading.Timer(0.7, lambda: (held.close(), left.set())).start()
-
-    def lasts(recipe: Recipe, work: object) -> int:
-        if recipe.training.seed == 1:
-            assert left.wait(60)
-            return 3
-        FolderLock(Path(recipe.training.output_dir)).close()  # as a training does
-        return 3
-
-    result = run_sweep(cells, tmp_path, jobs=2, engine=Pretended(lasts))
-    assert result.failures == {cell.name: "exit code 3" for cell in cells}
-    assert result.unfinished == {}
-
-
-def test_nothing_is_collected_where_nothing_is_finished(recipes: Path, tmp_path: Path, capsys) -> None:
+    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
     held = FolderLock(tmp_path / "tiny-seed1")
     assert main(command(recipes, tmp_path, "--collect")) == 0
+    elsewhere = f"not finished: tiny-seed1: running on {socket.gethostname()} (process {os.getpid()})"
     printed = capsys.readouterr().out
-    held.close()
-    assert f"not finished: tiny-seed1: running on {socket.gethostname()} (process {os.getpid()})" in printed
+    assert elsewhere in printed
     assert "not finished: tiny-seed2: new" in printed
-    table = (tmp_path / "table.md").read_text()
-    assert "not finished: tiny-seed2: new" in table
     assert not (tmp_path / "tiny-seed2").exists()
-
-
-def test_one_of_three_ways_is_chosen(recipes: Path, tmp_path: Path, capsys) -> None:
-    assert main(command(recipes, tmp_path, "--collect", "--commands")) == 2
-    assert "not allowed with argument" in capsys.readouterr().err
+    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
+    assert run_sweep(plan(recipes, tmp_path), tmp_path, train=fails, engine=in_threads()).unfinished == {
+        "tiny-seed1": f"running on {socket.gethostname()} (process {os.getpid()})"
+    }
+    held.close()
 
 
 @pytest.mark.slow
@@ -133,24 +89,6 @@ def test_lines_run_by_a_pool_give_the_bytes_of_a_sweep(
     assert "not finished" not in capsys.readouterr().out
     assert collect_sweep(cells).groups == run_sweep(cells, out).groups
     assert not (out / "tiny-seed1" / "train.log").exists()  # no sweep trained
-
-
-@pytest.mark.slow
-def test_a_cell_at_work_elsewhere_is_left_to_others_and_has_not_failed(
-    recipes: Path, undisturbed: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
-    held = FolderLock(tmp_path / "tiny-seed1")
-    assert main(command(recipes, tmp_path)) == 0
-    printed = capsys.readouterr().out
-    assert f"not finished: tiny-seed1: running on {socket.gethostname()}" in printed
-    assert "missing" not in printed
-    assert "tiny (1 of 2)" in (tmp_path / "table.md").read_text()
-    cells = plan(recipes, tmp_path)
-    assert states_of(cells)["tiny-seed2"] == "finished"
-    held.close()
-    assert main(command(recipes, tmp_path)) == 0
-    assert hashes(cells) == hashes(plan(recipes, undisturbed))
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model, ViTIma
 
 from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
-from promptccd.errors import ConfigurationError, DataError
+from promptccd.errors import ConfigurationError
 from promptccd.reports import plan_cells
-from promptccd.runs import RunDirectory, start
+from promptccd.runs import start
 from promptccd.runs.start import require_whole_patches, rim_not_seen
 from promptccd.runs.train import train_run
 from promptccd.training.devices import accelerator_for
@@ -60,25 +60,6 @@ def test_training_refuses_a_side_with_a_rim_before_anything_is_read(
     require_whole_patches(Recipe.from_dict(odd(recipe_values, 24)))
 
 
-def test_a_training_that_began_so_is_not_asked_again(
-    recipe_values: dict, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr(RunDirectory, "begun", True)
-    with pytest.raises(DataError, match="Nothing is at"):  # which is looked for next
-        train_run(
-            Recipe.from_dict(
-                odd(recipe_values)
-                | {
-                    "data": {"dataset": "./nowhere", "class_blocks": [2, 1]},
-                    "training": {
-                        **recipe_values["training"],
-                        "mixed_precision": "no",
-                    },  # else the run is asked
-                }
-            )
-        )
-
-
 def test_so_does_one_that_makes_its_backbone(recipe_values: dict) -> None:
     described = {"backbone": None, "backbone_config": {"patch_size": 8, "image_size": 16}}
     with pytest.raises(ConfigurationError, match="patch of 8 pixels"):
@@ -91,20 +72,6 @@ def test_a_sweep_refuses_it_with_the_name_of_the_cell(recipe_values: dict, tmp_p
     recipe.write_text(str(recipe_values | {"training": {"epochs": 1}}))
     assert main(["sweep", "--config", str(recipe), "--seeds", "1", *words]) == 2
     assert "tiny-seed1: image_size 18 is no multiple" in capsys.readouterr().err
-
-
-def test_a_run_that_began_with_a_rim_goes_on(recipe_values: dict, tmp_path: Path, monkeypatch) -> None:
-    recipe_values["training"]["output_dir"] = str(tmp_path / "out" / "tiny-seed1")
-    run = RunDirectory(tmp_path / "out" / "tiny-seed1")
-    run.path.mkdir(parents=True)
-    monkeypatch.setattr(
-        RunDirectory, "begun", property(lambda run: run.path == tmp_path / "out" / "tiny-seed1")
-    )
-    recipe = tmp_path / "tiny.yaml"
-    recipe.write_text(str(odd(recipe_values) | {"training": {"epochs": 1}}))
-    assert len(plan_cells([recipe], [1], {}, tmp_path / "out")) == 1
-    with pytest.raises(ConfigurationError, match="tiny-seed2: image_size 18"):
-        plan_cells([recipe], [1, 2], {}, tmp_path / "out")
 
 
 def test_a_sweep_asks_no_hub_before_it_starts(recipe_values: dict, tmp_path: Path, monkeypatch) -> None:
@@ -121,11 +88,6 @@ def test_a_sweep_asks_no_hub_before_it_starts(recipe_values: dict, tmp_path: Pat
     )
     assert len(plan_cells([recipe], [1], {}, tmp_path / "out")) == 1
     assert asked == [("lab/dino", {"local_files_only": True})]
-
-
-def test_a_backbone_that_is_not_here_is_nothing_to_ask_for(recipe_values: dict) -> None:
-    values = odd(recipe_values) | {"model": {"backbone": "nobody/none"}}
-    require_whole_patches(Recipe.from_dict(values), local_files_only=True)
 
 
 def backbone(folder: Path, image_size: int) -> Path:

@@ -64,7 +64,8 @@ def require_enough_images(session: DiscoverySession) -> None:
 
 def _learnt(session: DiscoverySession) -> list[IntakeFile]:
     """The newest images without those that are set aside."""
-    return [file for file in session.current.intake.used if not session.registry.is_aside(file.key)]
+    members, aside = session.registry.members, {each.id for each in session.registry.aside}
+    return [file for file in session.current.intake.used if members.get(file.key) not in aside]
 
 
 def adapt(

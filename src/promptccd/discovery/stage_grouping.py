@@ -49,7 +49,7 @@ class Remembered:
 
         Rows follow the `ids` of the known categories; the seed draws where there are too many images.
         """
-        images, members = self._registry.images.read(), self._registry.members.read()
+        images, members = self._registry.images, self._registry.members
         row_of = {category: row for row, category in enumerate(ids)}
         keys = sorted(key for key, came in images.items() if came < stage)
         if len(keys) > MOST_REMEMBERED:
@@ -170,7 +170,7 @@ class StageGrouping:
 
     def num_categories(self, keys: Sequence[str]) -> int:
         """Active categories that images are in now, with the fixed ones."""
-        members = self.registry.members.read()
+        members = self.registry.members
         here = {members.get(key) for key in keys}
         return len(here.intersection(each.id for each in self.registry.active).union(self.fixed))
 
@@ -224,7 +224,7 @@ class StageGrouping:
     def find_anew(self, num_categories: int | None = None) -> FoundGroups | None:
         """Find groups of the newest stage's images again, from stored features; `None` if nothing is left."""
         registry, remembered = self.registry, self.remembered
-        stay, members = {*self.fixed, *(each.id for each in registry.aside)}, registry.members.read()
+        stay, members = {*self.fixed, *(each.id for each in registry.aside)}, registry.members
         newest = sorted(key for key, stage in registry.images.items() if stage == registry.stage)
         features = remembered.features([key for key in newest if members.get(key) not in stay])
         if not features:

@@ -5,6 +5,7 @@ An engine starts a function of a module with its arguments. The `Job` that it re
 
 import gc
 import itertools
+import logging
 import os
 import shutil
 import sys
@@ -25,6 +26,8 @@ from promptccd import systems
 from promptccd.disk import make_folder, make_inside
 from promptccd.errors import ConfigurationError, one_line
 from promptccd.processes import ProcessApart
+
+logger = logging.getLogger(__name__)
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 RAY_ADDRESS = "RAY_ADDRESS"
@@ -50,14 +53,13 @@ class Job:
 
     Attributes:
         problem: why it failed; empty if it did not, or has not ended.
-        started: by the monotonic clock.
     """
 
     def __init__(
         self, result: Callable[[], Any], stop: Callable[[], Any], kill: Callable[[], Any], device: str = ""
     ):
         self.stop, self._kill, self.device = stop, kill, device
-        self.problem, self.started = "", time.monotonic()
+        self.problem = ""
         self._thread = threading.Thread(target=self._wait, args=[result], daemon=True)
         self._thread.start()
 
@@ -101,7 +103,15 @@ class Engine(ABC):
         """Call `work`, a function of a module."""
 
     def outcomes(
-        self, work: Work, calls: Sequence[Sequence[Any]], check: Callable[[], None]
+        self,
+        work: Work,
+        calls: Sequence[Sequence[Any]],
+        check: Callable[[], None],
+        *,
+        names: Sequence[str] = (),
+        places: int | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        retries: int = RETRIES,
     ) -> Iterator[tuple[int, str]]:
         """Positions of calls as they end, each with its problem or nothing; a call that was killed is repeated.
 
@@ -109,17 +119,31 @@ class Engine(ABC):
             work: a function of a module.
             calls: its arguments.
             check: called every moment; raises to end all.
+            names: of the calls, which are logged as they start (default: they are not).
+            places: how many calls run at once (default: as many as the engine has places).
+            stopped: once true, calls that run are asked to save and end, and no other starts.
+            retries: of a call that was killed.
         """
         waiting, tries, at_work = deque(range(len(calls))), Counter[int](), dict[int, Job]()
+        is_asked = False
         try:
-            while waiting or at_work:
+            while at_work or (waiting and not stopped()):
                 check()
-                while waiting and len(at_work) < self.places:
+                while waiting and len(at_work) < (places or self.places) and not stopped():
                     number, device = waiting.popleft(), self.free_device(at_work.values())
-                    at_work[number] = self.start(work, calls[number], work.__name__, device)
+                    if names:
+                        where = f" on GPU {device}" if device else ""
+                        logger.info("[%d/%d] %s starts%s", number + 1, len(calls), names[number], where)
+                    name = names[number] if names else work.__name__
+                    at_work[number] = self.start(work, calls[number], name, device)
+                if stopped() and not is_asked:
+                    is_asked = True
+                    logger.info("Interrupted: waiting until what is running (%d) has saved.", len(at_work))
+                    for job in at_work.values():
+                        job.stop()
                 for number in [number for number, job in at_work.items() if not job.running]:
                     problem, tries[number] = at_work.pop(number).problem, tries[number] + 1
-                    if isinstance(problem, Killed) and tries[number] <= RETRIES:
+                    if isinstance(problem, Killed) and tries[number] <= retries:
                         waiting.append(number)
                     else:
                         yield number, problem

@@ -24,15 +24,21 @@ def without_seed(name: str) -> str:
 def row_names(paths: Sequence[str | Path]) -> list[str]:
     """Name of the row of every run; runs in one row differ only in their seed.
 
-    Runs of one name that differ in more get their folders into the name, or else their seeds. An unfinished run has a
-    row of its own, because its average is over fewer stages.
+    Runs of one name that differ in more have rows of their own, named by their paths. An unfinished run has a row of
+    its own, because its average is over fewer stages.
 
     Raises:
         RunError: a path is no run.
     """
     runs = [_Run(Path(path).resolve()) for path in paths]
-    names = _row_names(runs)
-    return [names[run.path] for run in runs]
+    names, groups = [without_seed(run.path.name) + run.unfinished for run in runs], dict[str, list[_Run]]()
+    for name, run in zip(names, runs, strict=True):
+        groups.setdefault(name, []).append(run)
+    differ = {name for name, group in groups.items() if _difference(group) is not None}
+    return [
+        f"{path}{run.unfinished}" if name in differ else name
+        for path, name, run in zip(paths, names, runs, strict=True)
+    ]
 
 
 def require_seeds_alone(paths: Sequence[str | Path]) -> None:
@@ -115,32 +121,9 @@ class _Run:
 
 def _backbone_settings(backbone: Path, run: RunDirectory, fields: Settings) -> Settings:
     """How a run pretrained the backbone, since every seed has its own; or the place of any other backbone."""
-    maker = RunDirectory(backbone.parent)
-    if backbone.name == maker.backbone.name and maker.begun:
-        made_with = fields if maker.path == run.path else _fields(maker, maker.recipe)
-        return _only(made_with, "data.", "views.", "pretraining.", "model.backbone_config")
-    place = str(backbone.resolve()) if backbone.exists() else re.sub(r"-seed\d+", "", str(backbone))
-    return {"place": place}
-
-
-def _row_names(runs: Sequence[_Run], parts: int = 1) -> dict[Path, str]:
-    """Names made of so many last parts of the path, or more where runs would have the same name."""
-    groups: dict[str, list[_Run]] = {}
-    for run in runs:
-        groups.setdefault(without_seed(_last(run.path, parts)) + run.unfinished, []).append(run)
-    names: dict[Path, str] = {}
-    for name, group in groups.items():
-        if _difference(group) is None:
-            names |= {run.path: name for run in group}
-        elif len({run.path.parent for run in group}) > 1:
-            names |= _row_names(group, parts + 1)
-        else:
-            names |= {run.path: _last(run.path, parts) + run.unfinished for run in group}
-    return names
-
-
-def _last(path: Path, parts: int) -> str:
-    return "/".join(path.parts[-parts:])
+    if backbone == run.backbone:
+        return _only(fields, "data.", "views.", "pretraining.", "model.backbone_config")
+    return {"place": str(backbone.resolve()) if backbone.exists() else re.sub(r"-seed\d+", "", str(backbone))}
 
 
 def _difference(runs: Sequence[_Run]) -> str | None:

@@ -1,7 +1,6 @@
 """A grid of trainings: each runs in a process of its own and is resumed; the failure of one does not stop others.
 
-Any number of sweeps, and of trainings that something else started, work side by side on one folder: each locks the cell
-that it is at work on.
+A training locks the folder of its cell. A cell that another process trains is left to that process.
 """
 
 import itertools
@@ -12,10 +11,9 @@ import re
 import shlex
 import shutil
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -30,11 +28,11 @@ from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
 from promptccd.locks import FolderLock, owner_of
 from promptccd.methods import load_plugin, method_named
-from promptccd.reports.engines import Engine, Job, PoolOfDevices, visible_devices
+from promptccd.reports.engines import Engine, PoolOfDevices, visible_devices
 from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RESUME, RunDirectory
-from promptccd.runs.start import described_backbone, require_recipe, require_whole_patches
+from promptccd.runs.start import require_recipe, require_whole_patches
 from promptccd.runs.train import train_run
 from promptccd.training.progress import StopRequest
 from promptccd.training.recipe import Layer, Recipe, own_name, recipe_for_images
@@ -45,7 +43,6 @@ CellWork = Callable[[Recipe], Any]
 LOG, BASELINES, RECIPES = "train.log", "baselines.json", ".cells"
 SECONDS_TO_WAIT_FOR_TABLES = 60.0  # another sweep that ends at the same time writes a page
 SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
-_SECONDS_BETWEEN_LOOKS = 0.1  # for a signal, and for the end of a cell
 _LAST_LINES = 5
 _RESERVED = {"training.seed": "seeds", "training.output_dir": "out"}
 
@@ -113,40 +110,9 @@ class SweepCell:
         """Name of the folder."""
         return self.path.name
 
-    @cached_property
-    def backbone_key(self) -> str:
-        """Equal for cells that pretrain or load the same backbone."""
-        sections = self.recipe.to_dict()
-        backbone, config = sections["model"]["backbone"], sections["model"]["backbone_config"]
-        made_here = [sections["data"], sections["views"], config, sections["pretraining"]]
-        return json.dumps(
-            [self.recipe.training.seed, made_here if backbone is None else backbone], sort_keys=True
-        )
-
-    def recipe_among(self, cells: Sequence["SweepCell"], at_work: Collection[str] = ()) -> Recipe | None:
-        """The recipe with the backbone that the run began with, or that another cell pretrained.
-
-        Args:
-            cells: all cells of the sweep.
-            at_work: names of those that are being trained; `None` is returned while one of them pretrains the backbone.
-        """
-        model = self.recipe.model
-        if model.backbone is not None:
-            return self.recipe
-        if self.run.begun:
-            # Relative to the run, of another cell.
-            recorded: str | None = self.run.manifest["recipe"]["model"]["backbone"]
-            made = None if recorded is None else self.path.parent / Path(recorded).parent.name / "backbone"
-        else:
-            others = [each for each in cells if each is not self and each.backbone_key == self.backbone_key]
-            made = next((each.run.backbone for each in others if not problems_of(each.run.backbone)), None)
-            if made is None and any(each.name in at_work for each in others):
-                return None
-        return replace(self.recipe, model=replace(model, backbone=None if made is None else str(made)))
-
     def require_settings(self) -> None:
         """Refuse, with a `RunError`, a run that was begun with other settings."""
-        require_recipe(self.run, self.recipe_among([]) or self.recipe)
+        require_recipe(self.run, self.recipe)
 
     def finished(self) -> bool:
         """Whether the folder contains this whole training, cleaned up: the same recipe, every stage and its row."""
@@ -216,10 +182,7 @@ def _planned_cell(
     recipe = source.recipe(values) if isinstance(source, OwnImages) else Recipe.from_yaml(source, values)
     cell = SweepCell(source.stem, settings, variant, recipe, RunDirectory(out / name))
     try:
-        if recipe.model.backbone is None:
-            described_backbone(recipe)
-        if not cell.run.begun:
-            require_whole_patches(recipe, local_files_only=True)
+        require_whole_patches(recipe, local_files_only=True)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from error
     return cell
@@ -337,8 +300,8 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
             # Only the training can tell whether all of a cell is on the Hub.
             is_done = states[cell.name] == "finished" and not cell.recipe.training.push_to_hub
             if not is_done and not states[cell.name].startswith("running"):
-                recipe, path = cell.recipe_among(cells) or cell.recipe, folder / f"{cell.name}.yaml"
-                write_file(path, yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True))
+                path = folder / f"{cell.name}.yaml"
+                write_file(path, yaml.safe_dump(cell.recipe.to_dict(), sort_keys=False, allow_unicode=True))
                 lines.append(shlex.join([*program, str(path)]))
     return lines
 
@@ -431,10 +394,8 @@ def run_sweep(
 ) -> SweepResult:
     """Train all cells that are not finished; an earlier sweep in the folder is resumed, also with more cells.
 
-    A cell that another process is at work on is left to it, also on another computer that has the folder.
-
-    Cells that would pretrain the same backbone share that of the first one. The stages are the same bytes as if each
-    cell had been trained alone on this machine with this number of threads.
+    A cell that another process is at work on is left to it, also on another computer that has the folder. The stages
+    are the same bytes as if each cell had been trained alone on this machine with this number of threads.
 
     Args:
         cells: from `plan_cells` for the same `out`.
@@ -452,132 +413,75 @@ def run_sweep(
     """
     if RunDirectory(out).begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
-    for cell in cells:
-        cell.require_settings()
+    states = states_of(cells)
+    # Only the training can tell whether all of a cell is on the Hub.
+    done = [
+        cell for cell in cells if states[cell.name] == "finished" and not cell.recipe.training.push_to_hub
+    ]
+    if done:
+        logger.info("%d of %d cells are finished already.", len(done), len(cells))
     with StopRequest() as stop:
-        plugins = [str(Path(place).absolute()) for place in plugins]
-        sweep = _Sweep(cells, jobs, stop, engine or PoolOfDevices(visible_devices()), plugins)
-        sweep.train(train)
-        result = SweepResult(cells, sweep.failures, sweep.elsewhere, baselines)
+        plugins = [str(Path(each).absolute()) for each in plugins]
+        sweep = _Sweep(cells, jobs, stop, engine or PoolOfDevices(visible_devices()), plugins, len(done))
+        todo = [cell for cell in cells if cell not in done]
+        sweep.work_through(sorted(todo, key=lambda cell: states[cell.name].startswith("running")), train)
+        finished = SweepResult(cells, sweep.failures, sweep.unfinished, baselines).finished
         if baselines:
-            sources = [cell for cell, _ in _baseline_rows(result.finished)]
+            sources = [cell for cell, _ in _baseline_rows(finished)]
             unscored = [cell for cell in sources if cell.run.read(BASELINES) is None]
             sweep.work_through(unscored, score_baselines, "baselines of ")
         for scoring in scorings:
-            unscored = [cell for cell in result.finished if scoring.stored(cell) is None]
+            unscored = [cell for cell in finished if scoring.stored(cell) is None]
             sweep.work_through(unscored, scoring, f"{scoring.protocol} of ")
     failures = dict(sorted(sweep.failures.items()))  # not in the order in which they happened
-    return SweepResult(cells, failures, sweep.elsewhere, baselines)
+    return SweepResult(cells, failures, sweep.unfinished, baselines)
 
 
 @dataclass
 class _Sweep:
-    """Works on cells, several at once.
-
-    Attributes:
-        failures: why cells, or their scores, are missing, by name.
-        elsewhere: cells that another process is at work on, and where, by name.
-    """
+    """Works on cells, several at once; failures and cells of other processes by name, as in `SweepResult`."""
 
     cells: Sequence[SweepCell]
     jobs: int
     stop: StopRequest
     engine: Engine
     plugins: Sequence[str]
+    num_done: int  # trained cells
     failures: dict[str, str] = field(default_factory=dict)
-    elsewhere: dict[str, str] = field(default_factory=dict)
-    _num_done: int = 0  # trained cells
-    _running: dict[str, tuple[SweepCell, Job]] = field(default_factory=dict)
-    _seen: dict[str, str] = field(default_factory=dict)  # other processes that were at work on cells
-    _last_job: float = 0.0  # since when no job of ours runs
-
-    def train(self, work: CellWork) -> None:
-        """Train all cells that are not finished."""
-        # Only the training can tell whether all of a cell is on the Hub.
-        done = [cell for cell in self.cells if cell.finished() and not cell.recipe.training.push_to_hub]
-        todo = [cell for cell in self.cells if cell not in done]
-        if done:
-            logger.info("%d of %d cells are finished already.", len(done), len(self.cells))
-        new = [cell.recipe for cell in todo if not cell.run.begun]
-        for recipe in {recipe.model.backbone: recipe for recipe in new}.values():
-            require_whole_patches(recipe)
-        self._num_done = len(done)
-        self.work_through(todo, work)
+    unfinished: dict[str, str] = field(default_factory=dict)
 
     def work_through(self, todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
-        """Train cells, or score trained ones, which have a prefix to their names.
+        """Train cells, or score trained ones, whose names then have a prefix.
 
         Raises:
             InterruptedRunError: Ctrl-C or SIGTERM.
         """
-        waiting, is_asked = list(todo), False
-        self._last_job = time.monotonic()
-        try:
-            while self._running or (waiting and not self.stop.received):
-                while not self.stop.received and (chosen := self._next(waiting, prefix)):
-                    # One GPU each, as a training of one process has: all would start on the first.
-                    device = self.engine.free_device(job for _, job in self._running.values())
-                    number, where = len(todo) - len(waiting), f" on GPU {device}" if device else ""
-                    logger.info("[%d/%d] %s%s starts%s", number, len(todo), prefix, chosen[0].name, where)
-                    self._start(*chosen, work, device)
-                time.sleep(_SECONDS_BETWEEN_LOOKS * bool(waiting or self._running))
-                if self.stop.received and not is_asked:
-                    is_asked = True
-                    logger.info(
-                        "Interrupted: waiting until what is running (%d) has saved.", len(self._running)
-                    )
-                    for _, job in self._running.values():
-                        job.stop()
-                for cell, job in [pair for pair in self._running.values() if not pair[1].running]:
-                    del self._running[cell.name]
-                    self._last_job = time.monotonic()
-                    if job.problem and owner_of(cell.path) and not self.stop.received:
-                        waiting.append(cell)  # another process was quicker
-                    else:
-                        self._end(cell, job, prefix)
-        finally:
-            for _, job in self._running.values():
-                job.kill()
+        folder, names = str(Path.cwd()), [f"{prefix}{cell.name}" for cell in todo]
+        logs = [str((cell.path / LOG).absolute()) for cell in todo]
+        calls = [
+            (cell.recipe.to_dict(), work, log, folder, self.plugins)
+            for cell, log in zip(todo, logs, strict=True)
+        ]
+        outcomes = self.engine.outcomes(
+            work_into_log, calls, lambda: None,
+            names=names, places=self.jobs, stopped=lambda: bool(self.stop.received), retries=0,
+        )  # fmt: skip
+        for number, problem in outcomes:
+            self._end(todo[number], names[number], problem, is_trained=not prefix)
         if self.stop.received:
-            raise self.stop.error(f"stopped; {self._num_done} of {len(self.cells)} cells are finished")
+            raise self.stop.error(f"stopped; {self.num_done} of {len(self.cells)} cells are finished")
 
-    def _next(self, waiting: list[SweepCell], prefix: str) -> tuple[SweepCell, Recipe] | None:
-        """Remove a cell to begin with from `waiting`, with its recipe; `None` while there is none."""
-        if len(self._running) >= self.jobs:
-            return None
-        owners = {cell.name: owner for cell in waiting if (owner := owner_of(cell.path))}
-        for name in owners.keys() - self._seen.keys():
-            logger.info("%s: running on %s", name, owners[name])
-        self._seen |= owners
-        free = [cell for cell in waiting if cell.name not in owners]
-        if not (free or self._running) and time.monotonic() - self._last_job > SECONDS_TO_WAIT_FOR_LOCK:
-            self.elsewhere |= {name: f"running on {owner}" for name, owner in owners.items()}
-            waiting.clear()
-        # Rather than wait for other processes alone, a cell makes a backbone of its own.
-        at_work = owners.keys() | self._running.keys()
-        for busy in [at_work] if self._running else [at_work, ()]:
-            for cell in free:
-                if recipe := cell.recipe if prefix else cell.recipe_among(self.cells, busy):
-                    waiting.remove(cell)
-                    return cell, recipe
-        return None
-
-    def _start(self, cell: SweepCell, recipe: Recipe, work: CellWork, device: str) -> None:
-        log = make_inside(cell.path.parent, cell.name) / LOG
-        os.close(open_to_change(log))  # its end is read, even if the cell never began
-        arguments = (recipe.to_dict(), work, str(log.absolute()), str(Path.cwd()), self.plugins)
-        self._running[cell.name] = (cell, self.engine.start(work_into_log, arguments, cell.name, device))
-
-    def _end(self, cell: SweepCell, job: Job, prefix: str) -> None:
-        name, problem = f"{prefix}{cell.name}", _last_words(cell.path / LOG, job.problem)
+    def _end(self, cell: SweepCell, name: str, problem: str, is_trained: bool) -> None:
         if not problem:
-            self._num_done += not prefix
-            results = None if prefix else cell.run.results
-            scored = "" if results is None else f", All {results.average['all']:.1f}"
-            logger.info("%s: done in %.0f s%s", name, time.monotonic() - job.started, scored)
+            self.num_done += is_trained
+            results = cell.run.results if is_trained else None
+            logger.info("%s: done%s", name, f", All {results.average['all']:.1f}" if results else "")
+        elif owner := owner_of(cell.path):  # the cell waited for its lock
+            self.unfinished[cell.name] = f"running on {owner}"
+            logger.info("%s: running on %s", cell.name, owner)
         elif not self.stop.received:
-            self.failures[name] = problem
-            logger.error("%s: FAILED, see %s\n  %s", name, cell.path / LOG, problem.splitlines()[-1])
+            self.failures[name] = words = _last_words(cell.path / LOG, problem)
+            logger.error("%s: FAILED, see %s\n  %s", name, cell.path / LOG, words.splitlines()[-1])
 
 
 def work_into_log(
@@ -585,7 +489,8 @@ def work_into_log(
 ) -> int:
     """Call `work` with a recipe in a process of its own, whose output goes to the log; the exit code."""
     os.chdir(folder)
-    descriptor = open_to_change(Path(log), os.O_APPEND)
+    cell = Path(log).parent
+    descriptor = open_to_change(make_inside(cell.parent, cell.name) / LOG, os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
@@ -607,9 +512,7 @@ def work_into_log(
 
 
 def _last_words(log: Path, problem: str) -> str:
-    """The end of the log of a cell that failed, and what else is known; empty without a problem."""
-    if not problem:
-        return ""
+    """The end of the log of a cell that failed, and what else is known."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines = [line for line in text.splitlines() if line]
     more = [] if lines and problem.startswith("exit code") else [problem]

@@ -121,9 +121,11 @@ def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
         changes = [*run.manifest.get("smaller_batches", []), change]
         run.update_manifest({"recipe": before, "smaller_batches": changes})
         logger.warning(
-            "From stage %d on a step has %d images instead of %d. Results differ from those of %d throughout; "
-            "manifest.json records the change.", stage, size, was, was,
-        )  # fmt: skip
+            "From stage %d on a step has %d images instead of %d; manifest.json records the change.",
+            stage,
+            size,
+            was,
+        )
 
 
 def require_recipe(run: RunDirectory, recipe: Recipe, recorded: dict[str, Any] | None = None) -> None:
@@ -345,15 +347,15 @@ def rim_not_seen(sides: Sequence[int], patch_size: int) -> str:
     )
 
 
-def require_whole_patches(recipe: Recipe, **hub_options: Any) -> None:
+def require_whole_patches(recipe: Recipe, *, local_files_only: bool = False) -> None:
     """Refuse a backbone that cannot be read, and an image size that its patches do not divide.
 
-    With ``local_files_only`` of the `HUB_OPTIONS`, a backbone that is not on this machine is not refused.
+    With `local_files_only`, a named backbone that is not on this machine is not refused.
     """
     try:
-        patch_size = _vision_config(recipe, **hub_options).patch_size
+        patch_size = _vision_config(recipe, local_files_only=local_files_only).patch_size
     except ConfigurationError:
-        if hub_options.get("local_files_only"):
+        if local_files_only and recipe.model.backbone is not None:
             return
         raise
     if rim := rim_not_seen([recipe.views.image_size], patch_size):

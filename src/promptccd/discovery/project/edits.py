@@ -145,7 +145,7 @@ def split(
     the part gets the default one.
     """
     whole, keys = rows.category(category), rows.choose(images)
-    homes = rows.members.read(keys)
+    homes = rows.homes(keys)
     if strangers := [key for key in keys if homes.get(key) != whole.id]:
         raise RegistryError(
             f"{len(strangers)} of the {len(keys)} images are not in category {whole.id}, the first is "
@@ -319,7 +319,7 @@ def set_images_aside(
         name = free_name(ASIDE, rows.names().values())
         rows.change(place, name=name, state=CategoryState.ASIDE)
     rows.set_prototypes(prototypes)
-    homes = rows.members.read(keys)
+    homes = rows.homes(keys)
     _pin_each(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
 
 
@@ -351,7 +351,7 @@ def answer(rows: CategoryRegistry, first: str, second: str, same: bool | None) -
 def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
     keys = rows.choose(images)
-    homes = rows.members.read(keys)
+    homes = rows.homes(keys)
     if homeless := [key for key in keys if key not in homes]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
     _pin_each(rows, homes)

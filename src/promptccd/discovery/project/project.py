@@ -252,7 +252,8 @@ class Project:
         """
 
         def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
-            home, other = (registry.members.get(each) for each in (first, second))
+            homes = registry.homes([first, second])
+            home, other = homes.get(first), homes.get(second)
             if other is None:
                 raise RegistryError(
                     "The photograph it is compared with is in no group any more: skip this one."

@@ -113,7 +113,7 @@ def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[
 def in_groups(registry: CategoryRegistry, here: Iterable[str], within: int | None = None) -> list[str]:
     """Those of some images that are in a category of the result, or in one alone."""
     active = {each.id for each in registry.active} if within is None else {within}
-    members = registry.members.read()
+    members = registry.members
     return [key for key in here if members.get(key) in active]
 
 
@@ -125,7 +125,7 @@ def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | N
         keys: the images in groups that are there, see `in_groups`.
         within: the one category that they are in; what was drawn from all says nothing then.
     """
-    looks, images, members = registry.looks.read(), registry.images.read(), registry.members.read()
+    looks, images, members = registry.looks, registry.images, registry.members
     kept = set(keys)
     left = Counter(map(images.__getitem__, kept.difference(looks)))
     looked = len(kept) - sum(left.values())
@@ -153,7 +153,7 @@ def draw(
 
     It stays the same until it is looked at, whatever else is. Arguments are those of `how_right`.
     """
-    looks, sure, images = registry.looks.read(), registry.confidences.read(), registry.images.read()
+    looks, sure, images = registry.looks, registry.confidences, registry.images
     is_alone = within is not None
     drawn = [each.order for each in looks.values() if each.left and (each.quarter == ALONE) == is_alone]
     last, (block, place) = max(drawn, default=-1), divmod(len(drawn), QUARTERS)
