@@ -16,7 +16,7 @@ from promptccd.data.names import display_name
 from promptccd.discovery.categories import assigned
 from promptccd.discovery.project.changes import SURE, LogEntry
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
-from promptccd.discovery.project.folder import open_project
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
@@ -25,6 +25,7 @@ from promptccd.discovery.project.record import has_categories, load_before, read
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.discovery.project.store import Changes
+from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
 
@@ -130,7 +131,7 @@ class ProjectView(Project):
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
         super().__init__(out)
-        self.out, self._kept = out, open_project(out)
+        self.out, self._kept = out, make_inside(out, PROJECT)
         self.title = self.folder.name
         self._laying = threading.Lock()
         self._columns: Columns | None = None
