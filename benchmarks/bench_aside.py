@@ -32,7 +32,7 @@ from promptccd.discovery import DiscoveryResult, DiscoverySession, Project, disc
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.project import CategoryRegistry, StageGroups
 from promptccd.discovery.project.features import Features
-from promptccd.discovery.project.rare import rare_first
+from promptccd.discovery.project.proposals import rare_first
 
 KINDS, EACH = 12, 30
 SHARES = (0.3, 0.6, 0.8)

@@ -85,7 +85,7 @@ def _grow(album: Path, found: Path) -> None:
     seen = SeenFiles(project, made_with)
     intake = read_intake(album, seen=seen)
     registry = CategoryRegistry.open(project / CATEGORIES)
-    members, sure = registry.members.read(), registry.confidences.read()
+    members, sure = registry.members, registry.confidences
     draw = numpy_generator("photographs that are repeated")
     known, features = features_of(found, sorted(members)).of(sorted(members))
     fresh = [file.key for file in intake.used if file.key not in registry.images]

@@ -129,13 +129,14 @@ def continual_accuracy(
             "Expected at least one sample to score, got none: give predictions, references and stages."
         )
     _check_num_known(num_known, int(true.max()))
-    stage_codes, stage_ids = _codes(columns["stages"])
+    order = np.argsort(columns["stages"], kind="stable")
+    stage_ids, starts = np.unique(columns["stages"][order], return_index=True)
     rows = [
         {
-            "stage": int(stage_ids[stage]),
+            "stage": int(stage),
             **_stage_accuracy(predicted[chosen], true[chosen], num_known, detail),
         }
-        for stage, chosen in enumerate(_positions(stage_codes, len(stage_ids)))
+        for stage, chosen in zip(stage_ids, np.split(order, starts[1:]), strict=True)
     ]
     average = {part: _mean([row[part] for row in rows]) for part in PARTS}
     return {**average, "num_samples": len(true), "stages": rows}
@@ -173,8 +174,8 @@ def _stage_accuracy(predicted: np.ndarray, true: np.ndarray, num_known: int, det
 
 def count_matrix(predicted: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Samples of every cluster (rows) and category (columns), with the ids of both, ascending."""
-    cluster_codes, clusters = _codes(predicted)
-    category_codes, categories = _codes(true)
+    clusters, cluster_codes = np.unique(predicted, return_inverse=True)
+    categories, category_codes = np.unique(true, return_inverse=True)
     shape = len(clusters), len(categories)
     if shape[0] * shape[1] > MAX_PAIRS:
         raise ValueError(
@@ -183,26 +184,6 @@ def count_matrix(predicted: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, n
         )
     pairs = np.bincount(cluster_codes * shape[1] + category_codes, minlength=shape[0] * shape[1])
     return pairs.reshape(shape), clusters, categories
-
-
-def _codes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Position of every value among the distinct ones, and those, ascending; ids without wide gaps need no sort."""
-    low, high = int(values.min()), int(values.max())
-    if high - low > 4 * len(values) + 4096:
-        distinct, codes = np.unique(values, return_inverse=True)
-        return codes, distinct
-    shifted = values - low
-    present = np.bincount(shifted) > 0
-    return (np.cumsum(present) - 1)[shifted], low + np.flatnonzero(present)
-
-
-def _positions(codes: np.ndarray, count: int) -> list[np.ndarray | slice]:
-    """Where every stage's samples stand."""
-    if count == 1:
-        return [slice(None)]
-    narrow = codes.astype(np.int16) if count < 2**15 else codes  # 16 bits are sorted by radix
-    order = np.argsort(narrow, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(codes))[:-1])
 
 
 def _check_options(num_known: Any, detail: Any) -> None:

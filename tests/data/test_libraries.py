@@ -1,10 +1,7 @@
 """Folders in which programs keep photographs: each photograph once, as it was taken, and the rest is counted."""
 
-import io
-import plistlib
 import zipfile
 import zlib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +11,6 @@ from PIL import Image
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.images.limits import IntakeLimits
-from tests.data.test_folders import read
 
 PHOTOS = "left there by Photos"
 LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, originals, copies, and whose they are
@@ -35,8 +31,6 @@ LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, ori
 }  # fmt: skip
 NOT_SEARCHED = {
     "Catalog Previews.lrdata": "Lightroom", "Smart Previews.lrdata": "Lightroom", "CaptureOne": "Capture One",
-    "Generated Images.bundle": "Mylio", "Film.imovielibrary": "iMovie", "Film.fcpbundle": "Final Cut",
-    "Viewer.app": "a program",
 }  # fmt: skip
 
 
@@ -64,21 +58,6 @@ def test_a_library_gives_its_originals_alone(below: str, kind: str, tmp_path: Pa
     assert [file.name for file in intake.used] == [inside + each for each in originals]
 
 
-@pytest.mark.parametrize("kind", LIBRARIES)
-def test_a_library_in_an_archive_gives_its_originals_alone(kind: str, tmp_path: Path) -> None:
-    name, originals, copies, program = LIBRARIES[kind]
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
-        for each in [*originals, *copies]:
-            stream = io.BytesIO()
-            Image.new("RGB", (24, 24), (len(each), 9, 9)).save(stream, "JPEG")
-            packed.writestr(f"a/{name}/{each}", stream.getvalue())
-    with read_intake(tmp_path / "all.zip") as intake:
-        assert [file.name for file in intake.files if file.image_size] == [
-            f"a/{name}/{each}" for each in originals
-        ]
-        assert intake.report().skipped_reasons == {f"left there by {program}": len(copies)}
-
-
 @pytest.mark.parametrize("name", NOT_SEARCHED)
 def test_a_folder_of_small_copies_is_not_searched(name: str, tmp_path: Path) -> None:
     photograph(tmp_path / "2024" / "1.jpg")
@@ -100,11 +79,6 @@ def test_a_folder_that_is_called_alike_is_any_folder(name: str, tmp_path: Path) 
 
 SIDE_FILES = {
     ".IMG_7.heic.icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
-    "IMG_8.jpg.nextcloud": "not downloaded from Nextcloud: make it available",
-    "IMG_8.jpg.owncloud": "not downloaded from ownCloud: make it available",
-    "IMG_9.jpg.cloud": "not downloaded by odrive: open it once",
-    "2023.cloudf": "not downloaded by odrive: open it once",
-    "Notes.gdoc": "a link to a document of Google Drive",
     "IMG_1.AAE": "left there by Photos: what was edited",
     "MVI_1.THM": "left there by a camera: a small picture of a film",
     ".hidden.jpg": "hidden file",
@@ -129,44 +103,3 @@ def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_pat
     assert told.keys() == SIDE_FILES.keys()
     for name, said in SIDE_FILES.items():
         assert told[name].startswith(said), name
-
-
-def test_a_mac_as_it_comes(tmp_path: Path) -> None:
-    """What a person with a Mac drags here: an album, a library, pictures that are in the cloud alone, live photos."""
-    pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
-    album = tmp_path / "Album"
-    for number in range(4):
-        photograph(album / f"IMG_000{number}.JPG")
-        photograph(tmp_path / "P.photoslibrary" / "originals" / "A" / f"{number}.jpeg")
-        photograph(
-            tmp_path / "P.photoslibrary" / "resources" / "derivatives" / "A" / f"{number}_1_105_c.jpeg"
-        )
-    for number in (4, 5):
-        pillow_heif.from_pillow(Image.new("RGB", (40, 40), (number, 9, 200))).save(
-            album / f"IMG_000{number}.HEIC"
-        )
-        (album / f"IMG_000{number}.MOV").write_bytes(b"\0\0\0\x14ftypqt  " + bytes(99))
-    photograph(album / "IMG_E0005.JPG")
-    (album / "IMG_0005.AAE").write_bytes(plistlib.dumps({"adjustmentBaseVersion": 0}))
-    (album / ".IMG_7.heic.icloud").write_bytes(
-        plistlib.dumps({"NSURLNameKey": "IMG_7.heic"}, fmt=plistlib.FMT_BINARY)
-    )
-    (album / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
-    with read_intake(tmp_path) as intake:
-        assert len(intake.used) == 4 + 4 + 1 + 1
-        reasons = Counter(file.verdict.note.split(":")[0] for file in intake.files if not file.is_used)
-    assert reasons == {
-        PHOTOS: 2,  # its folder, and the AAE
-        "not downloaded from iCloud": 1,
-        "the film of the live photo IMG_0004.HEIC": 1,
-        "the film of the live photo IMG_0005.HEIC": 1,
-        "taken before the edit IMG_E0005.JPG, which is used": 1,
-        "left there by an operating system": 1,
-    }
-
-
-def test_a_library_in_the_folder_of_a_category_is_of_that_category(tmp_path: Path) -> None:
-    photograph(tmp_path / "herons" / "P.photoslibrary" / "originals" / "1.jpeg")
-    photograph(tmp_path / "herons" / "P.photoslibrary" / "resources" / "1.jpeg")
-    photograph(tmp_path / "tits" / "1.jpeg")
-    assert [name for _, name in read(tmp_path).splits["train"]] == ["herons", "tits"]

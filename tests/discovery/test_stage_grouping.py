@@ -11,7 +11,6 @@ from promptccd.clustering import GroupingConstraints
 from promptccd.discovery import SeenFiles
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
-from promptccd.errors import DataError
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 WIDTH, EACH = 8, 6
@@ -54,7 +53,8 @@ def arrived(*features: torch.Tensor) -> NewImages:
 def test_what_is_like_something_set_aside_comes_to_it(registry: CategoryRegistry, tmp_path: Path) -> None:
     images = arrived(near(0, 1), near(1, 2))
     grouping(registry, SeenFiles(tmp_path)).group(images)
-    assert [registry.is_aside(each) for each in images.keys] == [False] * EACH + [True] * EACH
+    aside = {each.id for each in registry.aside}
+    assert [registry.members[each] in aside for each in images.keys] == [False] * EACH + [True] * EACH
 
 
 def test_earlier_images_are_asked_only_where_the_number_is_not_given(
@@ -67,17 +67,3 @@ def test_earlier_images_are_asked_only_where_the_number_is_not_given(
     assert (len(change.new), count.count, asked) == (1, 2, [])
     grouping(registry, SeenFiles(tmp_path)).group(images)
     assert asked == [1]
-
-
-def test_where_all_of_it_is_set_aside_no_number_can_be_asked_for(
-    registry: CategoryRegistry, tmp_path: Path
-) -> None:
-    images = arrived(near(1, 1))
-    with pytest.raises(
-        DataError, match="All 6 images are like what was set aside, .* to make 2 categories of"
-    ):
-        grouping(registry, SeenFiles(tmp_path)).group(images, 2)
-    assert registry.stage == 0
-    change, count = grouping(registry, SeenFiles(tmp_path)).group(images, 1)  # the fixed one
-    assert (change.new, count.count, registry.stage) == ((), 1, 1)
-    assert all(map(registry.is_aside, images.keys))

@@ -1,15 +1,11 @@
 """The metric Space: equal to `promptccd.evaluation`, to brute force, and loud about anything that is no id."""
 
-import base64
 import importlib.util
-import io
 import itertools
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 
@@ -128,16 +123,6 @@ def package_row(case: dict, stage: int) -> StageScore:
     return StageScore(int(stage), *accuracy, num_categories=0, num_images=int(chosen.sum()))
 
 
-def test_all_is_the_weighted_mean_of_old_and_new(module: ModuleType) -> None:
-    generator = np.random.default_rng(2)
-    for _ in range(200):
-        for row in module.continual_accuracy(**random_case(generator, 60))["stages"]:
-            assert row["num_old"] + row["num_new"] == row["num_samples"]
-            share = row["num_old"] / row["num_samples"]
-            old, new = (0.0 if math.isnan(row[part]) else row[part] for part in ("old", "new"))
-            assert row["all"] == pytest.approx(share * old + (1 - share) * new)
-
-
 def test_a_worked_case_with_its_matching(metric: evaluate.Metric) -> None:
     result = metric.compute(**GOOD, detail=True)
     assert (result["all"], round(result["old"], 1), result["new"]) == (75.0, 66.7, 100.0)
@@ -156,22 +141,6 @@ def test_the_matching_leaves_out_pairs_without_images(module: ModuleType) -> Non
     assert row["matching"] == [(3, 1), (4, 0)]
 
 
-def test_matching_and_counts_add_up_to_the_scores(module: ModuleType) -> None:
-    generator = np.random.default_rng(3)
-    for _ in range(50):
-        case = random_case(generator, 80)
-        for row in module.continual_accuracy(**case, detail=True)["stages"]:
-            counts = np.array(row["counts"])
-            assert counts.sum() == row["num_samples"]
-            assert counts.shape == (row["num_clusters"], row["num_categories"])
-            right = [
-                counts[row["clusters"].index(cluster), row["categories"].index(category)]
-                for cluster, category in row["matching"]
-            ]
-            assert min(right) > 0
-            assert 100 * sum(right) / row["num_samples"] == pytest.approx(row["all"])
-
-
 def test_names_of_clusters_and_order_of_samples_do_not_matter(module: ModuleType) -> None:
     generator = np.random.default_rng(4)
     case = random_case(generator, 300)
@@ -182,52 +151,31 @@ def test_names_of_clusters_and_order_of_samples_do_not_matter(module: ModuleType
     assert result["all"] == pytest.approx(module.continual_accuracy(**case)["all"])
 
 
-@pytest.mark.slow
-@pytest.mark.fault(34)
-def test_many_stages(module: ModuleType) -> None:
-    size = 40_000  # more stages than 16 bits number
-    result = module.continual_accuracy(np.zeros(size, int), np.zeros(size, int), np.arange(size)[::-1] * 2, 1)
-    assert result["all"] == 100
-    assert [row["stage"] for row in result["stages"]] == list(range(0, 2 * size, 2))
-
-
 BAD = {
     "a fraction": (
         {"predictions": [1.5, 2, 3, 4]},
         r"predictions to be integers, got 1\.5 \(float\) at position 0",
     ),
-    "a whole float": ({"predictions": [1, 2.0, 3, 4]}, r"got 2\.0 \(float\) at position 1.*astype"),
-    "floats of NumPy": ({"references": np.array([0, 1.0, 1, 0])}, r"references to be integers, got 0\.0"),
     "floats of torch": ({"predictions": torch.tensor([0.0, 1, 2, 2.5])}, r"got tensor\(2\.5000\)"),
-    "float stages": ({"stages": [1, 1, 1, 1.5]}, r"stages to be integers, got 1\.5 \(float\) at position 3"),
     "NaN": ({"predictions": np.array([0, 1, np.nan, 1])}, r"got nan \(float\) at position 2"),
-    "infinity": ({"predictions": [0, 1, math.inf, 1]}, r"got inf"),
-    "bools": ({"predictions": np.array([True, False, True, True])}, r"got True \(bool\) at position 0"),
     "a bool among integers": ({"predictions": [3, 1, True, 1]}, r"got True \(bool\) at position 2"),
     "None among integers": ({"references": [0, None, 1, 1]}, r"got None"),
     "strings": ({"predictions": ["0", "1", "1", "1"]}, r"got '0' \(str\)"),
     "a negative prediction": ({"predictions": [0, 1, -1, 1]}, r"predictions >= 0, got -1 at position 2"),
-    "a negative reference": ({"references": [0, -7, 1, 1]}, r"references >= 0, got -7 at position 1"),
-    "a negative stage": ({"stages": [0, 0, 0, -2]}, r"stages >= 0, got -2 at position 3"),
     "beyond 64 bits": ({"predictions": [2**70, 1, 1, 1]}, r"below 2\*\*63, got 1180591620717411303424"),
     "beyond signed": (
         {"predictions": np.array([2**63, 1, 1, 1], np.uint64)},
         r"below 2\*\*63, got 9223372036854775808",
     ),
     "unequal lengths": ({"predictions": [0, 1, 1]}, r"got 3 predictions, 4 references, 4 stages"),
-    "short stages": ({"stages": [1]}, r"got 4 predictions, 4 references, 1 stages"),
     "no stages": ({"stages": None}, r"Expected stages for every sample, got None"),
     "scores": ({"predictions": np.zeros((4, 3), int)}, r"predictions to be flat.*got shape \(4, 3\)"),
-    "ragged": ({"predictions": [[1], [1, 2], [1], [1]]}, r"flat sequence of integers, got list"),
     "nothing": (
         {"predictions": [], "references": [], "stages": []},
         r"at least one sample to score, got none",
     ),
     "no known category": ({"num_known": 0}, r"num_known >= 1, an integer, got 0"),
-    "negative num_known": ({"num_known": -1}, r"got -1"),
     "num_known too high": ({"num_known": 3}, r"num_known between 1 and 2, got 3"),
-    "float num_known": ({"num_known": 1.0}, r"num_known >= 1, an integer, got 1\.0"),
-    "bool num_known": ({"num_known": True}, r"num_known >= 1, an integer, got True"),
     "num_known left out": ({"num_known": None}, r"num_known >= 1, an integer, got None"),
     "detail": ({"detail": "yes"}, r"detail to be True or False, got 'yes'"),
 }
@@ -297,19 +245,6 @@ def test_a_wrong_option_keeps_what_was_collected(metric: evaluate.Metric) -> Non
     assert metric.compute(predictions=[0], references=[7], stages=[1], num_known=8)["num_samples"] == 4
 
 
-def test_one_of_several_processes_knows_only_its_own_references(module: ModuleType, tmp_path: Path) -> None:
-    first, second = (
-        module.CACC(cache_dir=str(tmp_path), experiment_id="two", num_process=2, process_id=number)
-        for number in (0, 1)
-    )
-    with ThreadPoolExecutor() as pool:  # each waits for the other to have begun
-        samples = [{"prediction": 0, "reference": reference, "stages": 1} for reference in (0, 5)]
-        begun = [pool.submit(each.add, **one) for each, one in zip((first, second), samples, strict=True)]
-        assert [each.result() for each in begun] == [None, None]
-        assert second.compute(num_known=6) is None
-        assert first.compute(num_known=6)["num_samples"] == 2
-
-
 def test_stands_alone(metric: evaluate.Metric) -> None:
     lines = (SPACE / "cacc.py").read_text(encoding="utf-8").splitlines()
     imports = [line.split()[1] for line in lines if line.startswith(("import ", "from "))]
@@ -362,48 +297,22 @@ def page() -> Iterator[ModuleType]:
 
 def test_page_scores_its_worked_example(page: ModuleType) -> None:
     text, _, known = page.worked_example()
-    table, matrices, pairs = page.score(text, None, float(known))
+    table, pairs = page.score(text, None, float(known))
     assert table["stage"].tolist() == ["1", "2", "mean"]
     assert table["All"].tolist() == ["92.00", "85.19", "88.59"]
-    assert re.findall(r"stage \d \(predicted ids: \d, categories: \d\)", matrices) == [
-        "stage 1 (predicted ids: 4, categories: 4)",
-        "stage 2 (predicted ids: 5, categories: 5)",
-    ]
     assert pairs[pairs["stage"] == 2]["category"].tolist() == ["0", "1", "2", "3", "4"]
     assert pairs["right"].sum() == 23 + 23
 
 
-def test_page_reads_a_file_and_draws_more_clusters_than_categories(page: ModuleType, tmp_path: Path) -> None:
+def test_page_reads_a_file(page: ModuleType, tmp_path: Path) -> None:
     lines = [f"{number % 50}, {number % 40}, 3, ignored" for number in range(400)]
     path = tmp_path / "many.csv"
     path.write_text(
         "\ufeffPrediction,reference,stage,note\r\n" + "\r\n".join(lines) + "\r\n\r\n", encoding="utf-8"
     )
-    table, matrices, pairs = page.score("not read", str(path), 20)
+    table, pairs = page.score("not read", str(path), 20)
     assert table["predicted ids"].tolist() == [50, ""]
     assert (pairs["category"] == "none").sum() == 10
-    data = re.search(r'src="data:image/png;base64,([^"]*)"', matrices).group(1)
-    with Image.open(io.BytesIO(base64.b64decode(data))) as image:
-        assert image.size == (40 * 16, 50 * 16)
-
-
-def test_page_writes_a_matrix_with_the_matched_pairs_on_its_diagonal(page: ModuleType) -> None:
-    lines = ["prediction,reference,stage", *["7,1,1"] * 3, *["7,0,1"], *["4,0,1"] * 2, "5,0,1", "4,1,1"]
-    _, matrices, _ = page.score("\n".join(lines), None, 1)
-    cells = [
-        re.findall(r"<t[dh][^>]*>(\d*)</t[dh]>", line) for line in re.findall(r"<tr>(.*?)</tr>", matrices)
-    ]
-    assert cells == [["", "0", "1"], ["4", "2", "1"], ["7", "1", "3"], ["5", "1", ""]]
-    colours = re.findall(r'<td style="background:rgba\((\d+)', matrices)
-    assert colours == ["37", "120", "120", "22", "120", "120"]  # old, wrong, wrong, new, wrong, wrong
-
-
-def test_page_draws_the_first_stages_and_says_so(page: ModuleType) -> None:
-    lines = [f"0,0,{stage}" for stage in range(14)]
-    table, matrices, _ = page.score("\n".join(["prediction,reference,stage", *lines]), None, 1)
-    assert len(table) == 15
-    assert matrices.count("<figure>") == page.MAX_PICTURES
-    assert "The first 12 of 14 stages" in matrices
 
 
 PAGE_BAD = {
@@ -448,62 +357,3 @@ def test_page_refuses_large_and_binary_files(page: ModuleType, tmp_path: Path) -
         page.score("", str(binary), 1)
     with pytest.raises(page.gr.Error, match="at most 5,000,000 characters"):
         page.score("0" * (page.MAX_BYTES + 1), None, 1)
-
-
-@pytest.mark.slow
-def test_page_answers_over_loopback(
-    page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Served and called as a visitor would, and nothing is sent anywhere else."""
-    import gradio_client
-    import httpx
-
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "gradio"))
-    monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "True")  # the page itself has to refuse
-    elsewhere = record_connections(monkeypatch)
-    app = page.build_app()
-    _, url, _ = app.launch(prevent_thread_lock=True, server_name="127.0.0.1", quiet=True, **page.LAUNCH)
-    try:
-        client = gradio_client.Client(url, verbose=False, analytics_enabled=False)
-        text, _, known = client.predict(api_name="/example")
-        table, matrices, _ = client.predict(text, None, known, api_name="/score")
-        assert [row[1] for row in table["data"]] == ["92.00", "85.19", "88.59"]
-        assert matrices.count("<figure>") == 2
-        with pytest.raises(gradio_client.exceptions.AppError, match="got '-1' in line 2"):
-            client.predict("prediction,reference,stage\n0,-1,1", None, 1, api_name="/score")
-        large = tmp_path / "large.csv"
-        large.write_bytes(b"0" * (page.MAX_BYTES + 1))
-        with large.open("rb") as stream:  # the client would notice by itself
-            answer = httpx.post(f"{url}gradio_api/upload", files={"files": ("large.csv", stream)})
-        assert answer.status_code == 413
-        for host, status in (("evil.example", 421), ("localhost.evil.example:80", 421), ("[::1]:7860", 200)):
-            assert httpx.get(f"{url}config", headers={"Host": host}).status_code == status
-    finally:
-        app.close()
-    assert not elsewhere
-
-
-def record_connections(monkeypatch: pytest.MonkeyPatch) -> list:
-    """Addresses off this machine that anything in the process tried to reach; none is reached."""
-    import socket
-
-    elsewhere, connect = [], socket.socket.connect
-
-    def loopback_only(self: socket.socket, address: object) -> None:
-        host = address[0] if isinstance(address, tuple) else "local"
-        if host not in ("127.0.0.1", "::1", "localhost", "local"):
-            elsewhere.append(address)
-            raise OSError(f"{address} is off this machine")
-        connect(self, address)
-
-    resolve = socket.getaddrinfo
-
-    def known_names_only(host: object, *args: object, **kwargs: object) -> list:
-        if host not in ("127.0.0.1", "::1", "localhost", None, b"127.0.0.1", b"localhost"):
-            elsewhere.append(host)
-            raise OSError(f"{host} is off this machine")
-        return resolve(host, *args, **kwargs)
-
-    monkeypatch.setattr(socket.socket, "connect", loopback_only)
-    monkeypatch.setattr(socket, "getaddrinfo", known_names_only)
-    return elsewhere

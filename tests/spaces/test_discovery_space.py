@@ -6,7 +6,6 @@ import socket
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -42,29 +41,6 @@ def test_front_matter() -> None:
     assert isinstance(matter["python_version"], str)
     assert len(matter["short_description"]) <= 60
     assert matter["models"] == ["facebook/dinov2-small"]
-
-
-def test_limits_and_times_it_states_are_those_it_has() -> None:
-    pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
-    from promptccd.discovery.page.space import SiteLimits
-    from promptccd.images.limits import MIB, IntakeLimits
-
-    together = SiteLimits()
-    text, limits = (
-        " ".join((SPACE / "README.md").read_text(encoding="utf-8").split()),
-        IntakeLimits.for_visitors(),
-    )
-    for stated in (
-        f"{limits.max_files} files in all, {limits.max_file_bytes // MIB} MiB each, "
-        f"{limits.max_total_bytes // MIB} MiB in all",
-        f"{limits.max_pixels // 10**6} megapixels",
-        f"a JPEG file of up to {limits.max_reduced_pixels // 10**6}, is reduced",
-        f"at most {limits.max_ratio} times its size",
-        f"deleted {together.lifetime_s / 60:.0f} minutes after your last click",
-        f"{together.away_s / 60:.0f} minutes after you close the page",
-        f"{together.visits} visits at once",
-    ):
-        assert stated in text
 
 
 @pytest.mark.moderate
@@ -111,19 +87,3 @@ def test_mistakes_are_told(
         port = taken.getsockname()[1]
         assert main(["demo", str(backbone_folder), "--port", str(port), "--no-browser"]) == 2
     assert f"Cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
-
-
-def test_hardware_that_is_given_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch comes from the usual index, which has it for GPUs; where they are lent by the call, the Hub is asked."""
-    pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
-    from promptccd.discovery.page.space import _on_gpu
-
-    assert "index-url" not in (SPACE / "requirements.txt").read_text(encoding="utf-8")
-    lent = ModuleType("spaces")
-    lent.GPU = lambda work: lambda *given: ("lent", work(*given))
-    monkeypatch.setitem(sys.modules, "spaces", lent)
-    assert _on_gpu(len)("abc") == ("lent", 3)
-    monkeypatch.setitem(sys.modules, "spaces", ModuleType("spaces"))  # a folder of that name
-    assert _on_gpu(len) is len
-    monkeypatch.setitem(sys.modules, "spaces", None)
-    assert _on_gpu(len) is len

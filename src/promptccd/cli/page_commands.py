@@ -61,18 +61,6 @@ def open_command(options: argparse.Namespace) -> None:
         if not is_project:
             _find_groups(folder, out, options)
         return
-    of_photographs = (
-        options.window,
-        options.pages,
-        options.fit,
-        options.max_megapixels,
-        options.image_roots,
-    )
-    if is_project and any(of_photographs):
-        logger.warning(
-            "--window, --pages, --fit, --max-megapixels and --image_roots apply to photographs, and %s is a "
-            "project: give the folder of photographs with them.", folder,
-        )  # fmt: skip
     if not is_project:
         try:
             _find_groups(folder, out, options)

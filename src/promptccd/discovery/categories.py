@@ -91,7 +91,7 @@ def assignment_in(
         temperature: of the confidences, in squared distance.
         spread_for: how far categories of these ids spread; `None` where that was not measured.
     """
-    members, pinned = registry.members.read(), registry.pinned.read()
+    members, pinned = registry.members, registry.pinned
     found, first = registry.active_prototypes(), set(settled)
     ours = set(found.ids)
     placed = [row for row, key in enumerate(keys) if members.get(key) in ours]

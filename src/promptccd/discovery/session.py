@@ -250,7 +250,7 @@ class DiscoverySession:
             raise
         if self.stages and self.stages[-1].stage > self.registry.stage:  # was read, never grouped
             self.stages.pop().intake.close()
-        seen = self.registry.images.read()
+        seen = self.registry.images
         again = all(file.key in seen for file in intake.used)
         number = max(self.registry.stage, 0) if again else self.registry.stage + 1
         same = [each.before for each in self.stages if each.stage == number]
@@ -311,8 +311,8 @@ class DiscoverySession:
         used, mode = stage.intake.used, self.near_duplicate_mode
         if mode == "off" or stage.intake.has_tiles:
             return NearDuplicates.none(len(used))
-        miniatures, taken, names = stage.intake.miniatures, stage.intake.taken, [file.name for file in used]
-        given = hashlib.sha256(json.dumps([__version__, mode, stage.keys, names]).encode())
+        miniatures, taken = stage.intake.miniatures, stage.intake.taken
+        given = hashlib.sha256(json.dumps([__version__, mode, stage.keys]).encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
         known = self.seen.near_duplicates(given.hexdigest(), len(features))
@@ -323,7 +323,7 @@ class DiscoverySession:
             found = stage.intake.thumbnails([used[row] for row in rows])
             return [found[used[row].key] for row in rows]
 
-        found = find_near_duplicates(miniatures, features, thumbnails, taken, names, mode, self.workers)
+        found = find_near_duplicates(miniatures, features, thumbnails, taken, mode, self.workers)
         self.seen.store_near_duplicates(given.hexdigest(), np.stack([found.first_of, found.looks]))
         return found
 
@@ -332,7 +332,7 @@ class DiscoverySession:
     @property
     def fresh(self) -> list[int]:
         """Rows of the newest images that came with no earlier stage; the others stay in their categories."""
-        stage, seen = self.current.stage, self.registry.images.read()
+        stage, seen = self.current.stage, self.registry.images
         return [row for row, key in enumerate(self.current.keys) if seen.get(key, stage) == stage]
 
     @property
@@ -430,7 +430,7 @@ class DiscoverySession:
 
     def _constraints(self) -> GroupingConstraints:
         """The constraints of people, and that a new near-duplicate of an image in a category is in that one too."""
-        given, members = self.registry.constraints(), self.registry.members.read()
+        given, members = self.registry.constraints(), self.registry.members
         keys, fresh = self.current.keys, set(self.fresh)
         first_of = self.current.near_duplicates.first_of.tolist()
         earlier: dict[int, set[int]] = {}

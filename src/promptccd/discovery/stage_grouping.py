@@ -14,7 +14,6 @@ from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.registry import CategoryRegistry
-from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
 
@@ -49,7 +48,7 @@ class Remembered:
 
         Rows follow the `ids` of the known categories; the seed draws where there are too many images.
         """
-        images, members = self._registry.images.read(), self._registry.members.read()
+        images, members = self._registry.images, self._registry.members
         row_of = {category: row for row, category in enumerate(ids)}
         keys = sorted(key for key, came in images.items() if came < stage)
         if len(keys) > MOST_REMEMBERED:
@@ -170,7 +169,7 @@ class StageGrouping:
 
     def num_categories(self, keys: Sequence[str]) -> int:
         """Active categories that images are in now, with the fixed ones."""
-        members = self.registry.members.read()
+        members = self.registry.members
         here = {members.get(key) for key in keys}
         return len(here.intersection(each.id for each in self.registry.active).union(self.fixed))
 
@@ -210,13 +209,8 @@ class StageGrouping:
         if rest.keys:
             found, count = self._grouped(rest, known, num_categories)
             waited = self.remembered.fitting(found, known, self.temperature, set(images.keys))
-        elif num_categories in (None, present):
-            count = CountEstimate.known(max(1, present))
         else:
-            raise DataError(
-                f"All {len(images.keys)} images are like what was set aside, so there is nothing to make "
-                f"{num_categories} categories of: leave the number out, or take back what was set aside."
-            )
+            count = CountEstimate.known(max(1, present))
         parts = [part for part in (found, waited, drawn) if part is not None]
         num_found = None if found is None else len(found.ids)
         return FoundGroups(images.stage, _groups_of(parts, self.registry.next_id), count, num_found)
@@ -224,7 +218,7 @@ class StageGrouping:
     def find_anew(self, num_categories: int | None = None) -> FoundGroups | None:
         """Find groups of the newest stage's images again, from stored features; `None` if nothing is left."""
         registry, remembered = self.registry, self.remembered
-        stay, members = {*self.fixed, *(each.id for each in registry.aside)}, registry.members.read()
+        stay, members = {*self.fixed, *(each.id for each in registry.aside)}, registry.members
         newest = sorted(key for key, stage in registry.images.items() if stage == registry.stage)
         features = remembered.features([key for key in newest if members.get(key) not in stay])
         if not features:

@@ -239,7 +239,7 @@ def key_of(sample_id: int) -> str:
 
 def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
     """Category ids ``(N,)``; -1 for images in no category and for those that a person set aside."""
-    ignored, members = {each.id for each in registry.aside}, registry.members.read()
+    ignored, members = {each.id for each in registry.aside}, registry.members
     ids = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
     return np.array([NO_CATEGORY if each in ignored else each for each in ids], dtype=np.int64)
 

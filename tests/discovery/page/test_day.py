@@ -18,7 +18,7 @@ from tests.browsing import watch
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
-from tests.discovery.page.test_page import CHOSEN, WIDE, Person, first_group
+from tests.discovery.page.test_page import CHOSEN, WIDE, Person
 from tests.discovery.page.test_page import person as person
 
 if TYPE_CHECKING:
@@ -58,18 +58,6 @@ def test_what_cannot_be_written_can_be_looked_at_and_says_why(locked: OpenPage, 
     assert (status, b"can only be looked at" in content) == (409, True)
     assert registry_in(project).state_hash() == before
     assert address_of(project) is None
-
-
-def test_open_looks_where_no_new_photographs_can_be_taken_in(
-    project: Path, found_once: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / PROJECT / ".lock").unlink(missing_ok=True)
-    (project / PROJECT / ".lock").mkdir()  # nobody can open it to write
-    (project / PROJECT / PAGE).write_text("")
-    monkeypatch.setattr(OpenPage, "wait", lambda page: None)
-    arguments = ["open", str(found_once / "album"), "--out", str(project), "--no-browser"]
-    assert main(arguments) == 0
-    assert "can only be looked at" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -132,13 +120,3 @@ def test_an_address_of_no_place_says_so(person: Person, where: str, said: str) -
     person.go(f"view={where}")
     person.said(said)
     assert person.page.locator(".card img").count()
-
-
-@pytest.mark.slow
-def test_photographs_are_printed_without_what_is_around_them(person: Person, project: Path) -> None:
-    first_group(person, project)
-    person.page.emulate_media(media="print")
-    assert not person.page.locator(".list").is_visible()
-    boxes = [each.bounding_box() for each in person.page.locator(".cell").all()]
-    assert len({(box["x"], box["y"]) for box in boxes}) == len(boxes) > 3
-    person.page.emulate_media(media="screen")

@@ -158,20 +158,6 @@ def test_move_a_range_by_keyboard_alone(person: Person, project: Path) -> None:
     assert registry_in(project).category(number).size == size
 
 
-def test_move_a_range_by_mouse(person: Person, project: Path) -> None:
-    number, size = first_group(person, project)
-    if person.page.viewport_size["width"] < 700:
-        pytest.skip("a phone has no Shift")
-    person.click(".cell", 0, modifiers=["Control"])
-    person.click(".cell", size - 2, modifiers=["Shift"])
-    person.press("m")
-    person.type("odd ones")
-    person.said("the group “odd ones”")
-    assert person.actions <= 5
-    assert sizes(project)["odd ones"] == size - 1
-    assert registry_in(project).category(number).size == 1
-
-
 def test_drag_photographs_onto_a_group(person: Person, project: Path) -> None:
     number, size = first_group(person, project)
     if person.page.viewport_size["width"] < 700:
@@ -350,21 +336,6 @@ def test_one_that_is_corrected_large_gives_way_at_once_and_nothing_else_moves(
     assert [each["images"] for each in sent if "images" in each] == [[int(first)], [int(third)]]
 
 
-def test_what_is_large_is_corrected_apart_from_what_is_selected(person: Person, project: Path) -> None:
-    number, size = first_group(person, project)
-    person.page.locator(".cell").first.focus()
-    person.press(" ", "ArrowRight", "ArrowRight", "Enter")
-    photo = person.page.locator("dialog.large .photo")
-    photo.wait_for()
-    before = photo.get_attribute("data-row")
-    person.press("Delete")
-    assert photo.get_attribute("data-row") != before
-    person.page.wait_for_timeout(300)
-    person.press("Escape")
-    assert person.page.locator(".cell.picked").count() == 1  # the selection is still there
-    assert registry_in(project).category(number).size == size - 1
-
-
 def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path) -> None:
     person.go("view=all")
     person.page.locator(".cell").first.focus()
@@ -437,19 +408,6 @@ def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Pers
     person.page.locator(".cards").wait_for()
 
 
-def test_an_answer_that_comes_late_does_not_hide_what_came_after_it(person: Person) -> None:
-    """The sheet asks what there is as it opens; somebody quick has begun an export before that answer is there."""
-    kept: list[Route] = []
-    person.page.route("**/api/export", lambda route: kept.append(route), times=1)
-    person.click(".bar .wide")
-    sheet = person.page.locator("dialog[open]")
-    sheet.get_by_role("button", name="The files themselves").click()
-    sheet.filter(has_text="photographs are in").wait_for()
-    kept[0].fulfill(body="null", content_type="application/json")
-    person.page.wait_for_timeout(300)
-    assert "photographs are in" in sheet.inner_text()
-
-
 def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
     kept: list[Route] = []
     person.page.route("**/api/alike?rows=3*", lambda route: kept.append(route))
@@ -515,30 +473,6 @@ def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path)
     assert "heron" not in sizes(project)
     lost = "Failed to load resource"  # Chromium's own line
     person.visit.complaints = [each for each in person.visit.complaints if lost not in each]
-
-
-def test_a_photograph_whose_correction_reaches_nobody_is_where_it_was_and_chosen(
-    person: Person, project: Path
-) -> None:
-    number, size = first_group(person, project)
-    person.page.route(re.compile("/api/(edit|state)$"), lambda route: route.abort())
-    person.page.locator(".cell").nth(1).focus()
-    chosen = person.page.evaluate(CHOSEN)
-    person.press("Delete")
-    person.said("promptccd open")
-    person.page.wait_for_timeout(300)
-    assert person.page.locator(".cell.gone").count() == 0
-    assert person.page.evaluate(CHOSEN) == chosen
-    assert registry_in(project).category(number).size == size
-    person.visit.complaints.clear()  # Chromium's own lines
-
-
-def test_what_changed_opens_in_the_grid(person: Person, project: Path) -> None:
-    person.go("view=changed")
-    person.click(".changes .offer")
-    person.page.locator(".cell img").first.wait_for()
-    person.press("Escape")
-    person.page.locator(".card img").first.wait_for()
 
 
 def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(person: Person) -> None:
@@ -623,15 +557,6 @@ def test_two_windows_and_the_command_line_see_each_other(
     person.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
     assert "heron" in sizes(project)
     other.page.close()
-
-
-def test_names_are_text_and_never_markup(person: Person, project: Path) -> None:
-    name = "<img src=x onerror=alert(1)>"
-    person.page.locator(".card .name").first.click()
-    person.type(name)
-    person.page.locator(".card .name", has_text="onerror").wait_for()
-    assert person.page.locator(".card img[src=x]").count() == 0
-    assert name in sizes(project)
 
 
 def test_a_server_that_ended_is_said_and_nothing_is_lost(

@@ -78,18 +78,6 @@ def test_a_file_that_was_renamed_is_taken_from_where_it_is_now(own: Path, tiny_b
     ]
 
 
-def test_names_are_found_as_people_type_them(tiny_backbone: Path, tmp_path: Path) -> None:
-    """A Mac writes an accent as a character of its own."""
-    (tmp_path / "album").mkdir()
-    for row, name in enumerate(("he\u0301ron.jpg", "H\u00c9RON 2.jpg", "heron.jpg")):
-        (tmp_path / "album" / name).write_bytes(jpeg(pixels(row)))
-    discover(DiscoverySession.open(tiny_backbone), tmp_path / "album", tmp_path / "found")
-    photos = ProjectView(tmp_path / "found").photos
-    for words in ("h\u00e9ron", "HE\u0301RON"):
-        found = [photos.names[row] for row in photos.found(words)]
-        assert found == ["H\u00c9RON 2.jpg", "he\u0301ron.jpg"]
-
-
 def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) -> None:
     """Even one whose content it knows: a list of files that was altered names it, and its sources do not hold it."""
     project, outside = own / "found" / PROJECT, own / "outside.jpg"
@@ -156,13 +144,3 @@ def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Pa
     assert told["undo"]["kind"] == "merge"
     bench.corrected(bench.undo)
     assert bench.changed()["moved"] == []
-
-
-@pytest.mark.moderate
-def test_a_repeated_grouping_can_be_taken_back_on_the_page(tiny_backbone: Path, own: Path) -> None:
-    for count in (1, 3):
-        discover(DiscoverySession.open(tiny_backbone), own / "album", own / "found", num_categories=count)
-    bench = ProjectView(own / "found")
-    told = bench.summary()
-    assert (told["undo"]["kind"], told["undo"]["count"], len(told["groups"])) == ("grouping", 3, 3)
-    assert len(bench.corrected(bench.undo)["groups"]) == 1

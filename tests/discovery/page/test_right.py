@@ -2,12 +2,9 @@
 
 import csv
 import json
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,6 @@ from promptccd.discovery.project import (
     edits,
     load_registry,
     save_registry,
-    view,
 )
 from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import _DRAWS, draw, how_right, share_right, wrong_left
@@ -75,31 +71,6 @@ def test_without_a_draw_nothing_is_said_of_how_much_is_right() -> None:
     assert "not known" in found.line()
 
 
-def test_people_err_as_often_either_way() -> None:
-    """Were all that is right wrong, and the other way round, as many would be right as there are wrong ones now."""
-    left, rows, found = 40, [], 9
-    for number in range(60):
-        is_wrong = number % 6 == 0 and found > 0
-        rows.append((is_wrong, left + 60 - number, found, number % 4))
-        found -= is_wrong
-    draws = np.array(rows, _DRAWS)
-    mirrored = draws.copy()
-    mirrored["wrong"], mirrored["found"] = ~draws["wrong"], draws["left"] - draws["found"] - left
-    np.testing.assert_allclose(wrong_left(draws, left), left - wrong_left(mirrored, left)[::-1], atol=0.05)
-
-
-def test_what_is_said_is_one_sentence() -> None:
-    registry = grouped()
-    for _ in range(8):
-        answer(registry)
-    found = how_right(registry, registry.members)
-    assert found.low < found.share < found.high
-    assert found.line() == (
-        f"Of 8 images that were drawn blind {found.wrong} were wrong: about {100 * found.share:.0f} % of 40 in groups "
-        f"are right ({100 * found.low:.0f} to {100 * found.high:.0f})."
-    )
-
-
 def test_one_stays_drawn_until_somebody_looks_at_it() -> None:
     registry = grouped()
     key, left, _ = draw(registry, registry.members)
@@ -118,37 +89,6 @@ def test_draws_are_of_every_quarter_of_the_order_and_fair_to_all() -> None:
     assert [look.left for look in seen] == list(range(COUNT, 0, -1))
     for start in range(0, COUNT - 4, 4):
         assert sorted(look.quarter for look in seen[start : start + 4]) == [0, 1, 2, 3]
-
-
-def test_who_is_as_sure_as_others_is_drawn_whatever_order_they_come_in() -> None:
-    registry, keys = CategoryRegistry(), [f"{number:03}" for number in range(COUNT)]
-    sure, clusters = np.arange(COUNT) % 3 / 3, np.arange(COUNT) % 2
-    groups = StageGroups(keys, clusters, np.eye(4, dtype=np.float32)[:2], confidences=sure)
-    registry.observe(0, groups)
-    for _ in range(8):
-        drawn = draw(registry, keys)
-        assert drawn == draw(registry, keys[::-1]) == draw(registry, keys[7:] + keys[:7])
-        assert drawn is not None
-        at = sorted(keys, key=lambda key: (sure[int(key)], key)).index(drawn[0])
-        assert drawn[2] == 4 * at // COUNT
-        blindly(registry, drawn, (edits.confirm, [drawn[0]]))
-
-
-def test_windows_that_ask_at_once_are_told_by_one_look(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def slow(*given: Any) -> tuple[str, int, int] | None:
-        asked.append(given)
-        time.sleep(0.2)
-        return draw(*given)
-
-    monkeypatch.setattr(view, "draw", slow)
-    bench = view.ProjectView(project)
-    with ThreadPoolExecutor(3) as pool:
-        first, *others = pool.map(bench.right, [None] * 3)
-    assert len(asked) == 1 and others == [first, first]
 
 
 def test_all_looked_at_by_draws_is_known_but_for_errors() -> None:

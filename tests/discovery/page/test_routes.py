@@ -15,13 +15,12 @@ import pytest
 from datasets import load_dataset
 from PIL import Image
 
-from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.exports.formats import FORMATS, Format
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
-from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
+from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.view import ASIDE, Columns
@@ -69,20 +68,6 @@ def test_groups_that_may_be_one_are_named_until_both_have_a_name(project: Path, 
     assert window.do(do="rename", category=pair[0], name="heron")[1]["alike"] == [list(pair)]
     assert window.do(do="rename", category=pair[1], name="egret")[1]["alike"] == []
     assert window.do(do="undo", number=window.get("state")["undo"]["number"])[1]["alike"] == [list(pair)]
-
-
-@pytest.mark.moderate
-def test_discover_names_them_too(project: Path, found_once: Path, tiny_backbone: Path, capsys) -> None:
-    one, other = drawn_together(project)
-    command = ["discover", str(tiny_backbone), str(found_once / "album"), "--out", str(project)]
-    assert main(command) == 0
-    assert f"than categories usually are: {one} and {other}. " in capsys.readouterr().out
-    assert main([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["alike"] == [[one, other]]
-    assert main(["categories", str(project), "merge", str(one), str(other)]) == 0
-    capsys.readouterr()
-    assert main(command) == 0
-    assert "usually are" not in capsys.readouterr().out
 
 
 def test_a_project_opens_without_what_can_be_made_again(project: Path) -> None:
@@ -162,22 +147,6 @@ def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
     columns = Columns(registry, keys, np.ones(4, dtype=bool))
     assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
     assert columns.shown(0)["unsure"] == 1
-
-
-@pytest.mark.parametrize("moved", [1, 5, 40], ids=["one", "a few", "all"])
-def test_rows_of_groups_that_were_taken_are_those_that_are_read_anew(moved: int) -> None:
-    keys, here = [f"{number:03}" for number in range(40)], np.arange(40) % 7 > 0
-    registry = CategoryRegistry()
-    registry.observe(0, StageGroups(keys, np.arange(40) % 8, np.eye(8)))
-    columns, row_of = Columns(registry, keys, here), {key: row for row, key in enumerate(keys)}
-    for identity in range(8):
-        columns.shown(identity)
-    chosen = np.random.default_rng(moved).permutation(keys)[:moved].tolist()
-    edits.move(registry, chosen, 3)
-    columns.take(registry, chosen, row_of)
-    anew = Columns(registry, keys, here)
-    assert columns.packed() == anew.packed()
-    assert [columns.shown(each) for each in range(8)] == [anew.shown(each) for each in range(8)]
 
 
 @pytest.mark.moderate
@@ -519,32 +488,6 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
     registry = registry_in(project)
     keys, constraints = window.page.project.photos.keys, registry.constraints()
     assert all(keys[row] in constraints.keys for row in settled)
-
-
-def test_questions_go_on_where_the_least_sure_were_all_put_somewhere(
-    window: Window, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("promptccd.discovery.project.view.MOST_ASKED_OF", 4)
-    state, sure = window.get("state"), columns_of(window)[1]
-    covers = [row for each in state["groups"] for row in each["cover"]]
-    put = sorted({*covers, *np.argsort(sure, kind="stable")[:4].tolist()})
-    assert window.do(do="confirm", images=put, generation=state["generation"])[0] == 200
-    asked = {each["first"] for each in window.get("questions")}
-    assert asked
-    assert asked.isdisjoint(put)
-
-
-@pytest.mark.parametrize(
-    "asked", [{"first": None}, {"first": [1]}, {"first": "1"}, {"same": None}, {"same": 1}]
-)
-def test_an_answer_is_about_two_photographs(window: Window, asked: dict[str, Any]) -> None:
-    generation, home = window.get("state")["generation"], columns_of(window)[0]
-    apart = [0, int(np.flatnonzero(home != home[0])[0])]
-    first, second = apart
-    edit = {"do": "answer", "generation": generation, "first": first, "second": second, "same": False} | asked
-    status, told = window.do(**edit)
-    assert (status, told.get("error", "")[:8]) == (409, "Expected")
-    assert window.ask(f"/api/questions?skip=1-{N}")[0] == 404
 
 
 @pytest.mark.slow

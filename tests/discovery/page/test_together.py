@@ -65,24 +65,6 @@ def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: 
     assert (status, registry_in(project).category(0).name) == (200, "heron")
 
 
-def test_means_are_those_of_a_registry_that_was_written_whole(
-    page: OpenPage, window: Window, project: Path
-) -> None:
-    """What the page has added up belongs to the registry that it had read before."""
-    page.project.features()
-    registry = registry_in(project).copy()
-    keys, home = page.project.photos.keys, page.project.columns().group.copy()
-    moved, rows = np.flatnonzero(home == 0)[:3], np.flatnonzero(home == 2)[:2].tolist()
-    edits.move(registry, [keys[row] for row in moved], 1)
-    registry.store.write_to(project / ".promptccd/categories.sqlite")
-    other = Path(shutil.copytree(project, project.parent / "other"))
-    generation = window.get("state")["generation"]
-    assert window.do(do="move", images=rows, to=1, generation=generation)[0] == 200
-    Project(other).move([keys[row] for row in rows], 1)
-    ours, theirs = (registry_in(folder).active_prototypes().matrix for folder in (project, other))
-    assert np.array_equal(ours, theirs)
-
-
 @pytest.mark.slow
 def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
     window: Window, project: Path

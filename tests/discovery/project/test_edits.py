@@ -138,7 +138,7 @@ class Model:
 def state_of(registry: CategoryRegistry) -> tuple[Any, ...]:
     sizes = {each.id: each.size for each in registry.categories.values() if each.size}
     bans = {key: set(each) for key, each in registry.forbidden.items()}
-    aside, members = {each.id for each in registry.aside}, registry.members.read()
+    aside, members = {each.id for each in registry.aside}, registry.members
     return members, set(registry.pinned), bans, set(registry.looks), sizes, set(registry.images), aside
 
 
@@ -146,7 +146,7 @@ def state_of(registry: CategoryRegistry) -> tuple[Any, ...]:
 def test_corrections_do_what_a_model_of_dictionaries_does(seed: int) -> None:
     generator, registry = np.random.default_rng(seed), known_registry(4, 12)
     registry.observe(1, S1.groups({0: 0}))
-    model, past = Model(registry.members.read()), list[tuple[Any, ...]]()
+    model, past = Model(dict(registry.members)), list[tuple[Any, ...]]()
     for number in range(80):
         keys = sorted(model.home)
         some = [keys[each] for each in generator.permutation(len(keys))[: generator.integers(1, 6)]]
@@ -440,7 +440,7 @@ REFUSED: list[tuple[Edit, str]] = [
     ((edits.split, 3, ["s1:6"], ONE * np.nan, TWO), "NaN or infinity"),
     ((edits.split, 3, ["s1:6"], ONE, TWO, "bee"), "Category 1 is called 'bee' already"),
     ((edits.move, ["nowhere"], 3), "never seen, the first is 'nowhere'"),
-    ((edits.move, "s1:6", 99), "no category 99"),
+    ((edits.move, ["s1:6"], 99), "no category 99"),
     ((edits.sort, ["s1:6", "s1:6"], [3, 4]), "a category for each of 2 images"),
     ((edits.not_a_category, 1), "labelled at stage 0"),
     ((edits.not_a_category, 5, {"s1:0": 3}), "'s1:0' is not in category 5"),

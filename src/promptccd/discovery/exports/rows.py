@@ -98,7 +98,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
     aside, likest = _aside_notes(session.registry), session.remembered.likest()
-    states, categories = session.registry.states.read(), session.registry.categories
+    states, categories = session.registry.states, session.registry.categories
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     rows = []
     for file, path in zip(stage.intake.files, paths, strict=True):
@@ -145,7 +145,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
 def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentRow]:
     """One row for each photograph that ever came to a project, as it is now, in the order of the files."""
     paths = {key: photos.path(key) for key in photos.keys}
-    aside, rows, states = _aside_notes(registry), [], registry.states.read(photos.keys)
+    aside, rows, states = _aside_notes(registry), [], registry.states
     categories, newest = registry.categories, registry.stage
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
         stage, home, confidence, state = states[key]

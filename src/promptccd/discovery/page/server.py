@@ -270,8 +270,7 @@ class OpenPage(ServingThread):
         time.sleep(_PRELOADS_AFTER_S)  # the first pictures before all else
         with suppress(PromptCCDError):  # the correction that needs them reports it
             self.project.features()  # so that the first move need not read all features
-        while self._thread.is_alive():
-            time.sleep(_WAKES_EVERY_S)
+        super().wait()
 
     def close(self) -> None:
         """End it; all corrections are on the disk already. A second call does nothing."""

@@ -15,7 +15,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from promptccd import systems
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import registry_of
 from promptccd.discovery.checkpoint import save_checkpoint
-from promptccd.discovery.discover import DiscoveryResult, discover
+from promptccd.discovery.discover import discover
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.reading import find_source
@@ -319,7 +318,9 @@ class Space:
                 raise DataError("No photographs yet: choose some first.")
             stop = _Progress(progress, self.visits.limits.work_s)
             with visit.working(stop), self._session() as session:
-                done = _discover(visit, session, stop, int(count or 0) or None)
+                done = discover(
+                    session, visit.photos, visit.groups, num_categories=int(count or 0) or None, stop=stop
+                )
                 visit.renew()
             skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
             return _part("found", done.report, done.estimate, [*visit.left_out, *skipped]), *_shown(visit)
@@ -339,7 +340,7 @@ class Space:
                 raise DataError("Choose photographs of your own first: the example needs no model.")
             stop = _Progress(lambda *done, **what: None, self.visits.limits.work_s)
             with visit.working(stop), self._session() as session:
-                _discover(visit, session, stop, None)  # resumes from what is there, corrections included
+                discover(session, visit.photos, visit.groups, stop=stop)  # resumes, corrections included
                 return _zipped(visit, save_checkpoint(session, _emptied(visit.taken) / "model"), "model")
 
     def _cancel(self, request: gr.Request) -> None:
@@ -387,22 +388,6 @@ class Space:
         name, commit = split_revision(self.place)
         card = f"https://huggingface.co/{name}" if "/" in name and not Path(name).is_dir() else ""
         return _part("foot", self._called(), card, commit, environment.get("SPACE_ID"))
-
-
-def _on_gpu(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The work on a GPU of the Hub where GPUs are lent by the call (ZeroGPU); elsewhere unchanged."""
-    try:
-        lend: Callable[..., Any] = import_module("spaces").GPU
-    except (ImportError, AttributeError):  # a folder of that name is another thing
-        return work
-    return lend(work)
-
-
-@_on_gpu
-def _discover(
-    visit: Visit, session: DiscoverySession, stop: StopRequest, count: int | None
-) -> DiscoveryResult:
-    return discover(session, visit.photos, visit.groups, num_categories=count, stop=stop)
 
 
 def _uploads() -> Path:

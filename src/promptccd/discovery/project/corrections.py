@@ -28,23 +28,14 @@ def split(
     name: str | None = None,
     **log: Any,
 ) -> LogEntry:
-    """Cut a category in two.
+    """Cut a category in two, see `Project.split`; the means of the features of both parts become their prototypes.
 
-    The means of the features of both parts become their prototypes, except that a category of an earlier stage keeps
-    its own. Images without features, such as those that a model was trained on, stay in the category.
-
-    Args:
-        registry: the categories now.
-        features: of their images.
-        category: the id to cut; it keeps the images that are not given.
-        images: keys of the part that becomes a category; by default the smaller part of the cut that the features
-            suggest.
-        name: of the new category.
-        **log: see `edits.edit`.
+    A category of an earlier stage keeps its own. Images without features, such as those that a model was trained on,
+    stay in the category.
 
     Raises:
-        RegistryError: there are no features of the images, or no such category.
-        DataError: the category has fewer than two images with features, an image is not in it, or all were selected.
+        RegistryError: there are no features of the images, or see `edits.split`.
+        DataError: the category has fewer than two images with features.
     """
     found = registry.category(category)
     members, matrix = features.of(registry.members_of(category))
@@ -62,37 +53,19 @@ def split(
 
         _, smaller = suggest_split(matrix, torch.arange(len(members)), seed=1)
         images = [members[row] for row in smaller.tolist()]
+    kept = registry.prototypes[found.prototype_row]
     part, rest = features.mean(images), features.mean(key for key in members if key not in set(images))
-    if strangers := [each for each in images if each not in set(members)]:
-        raise DataError(
-            f"{len(strangers)} of the {len(images)} images are not in category {category}, the first is "
-            f"{strangers[0]!r}: select images of that category, each by its picture as assignments.csv has it."
-        )
-    if rest is None or part is None:
-        raise DataError(
-            f"All {len(members)} images of category {category} were selected: select some, not all."
-        )
-    kept = registry.prototypes[found.prototype_row] if found.settled(registry.stage) else rest
-    return edits.split(registry, category, tuple(images), part, kept, name, **log)
+    if rest is None or found.settled(registry.stage):
+        rest = kept
+    return edits.split(registry, category, images, kept if part is None else part, rest, name, **log)
 
 
 def dissolve(
-    registry: CategoryRegistry,
-    features: Features,
-    category: int,
-    *,
-    rest_to_nearest: bool,
-    **log: Any,
+    registry: CategoryRegistry, features: Features, category: int, *, rest_to_nearest: bool, **log: Any
 ) -> LogEntry:
     """Remove a category that is none; each of its images goes to the nearest other one.
 
-    Args:
-        registry: the categories now.
-        features: of their images.
-        category: its id.
-        rest_to_nearest: whether images without features go where the category's own prototype is nearest; otherwise
-            they become unassigned.
-        **log: see `edits.edit`.
+    Images without features go where the category's own prototype is nearest, or with `rest_to_nearest` false to none.
 
     Raises:
         RegistryError: there is no such category, or it was labelled.

@@ -86,7 +86,7 @@ def means_after(
         features: of their images.
         targets: the category that each image joins, by key; `None` if that is a new one, or none.
     """
-    homes, means = registry.members.read(targets), dict[int, np.ndarray]()
+    homes, means = registry.homes(targets), dict[int, np.ndarray]()
     left = {home for key, home in homes.items() if home != targets[key]}
     for category in sorted(left.union(each for each in targets.values() if each is not None)):
         if registry.category(category).settled(registry.stage):

@@ -110,7 +110,7 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
     members = (
         {key: home for key, home in before.members.items() if key not in gone} if gone else before.members
     )
-    grouping = _Grouping(rows, groups, replace(before, members=members))
+    grouping = _Grouping(rows, groups, before._replace(members=members))
     matched, targets = grouping.match(), grouping.targets()
     sizes = Counter(target for target in targets.values() if target >= grouping.first_new)
     numbers = {  # ids of clusters that have none and got images, largest first
@@ -145,7 +145,7 @@ def _write_images(
     Random draws, and reviews of images that moved, say nothing of places that no person changed.
     """
     moved = {key for key, home in homes.items() if before.members.get(key) != home}
-    reviewed = rows.looks.read().keys() & homes.keys() if moved else set()
+    reviewed = rows.looks.keys() & homes.keys() if moved else set()
     rows.store.run_each(
         "insert into image(key, stage, category, confidence, pinned, unseen, quarter) values(?, ?, ?, ?, 0, 0, 0)",
         [

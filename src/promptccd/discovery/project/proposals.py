@@ -48,8 +48,8 @@ def screen(
         ``like`` of each to that group and the groups that are ``offered`` instead, likest first; and how many
         ``reviewed`` ones the group has.
     """
-    sure, members, pinned = registry.confidences.read(), registry.members.read(), registry.pinned.read()
-    looks = registry.looks.read()
+    sure, members, pinned = registry.confidences, registry.members, registry.pinned
+    looks = registry.looks
     reviewed = looks.keys() & pinned.keys()
     kept = [key for key in keys if key in features.row_of]
     by_group: dict[int, list[str]] = {}
@@ -175,8 +175,8 @@ def rare_first(registry: CategoryRegistry, features: Features, keys: Sequence[st
     Returns:
         Their keys, farthest first.
     """
-    seen = sorted(registry.looks.read().keys() & registry.pinned.read().keys())
-    known, members, rows = set(seen), registry.members.read(), features.row_of
+    seen = sorted(registry.looks.keys() & registry.pinned.keys())
+    known, members, rows = set(seen), registry.members, features.row_of
     aside = {each.id for each in registry.aside}
     kept = [key for key in keys if key in rows and key not in known and members.get(key) not in aside]
     held = torch.from_numpy(registry.prototypes_of([*registry.active, *registry.aside]).matrix)

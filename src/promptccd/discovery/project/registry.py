@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,17 @@ from promptccd.discovery.project.rows import Rows
 from promptccd.discovery.project.store import CATEGORIES, Store, stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
+
+_STATE = (  # what the hash of a state covers
+    "select num_known, stage from state",
+    "select * from category order by id",
+    "select key, stage, category, confidence, pinned, reviewed, was, unseen, quarter from image order by key",
+    "select key, forbidden.category from forbidden join image on image.id = forbidden.image order by 1, 2",
+    "select min(one.key, two.key), max(one.key, two.key), same from link join image one on one.id = a "
+    "join image two on two.id = b order by 1, 2",
+    "select * from vector where id in (select vector from category union select value from category, "
+    "json_each(earlier)) order by id",
+)
 
 
 class CategoryRegistry(Rows):
@@ -207,20 +218,11 @@ class CategoryRegistry(Rows):
         It covers categories with the bytes of their prototypes, images, constraints and the stage, but not the log,
         the redo stack and the counters of ids and entries, which remember what was undone.
         """
-        found, categories = self.snapshot(), self.categories
-        rows = [row for each in sorted(categories) for row in categories[each].rows]
-        vectors = np.ascontiguousarray(self.prototypes[rows], dtype="<f4")
-        state = {
-            **{name: value for name, value in vars(found).items() if name != "categories"},
-            "num_known": self.num_known,
-            "stage": self.stage,
-            "categories": {str(key): asdict(each) for key, each in categories.items()},
-            "forbidden": self.forbidden,
-            "looks": self.looks.read(),
-            "links": sorted([*pair, answer] for pair, answer in self.links.items()),
-            "prototypes": hashlib.sha256(vectors.tobytes()).hexdigest(),
-        }
-        return hashlib.sha256(plain_json(state)).hexdigest()
+        digest = hashlib.sha256()
+        for query in _STATE:
+            for row in self.store.run(query):
+                digest.update(repr(row).encode())
+        return digest.hexdigest()
 
     def require_whole(self, ids: Collection[int] | None = None, *, counted: bool = True) -> None:
         """Refuse categories that contradict themselves, beyond what the tables check.

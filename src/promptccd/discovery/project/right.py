@@ -113,7 +113,7 @@ def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[
 def in_groups(registry: CategoryRegistry, here: Iterable[str], within: int | None = None) -> list[str]:
     """Those of some images that are in a category of the result, or in one alone."""
     active = {each.id for each in registry.active} if within is None else {within}
-    members = registry.members.read()
+    members = registry.members
     return [key for key in here if members.get(key) in active]
 
 
@@ -125,7 +125,7 @@ def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | N
         keys: the images in groups that are there, see `in_groups`.
         within: the one category that they are in; what was drawn from all says nothing then.
     """
-    looks, images, members = registry.looks.read(), registry.images.read(), registry.members.read()
+    looks, images, members = registry.looks, registry.images, registry.members
     kept = set(keys)
     left = Counter(map(images.__getitem__, kept.difference(looks)))
     looked = len(kept) - sum(left.values())
@@ -153,13 +153,13 @@ def draw(
 
     It stays the same until it is looked at, whatever else is. Arguments are those of `how_right`.
     """
-    looks, sure, images = registry.looks.read(), registry.confidences.read(), registry.images.read()
+    looks, sure, images = registry.looks, registry.confidences, registry.images
     is_alone = within is not None
     drawn = [each.order for each in looks.values() if each.left and (each.quarter == ALONE) == is_alone]
     last, (block, place) = max(drawn, default=-1), divmod(len(drawn), QUARTERS)
     # Quarters are those of when the last one was drawn, so that this one is not another after each that is chosen.
     frame = [key for key in keys if key not in looks or (looks[key].order > last and not is_alone)]
-    frame = _by(frame, [sure.get(key, 1.0) for key in frame])
+    frame.sort(key=lambda key: (sure.get(key, 1.0), key))
     turns = sorted(range(QUARTERS), key=lambda each: _chance(f"{block} {each}"))
     parts = [(each, len(frame) * each // QUARTERS, len(frame) * (each + 1) // QUARTERS) for each in turns]
     for quarter, start, end in [(ALONE, 0, len(frame))] if is_alone else [*parts[place:], *parts[:place]]:
@@ -168,18 +168,6 @@ def draw(
             left = sum(images[each] == images[key] and each not in looks for each in frame)
             return key, left, quarter
     return None
-
-
-def _by(keys: Sequence[str], values: Sequence[float]) -> list[str]:
-    """Keys sorted by value, then by name; numpy sorts without blocking other threads, a sort of pairs blocks them."""
-    numbers = np.array(values, dtype=np.float64)
-    order = np.argsort(numbers, kind="stable")
-    ordered, numbers = [keys[each] for each in order.tolist()], numbers[order]
-    bounds = np.array([0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)])
-    for run in np.flatnonzero(np.diff(bounds) > 1):
-        start, end = bounds[run : run + 2].tolist()
-        ordered[start:end] = sorted(ordered[start:end])
-    return ordered
 
 
 def _chance(text: str) -> bytes:

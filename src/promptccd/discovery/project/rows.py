@@ -1,10 +1,9 @@
 """Categories and images of a store: queries, and the statements that corrections and groupings consist of."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,8 +23,6 @@ _CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
 COLUMNS = np.dtype("i4, i4, i4, f8, u1, u1")
 COLUMNS.names = "row", "stage", "category", "confidence", "pinned", "reviewed"
 
-Value = TypeVar("Value")
-
 
 class ActivePrototypes(NamedTuple):
     """What a model needs to assign images: ids ``C`` long, their names, and prototypes ``(C, D)`` float32."""
@@ -35,58 +32,8 @@ class ActivePrototypes(NamedTuple):
     matrix: np.ndarray
 
 
-class ByImage(Mapping[str, Value], Generic[Value]):
-    """A value of each image that has one, by key. Reading one is a query; reading all is one query too.
-
-    Args:
-        store: the images.
-        columns: SQL of the values.
-        condition: SQL of whether an image has one.
-        read: makes the value of the columns.
-    """
-
-    def __init__(self, store: Store, columns: str, condition: str, read: Any = lambda value: value):
-        self._store, self._condition, self._read = store, condition, read
-        self._query = f"select key, {columns} from image where {condition}"
-
-    def __getitem__(self, key: str) -> Value:
-        return self.read([key])[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.read())
-
-    def __len__(self) -> int:
-        return int(self._store.one(f"select count(*) from image where {self._condition}"))
-
-    def read(self, keys: Iterable[str] | None = None) -> dict[str, Value]:
-        """The values of some images, or of all, for many uses."""
-        rows = self._store.images(self._query, keys)
-        return {text_key(key): self._read(*values) for key, *values in rows}
-
-    def keys(self) -> Any:
-        """See `Mapping.keys`."""
-        return self.read().keys()
-
-    def values(self) -> Any:
-        """See `Mapping.values`."""
-        return self.read().values()
-
-    def items(self) -> Any:
-        """See `Mapping.items`."""
-        return self.read().items()
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """One reading of categories and images.
-
-    Attributes:
-        categories: by id.
-        images: the stage that every image came with.
-        members: category of every image that has one.
-        confidences: how sure the last grouping was of each image, where it said so.
-        pinned: category of every image that a person has put there.
-    """
+class Snapshot(NamedTuple):
+    """Categories and images in one state; the fields are those of `Rows`."""
 
     categories: Mapping[int, Category]
     images: Mapping[str, int]
@@ -99,7 +46,7 @@ class Snapshot:
         return [each for each in self.categories.values() if not each.retired]
 
     def resolve(self, identity: int) -> int | None:
-        """The category that contains the images of this one: itself, the one it was merged into, or none."""
+        """See `Rows.resolve`."""
         return _resolved(self.categories, identity)
 
 
@@ -108,30 +55,63 @@ class Rows:
 
     Args:
         store: their rows; by default none, in memory.
-
-    Attributes:
-        store: the rows.
-        images: the stage that every image came with.
-        members: category of every image that has one.
-        confidences: how sure the last grouping was of each image, in 0..1, where it said so.
-        pinned: category of every image that a person has put there.
-        looks: the review of every image that a person has reviewed.
-        states: stage, category, confidence, and whether it is ``found``, ``pinned`` or ``reviewed``, of every image.
     """
 
     def __init__(self, store: Store | None = None):
-        self.store = store = Store.in_memory() if store is None else store
-        self.images: ByImage[int] = ByImage(store, "stage", "true")
-        self.members: ByImage[int] = ByImage(store, "category", "category is not null")
-        self.confidences: ByImage[float] = ByImage(store, "confidence", "confidence is not null")
-        self.pinned: ByImage[int] = ByImage(store, "category", "pinned")
-        self.looks: ByImage[Look] = ByImage(
-            store, "reviewed, was, unseen, quarter", "reviewed is not null", Look
+        self.store = Store.in_memory() if store is None else store
+        self._known: tuple[Any, dict[str, Mapping[Any, Any]]] = (
+            None,
+            {},
+        )  # what was read, since the last change
+
+    def _read(self, name: str, read: Callable[[], Mapping[Any, Any]]) -> Mapping[Any, Any]:
+        """A mapping that is read again once any row has changed."""
+        if self._known[0] != (token := self.store.token):
+            self._known = token, {}
+        if name not in self._known[1]:
+            self._known[1][name] = MappingProxyType(read())
+        return self._known[1][name]
+
+    def _by_image(self, columns: str, condition: str, make: Callable[..., Any]) -> Mapping[str, Any]:
+        rows = f"select key, {columns} from image where {condition}"
+        return self._read(
+            columns, lambda: {text_key(key): make(*each) for key, *each in self.store.images(rows)}
         )
-        self.states: ByImage[tuple[int, int | None, float | None, str]] = ByImage(
-            store, f"stage, category, confidence, {STATE}", "true", lambda *values: values
-        )
-        self._categories: tuple[Any, dict[int, Category]] = (None, {})
+
+    @property
+    def images(self) -> Mapping[str, int]:
+        """The stage that every image came with, by key."""
+        return self._by_image("stage", "true", int)
+
+    @property
+    def members(self) -> Mapping[str, int]:
+        """Category of every image that has one."""
+        return self._by_image("category", "category is not null", int)
+
+    @property
+    def confidences(self) -> Mapping[str, float]:
+        """How sure the last grouping was of each image, in 0..1, where it said so."""
+        return self._by_image("confidence", "confidence is not null", float)
+
+    @property
+    def pinned(self) -> Mapping[str, int]:
+        """Category of every image that a person has put there."""
+        return self._by_image("category, pinned", "pinned", lambda category, _: category)
+
+    @property
+    def looks(self) -> Mapping[str, Look]:
+        """The review of every image that a person has reviewed."""
+        return self._by_image("reviewed, was, unseen, quarter", "reviewed is not null", Look)
+
+    @property
+    def states(self) -> Mapping[str, tuple[int, int | None, float | None, str]]:
+        """Stage, category, confidence, and whether it is ``found``, ``pinned`` or ``reviewed``, of every image."""
+        return self._by_image(f"stage, category, confidence, {STATE}", "true", lambda *values: values)
+
+    def homes(self, keys: Iterable[str]) -> dict[str, int]:
+        """The categories of some images that have one, without a reading of all."""
+        rows = self.store.images("select key, category from image where category is not null", keys)
+        return {text_key(key): category for key, category in rows}
 
     # Categories
 
@@ -142,11 +122,8 @@ class Rows:
         Raises:
             RegistryError: one is damaged.
         """
-        token = self.store.token
-        if self._categories[0] != token:
-            rows = self.store.all(f"select {_CATEGORY} from category order by id")
-            self._categories = token, {row[0]: _category(*row) for row in rows}
-        return MappingProxyType(self._categories[1])
+        rows = f"select {_CATEGORY} from category order by id"
+        return self._read("categories", lambda: {row[0]: _category(*row) for row in self.store.all(rows)})
 
     @property
     def num_known(self) -> int:
@@ -231,11 +208,6 @@ class Rows:
         """Keys of images that a person set aside; others are in such a category because they are like its images."""
         return self._keys("pinned and category in (select id from category where state = 'aside')")
 
-    def is_aside(self, key: str) -> bool:
-        """Whether an image is in a category that was set aside."""
-        home = self.members.get(key)
-        return home is not None and self.categories[home].aside
-
     @property
     def unassigned(self) -> list[str]:
         """Keys of images without a category, sorted."""
@@ -259,16 +231,8 @@ class Rows:
         return np.fromiter(rows, COLUMNS)
 
     def snapshot(self) -> Snapshot:
-        """All categories and images, in one reading."""
-        query = "select key, stage, category, confidence, pinned from image where true"
-        rows = [(text_key(key), *values) for key, *values in self.store.images(query)]
-        return Snapshot(
-            self.categories,
-            {key: stage for key, stage, *_ in rows},
-            {key: home for key, _, home, *_ in rows if home is not None},
-            {key: sure for key, *_, sure, _ in rows if sure is not None},
-            {key: home for key, _, home, _, is_pinned in rows if is_pinned},
-        )
+        """All categories and images as they are."""
+        return Snapshot(self.categories, self.images, self.members, self.confidences, self.pinned)
 
     @property
     def forbidden(self) -> dict[str, tuple[int, ...]]:
@@ -402,8 +366,7 @@ class Rows:
         self.store.run("delete from chosen")
         stored = [(stored_key(key),) for key in unique]
         if self.store.run_each("insert into chosen select id from image where key = ?", stored) < len(unique):
-            known = self.images.read(unique)
-            unknown = [key for key in unique if key not in known]
+            unknown = [key for key in unique if key not in self.images]
             raise RegistryError(
                 f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
                 "name an image by its picture, as assignments.csv has it, or row:NUMBER of a training run."
@@ -439,7 +402,10 @@ class Rows:
             review: the order of the review, if a person reviewed each image. The first review of an image counts;
                 without one, the reviews of images follow them.
         """
-        left = self._homes(category)
+        left = self.store.all(
+            "select category, count(*) from image where id in chosen and category is not ? group by category",
+            category,
+        )
         if review is None:
             reviews = "was = iif(reviewed is not null and was is category, ?1, was)"
         else:
@@ -454,21 +420,6 @@ class Rows:
         if category is not None and left:
             left.append((category, -sum(count for _, count in left)))
         self._resize([(identity, -count) for identity, count in left])
-
-    def delete_images(self) -> None:
-        """Delete the chosen images with all that was said of them."""
-        left = self._homes(None)
-        self.drop_answers()
-        self.store.run("delete from forbidden where image in chosen")
-        self.store.run("delete from image where id in chosen")
-        self._resize([(identity, -count) for identity, count in left])
-
-    def _homes(self, without: int | None) -> list[tuple[Any, ...]]:
-        """The other categories of the chosen images, with their numbers there."""
-        return self.store.all(
-            "select category, count(*) from image where id in chosen and category is not ? group by category",
-            without,
-        )
 
     def drop_looks(self) -> None:
         """Forget that a person has reviewed the chosen images."""
