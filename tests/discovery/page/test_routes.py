@@ -14,7 +14,7 @@ from datasets import load_dataset
 from PIL import Image
 
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.exports.formats import FORMATS, Format
+from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
@@ -188,17 +188,6 @@ def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny
     for odd in ("https://evil.example/x", "javascript:alert(1)", "../somebody/x", "/tmp/model"):
         path.write_text(json.dumps({**record, "found_with": {"model": odd, "method": ""}}))
         assert window.get("about")["card"] == ""
-
-
-@pytest.mark.moderate
-def test_the_state_lists_the_export_formats(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMATS, "new", Format("a new one", "module:function"))
-    expected = [{"name": name, "title": each.title} for name, each in FORMATS.items()]
-    assert window.get("state")["formats"] == expected and expected[-1] == {
-        "name": "new",
-        "title": "a new one",
-    }
-    assert window.do(do="rename", category=0, name="heron")[1]["formats"] == expected
 
 
 def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
