@@ -153,13 +153,11 @@ class Photographs:
     def moments(self, mode: NearDuplicateMode = "auto") -> np.ndarray:
         """As `DiscoverySession` finds them."""
         nothing_said = np.full(len(self.kinds), np.nan)
-        names = [f"IMG_{row:06d}.jpg" for row in range(len(self.kinds))]
         return find_near_duplicates(
             self.miniatures,
             self.features,
             lambda rows: [self.thumbnails[row] for row in rows],
             nothing_said,
-            names,
             mode,
         ).first_of
 

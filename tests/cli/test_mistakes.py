@@ -65,7 +65,6 @@ MISTAKES = {
     "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
     "a column that is not there": ("split {recipe} --label_column kind", "No label column 'kind'; the columns are"),
     "a crop larger than the picture": ("split {recipe} --image_size 64", "Expected image_size <= resize_size"),
-    "a cache that says none": ("data cache promptccd-gcd-digits --image_cache no", "would be a folder of that name"),
     "a set without a value": ("sweep --config {recipe} --seeds 1 --set epochs", "--set KEY=V1,V2, got 'epochs'"),
     "an export that does not exist": ("discover {stage} {pictures} --out {out} --export zip", "invalid choice: 'zip'"),
     # Places

@@ -138,11 +138,10 @@ def test_a_name_may_have_several_spellings() -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ({"class_order": ["ant", "bee"]}, "it has besides cat .1."),
-        ({"class_order": ["cat", "yak", "bee", "ant"]}, "names 4 .* it lacks yak .1."),
-        ({"class_order": list("vwxyz")}, "it lacks v, w, x ... .5.; it has besides ant, bee, cat .3."),
-        ({"class_order": ["ant", "bee", "cat", "ant"]}, "the order repeats ant"),
-        ({"class_order": [("ant", "bee"), "cat"]}, "two spellings of one name"),
+        ({"class_order": ["ant", "bee"]}, "has besides cat .1."),
+        ({"class_order": list("vwxyz")}, "it lacks v, w, x .5., has besides ant, bee, cat .3."),
+        ({"class_order": ["ant", "bee", "cat", "ant"]}, "or has one twice"),
+        ({"class_order": [("ant", "bee"), "cat"]}, "or has one twice"),
         ({"num_classes": 4}, "num_classes in 1..3.* got 4"),
         ({"num_classes": 0}, "num_classes in 1..3.* got 0"),
         ({"images_per_class": 0}, "images_per_class >= 1, got 0"),
@@ -195,14 +194,6 @@ def test_data_are_the_benchmarks_where_the_blocks_make_up_its_categories(
     assert DataArguments(**given).is_benchmark is is_benchmark
 
 
-def test_a_picture_with_two_labels_is_left_out_of_a_benchmark_and_refused_elsewhere() -> None:
-    for given, said in (
-        ({}, "refuse"), ({"benchmark": "cub"}, "drop"), ({"conflicting_labels": "drop"}, "drop"),
-        ({"benchmark": "cub", "conflicting_labels": "refuse"}, "refuse"),
-    ):  # fmt: skip
-        assert DataArguments(**given).conflicts == said
-
-
 @pytest.mark.parametrize("name", ["imagenet100", "tinyimagenet", "caltech101"])
 def test_blocks_of_another_sum_mean_other_data(name: str) -> None:
     other = DataArguments(benchmark=name, dataset="mine", class_blocks=[2, 1, 1, 1]).resolved
@@ -227,16 +218,6 @@ def test_columns_of_the_benchmark_count_where_the_data_has_them(tmp_path: Path) 
     )
     with pytest.raises(DataError, match="No label column 'fine_label'"):
         stage_stream(wrong, 1)
-
-
-def test_rules_of_a_recipe_reach_the_stages(tmp_path: Path) -> None:
-    coloured_images(6, 20).save_to_disk(str(tmp_path / "images"))
-    data = DataArguments(
-        dataset=str(tmp_path / "images"), num_classes=5, images_per_class=15, class_blocks=[2, 1, 1, 1]
-    )
-    stages = stage_stream(data, 1)
-    assert len(stages.categories) == 5
-    assert sum(len(stage) for stage in stages) == 5 * 15
 
 
 def test_a_local_copy_is_held_to_the_rules_of_the_benchmark(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import logging
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -188,34 +187,12 @@ def test_another_size_and_another_decoding_are_another_cache(tmp_path: Path, dec
     assert not decoded, "another crop is cut from the same copies"
 
 
-def test_another_pillow_and_another_format_make_their_own(
-    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stages = stages_of(plain_table())
-    read(stages, ImageCache(SMALL, tmp_path))
-    for name, value in (("COPY_FORMAT", 99), ("_decoders", lambda: ("Pillow 99",))):
-        monkeypatch.setattr(cached, name, value)
-        decoded.clear()
-        read(stages, ImageCache(SMALL, tmp_path))
-        assert len(decoded) == 12
-
-
 def folder_of(place: Path, count: int = 12) -> Path:
     for each in range(count):
         target = place / ("a" if each % 2 else "b") / f"{each:02}.bmp"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(encoded(noise(40 + each, 40), "BMP"))
     return place
-
-
-def test_a_data_set_that_moved_is_known(tmp_path: Path, decoded: list[int]) -> None:
-    data, cache = folder_of(tmp_path / "data"), tmp_path / "cache"
-    read(StageStream.from_dataset(str(data), class_blocks=[1, 1]), ImageCache(SMALL, cache))
-    data = data.rename(tmp_path / "moved")
-    stages = StageStream.from_dataset(str(data), class_blocks=[1, 1])
-    decoded.clear()
-    read(stages, ImageCache(SMALL, cache))
-    assert decoded == []
 
 
 @pytest.mark.parametrize(
@@ -300,17 +277,6 @@ def _refuse(*_: object, **__: object) -> None:
     raise OSError(30, "Read-only file system")
 
 
-def test_parts_take_half_of_what_is_free_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached, "PART", 6)
-    stages = stages_of(plain_table())
-    one = 2 * 6 * 32 * 40 * 3  # about twice a part
-    for free, fits in ((one, False), (4 * one, True)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        images, *_ = read(stages, ImageCache(SMALL, tmp_path / str(free)))
-        assert (tmp_path / str(free)).exists()
-        assert len([*(tmp_path / str(free)).glob("*.arrow")]) == 2 * fits
-
-
 def test_memory_holds_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch, decoded: list[int]) -> None:
     stages = stages_of(plain_table())
     monkeypatch.setattr(cached, "PART", 2)
@@ -348,13 +314,6 @@ def test_a_stream_that_is_added_leaves_the_others_known(tmp_path: Path, decoded:
         decoded.clear()
         read(stages, ImageCache(SMALL, tmp_path / "cache"))
         assert len(decoded) == new
-
-
-def test_images_that_no_stage_uses_are_not_read(tmp_path: Path, decoded: list[int]) -> None:
-    stages = StageStream.from_dataset(plain_table(), class_blocks=[1, 1], images_per_class=4)
-    decoded.clear()
-    read(stages, ImageCache(SMALL, tmp_path))
-    assert len(decoded) == 8
 
 
 def test_a_signal_ends_the_reading_and_what_was_made_stays(
@@ -450,15 +409,6 @@ def counts_of(processes: list[subprocess.Popen]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_one_process_makes_the_copies(tmp_path: Path) -> None:
-    data, cache = folder_of(tmp_path / "data", 40), tmp_path / "cache"
-    counts = counts_of([started(data, cache, 0.1) for _ in range(3)])
-    assert sum(counts) == 40
-    assert sorted(counts) == [0, 0, 40]
-    assert counts_of([started(data, cache, 0)]) == [0]
-
-
-@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_what_it_made(tmp_path: Path) -> None:
     data, cache = folder_of(tmp_path / "data", 24), tmp_path / "cache"
     process = started(data, cache, 0.1)
@@ -470,27 +420,3 @@ def test_a_process_that_is_killed_leaves_what_it_made(tmp_path: Path) -> None:
     process.communicate()
     done = 4 * len(list(cache.glob("*.arrow")))
     assert counts_of([started(data, cache, 0)]) == [24 - done]
-
-
-@pytest.mark.slow
-def test_a_loader_process_that_starts_anew_maps_the_pixels_itself(tmp_path: Path) -> None:
-    images, *_ = read(stages_of(plain_table()), ImageCache(SMALL, tmp_path))
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        there = pool.apply(_pixels_of, (images,))
-    assert np.array_equal(there, images.for_view(0, 32).pixels)
-
-
-def _pixels_of(images: StageImages) -> np.ndarray:
-    return images.for_view(0, 32).pixels
-
-
-def test_the_place_is_named_as_recipes_do(tmp_path: Path) -> None:
-    import datasets
-
-    def folder(place: str) -> Path | None:
-        return ImageCache.at(place, SMALL)._folder
-
-    assert folder("auto") == Path(datasets.config.HF_DATASETS_CACHE) / "promptccd"
-    assert folder("off") is None
-    assert folder(str(tmp_path)) == tmp_path
-    assert folder("~/there") == Path.home() / "there"

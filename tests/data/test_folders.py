@@ -17,7 +17,7 @@ from promptccd.data.folders import FolderSource, LabelledFolder, by_category, im
 from promptccd.data.labels import read_categories
 from promptccd.data.tables import load_images, open_images
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.disk import EXPORTED, PROJECT
+from promptccd.disk import EXPORTED
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 
@@ -137,19 +137,6 @@ def test_folders_of_systems_are_not_searched_and_said(name: str, tmp_path: Path)
     assert set(found.left_out.values()) == {f"{kind}, not searched"}
 
 
-@pytest.mark.parametrize("mark", [EXPORTED, PROJECT])
-def test_what_we_wrote_below_a_folder_is_not_read_again(mark: str, tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos")
-    categories(folder / "photos-groups" / "folders")
-    place = folder / "photos-groups" / ("folders" if mark == EXPORTED else "")
-    (place / mark).mkdir() if mark == PROJECT else (place / mark).write_text("{}")
-    source = FolderSource(folder)
-    entries = source.entries(IntakeLimits())
-    assert sum(not entry.reason for entry in entries) == 9
-    assert any("not searched: " in entry.reason for entry in entries)
-    assert sizes(read(folder)) == dict.fromkeys(KINDS, 3)
-
-
 def test_a_loose_image_is_named_and_what_lies_deeper_is_counted(tmp_path: Path) -> None:
     categories(tmp_path)
     image(tmp_path / "cover.png")
@@ -227,14 +214,6 @@ def test_numbers_are_in_their_order_in_every_container(tmp_path: Path) -> None:
         assert read_categories(table, "label")[1] == names, place
 
 
-def test_metadata_without_labels_leaves_the_folders_to_say_it(tmp_path: Path) -> None:
-    categories(tmp_path)
-    (tmp_path / "metadata.csv").write_text("file_name,size\nboat/0.png,9\n")
-    assert len(load_images(str(tmp_path))) == 9
-    (tmp_path / "metadata.csv").write_text("another;list\n")  # of another program
-    assert len(load_images(str(tmp_path))) == 9
-
-
 @pytest.mark.parametrize("names", [("photos.zip",), ("a.jxl", "foreign.csv"), ("clip.mp4",)])
 def test_a_folder_without_images_is_refused_and_says_what_it_holds(
     names: tuple[str, ...], tmp_path: Path
@@ -269,38 +248,6 @@ def test_what_promptccd_wrote_among_images_is_one_line(place, names, said, tmp_p
     assert found.left_out == {f"{place}/": f"folder not searched: {said}"}
     (folder / place / names[-1]).unlink()
     assert len(read(folder).left_out) > 1  # the other names may be anybody's
-
-
-def test_a_link_does_not_lead_past_the_mark_of_an_export(tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos")
-    categories(folder / "exp", ("boat",))
-    (folder / "exp" / EXPORTED).write_text("{}")
-    (folder / "al").symlink_to(folder / "exp" / "boat")
-    found = read(folder)
-    assert sizes(found) == dict.fromkeys(KINDS, 3)
-    assert all("made by an export of groups" in reason for reason in found.left_out.values())
-
-
-def test_a_library_of_links_is_told_how_they_are_followed(tmp_path: Path) -> None:
-    pool, folder = categories(tmp_path / "pool"), tmp_path / "photos"
-    (folder / "boat").mkdir(parents=True)
-    (folder / "boat" / "0.png").symlink_to(pool / "boat" / "0.png")
-    with pytest.raises(DataError, match=r"link to a place outside \(1\).*--image_roots PLACE"):
-        load_images(str(folder))
-
-
-def test_a_picture_that_is_empty_stands_for_no_other(tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos")
-    raw = b"II*\x00\x10\x00\x00\x00CR\x02\x00" + bytes(64)
-    for stem in ("a", "b"):
-        (folder / "boat" / f"{stem}.CR2").write_bytes(raw)
-        (folder / "boat" / f"{stem}.jpg").write_bytes((folder / "bus" / "0.png").read_bytes() * (stem == "a"))
-    found = read(folder)
-    assert found.left_out == {
-        "boat/a.CR2": "camera RAW beside a.jpg, which is used",
-        "boat/b.jpg": "empty file",
-    }
-    assert "boat/b.CR2" in [path for path, _ in found.splits["train"]]
 
 
 NOTES = {
@@ -338,18 +285,6 @@ def test_notes_that_are_none_are_left_out(content: str, tmp_path: Path) -> None:
     for name in NOTES:
         (folder / name).write_text(content)
     assert len(open_images(str(folder)).table) == 9
-
-
-def test_notes_that_name_folders_of_images_as_splits_make_no_data_set_of_them(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        categories(tmp_path / split)
-    for name in ("dataset_dict.json", "dataset_infos.json"):
-        (tmp_path / name).write_text('{"splits": ["train", "test"]}')
-    opened = open_images(str(tmp_path), "test")
-    assert len(opened.table) == 9
-    assert set(opened.left_out.values()) == {"not an image that can be read (starts like JSON)"}
-    with read_intake(tmp_path) as intake:
-        assert len(intake.files) == 20
 
 
 def test_what_was_saved_is_read_beside_other_files(tmp_path: Path) -> None:

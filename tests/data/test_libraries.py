@@ -1,6 +1,5 @@
 """Folders in which programs keep photographs: each photograph once, as it was taken, and the rest is counted."""
 
-import io
 import plistlib
 import zipfile
 import zlib
@@ -14,7 +13,6 @@ from PIL import Image
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.images.limits import IntakeLimits
-from tests.data.test_folders import read
 
 PHOTOS = "left there by Photos"
 LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, originals, copies, and whose they are
@@ -35,8 +33,6 @@ LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, ori
 }  # fmt: skip
 NOT_SEARCHED = {
     "Catalog Previews.lrdata": "Lightroom", "Smart Previews.lrdata": "Lightroom", "CaptureOne": "Capture One",
-    "Generated Images.bundle": "Mylio", "Film.imovielibrary": "iMovie", "Film.fcpbundle": "Final Cut",
-    "Viewer.app": "a program",
 }  # fmt: skip
 
 
@@ -64,21 +60,6 @@ def test_a_library_gives_its_originals_alone(below: str, kind: str, tmp_path: Pa
     assert [file.name for file in intake.used] == [inside + each for each in originals]
 
 
-@pytest.mark.parametrize("kind", LIBRARIES)
-def test_a_library_in_an_archive_gives_its_originals_alone(kind: str, tmp_path: Path) -> None:
-    name, originals, copies, program = LIBRARIES[kind]
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
-        for each in [*originals, *copies]:
-            stream = io.BytesIO()
-            Image.new("RGB", (24, 24), (len(each), 9, 9)).save(stream, "JPEG")
-            packed.writestr(f"a/{name}/{each}", stream.getvalue())
-    with read_intake(tmp_path / "all.zip") as intake:
-        assert [file.name for file in intake.files if file.image_size] == [
-            f"a/{name}/{each}" for each in originals
-        ]
-        assert intake.report().skipped_reasons == {f"left there by {program}": len(copies)}
-
-
 @pytest.mark.parametrize("name", NOT_SEARCHED)
 def test_a_folder_of_small_copies_is_not_searched(name: str, tmp_path: Path) -> None:
     photograph(tmp_path / "2024" / "1.jpg")
@@ -100,11 +81,6 @@ def test_a_folder_that_is_called_alike_is_any_folder(name: str, tmp_path: Path) 
 
 SIDE_FILES = {
     ".IMG_7.heic.icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
-    "IMG_8.jpg.nextcloud": "not downloaded from Nextcloud: make it available",
-    "IMG_8.jpg.owncloud": "not downloaded from ownCloud: make it available",
-    "IMG_9.jpg.cloud": "not downloaded by odrive: open it once",
-    "2023.cloudf": "not downloaded by odrive: open it once",
-    "Notes.gdoc": "a link to a document of Google Drive",
     "IMG_1.AAE": "left there by Photos: what was edited",
     "MVI_1.THM": "left there by a camera: a small picture of a film",
     ".hidden.jpg": "hidden file",
@@ -163,10 +139,3 @@ def test_a_mac_as_it_comes(tmp_path: Path) -> None:
         "taken before the edit IMG_E0005.JPG, which is used": 1,
         "left there by an operating system": 1,
     }
-
-
-def test_a_library_in_the_folder_of_a_category_is_of_that_category(tmp_path: Path) -> None:
-    photograph(tmp_path / "herons" / "P.photoslibrary" / "originals" / "1.jpeg")
-    photograph(tmp_path / "herons" / "P.photoslibrary" / "resources" / "1.jpeg")
-    photograph(tmp_path / "tits" / "1.jpeg")
-    assert [name for _, name in read(tmp_path).splits["train"]] == ["herons", "tits"]

@@ -1,23 +1,18 @@
 """The same picture twice, in two stages, or under two labels: counted, listed, and never two truths."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from datasets import Dataset
 
-from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.cached import ImageCache
 from promptccd.data.options import ViewOptions
 from promptccd.data.readable import Original, StageImages, conflicts
 from promptccd.errors import DataError
 from promptccd.images.identity import digest_of
-from promptccd.runs import RunEvaluation
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
-from tests.conftest import coloured_images, quick_recipe
+from tests.conftest import coloured_images
 from tests.photographs import jpeg, pixels
 
 BLOCKS = [2, 1, 1, 1]
@@ -94,31 +89,6 @@ def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCa
     assert second.report.to_dict()["copies"] == {f"row {later}": {"image": f"row {original}", "stage": 0}}
     assert "Stage 1: 1 images are the very picture of another, 1 of them" in caplog.text
     assert read(coloured_images(5, 30), 0).report.copies == []
-
-
-@pytest.mark.slow
-@pytest.mark.fault(25)
-def test_a_run_stops_before_it_trains_or_goes_on_without_them(
-    tmp_path: Path, backbone_folder: Path, capsys: pytest.CaptureFixture
-) -> None:
-    (one,), (other,), (later,) = samples(0, 0, 1), samples(0, 1, 1), samples(2, 1, 1)
-    with_copies({other: one, later: samples(0, 1, 3)[2]}).save_to_disk(str(tmp_path / "data"))
-    recipe = quick_recipe(tmp_path / "data", backbone_folder, tmp_path / "run")
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
-    train = ["train", "--config", str(tmp_path / "recipe.json")]
-    assert main(train) == 2
-    assert "the very same picture" in capsys.readouterr().err
-    assert not list((tmp_path / "run").glob("stage*"))
-    recipe["data"]["conflicting_labels"] = "drop"
-    recipe["training"]["output_dir"] = str(tmp_path / "dropped")
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
-    assert main(train) == 0
-    listed = json.loads((tmp_path / "dropped" / "images.json").read_text())["stages"]
-    assert set(listed[0]["conflicting"]) == {f"row {one}", f"row {other}"}
-    assert listed[2]["copies"] == {f"row {later}": {"image": f"row {samples(0, 1, 3)[2]}", "stage": 0}}
-    assigned = json.loads((tmp_path / "dropped" / "stage0" / "assignments.json").read_text())
-    assert not {one, other} & set(assigned["sample_ids"])
-    assert len(RunEvaluation(tmp_path / "dropped").images[0]) == len(assigned["sample_ids"])
 
 
 @pytest.mark.fault(25)

@@ -10,8 +10,6 @@ from promptccd.data import CategorySplit, StageStream
 from promptccd.data.splits import cut_by_rule
 from promptccd.data.stages import _rows_of
 from promptccd.errors import DataError
-from promptccd.runs import stage_stream
-from promptccd.training.options import DataArguments
 from tests.conftest import coloured_images
 
 FIVE = [80, 5, 5, 5, 5]
@@ -101,12 +99,6 @@ def test_a_stream_of_sessions_and_one_read_back_are_the_same() -> None:
     assert seeds[0].split.fingerprint == stages.split.fingerprint != seeds[1].split.fingerprint
 
 
-def test_recipes_name_the_rule(image_folder) -> None:
-    data = DataArguments(dataset=str(image_folder), class_blocks=[2, 2, 1], split_rule="sessions")
-    assert stage_stream(data, 1).split.rule == "sessions"
-    assert stage_stream(data, 1, split_rule="whole").split.class_blocks == (5,)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -131,27 +123,6 @@ def test_held_out_images_are_the_others() -> None:
     assert len(tested[0]) == 5 * 8
     rows = [np.concatenate([stage.sample_ids for stage in stages]) for stages in (kept, tested)]
     assert sorted(np.concatenate(rows).tolist()) == list(range(100))
-
-
-@pytest.mark.parametrize(
-    ("blocks", "known", "novel"),
-    [
-        # 500 images a category; novel ones by block, 70/20/10 %, then 90/10 %, then all
-        ([40, 20, 20, 20], [1400, 600, 600], [7000, 11000, 12000]),
-        ([40, 30, 20, 10], [1400, 600, 600], [10500, 12000, 7500]),
-        ([10, 20, 30, 40], [350, 150, 150], [7000, 15500, 22500]),
-    ],
-    ids=["4:2:2:2", "4:3:2:1", "1:2:3:4"],
-)
-def test_declared_class_ratios(blocks: list[int], known: list[int], novel: list[int]) -> None:
-    """The declared ratios, not the stream that the published tables come from."""
-    labels = np.repeat(np.arange(100), 500)
-    cut = cut_by_rule(
-        "mixed", labels, [str(item) for item in range(100)], blocks, None, 1, lambda *_: "data"
-    )[1]
-    counts = [np.count_nonzero(labels[ids] < blocks[0]) for ids in cut.sample_ids[1:]]
-    assert counts == known
-    assert [len(ids) - old for ids, old in zip(cut.sample_ids[1:], counts, strict=True)] == novel
 
 
 def test_counts_of_the_one_step_setting() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import CategorySplit, cut_by_rule, spectrum_split
-from promptccd.errors import ConfigurationError, DataError, SplitMismatchError
-from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
+from promptccd.errors import ConfigurationError, DataError
+from promptccd.runs import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.recipe import Recipe
 
@@ -132,27 +131,3 @@ def test_the_stream_is_that_of_the_blocks_and_cuts(image_folder: Path) -> None:
     )
     assert ratios.split.fingerprint == written.split.fingerprint
     assert [count.images for count in ratios.counts] == [30, 14 + 2 * 21, 16 + 2 * 9 + 30]
-
-
-@pytest.mark.slow
-def test_a_run_is_taken_up_evaluated_and_verified(recipe_values: dict[str, dict]) -> None:
-    recipe_values["data"] = {
-        "dataset": recipe_values["data"]["dataset"],
-        "num_classes": 5,
-        "category_ratio": 0.4,
-        "sample_ratio": 0.5,
-    }
-    recipe_values["training"]["epochs"] = 1
-    recipe = Recipe.from_dict(recipe_values)
-    score = train_run(recipe)
-    assert [row.stage for row in score.stages] == [1, 2]
-    run = RunDirectory(recipe.training.output_dir)
-    assert run.recipe.data.class_blocks == [2, 2, 1]
-    assert run.recipe.data.resolved_cuts == recipe.data.resolved_cuts
-    assert train_run(recipe) == score  # goes on, and there is nothing left to do
-    assert RunEvaluation(str(run.path)).evaluate().to_dict() == score.to_dict()
-    assert main(["verify", str(run.path / "stage2")]) == 0
-    assert "category_ratio: 0.4" in (run.stage(2) / "README.md").read_text(encoding="utf-8")
-    recipe_values["data"]["sample_ratio"] = 0.6
-    with pytest.raises(SplitMismatchError, match="start a new output_dir"):
-        train_run(Recipe.from_dict(recipe_values))

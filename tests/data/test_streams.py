@@ -142,16 +142,6 @@ def test_labels_in_a_stream_are_not_looked_at_and_that_is_said(
     assert "not looked at" not in caplog.text
 
 
-def test_data_sets_in_memory_are_streams_too(labelled: Path, tmp_path: Path) -> None:
-    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(20, 23)]
-    given = Dataset.from_dict(
-        {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures]},
-        features=Features({"image": Image()}),
-    )
-    stages = StageStream.from_dataset(str(labelled), unlabelled=[given])
-    assert (len(stages[1]), stages[1].place) == (3, "a data set given from Python")
-
-
 def partly_labelled(names: list, feature: object, folder: Path) -> str:
     pictures = [draw(folder / "mixed" / f"{shade}.png", shade) for shade in range(len(names))]
     table = Dataset.from_dict(
@@ -212,20 +202,6 @@ def test_a_list_with_empty_labels_may_say_with_which_stream_each_comes(tmp_path:
         "stream 9",
         "stream 10",
     ]
-
-
-def test_a_table_may_say_of_some_with_which_stream_they_come(tmp_path: Path) -> None:
-    table = Dataset.from_dict(
-        {
-            "image": [np.full((12, 12, 3), shade, dtype=np.uint8) for shade in range(5)],
-            "label": ["a", "b", None, None, None],
-            "stream": [None, None, 2, None, 1],
-        },
-        features=Features({"image": Image(), "label": Value("string"), "stream": Value("int64")}),
-    )
-    stages = StageStream.from_dataset(table, unlabelled=[])
-    assert [stage.sample_ids.tolist() for stage in stages] == [[0, 1], [3], [4], [2]]
-    assert stages[1].place.endswith("without a label")
 
 
 def test_a_folder_called_unlabelled_is_the_stream(labelled: Path) -> None:
@@ -304,16 +280,6 @@ def test_a_picture_counts_where_it_came_first(
         StageImages.read(stages[2], 0, progress_bar, seen=seen)
 
 
-def test_the_labels_of_a_held_out_share_can_be_scored(labelled: Path, tmp_path: Path) -> None:
-    draw(tmp_path / "week01" / "a.png", 77)
-    options = {"unlabelled": [str(tmp_path / "week01")], "held_out": 0.4}
-    stages = StageStream.from_dataset(str(labelled), **options)
-    held = StageStream.from_dataset(str(labelled), **options, split_rule="whole", held_out_only=True)
-    assert [len(stage) for stage in stages] == [4, 1]
-    assert len(held) == 1
-    assert len(held.evaluation_labels(held[0])) == 2
-
-
 def test_labels_that_come_later_are_known_by_the_picture(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,15 +295,6 @@ def test_labels_that_come_later_are_known_by_the_picture(
     (tmp_path / "none.csv").write_text("path,label\na.png,\n")
     with pytest.raises(DataError, match="names no label"):
         read_labels([str(tmp_path / "none.csv")], "train", (), decoding)
-
-
-def test_what_is_no_image_in_a_stream_is_listed_with_its_stream(labelled: Path, tmp_path: Path) -> None:
-    draw(tmp_path / "week01" / "a.png", 77)
-    (tmp_path / "week01" / "notes.md").write_text("words")
-    (labelled / "readme.md").write_text("words")
-    week = str(tmp_path / "week01")
-    left_out = StageStream.from_dataset(str(labelled), unlabelled=[week]).left_out
-    assert set(left_out) == {"readme.md", f"{week}: notes.md"}
 
 
 def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Path) -> None:

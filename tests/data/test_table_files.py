@@ -1,11 +1,9 @@
 """Which files a data set may name, and the layouts of folders and lists that are read."""
 
-import io
 import logging
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from datasets import Dataset
 from huggingface_hub import constants
@@ -14,7 +12,6 @@ from PIL import Image
 from promptccd.data import StageStream
 from promptccd.data.hub import is_of_data_set
 from promptccd.data.image_rows import ForeignFileError, ImageRows
-from promptccd.data.labels import read_categories
 from promptccd.data.readable import StageImages
 from promptccd.data.tables import image_roots, load_images, open_images
 from promptccd.errors import DataError
@@ -80,15 +77,6 @@ def test_a_table_in_memory_needs_its_folders_to_be_given(tmp_path: Path) -> None
         StageStream.from_dataset(table, class_blocks=BLOCKS, image_roots=[tmp_path / "min"])
 
 
-def test_rows_are_counted_as_they_were_selected(tmp_path: Path) -> None:
-    records = rows()
-    records[7]["image"] = {"bytes": None, "path": "/etc/passwd"}
-    shuffled = as_table(records).select([3, 7, 1, 2])
-    with pytest.raises(DataError, match="Row 1 of the data set names '/etc/passwd'"):
-        ImageRows(shuffled).require_own_files("the data set")
-    ImageRows(shuffled.select([0, 2])).require_own_files("the data set")
-
-
 def test_a_missing_image_is_a_matter_of_that_image(tmp_path: Path) -> None:
     table = by_path(tmp_path / "mine")
     (tmp_path / "mine" / "9.png").unlink()
@@ -110,16 +98,6 @@ def test_a_file_that_became_a_link_is_not_followed_later(tmp_path: Path) -> None
     with pytest.raises(ForeignFileError):
         images.read(3)
     assert images.decode(3).image is None
-
-
-def test_bytes_win_over_what_a_row_names(tmp_path: Path) -> None:
-    records = rows()
-    for record in records:
-        record["image"]["path"] = "/etc/passwd"
-    stages = StageStream.from_dataset(
-        Dataset.from_list(records).cast(as_table(rows()).features), class_blocks=BLOCKS
-    )
-    assert np.asarray(stages[0].decode(0).image).shape == (16, 16, 3)
 
 
 def test_a_repository_in_the_cache_is_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,13 +154,6 @@ def stages_of(place: Path) -> StageStream:
     return StageStream.from_dataset(
         load_images(str(place)), class_blocks=[1, 1], image_roots=image_roots(str(place))
     )
-
-
-def test_labels_of_a_list_are_numbered_alike_by_every_process(tmp_path: Path) -> None:
-    """Those that are one number are several categories, and a process must not order them as it stores sets."""
-    listed, names = tmp_path / "photos.csv", [f"{'0' * zeros}1" for zeros in range(6)]
-    listed.write_text("path,label\n" + "".join(f"{name}.png,{name}\n" for name in names))
-    assert list(read_categories(load_images(str(listed)), "label")[1]) == sorted(names)
 
 
 def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
@@ -289,30 +260,3 @@ def test_what_lies_elsewhere_is_not_opened_to_say_what_it_is(tmp_path: Path, cap
     assert not caplog.messages
     open_images(str(listed), roots=[str(tmp_path)])
     assert "1 of 2 files are no images, the first is '../words.png'" in caplog.text
-
-
-def deep(bits: int) -> bytes:
-    """A grey picture of 16 bits a value, of which so many are used."""
-    stream = io.BytesIO()
-    values = np.linspace(0, 2**bits - 1, 64).astype(np.uint16).reshape(8, 8)
-    Image.fromarray(values).save(stream, "PNG")
-    return stream.getvalue()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("as_files", [False, True])
-def test_one_deep_image_among_many_is_found_wherever_it_stands(as_files: bool, tmp_path: Path) -> None:
-    records = []
-    for number in range(250):
-        content = deep(12 if number == 137 else 10) if number in (137, 151) else rows()[0]["image"]["bytes"]
-        path = tmp_path / f"{number}.png"
-        path.write_bytes(content)
-        image = {"bytes": None, "path": str(path)} if as_files else {"bytes": content, "path": None}
-        records.append({"image": image, "label": 0})
-    table = as_table(records)
-    images = ImageRows(table, roots=[tmp_path]).with_one_rendering()
-    assert images.decoding.rendering.integer == (0, 4095)
-    assert "12 bits" in images.decode(137).verdict.note
-    assert "12 bits" in images.decode(151).verdict.note  # and not 10
-    others = ImageRows(table.select([*range(137), 151]), roots=[tmp_path]).with_one_rendering()
-    assert "10 bits" in others.decode(137).verdict.note

@@ -18,6 +18,7 @@ from promptccd.clustering import SemiSupervisedKMeans
 from promptccd.discovery import DiscoverySession, GivenFeatures, Project, discover, save_checkpoint
 from promptccd.discovery.exports.formats import export_project
 from promptccd.discovery.given_features import tile
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import categories_in
 from promptccd.errors import DataError, RunError
@@ -140,20 +141,20 @@ def pictures(tmp_path: Path) -> tuple[Path, list[str], np.ndarray]:
     return tmp_path / "photos", names, np.array(rows)
 
 
-@pytest.mark.moderate
-@pytest.mark.parametrize("called", ["paths", "names", "stems", "absolute", "sha256"])
-def test_images_are_found_by_path_name_or_content(pictures, called, tmp_path):
-    import hashlib
-
+def test_images_are_found_by_path_name_or_content(pictures, tmp_path):
     folder, names, rows = pictures
-    by = {
-        "paths": lambda name: name,
-        "names": lambda name: Path(name).name,
-        "stems": lambda name: Path(name).stem,
-        "absolute": lambda name: str(folder / name),
-        "sha256": lambda name: hashlib.sha256((folder / name).read_bytes()).hexdigest(),
-    }[called]
-    session = DiscoverySession.from_features(rows[::-1], [by(each) for each in names[::-1]])
+    with read_intake(folder) as intake:
+        files = {file.name: file for file in intake.files}
+    for called in (
+        lambda name: name,
+        lambda name: Path(name).name,
+        lambda name: Path(name).stem,
+        lambda name: str(folder / name),
+        lambda name: files[name].content_hash,
+    ):
+        given = GivenFeatures.of(rows, [called(each) for each in names])
+        assert [given.row_of(files[name]) for name in names] == [*range(30)]
+    session = DiscoverySession.from_features(rows[::-1], names[::-1])
     result = discover(session, folder, tmp_path / "out", num_categories=3)
     found = {Path(row.file).name[0]: row.category for row in result.rows}
     assert len(set(found.values())) == 3
@@ -207,7 +208,6 @@ def test_every_format_gives_the_same_vectors(tmp_path):
     np.save(tmp_path / "v.npy", rows)
     np.savez(tmp_path / "v.npz", features=rows, ids=np.array(ids))
     save_file({"features": rows}, tmp_path / "v.safetensors", metadata={"ids": json.dumps(ids)})
-    save_file(dict(zip(ids, rows, strict=True)), tmp_path / "each.safetensors")
     pd.DataFrame({"name": ids, "vector": [*rows]}).to_parquet(tmp_path / "v.parquet")
     pd.DataFrame({"file": ids, "label": 1} | {f"f{k}": rows[:, k] for k in range(3)}).to_parquet(
         tmp_path / "wide.parquet"
@@ -215,7 +215,7 @@ def test_every_format_gives_the_same_vectors(tmp_path):
     items = tmp_path / "items.csv"
     items.write_text("id,text\n" + "".join(f"{each},word {each}\n" for each in ids))
     unit = torch.nn.functional.normalize(torch.from_numpy(rows))
-    for name in ("v.npz", "v.safetensors", "each.safetensors", "v.parquet", "wide.parquet"):
+    for name in ("v.npz", "v.safetensors", "v.parquet", "wide.parquet"):
         found = GivenFeatures.read(tmp_path / name)
         assert found.ids == tuple(ids), name
         assert torch.equal(found.rows, unit), name

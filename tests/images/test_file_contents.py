@@ -34,9 +34,9 @@ def directory(tags: dict[int, int]) -> bytes:
 FULL = encoded(photograph(1200, 900), "JPEG", quality=92)
 THUMBNAIL = encoded(SMALL, "JPEG")
 RAWS = {
-    "NEF": joined_tiff({254: 1}, {254: 0}),
+    "NEF": joined_tiff({254: 1, 271: 1}, {254: 0}),
     "DNG": joined_tiff({254: 1, 50706: 1025}, {262: 32803}),
-    "only below": joined_tiff({}, {}),
+    "only below": joined_tiff({271: 1}, {}),
     "CR2": b"II*\0\x10\0\0\0CR\2\0" + bytes(300),
     "CR3": b"\0\0\0\x18ftypcrx \0\0\0\1crx isom" + bytes(300),
     "RAF": b"FUJIFILMCCD-RAW 0201" + bytes(300),
@@ -64,7 +64,7 @@ def test_camera_raw_is_its_jpeg_of_full_size_or_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_camera_raw_says_how_its_jpeg_is_turned_unless_that_says_so_itself(orientation: int) -> None:
-    raw = joined_tiff({254: 1, 274: orientation}, {})
+    raw = joined_tiff({254: 1, 271: 1, 274: orientation}, {})
     for enough in (None, 100):
         found = decode_image(raw + FULL, enough=enough)
         expected = decode_image(oriented("JPEG", orientation, photograph(1200, 900)), enough=enough)

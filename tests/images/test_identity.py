@@ -148,13 +148,6 @@ def test_turned_pictures_of_every_kind_are_one_and_others_are_not(mode: str) -> 
     assert seen(saved(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "TIFF")).key not in keys
 
 
-def test_the_same_shades_in_other_ways_are_the_same_picture() -> None:
-    grey = photograph().convert("L")
-    few = grey.quantize(16)
-    assert seen(saved(grey, "PNG")).key == seen(saved(grey.convert("RGB"), "PNG")).key
-    assert seen(saved(few, "PNG")).key == seen(saved(few.convert("RGB"), "PNG")).key
-
-
 def test_a_depth_of_sixteen_bits_tells_pictures_apart_that_look_the_same() -> None:
     values = np.arange(4096, dtype=np.uint16).reshape(64, 64)
     assert (
@@ -180,8 +173,3 @@ def test_a_file_that_was_turned_or_saved_once_more_shows_what_it_showed() -> Non
     assert is_edited_file_of(before, look(saved(half, "JPEG"))) is False
     brighter = photograph().point(lambda level: min(255, level + 12))
     assert is_edited_file_of(before, look(saved(brighter, "JPEG"))) is False
-
-
-def test_what_says_how_colours_are_coded_is_no_metadata() -> None:
-    as_rgb = segment(0xEE, b"Adobe\x00\x64\x00\x00\x00\x00\x00")  # and not as brightness and two differences
-    assert seen(as_rgb).key != seen(JPEG).key

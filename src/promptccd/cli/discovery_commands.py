@@ -145,14 +145,6 @@ def discover_command(options: argparse.Namespace) -> None:
         near_duplicates=options.near_duplicates,
     )
     if part is not None:
-        later = {
-            "adapt": adaptation,
-            "export": options.export,
-            "json": options.json,
-            "num_categories": num_categories,
-        }
-        for name in (name for name, value in later.items() if value):
-            logger.warning("--%s is ignored with --chunk: give it to the command without --chunk.", name)
         return discovery.make_part(session, source, options.out, *part)
     with StopRequest() as stop:
         result = discovery.discover(

@@ -10,8 +10,8 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -205,8 +205,14 @@ class ImageCache:
             parts = [_CopyPart.at(path) for path in paths]
             if None in parts:
                 disk.make_folder(folder)
-                with _only_process(folder, progress):
+                lock = FileLock(folder / ".lock")
+                waiting = iter(partial(_taken, lock), True)  # between whose moments signals are noticed
+                for _ in progress(waiting, 0, "waiting for copies of images that another process makes"):
+                    pass
+                try:
                     _make_missing(paths, images, self._views, num_workers, progress)
+                finally:
+                    lock.release()
                 parts = [_CopyPart.at(path) for path in paths]
             self._opened[images] = [part for part in parts if part is not None]
         return self._opened[images]
@@ -233,24 +239,11 @@ def _decoders() -> tuple[str, ...]:
     return (pillow_version, *versions, str(getattr(heif, "__version__", heif)))
 
 
-@contextmanager
-def _only_process(folder: Path, progress: Progress) -> Iterator[None]:
-    """Be the one process that makes copies in a folder; a process that waits notices signals."""
-    lock = FileLock(folder / ".lock")
-
-    def attempts() -> Iterator[None]:
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=0.5)
-            except Timeout:
-                yield
-
-    for _ in progress(attempts(), 0, "waiting for copies of images that another process makes"):
-        pass
-    try:
-        yield
-    finally:
-        lock.release()
+def _taken(lock: FileLock) -> bool:
+    """Whether this process has a lock, for which it waits a moment."""
+    with suppress(Timeout):
+        lock.acquire(timeout=0.5)
+    return lock.is_locked
 
 
 def _make_missing(

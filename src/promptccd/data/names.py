@@ -21,23 +21,11 @@ _PROGRAMS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     ((".cocatalog",), "Capture One", ("originals",)),
     (("captureone",), "Capture One", ()),  # beside the photographs of a session
     ((".lrdata", ".lrcat-data"), "Lightroom", ()),
-    (("generated images.bundle",), "Mylio", ()),
-    ((".imovielibrary",), "iMovie", ()),
-    ((".fcpbundle",), "Final Cut", ()),
-    ((".app",), "a program", ()),
 )
 _SIDE_FILES = {  # by suffix: files that hold no photograph, or a small copy of one
     ".aae": "left there by Photos: what was edited",
     ".thm": "left there by a camera: a small picture of a film",
     ".icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
-    ".nextcloud": "not downloaded from Nextcloud: make it available on this computer, and give the folder again",
-    ".owncloud": "not downloaded from ownCloud: make it available on this computer, and give the folder again",
-    ".cloud": "not downloaded by odrive: open it once, and give the folder again",
-    ".cloudf": "not downloaded by odrive: open it once, and give the folder again",
-    **dict.fromkeys(
-        (".gdoc", ".gsheet", ".gslides", ".gdraw", ".gform"),
-        "a link to a document of Google Drive, and no picture",
-    ),
 }
 _DRIVE = re.compile(r"[A-Za-z]:")
 EITHER = r"[/\\]"  # between the parts of a path, on Linux and on Windows

@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import operator
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -533,24 +532,14 @@ def select_rows(
 def _in_class_order(categories: Sequence[str], spellings: Sequence[tuple[str, ...]]) -> list[int]:
     """The present ids in the order of the new ones, of which each has one of several spellings."""
     id_of = {name: index for index, name in enumerate(categories)}
-    found = [[id_of[name] for name in names if name in id_of] for names in spellings]
-    order = [index for ids in found for index in ids]
-    wrong = {
-        "it lacks": [names[0] for names, ids in zip(spellings, found, strict=True) if not ids],
-        "it has besides": [categories[index] for index in sorted({*range(len(categories))} - set(order))],
-        "the order repeats": [
-            categories[index] for index, count in sorted(Counter(order).items()) if count > 1
-        ],
-    }
-    differences = [
-        f"{what} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''} ({len(names)})"
-        for what, names in wrong.items()
-        if names
-    ]
-    if differences or len(order) != len(spellings):
+    order = [id_of[name] for names in spellings for name in names if name in id_of]
+    lacking = [names[0] for names in spellings if id_of.keys().isdisjoint(names)]
+    if lacking or sorted(order) != [*range(len(categories))] or len(order) != len(spellings):
+        besides = [name for name in categories if id_of[name] not in order]
         raise DataError(
-            f"The class order names {len(spellings)} categories, but this data set differs: "
-            f"{'; '.join(differences) or 'it has two spellings of one name'}. Give the data set the order was made "
-            "for, or class_order (in a recipe: benchmark) none."
+            f"The class order names {len(spellings)} categories, but this data set differs: it lacks "
+            f"{', '.join(lacking[:3]) or 'none'} ({len(lacking)}), has besides {', '.join(besides[:3]) or 'none'} "
+            f"({len(besides)}), or has one twice. Give the data set the order was made for, or class_order (in a "
+            "recipe: benchmark) none."
         )
     return order

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 import numpy as np
-from datasets import Dataset, DatasetDict, IterableDataset
+from datasets import Dataset
 
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
@@ -121,16 +121,11 @@ def _open_dataset(
         return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()], layout=layout)
     if isinstance(dataset, Dataset):
         return OpenedImages(dataset, layout=layout)
-    instead = ""
-    if isinstance(dataset, DatasetDict) and dataset:
-        name = next(iter(dataset))
-        instead = f" of the splits {', '.join(dataset)}: give one of them, such as dataset[{name!r}]"
-    elif isinstance(dataset, IterableDataset):
-        instead = (
-            ", a stream without a length: read it first, Dataset.from_generator(lambda: (yield from stream), "
-            "features=stream.features)"
-        )
-    raise DataError(f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}{instead}.")
+    raise DataError(
+        f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}. Give one split, such as "
+        "dataset['train']; read a stream first: Dataset.from_generator(lambda: (yield from stream), "
+        "features=stream.features)."
+    )
 
 
 def _category_ids(
@@ -420,15 +415,11 @@ def _refuse_misspellings(labels: Collection[str], categories: Sequence[str]) -> 
 
 
 def _nothing_arrives(place: str, num_categories: int) -> str:
-    hide = ""
-    if num_categories > 1:
-        hide = (
-            " Or hide labels, and score by them: first how many categories are labelled, then how many are new in each "
-            f"stage without labels, such as --class_blocks {' '.join(map(str, fitting_blocks(num_categories, 3)))}"
-        )
+    blocks = " ".join(map(str, fitting_blocks(max(2, num_categories), 3)))
     return (
-        f"All images of {place!r} have a label, and nothing says what arrives without: give it as --unlabelled FOLDER."
-        f"{hide}"
+        f"All images of {place!r} have a label, and nothing says what arrives without: give it as --unlabelled FOLDER. "
+        "Or hide labels, and score by them: first how many categories are labelled, then how many are new in each "
+        f"stage without labels, such as --class_blocks {blocks}"
     )
 
 

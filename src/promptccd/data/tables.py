@@ -334,25 +334,14 @@ def _saved_tables(folder: Path) -> dict[str, list[Path]]:
 
     Notes that stray into a folder of images make no data set of it. A file that they name may be elsewhere.
     """
-    splits = _note(folder / "dataset_dict.json", folder).get("splits")
-    names = [Path(str(each)).name for each in splits] if isinstance(splits, list) else [""]
     found = {}
-    for name in names:
-        files = _note(folder / name / "state.json", folder).get("_data_files")
-        named = [each for each in files if isinstance(each, dict)] if isinstance(files, list) else []
-        found[name] = [folder / name / str(each.get("filename") or "none") for each in named]
-    return found if any(os.path.lexists(file) for file in chain.from_iterable(found.values())) else {}
-
-
-def _note(file: Path, folder: Path) -> dict[str, Any]:
-    """A note of `datasets` in a saved data set; empty for a file of that name from another program."""
-    if not file.is_file() or not is_below(os.path.realpath(file), os.path.realpath(folder)):
-        return {}
-    try:
-        values = parsed_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
+    for note in (folder / "state.json", *folder.glob("*/state.json")):
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # a note of another program
+            if is_below(os.path.realpath(note), os.path.realpath(folder)):
+                named = parsed_json(note.read_text(encoding="utf-8"))["_data_files"]
+                split = "" if note.parent == folder else note.parent.name
+                found[split] = [note.parent / each["filename"] for each in named]
+    return found if any(map(os.path.lexists, chain.from_iterable(found.values()))) else {}
 
 
 def _is_of_the_hub(folder: Path) -> bool:

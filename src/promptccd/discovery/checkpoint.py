@@ -60,11 +60,11 @@ def save_checkpoint(
     return Path(folder)
 
 
-def save_progress(session: DiscoverySession, out: Path, came_with: str, source: str | Path | None) -> None:
+def save_progress(session: DiscoverySession, out: Path, source: str | Path | None) -> None:
     """Write the registry, the one before this stage, and a record of what both were made with.
 
-    The registry is written last: if the writer is killed before, the folder holds the earlier one. `came_with` is the
-    hash of the registry that the model came with, `source` the place of the newest images.
+    The registry is written last: if the writer is killed before, the folder holds the earlier one. `source` names the
+    newest images.
     """
     project = open_project(out)
     sources = read_record(out)["sources"] if (project / RECORD).is_file() else []
@@ -82,7 +82,6 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         else found_with(session.model, out),
         # If new images look like known ones, it was not measured how often a confidence is right.
         "measured": spread is not None and spread.tells_new,
-        "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
         "decoding": {"max_pixels": decoding.max_pixels, **decoding.rendering.to_dict()},
@@ -149,11 +148,6 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
             + (f"Give the one that was trained there, {newest}" if newest else "Give that one")
             + ", or give another --out."
         )
-    if record["came_with"] != session.registry.state_hash():
-        logger.warning(
-            "The categories of the model are not those that %s was begun with; it goes on with its own. Give another "
-            "--out to go on with the model's.", out,
-        )  # fmt: skip
     return EarlierDiscovery(registry, load_before(out), estimate, images)
 
 

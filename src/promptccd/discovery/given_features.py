@@ -33,13 +33,16 @@ from promptccd.images.limits import ByteBudget, IntakeLimits
 if TYPE_CHECKING:
     import pandas as pd
 
-IDS = ("id", "file", "file_name", "filename", "filepath", "path", "image", "name", "item", "sha256")
+IDS = (
+    "id", "file", "file_name", "filename", "filepath", "path", "image", "name", "item", "sha256",
+    "ids", "files", "names", "paths",
+)  # fmt: skip
 TEXTS = ("text", "title", "transcript", "description", "sentence")
 VECTORS = ("features", "feature", "embedding", "embeddings", "vector", "vectors", "emb")
 MOST_WIDE = 65_536
 TILE_SIDE, _LINE, _LINES = 256, 26, 11  # pixels, characters, lines
 
-Named = tuple[np.ndarray, Sequence[str] | None, Sequence[str] | None]  # vectors, ids, texts
+Table = tuple[np.ndarray, "pd.DataFrame"]  # vectors, and columns with ids or texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,22 +122,28 @@ class GivenFeatures:
                 f"{display_name(place.name)!r} is no file of features. Give one of {', '.join(_READERS)}."
             )
         try:
-            vectors, ids, texts = reader(place)
+            vectors, sheet = reader(place)
         except DataError:
             raise
         except Exception as error:  # a damaged file raises what it likes
             raise DataError(f"{display_name(place.name)!r} cannot be read: {one_line(error)}") from error
+        ids, texts = _column(sheet, IDS), _column(sheet, TEXTS)
         if items is None:
             return cls.of(vectors, ids, texts, place=place)
-        listed, shown = _items_in(Path(items).expanduser())
+        place = Path(items).expanduser()
+        if not place.is_file():
+            raise DataError(f"{nothing_at(str(items))} Give a table of items, such as CSV with a column id.")
+        sheet = read_sheet(place, (*IDS, *TEXTS))
+        if (listed := _column(sheet, IDS)) is None:
+            raise DataError(f"{display_name(place.name)!r} has no column of ids. Give a column id.")
         if ids is not None:
             row_of = {each: row for row, each in enumerate(ids)}
             if missing := [each for each in listed if each not in row_of]:
                 raise DataError(
-                    f"{len(missing)} items have no features in {place.name}, such as {missing[0]!r}."
+                    f"{len(missing)} items have no features in {display_name(Path(file).name)}, such as {missing[0]!r}."
                 )
             vectors = np.asarray(vectors)[[row_of[each] for each in listed]]
-        return cls.of(vectors, listed, shown, place=Path(items).expanduser())
+        return cls.of(vectors, listed, _column(sheet, TEXTS), place=place)
 
     @property
     def width(self) -> int:
@@ -256,96 +265,71 @@ def tile(identity: str, text: str = "") -> bytes:
 # Files
 
 
-def _items_in(file: Path) -> tuple[list[str], list[str] | None]:
-    """Ids and texts of a table of items."""
-    if not file.is_file():
-        raise DataError(f"{nothing_at(str(file))} Give a table of items, such as CSV with a column id.")
-    sheet = read_sheet(file, (*IDS, *TEXTS))
-    columns = list(sheet.columns)
-    if not columns:
-        raise DataError(f"{display_name(file.name)!r} has no columns. Give a column id.")
-    chosen, shown = _column(columns, IDS) or columns[0], _column(columns, TEXTS)
-    return _cells(sheet, chosen) or [], _cells(sheet, shown)
+def _column(sheet: "pd.DataFrame", usual: Sequence[str]) -> list[str] | None:
+    """The cells of the first column with a usual name."""
+    by_name = {str(each).strip().lower(): each for each in sheet.columns}
+    return next(([*map(str, sheet[by_name[each]])] for each in usual if each in by_name), None)
 
 
-def _column(columns: Sequence[str], usual: Sequence[str]) -> str | None:
-    by_name = {str(each).strip().lower(): each for each in columns}
-    return next((by_name[each] for each in usual if each in by_name), None)
-
-
-def _one(arrays: Mapping[str, Any], file: Path) -> str:
-    """The name of the array that contains the vectors."""
+def _vectors_in(arrays: Mapping[str, np.ndarray], file: Path) -> np.ndarray:
+    """The one array that contains vectors."""
     tables = [name for name, each in arrays.items() if each.ndim == 2 and each.dtype.kind in "fiu"]
-    named = [name for name in tables if name.lower() in VECTORS]
-    if len(named or tables) != 1:
+    found = [name for name in tables if name.lower() in VECTORS] or tables
+    if len(found) != 1:
         raise DataError(
             f"{display_name(file.name)!r} contains {len(tables)} tables of numbers ({', '.join(arrays)}). Call one of "
             "them features."
         )
-    return (named or tables)[0]
+    return arrays[found[0]]
 
 
-def _of_npy(file: Path) -> Named:
-    return np.load(file, mmap_mode=None, allow_pickle=False), None, None
+def _of_npy(file: Path) -> Table:
+    import pandas as pd
+
+    return np.load(file, mmap_mode=None, allow_pickle=False), pd.DataFrame()
 
 
-def _of_npz(file: Path) -> Named:
-    if not zipfile.is_zipfile(file):
-        raise DataError(
-            f"{display_name(file.name)!r} is damaged or no .npz file. Save it again with numpy.savez."
-        )
-    with np.load(file, allow_pickle=False) as stored:
+def _of_npz(file: Path) -> Table:
+    import pandas as pd
+
+    with zipfile.ZipFile(file), np.load(file, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    texts = {name: each for name, each in arrays.items() if each.ndim == 1 and each.dtype.kind in "UiS"}
-    ids, shown = _column([*texts], (*IDS, "ids", "files", "names", "paths")), _column([*texts], TEXTS)
-    vectors = arrays[_one(arrays, file)]
-    named, words = (None if each is None else texts[each].astype(str).tolist() for each in (ids, shown))
-    return vectors, named, words
+    texts = {name: each.astype(str) for name, each in arrays.items() if each.ndim == 1}
+    return _vectors_in(arrays, file), pd.DataFrame(texts)
 
 
-def _of_safetensors(file: Path) -> Named:
-    """One table, with ids in the metadata as a JSON list; or a vector for each id."""
+def _of_safetensors(file: Path) -> Table:
+    """One table, with ids in the metadata as a JSON list."""
+    import pandas as pd
     from safetensors import safe_open
 
     with safe_open(file, "pt") as stored:
         arrays = {name: stored.get_tensor(name).float().numpy() for name in stored.keys()}  # noqa: SIM118
         metadata = stored.metadata() or {}
-    if arrays and all(each.ndim == 1 for each in arrays.values()):
-        if len({len(each) for each in arrays.values()}) > 1:
-            raise DataError(f"{display_name(file.name)!r} contains vectors of several widths.")
-        return np.stack([*arrays.values()]), [*arrays], None
-    ids = json.loads(metadata["ids"]) if "ids" in metadata else None
-    return arrays[_one(arrays, file)], ids, None
+    columns = {"id": json.loads(metadata["ids"])} if "ids" in metadata else {}
+    return _vectors_in(arrays, file), pd.DataFrame(columns)
 
 
-def _of_parquet(file: Path) -> Named:
-    """A column of lists, or else all columns of decimals; an id column, and texts if there are some."""
+def _of_parquet(file: Path) -> Table:
+    """A column of lists, or else all columns of decimals."""
     import pandas as pd
 
     sheet = pd.read_parquet(file)
     sheet = sheet if sheet.index.name is None else sheet.reset_index()
-    first = {name: sheet[name].iloc[0] for name in sheet.columns} if len(sheet) else {}
-    lists = [name for name, cell in first.items() if isinstance(cell, np.ndarray)]
-    decimals = [name for name in first if sheet[name].dtype.kind == "f"]
-    words = [name for name, cell in first.items() if isinstance(cell, str)]
-    chosen = _column(lists, VECTORS) or (lists[0] if len(lists) == 1 else None)
-    if chosen is None and (lists or not decimals):
+    lists = [name for name in sheet.columns if len(sheet) and isinstance(sheet[name].iloc[0], np.ndarray)]
+    found = [name for name in lists if name.lower() in VECTORS] or lists
+    decimals = sheet.select_dtypes("floating")
+    if len(found) == 1:
+        return np.stack([*sheet[found[0]]]), sheet
+    if lists or not len(decimals.columns):
         raise DataError(
             f"{display_name(file.name)!r} has no single column of vectors (columns: {', '.join(sheet.columns)}). "
             "Call one of them features."
         )
-    if chosen is not None and len({np.shape(cell) for cell in sheet[chosen]}) != 1:
-        raise DataError(f"{display_name(file.name)!r}: the rows of {chosen!r} have several widths.")
-    vectors = sheet[decimals].to_numpy() if chosen is None else np.stack([*sheet[chosen]])
-    ids = _column([*first], IDS) or (words[0] if len(words) == 1 and words[0].lower() not in TEXTS else None)
-    return vectors, _cells(sheet, ids), _cells(sheet, _column(words, TEXTS))
+    return decimals.to_numpy(), sheet
 
 
-def _cells(sheet: "pd.DataFrame", column: str | None) -> list[str] | None:
-    return None if column is None else [*map(str, sheet[column])]
-
-
-_READERS: dict[str, Callable[[Path], Named]] = {
+_READERS: dict[str, Callable[[Path], Table]] = {
     ".parquet": _of_parquet,
     ".npy": _of_npy,
     ".npz": _of_npz,

@@ -311,8 +311,8 @@ class DiscoverySession:
         used, mode = stage.intake.used, self.near_duplicate_mode
         if mode == "off" or stage.intake.has_tiles:
             return NearDuplicates.none(len(used))
-        miniatures, taken, names = stage.intake.miniatures, stage.intake.taken, [file.name for file in used]
-        given = hashlib.sha256(json.dumps([__version__, mode, stage.keys, names]).encode())
+        miniatures, taken = stage.intake.miniatures, stage.intake.taken
+        given = hashlib.sha256(json.dumps([__version__, mode, stage.keys]).encode())
         for part in (miniatures, features.numpy(), taken):
             given.update(part.tobytes())
         known = self.seen.near_duplicates(given.hexdigest(), len(features))
@@ -323,7 +323,7 @@ class DiscoverySession:
             found = stage.intake.thumbnails([used[row] for row in rows])
             return [found[used[row].key] for row in rows]
 
-        found = find_near_duplicates(miniatures, features, thumbnails, taken, names, mode, self.workers)
+        found = find_near_duplicates(miniatures, features, thumbnails, taken, mode, self.workers)
         self.seen.store_near_duplicates(given.hexdigest(), np.stack([found.first_of, found.looks]))
         return found
 

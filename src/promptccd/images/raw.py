@@ -20,9 +20,8 @@ RAW_SUFFIXES = (
     ".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f",
 )  # fmt: skip
 _LARGE_SIDE = 1000  # pixels of the longer side of a JPEG that is used; a thumbnail has fewer
-_DIRECTORIES, _CANDIDATES = 32, 64  # of a file that are looked at; cameras write a handful
-_SUBFILE, _WIDTH, _PHOTOMETRIC, _ORIENTATION, _SUB, _DNG = 254, 256, 262, 274, 330, 50706
-_BELOW = -1  # no tag: whether a picture belongs to another one, instead of following it as a page
+_CANDIDATES = 64  # JPEGs of a file that are looked at; cameras write a handful
+_SUBFILE, _PHOTOMETRIC, _MAKE, _ORIENTATION, _SUB, _DNG = 254, 262, 271, 274, 330, 50706  # tags of TIFF
 _OF_A_SENSOR = (32803, 34892)  # a mosaic of colours, or one value each, not yet developed
 _REDUCED = 1
 _HEADER = 2**17  # bytes of a JPEG in which its size stands, behind a thumbnail of up to 64 KiB
@@ -51,22 +50,18 @@ def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
         stream: the file.
         head: its first bytes.
     """
-    kind = camera_raw_kind(head)
-    tags = _directories(stream) if head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+") else []
-    if not kind and not _is_raw(tags):
-        stream.seek(0)
-        return None
+    kind, tags = camera_raw_kind(head), _first_directory(stream, head)
     stream.seek(0)
+    # The first picture of a camera is a small one of another, or values of a sensor.
+    is_small = tags.get(_SUBFILE, 0) == _REDUCED or _SUB in tags
+    is_raw = _DNG in tags or tags.get(_PHOTOMETRIC) in _OF_A_SENSOR or (_MAKE in tags and is_small)
+    if not kind and not is_raw:
+        return None
     content = stream.read()
     stream.seek(0)
     size, start = max(_jpegs(content), default=(0, 0))
-    orientation = next((each[_ORIENTATION] for each in tags if _ORIENTATION in each), None)
-    jpeg = (
-        b"\xff\xd8" + b"".join(each for _, each in jpeg_segments(content[start:]))
-        if size >= _LARGE_SIDE
-        else b""
-    )
-    return CameraRaw(kind or "TIFF", jpeg, orientation)
+    jpeg = b"\xff\xd8" + b"".join(each for _, each in jpeg_segments(content[start:]))
+    return CameraRaw(kind or "TIFF", jpeg if size >= _LARGE_SIDE else b"", tags.get(_ORIENTATION))
 
 
 def reason_of_raw(name: str) -> str:
@@ -78,52 +73,16 @@ def reason_of_raw(name: str) -> str:
     return f"camera RAW ({kind}) without a JPEG of full size inside: {DEVELOP}"
 
 
-def _directories(stream: BinaryIO) -> list[dict[int, Any]]:
-    """The tags of all pictures in a TIFF file, the first one first; as many as can be read."""
-    found: list[dict[int, Any]] = []
+def _first_directory(stream: BinaryIO, head: bytes) -> dict[int, Any]:
+    """The tags of the first picture in a TIFF file; empty for other files, and where they cannot be read."""
     try:
-        stream.seek(0)
-        header = stream.read(16)
-        header = header if b"+" in header[2:4] else header[:8]  # that of a BigTIFF is longer
-        waiting, seen = [(TiffImagePlugin.ImageFileDirectory_v2(header).next, False)], set[int]()
-        while waiting and len(found) < _DIRECTORIES:
-            place, is_below = waiting.pop(0)
-            if not place or place in seen:
-                continue
-            seen.add(place)
-            directory = TiffImagePlugin.ImageFileDirectory_v2(header)
-            stream.seek(place)
-            directory.load(stream)
-            found.append(
-                {tag: directory.get(tag) for tag in _LOOKED_AT if tag in directory} | {_BELOW: is_below}
-            )
-            below = directory.get(_SUB, ())
-            waiting += [(each, True) for each in (below if isinstance(below, tuple) else (below,))]
-            waiting.append((directory.next, is_below))
-    except Exception:  # hostile tags raise a dozen kinds; what was read before them counts
-        pass
-    return found
-
-
-_LOOKED_AT = (_SUBFILE, _WIDTH, _PHOTOMETRIC, _ORIENTATION, _SUB, _DNG)
-
-
-def _is_raw(tags: list[dict[int, Any]]) -> bool:
-    """Whether a TIFF file is a camera's: its first picture is a small one of another, or values of a sensor."""
-    if not tags:
-        return False
-    if any(_DNG in each or each.get(_PHOTOMETRIC) in _OF_A_SENSOR for each in tags):
-        return True
-    first, *others = tags
-    is_small = any(
-        each[_BELOW] and _whole_number(each, _WIDTH) > _whole_number(first, _WIDTH) for each in others
-    )
-    return is_small and (bool(_whole_number(first, _SUBFILE) & _REDUCED) or _SUB in first)
-
-
-def _whole_number(tags: dict[int, Any], tag: int) -> int:
-    value = tags.get(tag, 0)
-    return value if isinstance(value, int) else 0
+        header = head[:16] if b"+" in head[2:4] else head[:8]  # that of a BigTIFF is longer
+        directory = TiffImagePlugin.ImageFileDirectory_v2(header)
+        stream.seek(directory.next)
+        directory.load(stream)
+        return dict(directory)
+    except Exception:  # hostile tags raise a dozen kinds
+        return {}
 
 
 def _jpegs(content: bytes) -> Iterator[tuple[int, int]]:

@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import os
-import time
 
 import numpy as np
 import pytest
@@ -44,12 +42,12 @@ def photograph(number, width=240, height=180):
     return Image.fromarray((128 + whole).clip(0, 255).astype(np.uint8))
 
 
-def moments_of(images, features=None, taken=None, looked_at=None, names=(), mode="auto"):
+def moments_of(images, features=None, taken=None, looked_at=None, mode="auto"):
     """Moments of images; by default all have the same features. The rows whose thumbnails are wanted are noted."""
-    return found_in(images, features, taken, looked_at, names, mode).first_of.tolist()
+    return found_in(images, features, taken, looked_at, mode).first_of.tolist()
 
 
-def found_in(images, features=None, taken=None, looked_at=None, names=(), mode="auto"):
+def found_in(images, features=None, taken=None, looked_at=None, mode="auto"):
     looks = []
     for image in images:
         buffer = io.BytesIO()
@@ -64,7 +62,7 @@ def found_in(images, features=None, taken=None, looked_at=None, names=(), mode="
             looked_at.extend(rows)
         return [looks[row].thumbnail for row in rows]
 
-    return find_near_duplicates(miniatures, features, thumbnails, taken, names, mode)
+    return find_near_duplicates(miniatures, features, thumbnails, taken, mode)
 
 
 CHANGES = {
@@ -167,14 +165,13 @@ def sign(number):
 def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_for_them():
     parts, others = of_one_kind(30), [photograph(number) for number in range(12)]
     copies = [bench_moments.resaved(image, 60) for image in others]
-    names = [f"part_{number:03d}.png" for number in range(30)]
-    found = found_in(parts, names=names)
+    found = found_in(parts)
     assert found.first_of.tolist() == list(range(30))
     assert (found.sizes, found.num_doubted) == ([], 30)
     assert len(set(moments_of(parts, mode="exact"))) < 10, "a person who asks for it gets it"
     assert moments_of(parts, mode="off") == list(range(30))
-    assert len(set(moments_of(parts, taken=np.arange(30) / 2, names=names))) < 10, "a film of one part"
-    scanner = moments_of(parts, taken=[5] * 30, names=names)
+    assert len(set(moments_of(parts, taken=np.arange(30) / 2))) < 10, "a film of one part"
+    scanner = moments_of(parts, taken=[5] * 30)
     assert scanner == list(range(30)), "one time for all is no clock"
     # Most of what looks alike is parts, so that copies among them count singly too; among few parts they do not.
     few = found_in([*parts[:11], *others, *copies])
@@ -182,9 +179,8 @@ def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_fo
     assert few.num_doubted == 0 or few.first_of[:11].tolist() == list(range(11))
 
 
-def test_signs_with_other_numbers_are_other_pictures_whatever_their_names():
-    names = [f"sign_{number:02d}.png" for number in range(12)]
-    assert moments_of([sign(5 * number) for number in range(12)], names=names) == list(range(12))
+def test_signs_with_other_numbers_are_other_pictures():
+    assert moments_of([sign(5 * number) for number in range(12)]) == list(range(12))
 
 
 def test_frames_between_which_something_moved_are_one_moment_by_the_clock_alone():
@@ -192,25 +188,9 @@ def test_frames_between_which_something_moved_are_one_moment_by_the_clock_alone(
     frames = [scene.copy() for _ in range(2)]
     frames[0].paste(bird, (60, 60))
     frames[1].paste(bird, (74, 66))
-    assert moments_of(frames, names=["DSC_0041.JPG", "DSC_0042.JPG"]) == [0, 1]
+    assert moments_of(frames) == [0, 1]
     assert moments_of(frames, taken=[10, 11]) == [0, 0]
     assert moments_of(frames, taken=[10, 11], mode="exact") == [0, 1]
-
-
-def test_names_follow_each_other_by_their_last_numbers():
-    names = [
-        "b/DSC_9.JPG",
-        "b/DSC_10.JPG",
-        "b/DSC_10 (edited).JPG",
-        "b/DSC_12.JPG",
-        "c/DSC_13.JPG",
-        "x",
-        "x",
-        "7",
-        "8",
-    ]
-    signs = find._Signs.of(np.full(len(names), np.nan), names)
-    assert signs.follows.tolist() == [False, True, True, False, False, False, False, False, True]
 
 
 def test_a_camera_that_turned_away_by_half_shows_another_moment():
@@ -237,22 +217,6 @@ def test_digits_are_no_copies_of_each_other():
     features = normalize(torch.from_numpy(pixels.reshape(300, -1)).float(), dim=1)
     found = moments_of(images, features)
     assert sum(first != row for row, first in enumerate(found)) <= 1
-
-
-@pytest.mark.slow
-def test_many_equal_pictures_are_found_fast():
-    found = bench_moments.Photographs(
-        np.zeros((1_500, 32, 32), np.uint8), [white()] * 1_500, torch.ones(1_500, 4) / 2, np.zeros(1_500)
-    )
-    started = time.process_time()
-    assert set(found.moments("exact").tolist()) == {0}
-    assert time.process_time() - started < 8
-
-
-def white():
-    buffer = io.BytesIO()
-    Image.new("RGB", (32, 32), "white").save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 # What a moment is to the grouping
@@ -378,19 +342,3 @@ def test_a_copy_that_comes_later_goes_where_its_picture_is(session, album, tmp_p
     assert [of[f"later {number}.jpg"] for number in range(6)] == [
         of[f"{number}-0.png"] for number in range(6)
     ]
-
-
-CALTECH = os.environ.get("PROMPTCCD_CALTECH101")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CALTECH, reason="set PROMPTCCD_CALTECH101 to a folder of Caltech-101's table")
-def test_real_photographs_are_counted_as_if_there_were_no_copies():
-    album = bench_moments.Album(CALTECH, "train", "photographs")
-    names = ["doubled", "re-saved at 60", "turned by 90", "burst of 5", "pan by 8 %", "flicker"]
-    results = bench_moments.settings(album, 4, 1, names)
-    assert all(each["moments"] == each["moments_plain"] for each in results)
-    assert np.mean([abs(each["groups"] - each["plain"]) <= 1 for each in results]) >= 0.9
-    # A pan and flicker show each picture otherwise; of the others one frame is the picture itself.
-    told = [each for each in results if each["setting"] not in ("pan by 8 %", "flicker")]
-    assert all(each["accuracy"] >= each["accuracy_plain"] - 3 for each in told)

@@ -1,7 +1,7 @@
 """Folders, single files, and zip archives from strangers, whose members are read into memory one by one.
 
 Nothing that an archive claims is believed, and nothing is ever written under a name from it. A fault of one member
-skips that member; a fault of the whole (entries, bytes, ratio, overlaps) refuses the archive.
+skips that member; a fault of the whole (entries, bytes, overlaps) refuses the archive.
 """
 
 import io
@@ -19,9 +19,8 @@ from promptccd.errors import DataError
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
-_ENTRY_START = b"PK\x01\x02"
 _LOCAL_HEADER_BYTES = 30
-_MEAN_ENTRY_BYTES = 1024  # of the directory: 46, a path, and what packers add
+_MEAN_ENTRY_BYTES = 256  # of the directory: 46, a path, and additions of packers
 _CHUNK = 2**18
 _ENCRYPTED = 0x1
 _UTF8 = 0x800
@@ -56,8 +55,6 @@ class ArchiveSource(ImageSource):
         found = os.fstat(self._stream.fileno())
         self._stamp = Stamp.from_status(os.path.abspath(path), found)
         self._archive: zipfile.ZipFile | None = None
-        self._unpacked = 0
-        self._read: set[int] = set()  # offsets of the members that were read once
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """Members in the order of the archive, without its folders.
@@ -69,8 +66,6 @@ class ArchiveSource(ImageSource):
         members = archive.infolist()
         self._refuse_overlaps(members, archive.start_dir)
         found: list[Entry] = []
-        names: set[str] = set()
-        folded: set[str] = set()
         encoding = code_page_of(
             [each.orig_filename.encode("cp437") for each in members if not each.flag_bits & _UTF8]
         )
@@ -80,13 +75,7 @@ class ArchiveSource(ImageSource):
             name = member.orig_filename
             if not member.flag_bits & _UTF8:  # zipfile then reads it as code page 437
                 name = name.encode("cp437").decode(encoding)
-            reason = _why_not(member, name, limits)
-            if not reason and name in names:
-                reason = "a second entry of the same name"
-            note = "name differs from another in case alone" if name.casefold() in folded else ""
-            names.add(name)
-            folded.add(name.casefold())
-            found.append(Entry(display_name(name), member, reason, "" if reason else note))
+            found.append(Entry(display_name(name), member, _why_not(member, name, limits)))
         limits.require_files(sum(not entry.reason for entry in found), self.name)
         return found
 
@@ -95,7 +84,7 @@ class ArchiveSource(ImageSource):
 
         Raises:
             SkippedFileError: it unpacks to too much, or is damaged.
-            DataError: the archive as a whole unpacks to too much.
+            DataError: all files together are too large.
         """
         member: zipfile.ZipInfo = entry.key
         limits = budget.limits
@@ -108,10 +97,10 @@ class ArchiveSource(ImageSource):
                         raise SkippedFileError(reason)
                     size += len(piece)
                     budget.spend(len(piece))
-                    if member.header_offset not in self._read:  # opening an image again unpacks nothing new
-                        self._count(len(piece), limits)
                     if size > most:
-                        raise SkippedFileError(_too_much(size, member, limits))
+                        raise SkippedFileError(
+                            f"unpacks from {member.compress_size} to more than {most} bytes"
+                        )
                     pieces.append(piece)
         except DataError:  # is a ValueError, too
             raise
@@ -120,7 +109,6 @@ class ArchiveSource(ImageSource):
             raise SkippedFileError(f"damaged member of the archive{wrong_sum}") from None
         except (OSError, EOFError, ValueError, RuntimeError, zlib.error):
             raise SkippedFileError("damaged member of the archive") from None
-        self._read.add(member.header_offset)
         return b"".join(pieces)
 
     def stamp(self, entry: Entry) -> Stamp:
@@ -138,7 +126,7 @@ class ArchiveSource(ImageSource):
 
     def _open(self, limits: IntakeLimits) -> Any:
         if self._archive is None:
-            self._stream.max_entries = limits.max_entries
+            self._stream.most = limits.max_entries * _MEAN_ENTRY_BYTES
             try:
                 self._archive = zipfile.ZipFile(self._stream)
             except DataError:
@@ -148,7 +136,7 @@ class ArchiveSource(ImageSource):
                     f"{self.name} is damaged or no zip archive ({display_name(str(error))[:100]}). Pack the images "
                     "again."
                 ) from error
-            self._stream.max_entries = None
+            self._stream.most = None
         return self._archive
 
     def _refuse_overlaps(self, members: list[zipfile.ZipInfo], directory: int) -> None:
@@ -164,19 +152,9 @@ class ArchiveSource(ImageSource):
                 )
             free = end
 
-    def _count(self, size: int, limits: IntakeLimits) -> None:
-        """Refuse the archive once its members unpack to too much."""
-        self._unpacked += size
-        most = max(16 * SMALL, limits.max_ratio * self._stamp.size)
-        if self._unpacked > most:
-            raise DataError(
-                f"{self.name} has {self._stamp.size} bytes and unpacks to more than {most}; the limit is "
-                f"{limits.max_ratio} times its size. Give the images without packing them."
-            )
-
 
 class _GuardedStream(io.FileIO):
-    """A file that refuses to hand a directory that is too long to zipfile.
+    """A file that refuses to hand a directory of more than `most` bytes to zipfile.
 
     zipfile reads the directory in one piece and makes an object of every entry, before anybody can count them.
     """
@@ -184,22 +162,16 @@ class _GuardedStream(io.FileIO):
     def __init__(self, descriptor: int, name: str):
         super().__init__(descriptor, "rb")
         self._called = name
-        self.max_entries: int | None = None
+        self.most: int | None = None
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read as any file does, but limit the entries unless `max_entries` is `None`."""
-        most = self.max_entries
-        if most is not None and size is not None and size > most * _MEAN_ENTRY_BYTES:
+        """Read as any file does."""
+        if self.most is not None and size is not None and size > self.most:
             raise DataError(
-                f"{self._called} has a directory of {size} bytes; the limit is {most * _MEAN_ENTRY_BYTES}. Give fewer "
-                "images at a time."
+                f"{self._called} has a directory of {size} bytes; the limit is {self.most}. Give fewer images at a "
+                "time."
             )
-        content = super().read(size) or b""
-        if most is not None and (entries := content.count(_ENTRY_START)) > most:
-            raise DataError(
-                f"{self._called} has {entries} entries; the limit is {most}. Give fewer images at a time."
-            )
-        return content
+        return super().read(size) or b""
 
 
 def _why_not(member: zipfile.ZipInfo, name: str, limits: IntakeLimits) -> str:
@@ -220,9 +192,3 @@ def _why_not(member: zipfile.ZipInfo, name: str, limits: IntakeLimits) -> str:
     if member.file_size > limits.max_file_bytes:
         return too_large(member.file_size, limits)
     return ""
-
-
-def _too_much(size: int, member: zipfile.ZipInfo, limits: IntakeLimits) -> str:
-    if size > limits.max_file_bytes:
-        return f"unpacks to more than the limit of {limits.max_file_bytes} bytes"
-    return f"unpacks to more than {limits.max_ratio} times its {member.compress_size} bytes"

@@ -75,7 +75,6 @@ class IntakeReport:
     Attributes:
         found: files in the source, and folders that could not be searched.
         used: images that are grouped.
-        noted: those of them with a note.
         duplicates: files that show the very picture of a used one.
         changed: files that were changed since they were read, and show the picture that they showed then.
         skipped: files that are left out.
@@ -86,7 +85,6 @@ class IntakeReport:
 
     found: int
     used: int
-    noted: int
     duplicates: int
     changed: int
     skipped: int
@@ -199,7 +197,6 @@ class Intake:
         return IntakeReport(
             found=len(self.files),
             used=len(self.used),
-            noted=len(notes),
             duplicates=sum(file.duplicate_of is not None for file in self.files),
             changed=self._num_changed,
             skipped=len(skipped),

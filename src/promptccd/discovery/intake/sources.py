@@ -25,12 +25,12 @@ class FilesSource(ImageSource):
     def __init__(self, paths: Sequence[str | os.PathLike[str]]):
         self._files = [os.fspath(path) for path in paths if not is_archive(path)]
         self._archives = [ArchiveSource(path) for path in paths if is_archive(path)]
-        names = [archive.name for archive in self._archives]
-        if len(self._files) == 1:
-            names.insert(0, f"File {display_name(os.path.basename(self._files[0]))!r}")
-        elif self._files or not names:
-            names.insert(0, f"The list of {len(self._files)} files")
-        self.name = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+        self.name = f"The list of {len(paths)} files"
+        if len(paths) == 1:
+            is_file = bool(self._files)
+            self.name = (
+                f"File {display_name(os.path.basename(paths[0]))!r}" if is_file else self._archives[0].name
+            )
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """Files and members in the order they were given; the limit is for all together."""

@@ -381,8 +381,10 @@ class Project:
                     result = act()
                     if command is not None:
                         write_file(record, json.dumps([words, self._store.mark]))
-                self._store.save()
-                self._took(self._store.changes())
+                try:
+                    self._store.save()
+                finally:
+                    self._took(self._store.refresh())
             if command is not None:
                 command.tell(self.registry)
             record.unlink(missing_ok=True)
