@@ -17,7 +17,6 @@ from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
-from promptccd.discovery import session
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project.folder import PROJECT
 from promptccd.images import identity
@@ -260,20 +259,3 @@ def test_a_damaged_file_is_made_again(run, album, tmp_path, monkeypatch):
     with costs(album, monkeypatch) as cost:
         run(album)
     assert (cost.decoded, cost.opened) == (0, [])
-
-
-@pytest.mark.slow
-def test_moments_are_found_once_for_the_same_pictures(run, album, tmp_path, monkeypatch):
-    searched = []
-    find = session.find_near_duplicates
-    monkeypatch.setattr(
-        session, "find_near_duplicates", lambda *given: searched.append(len(given[1])) or find(*given)
-    )
-    for _ in range(2):
-        run(album, "out", "--num_categories", "3")
-    run(album)
-    assert searched == [17]
-    write_pictures(album, [5], per_category=1)
-    for _ in range(2):
-        run(album)
-    assert searched == [17, 18]
