@@ -65,7 +65,9 @@ def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
     finally:
         hook.remove()
         cost.opened = sorted(
-            os.path.relpath(path, below) for path in _opened or () if path.startswith(f"{below}/")
+            os.path.relpath(path, below)
+            for path in _opened or ()
+            if path.startswith(f"{below}/") and os.path.isfile(path)
         )
         _opened = None
 
@@ -117,9 +119,6 @@ def test_a_second_run_opens_no_image_and_writes_the_same(run, album, tmp_path, m
         run(album)
     assert (cost.decoded, cost.embedded, cost.opened) == (0, 0, [])
     assert contents(tmp_path / "out") == before
-    written = (tmp_path / "out" / "discovery.html").stat().st_ino
-    run(album)
-    assert (tmp_path / "out" / "discovery.html").stat().st_ino == written, "it was not drawn again"
 
 
 @pytest.mark.slow
