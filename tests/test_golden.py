@@ -73,7 +73,6 @@ _BLANKS: list[tuple[str, str]] = [
     ),  # t-SNE leaves them to the last digit of features
     (r'(<figure class="map">\s*<svg viewBox=")[^"]*', r"\1<size>"),
     (r'("(?:sha256|registry)":)"[0-9a-f]{64}"', r'\1"<sum>"'),  # of prototypes; `registry_files` checks them
-    (r'("came_with": )"[0-9a-f]{64}"', r'\1"<sum>"'),
     (r"promptccd \d[\w.+]*, torch \d[\w.+]*", "<versions>"),
 ]
 

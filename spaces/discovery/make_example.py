@@ -23,14 +23,13 @@ def make_example(folder: Path) -> None:
     photos, project = (folder / "photos").resolve(), folder / "project"
     with tempfile.TemporaryDirectory() as place:
         out, session = Path(place), DiscoverySession.open("photographs", precision="fp32")
-        came_with = session.registry.state_hash()
         group_of = {row.file: row.category for row in discover(session, photos, out).rows}
         for number, name in NAMED.items():
             edits.rename(session.registry, group_of[f"photo-{number:02d}.jpg"], name)
         session.registry.replace_prototypes(
             {}
         )  # which settles the names: a visitor did nothing that could be undone
-        save_progress(session, out, came_with, photos)
+        save_progress(session, out, photos)
         session.seen.close()
         with closing(SeenFiles(out / PROJECT)) as seen:
             seen.relocate(str(photos), PHOTOS_HERE)

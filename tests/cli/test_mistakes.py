@@ -51,7 +51,7 @@ MISTAKES = {
     "a batch of a billion": ("train --batch_size 1000000000", "Expected batch_size <= 1048576"),
     "a number of 5000 digits": ("train --epochs {digits}", "Wrong type for training.epochs"),
     "so many categories": ("discover {stage} {pictures} --out {out} --num_categories 100000000000", "got 1000"),
-    "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "auto or a"),
+    "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "whole number"),
     "an id of 5000 digits": ("categories {stage} rename {digits} heron", "the number or the name of a category"),
     "a negative id": ("categories {stage} rename -- -1 heron", "or the name of a category, got '-1'"),
     "a negative seed": ("discover {stage} {pictures} --out {out} --seed -1", "whole number from 0"),
@@ -65,7 +65,6 @@ MISTAKES = {
     "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
     "a column that is not there": ("split {recipe} --label_column kind", "No label column 'kind'; the columns are"),
     "a crop larger than the picture": ("split {recipe} --image_size 64", "Expected image_size <= resize_size"),
-    "a cache that says none": ("data cache promptccd-gcd-digits --image_cache no", "would be a folder of that name"),
     "a set without a value": ("sweep --config {recipe} --seeds 1 --set epochs", "--set KEY=V1,V2, got 'epochs'"),
     "an export that does not exist": ("discover {stage} {pictures} --out {out} --export zip", "invalid choice: 'zip'"),
     # Places

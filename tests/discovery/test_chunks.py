@@ -232,18 +232,6 @@ def test_what_cannot_be_meant_is_refused(stage0, mixed, tmp_path, capsys, words,
     assert message in capsys.readouterr().err
 
 
-def test_what_a_part_does_not_do_is_said(stage0, mixed, tmp_path, caplog):
-    words = ["--chunk", "1/2", "--export", "folders", "--num_categories", "5", "--json"]
-    assert run(stage0, mixed, tmp_path / "out", *words) == 0
-    said = [each.message for each in caplog.records if "without --chunk" in each.message]
-    assert said == [
-        f"--{name} is ignored with --chunk: give it to the command without --chunk."
-        for name in ("export", "json", "num_categories")
-    ]
-    assert run(stage0, mixed, tmp_path / "out", "--chunk", "1/2") == 0
-    assert len([each for each in caplog.records if "without --chunk" in each.message]) == 3
-
-
 @pytest.mark.parametrize(
     ("gpus", "wanted", "devices"),
     [

@@ -11,7 +11,6 @@ from promptccd.clustering import GroupingConstraints
 from promptccd.discovery import SeenFiles
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
-from promptccd.errors import DataError
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
 WIDTH, EACH = 8, 6
@@ -68,18 +67,3 @@ def test_earlier_images_are_asked_only_where_the_number_is_not_given(
     assert (len(change.new), count.count, asked) == (1, 2, [])
     grouping(registry, SeenFiles(tmp_path)).group(images)
     assert asked == [1]
-
-
-def test_where_all_of_it_is_set_aside_no_number_can_be_asked_for(
-    registry: CategoryRegistry, tmp_path: Path
-) -> None:
-    images = arrived(near(1, 1))
-    with pytest.raises(
-        DataError, match="All 6 images are like what was set aside, .* to make 2 categories of"
-    ):
-        grouping(registry, SeenFiles(tmp_path)).group(images, 2)
-    assert registry.stage == 0
-    change, count = grouping(registry, SeenFiles(tmp_path)).group(images, 1)  # the fixed one
-    assert (change.new, count.count, registry.stage) == ((), 1, 1)
-    aside = {each.id for each in registry.aside}
-    assert {registry.members[each] for each in images.keys} <= aside

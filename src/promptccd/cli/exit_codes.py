@@ -5,7 +5,6 @@ a closed pipe, too little memory. Any other error, such as a package that cannot
 """
 
 import contextlib
-import errno
 import io
 import os
 import re
@@ -20,15 +19,6 @@ from promptccd.errors import DeviceError, DiskError, PromptCCDError, one_line
 
 LEFT_AT_ONCE = "Ended at once. Run the same command again to resume."
 INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to resume from there."
-
-# Refusals that are due to a path, a disk or a limit, and not to a bug in the call.
-_OF_THE_SYSTEM = frozenset(
-    {
-        errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOENT,
-        errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE,
-        errno.ESTALE, errno.ENOLCK, errno.ENOMEM,
-    }
-)  # fmt: skip
 
 
 class Terminated(KeyboardInterrupt):
@@ -51,7 +41,7 @@ def exit_for(error: BaseException) -> Exit | None:
         return Exit(INTERRUPTED, 128 + number)
     if isinstance(error, OSError) and _reader_is_gone(error, sys.stdout):
         return Exit("", processes.BROKEN_PIPE)
-    if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
+    if isinstance(error, OSError) and error.errno:
         place = f" ({error.filename!r})" if error.filename else ""
         text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
         return Exit(one_line(text, longest=None), DiskError.exit_code)

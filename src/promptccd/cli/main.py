@@ -29,7 +29,6 @@ COMMANDS = {
     "training_commands": {
         "train": "Train all stages on your images or by a recipe; resumes an interrupted run.",
         "split": "Show the stages that images or a recipe are cut into; trains nothing.",
-        "data": "Make the copies of images that all trainings on them share; a training makes them too.",
         "parameters": "Count the parameters that a model learns.",
         "recipes": "List the bundled recipes.",
     },
@@ -62,9 +61,6 @@ COMMANDS = {
 }
 
 
-_QUIET_S = 0.4  # of imports, after which a terminal shows why nothing happens
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, or one of `promptccd.errors`.
 
@@ -76,20 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(words)
         options.command.check(options)
-        # The imports take seconds, in which a signal ends the process at once.
-        first_words = threading.Timer(
-            _QUIET_S, print, ["Loading libraries takes some seconds."], {"file": sys.stderr}
-        )
-        first_words.daemon = True
-        if "torch" not in sys.modules and sys.stderr is not None and sys.stderr.isatty():
-            first_words.start()
-        try:
-            for module in options.command.needs:
-                import_module(module)
-            for place in getattr(options, "plugin", ()):
-                import_module("promptccd.methods").load_plugin(place)
-        finally:
-            first_words.cancel()
+        if options.command.needs and "torch" not in sys.modules and sys.stderr and sys.stderr.isatty():
+            print("Loading libraries takes some seconds.", file=sys.stderr)
+        for module in options.command.needs:
+            import_module(module)
+        for place in getattr(options, "plugin", ()):
+            import_module("promptccd.methods").load_plugin(place)
         with signals_end_command():
             _run(options)
     except (Exception, KeyboardInterrupt) as error:
@@ -149,6 +137,7 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
             parser.add_argument("--debug", action="store_true", help="traceback of an error")
             command: Command = getattr(import_module(f"promptccd.cli.{module}"), f"{name}_command")
             command.declare(parser)
+            parser.usage = parser.form
             parser.set_defaults(command=command)
             return parser
     return None

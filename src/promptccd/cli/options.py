@@ -34,15 +34,6 @@ def whole_number(low: int | None = None, high: int | None = None) -> Callable[[s
     return read
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Writes several values as ``VALUE ...``."""
-
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        if action.nargs in ("+", "*"):
-            return f"{action.metavar or default_metavar} ..."
-        return super()._format_args(action, default_metavar)
-
-
 class Parser(argparse.ArgumentParser):
     """A parser that raises its errors, and refuses abbreviations and empty arguments.
 
@@ -56,7 +47,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *arguments: Any, shows_all: bool = False, **options: Any):
-        super().__init__(*arguments, **{"allow_abbrev": False, "formatter_class": _Help, **options})
+        super().__init__(
+            *arguments,
+            **{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options},
+        )
         self.shows_all = shows_all
         self.hints: dict[str, Any] = {}
         self.more: Callable[[list[str]], None] | None = None
@@ -73,11 +67,6 @@ class Parser(argparse.ArgumentParser):
             elif not each.option_strings:
                 words.append(f"[{value}]" if each.nargs in ("?", "*") else value)
         return " ".join([*words, "[options]"])
-
-    def format_help(self) -> str:
-        """The help, with the usage of `form`."""
-        self.usage = self.form
-        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise the fault of the typed words as a `ConfigurationError`."""

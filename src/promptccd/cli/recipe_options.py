@@ -28,14 +28,13 @@ LONGEST_CHOICES = 40  # characters of the choices that help writes for a value
 _WORDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 
 
-def add_recipe_options(parser: Parser, only: Collection[str] = (), without: Collection[str] = ()) -> None:
+def add_recipe_options(parser: Parser, without: Collection[str] = ()) -> None:
     """Add ``--field`` for every field, and ``--section.field`` where sections share the name.
 
     Options of methods are added if one is typed, or for ``--help-all``.
 
     Args:
         parser: of a command.
-        only: fields that the command reads, such as ``data.split``; all of them unless given.
         without: fields that the command sets itself: ``--help`` does not show them.
     """
     sections = section_types()
@@ -45,20 +44,17 @@ def add_recipe_options(parser: Parser, only: Collection[str] = (), without: Coll
         items = {f"{section}.{item.name}": item for item in dataclasses.fields(kind)}
         shown = {
             name for name, item in items.items()
-            if parser.shows_all or name in only or (item.metadata["common"] and name not in without and not only)
+            if parser.shows_all or (item.metadata["common"] and name not in without)
         }  # fmt: skip
         group = parser.add_argument_group(section, _first_line(kind) if shown else None)
         for name, item in items.items():
-            if only and name not in only:
-                continue
             flags = [f"--{item.name}"] * (item.name not in added) + [f"--{name}"] * (counts[item.name] > 1)
             added.add(item.name)
             meaning = item.metadata["help"]
             meaning += _default(item) if "(none:" not in meaning else ""
             _add_field(parser, group, flags, name, item.type, meaning if name in shown else None)
-    if not only:
-        parser.add_argument("--help-all", action="help", help="show all options, those of methods too")
-        parser.more = lambda words: _add_method_options(parser, words)
+    parser.add_argument("--help-all", action="help", help="show all options, those of methods too")
+    parser.more = lambda words: _add_method_options(parser, words)
 
 
 def _add_method_options(parser: Parser, words: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""``promptccd train``, ``split``, ``data``, ``parameters`` and ``recipes``."""
+"""``promptccd train``, ``split``, ``parameters`` and ``recipes``."""
 
 import argparse
 import logging
@@ -10,7 +10,6 @@ from promptccd import data, hub, runs
 from promptccd.cli.options import Arguments, command, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
-from promptccd.disk import readable_size
 from promptccd.errors import ConfigurationError, did_you_mean, nothing_at
 from promptccd.processes import is_first_process
 from promptccd.training.recipe import names_recipe, recipe_folder, recipe_parts, recipes_in, summary_of
@@ -24,13 +23,8 @@ _SPLIT: Arguments = {
     "--push": dict(metavar="NS/NAME", help="data set of the Hub to publish the stages as"),
     "--ids-only": dict(action="store_true", help="the stage of every image, without the images"),
     "--public": dict(action="store_true", help="public visibility (default: private)"),
-    "--private": dict(action="store_true", help="private visibility, the default"),
     "--dry-run": dict(action="store_true", help="list of what --push would send; nothing is sent"),
 }
-_DATA: Arguments = {
-    "action": dict(metavar="ACTION", choices=["cache"],
-        help="the only action: cache, which reads every image, reports unusable ones and stores the copies"),
-}  # fmt: skip
 _RECIPES: Arguments = {
     "word": dict(metavar="WORD", nargs="?",
         help="part of the names of the listed recipes (default: the methods and data sets)"),
@@ -69,8 +63,6 @@ def split_command(options: argparse.Namespace) -> None:
     recipe = recipe_from(options, needs_images=True)
     stages = runs.stage_stream(recipe.data, recipe.training.seed)
     if options.push:
-        if options.public and options.private:
-            raise ConfigurationError("--public and --private were both given: give one of them.")
         _publish(options, stages)
     split = stages.split.to_dict()
     summary = {
@@ -105,25 +97,6 @@ def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
     )
     verb = "Published" if published.sent else "All of it is there already:"
     logger.info("%s %s.", "Would send" if options.dry_run else verb, published.listing)
-
-
-@command(("promptccd.runs.train", "promptccd.data.cached"), _DATA, add_what)
-def data_command(options: argparse.Namespace) -> None:
-    """``promptccd data cache``."""
-    from promptccd.data.cached import ImageCache
-    from promptccd.data.readable import Original, StageImages
-    from promptccd.training.progress import progress_bar
-
-    recipe = recipe_from(options, needs_images=True)
-    stages = runs.stage_stream(recipe.data, recipe.training.seed)
-    cache = ImageCache.at(recipe.training.image_cache, recipe.views)
-    made = cache.make(stages, recipe.training.num_workers, progress_bar)
-    seen: dict[bytes, Original] = {}
-    for stage in stages:  # which says of every image what a training would
-        StageImages.read(stage, None, progress_bar, cache, seen=seen, conflicting=recipe.data.conflicts)
-    show(
-        options, made, lambda: f"{made['images']} images, {readable_size(made['bytes'])}, in {made['folder']}"
-    )
 
 
 @command(("promptccd.runs.start",), add_what)

@@ -32,7 +32,7 @@ from promptccd.discovery.project.record import categories_in, load_before, read_
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import parsed_json, write_json
-from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, OutOfMemoryError, RunError
+from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.methods import StageContext, method_named
 from promptccd.models import Assignment, CategoryDiscoveryModel
 from promptccd.runs.predict import load_model
@@ -88,30 +88,17 @@ def adapt(
         ConfigurationError: the model is a bare backbone, which has no head to train.
         DataError: there are fewer than four images.
         DeviceError: there is too little memory for a step; the session is as before.
-        DivergedError: the loss or a feature is no longer a number; the session is as before.
+        DivergedError: the loss or a feature is no longer a number.
         InterruptedRunError: a signal was received; the session is as before.
     """
     require_head(session)
     require_enough_images(session)
-    found, before = session.assignment(), (session.model, session.features)
-    student = copy.deepcopy(session.model)
-    try:
-        _train(student, session, len(found.ids), options, stop or StopRequest())
-    except InterruptedRunError as error:  # its message is that of a run, which keeps states
-        raise InterruptedRunError(
-            "Interrupted: nothing of the training was kept, and all is as before it. Run the same command again.",
-            error.exit_code - 128,
-        ) from error
-    except OutOfMemoryError as error:  # the same
-        raise OutOfMemoryError(error.batch_size, "nothing of the training was kept") from error
-    try:
-        session.model = student.eval()
-        # Training changed how known categories spread, and their images are not here to measure it.
-        session.model.set_spread(None)
-        features = session.embed(None if stop is None else stop.progress)
-    except BaseException:
-        session.model, session.current.features = before
-        raise
+    found, student = session.assignment(), copy.deepcopy(session.model)
+    _train(student, session, len(found.ids), options, stop or StopRequest())
+    session.model = student.eval()
+    # Training changed how known categories spread, and their images are not here to measure it.
+    session.model.set_spread(None)
+    features = session.embed(None if stop is None else stop.progress)
     row_of = {key: row for row, key in enumerate(session.current.keys)}
     after = features[[row_of[key] for key in found.keys]]
     carry_prototypes(session.registry, found, after)

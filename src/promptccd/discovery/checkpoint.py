@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.project.folder import BEFORE, CATEGORIES, RECORD, open_project
+from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT, RECORD
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, save_registry
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import make_folder, write_directory, write_file
+from promptccd.disk import make_folder, make_inside, write_directory, write_file
 from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED
@@ -60,13 +60,13 @@ def save_checkpoint(
     return Path(folder)
 
 
-def save_progress(session: DiscoverySession, out: Path, came_with: str, source: str | Path | None) -> None:
+def save_progress(session: DiscoverySession, out: Path, source: str | Path | None) -> None:
     """Write the registry, the one before this stage, and a record of what both were made with.
 
-    The registry is written last: if the writer is killed before, the folder holds the earlier one. `came_with` is the
-    hash of the registry that the model came with, `source` the place of the newest images.
+    The registry is written last: if the writer is killed before, the folder holds the earlier one. `source` names the
+    newest images.
     """
-    project = open_project(out)
+    project = make_inside(out, PROJECT)
     sources = read_record(out)["sources"] if (project / RECORD).is_file() else []
     if source is not None:
         place = Path(os.path.expanduser(source))
@@ -82,7 +82,6 @@ def save_progress(session: DiscoverySession, out: Path, came_with: str, source: 
         else found_with(session.model, out),
         # If new images look like known ones, it was not measured how often a confidence is right.
         "measured": spread is not None and spread.tells_new,
-        "came_with": came_with,
         "estimate": session.estimate.to_dict(),
         "images": images_hash(session),
         "decoding": {"max_pixels": decoding.max_pixels, **decoding.rendering.to_dict()},
@@ -149,11 +148,6 @@ def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | No
             + (f"Give the one that was trained there, {newest}" if newest else "Give that one")
             + ", or give another --out."
         )
-    if record["came_with"] != session.registry.state_hash():
-        logger.warning(
-            "The categories of the model are not those that %s was begun with; it goes on with its own. Give another "
-            "--out to go on with the model's.", out,
-        )  # fmt: skip
     return EarlierDiscovery(registry, load_before(out), estimate, images)
 
 

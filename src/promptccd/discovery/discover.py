@@ -34,12 +34,12 @@ from promptccd.discovery.intake.reading import IntakeReport
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.changes import StageChange
-from promptccd.discovery.project.folder import clear_leftovers, open_project
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.proposals import alike_pairs
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import remove_leftovers, write_file
+from promptccd.disk import make_inside, remove_leftovers, write_file
 from promptccd.errors import RunError
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
@@ -131,7 +131,6 @@ class _Discovery:
     """The arguments of `discover`, and the state that its steps share.
 
     Attributes:
-        came_with: hash of the registry that the model came with.
         asked: the given adaptation, if any, see `values_asked`.
         is_trained: whether the same command has trained the stage already.
         earlier: the results of an earlier discovery in the folder.
@@ -146,7 +145,6 @@ class _Discovery:
     exports: Sequence[str]
     engine: PoolOfDevices | RayEngine | None
     stop: StopRequest | None
-    came_with: str = ""
     asked: dict[str, Any] | None = None
     is_trained: bool = False
     earlier: EarlierDiscovery | None = None
@@ -154,10 +152,10 @@ class _Discovery:
 
     def run(self) -> DiscoveryResult:
         session = self.session
-        project = open_project(self.out)
+        project = make_inside(self.out, PROJECT)
         with FolderLock(project), contextlib.ExitStack() as stack:
             remove_leftovers(self.out)
-            clear_leftovers(project)
+            remove_leftovers(project)
             session.seen = SeenFiles(project, session.made_with)
             stack.callback(session.seen.close)  # only after an error: the session may be used further
             self._begin()
@@ -199,7 +197,6 @@ class _Discovery:
             self.asked = values_asked(session, self.adaptation, self.num_categories)
             self.earlier = resume_adapted(session, self.out, self.asked)
             self.is_trained = self.earlier is not None
-        self.came_with = session.registry.state_hash()
         self.earlier = self.earlier or load_progress(session, self.out)
         if self.earlier is not None:
             session.registry = self.earlier.registry
@@ -234,8 +231,7 @@ class _Discovery:
         session = self.session
         if self.asked is not None and not self.is_trained:
             save_adapted(session, self._stage_folder, self.asked)
-            self.came_with = session.registry.state_hash()
-        save_progress(session, self.out, self.came_with, self.source)
+        save_progress(session, self.out, self.source)
         rows, table, exports = assignment_rows(session), self.out / TABLE, list[Export]()
         write_file(table, assignments_csv(rows))
         if self.exports:

@@ -14,7 +14,6 @@ from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.registry import CategoryRegistry
-from promptccd.errors import DataError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
 
@@ -210,13 +209,8 @@ class StageGrouping:
         if rest.keys:
             found, count = self._grouped(rest, known, num_categories)
             waited = self.remembered.fitting(found, known, self.temperature, set(images.keys))
-        elif num_categories in (None, present):
-            count = CountEstimate.known(max(1, present))
         else:
-            raise DataError(
-                f"All {len(images.keys)} images are like what was set aside, so there is nothing to make "
-                f"{num_categories} categories of: leave the number out, or take back what was set aside."
-            )
+            count = CountEstimate.known(max(1, present))
         parts = [part for part in (found, waited, drawn) if part is not None]
         num_found = None if found is None else len(found.ids)
         return FoundGroups(images.stage, _groups_of(parts, self.registry.next_id), count, num_found)

@@ -20,7 +20,13 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from promptccd.methods.base import Method, Rows
-from promptccd.methods.classifier import ClassifierModel, DiscoveryConfig, DiscoveryObjective, sampled_rows
+from promptccd.methods.classifier import (
+    DISTILLATION_LOSSES,
+    ClassifierModel,
+    DiscoveryConfig,
+    DiscoveryObjective,
+    sampled_rows,
+)
 from promptccd.methods.processes import same_on_all
 from promptccd.models.backbone import blocks_of
 from promptccd.models.base import CategoryDiscoveryModel
@@ -208,9 +214,7 @@ METHOD = Method(
     summary="a block that discovers and a frozen one that remembers; our reading of two notes",
     parts={"classifier": "cosine classifier of the discovery block"},
     losses={
-        "distillation": "self-distillation",
-        "entropy": "unevenness of the mean prediction",
-        "classification": "cross-entropy of labels",
+        **DISTILLATION_LOSSES,
         "rehearsal": "divergence from the memory",
     },
     predicts_natively=True,

@@ -440,7 +440,7 @@ REFUSED: list[tuple[Edit, str]] = [
     ((edits.split, 3, ["s1:6"], ONE * np.nan, TWO), "NaN or infinity"),
     ((edits.split, 3, ["s1:6"], ONE, TWO, "bee"), "Category 1 is called 'bee' already"),
     ((edits.move, ["nowhere"], 3), "never seen, the first is 'nowhere'"),
-    ((edits.move, "s1:6", 99), "no category 99"),
+    ((edits.move, ["s1:6"], 99), "no category 99"),
     ((edits.sort, ["s1:6", "s1:6"], [3, 4]), "a category for each of 2 images"),
     ((edits.not_a_category, 1), "labelled at stage 0"),
     ((edits.not_a_category, 5, {"s1:0": 3}), "'s1:0' is not in category 5"),

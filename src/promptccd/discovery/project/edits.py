@@ -249,19 +249,22 @@ def move(
 
     `prototypes` are new means ``(D,)`` of categories whose images changed, by id; the others keep theirs.
     """
-    _move(rows, images, to)
+    _put(rows, dict.fromkeys(images, to))
     rows.set_prototypes(prototypes)
+
+
+def _put(rows: CategoryRegistry, homes: Mapping[str, int | None]) -> None:
+    """Put each image into its category, or out of the one that it is in; a person reviewed each."""
+    review = rows.next_review()
+    for home in dict.fromkeys(homes.values()):
+        rows.choose([key for key, each in homes.items() if each == home])
+        if home is None:
+            rows.store.run(
+                "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
+            )
+        rows.place(None if home is None else rows.category(home).id, pin=home is not None, review=review)
+    rows.choose(homes)
     rows.drop_contradicted_answers()
-
-
-def _move(rows: CategoryRegistry, keys: Sequence[str], to: int | None) -> None:
-    rows.choose(keys)
-    target = None if to is None else rows.category(to).id
-    if target is None:
-        rows.store.run(
-            "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
-        )
-    rows.place(target, pin=target is not None, review=rows.next_review())
 
 
 @edit
@@ -274,9 +277,7 @@ def sort(
     """Put each image into the category at its place in `to`, as `move` does, all in one step."""
     if not len(rows.choose(images)) == len(images) == len(to):
         raise RegistryError(f"Expected a category for each of {len(images)} images, each once.")
-    for target in dict.fromkeys(to):
-        _move(rows, [key for key, each in zip(images, to, strict=True) if each == target], target)
-        rows.drop_contradicted_answers()
+    _put(rows, dict(zip(images, to, strict=True)))
     rows.set_prototypes(prototypes)
 
 
@@ -320,7 +321,7 @@ def set_images_aside(
         rows.change(place, name=name, state=CategoryState.ASIDE)
     rows.set_prototypes(prototypes)
     homes = rows.homes(keys)
-    _pin_each(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
+    _put(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
 
 
 @edit
@@ -354,21 +355,14 @@ def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     homes = rows.homes(keys)
     if homeless := [key for key in keys if key not in homes]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
-    _pin_each(rows, homes)
-
-
-def _pin_each(rows: CategoryRegistry, homes: Mapping[str, int]) -> None:
-    """Put each image into its category, all of which a person reviewed at once."""
-    review = rows.next_review()
-    for home in dict.fromkeys(homes.values()):
-        rows.choose([key for key, each in homes.items() if each == home])
-        rows.place(home, pin=True, review=review)
-    rows.choose(homes)
-    rows.drop_contradicted_answers()
+    _put(rows, homes)
 
 
 @edit
 def forget(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Delete images that are there no more, with all that was said of them; prototypes stay."""
     rows.choose(images)
-    rows.delete_images()
+    rows.place(None)
+    rows.drop_answers()
+    rows.store.run("delete from forbidden where image in chosen")
+    rows.store.run("delete from image where id in chosen")

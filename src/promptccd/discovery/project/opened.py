@@ -37,8 +37,6 @@ class ProjectFile:
         before, self._seen = self._seen, self.registry.store.revision
         return self.registry.store.changes_since(before) if before != self._seen else Changes()
 
-    changes = refresh
-
     def save(self) -> None:
         """Do nothing: the transaction writes everything."""
 
@@ -69,22 +67,12 @@ class Checkpoint:
         )
 
     def refresh(self) -> None:
-        """Read it again, all of it."""
+        """Read all of it again: what changed is not known."""
         remove_leftovers(self.folder)
         self.registry = _registry_of_model(self._place)
 
-    def changes(self) -> None:
-        """What was corrected since the last call is not known."""
-
     def save(self) -> None:
-        """Write the model with what was done to its categories; if that fails, read again what is there."""
-        try:
-            self._write()
-        except BaseException:
-            self.registry = _registry_of_model(self._place)
-            raise
-
-    def _write(self) -> None:
+        """Write the model with what was done to its categories."""
         import torch
 
         from promptccd.runs.predict import load_model

@@ -402,7 +402,10 @@ class Rows:
             review: the order of the review, if a person reviewed each image. The first review of an image counts;
                 without one, the reviews of images follow them.
         """
-        left = self._homes(category)
+        left = self.store.all(
+            "select category, count(*) from image where id in chosen and category is not ? group by category",
+            category,
+        )
         if review is None:
             reviews = "was = iif(reviewed is not null and was is category, ?1, was)"
         else:
@@ -417,21 +420,6 @@ class Rows:
         if category is not None and left:
             left.append((category, -sum(count for _, count in left)))
         self._resize([(identity, -count) for identity, count in left])
-
-    def delete_images(self) -> None:
-        """Delete the chosen images with all that was said of them."""
-        left = self._homes(None)
-        self.drop_answers()
-        self.store.run("delete from forbidden where image in chosen")
-        self.store.run("delete from image where id in chosen")
-        self._resize([(identity, -count) for identity, count in left])
-
-    def _homes(self, without: int | None) -> list[tuple[Any, ...]]:
-        """The other categories of the chosen images, with their numbers there."""
-        return self.store.all(
-            "select category, count(*) from image where id in chosen and category is not ? group by category",
-            without,
-        )
 
     def drop_looks(self) -> None:
         """Forget that a person has reviewed the chosen images."""
