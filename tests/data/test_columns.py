@@ -173,20 +173,6 @@ def test_a_column_of_splits_divides_the_rows(column: str, name: str, folder: Pat
     assert len(open_images(str(place), labelled=False).table) == 6 or name.startswith("metadata")
 
 
-def test_other_columns_of_splits(folder: Path, caplog) -> None:
-    caplog.set_level(logging.INFO)
-    yes_no = write(
-        folder, "path,is_training_image,label", [f"{number % 2},{cell}" for number, cell in enumerate(AB)]
-    )
-    assert [shade for shade, _ in read(yes_no)] == [1, 3, 5]
-    caplog.clear()
-    folds = write(folder, "path,fold,label", [f"{number % 3},{cell}" for number, cell in enumerate(AB)])
-    assert len(read(folds)) == 6
-    assert "'fold' (0, 1, 2, ...) names no train or test, and divides nothing" in caplog.text
-    some = write(folder, "path,split,label", ["Training,a", ",b", "TRAIN,a", "test,b", "extra,a", ",b"])
-    assert [shade for shade, _ in read(some)] == [0, 2]
-
-
 PARQUET = {
     "pandas, paths": lambda rows, file: rows.to_parquet(file),
     "pandas, bytes": lambda rows, file: rows.assign(path=rows["path"].map(_bytes(file))).to_parquet(file),
