@@ -71,8 +71,8 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--num_categories", "many"], "auto or a number from 1 on, got 'many'"),
-        (["--num_categories", "0"], "auto or a number from 1 on, got '0'"),
+        (["--num_categories", "many"], "a whole number from 1, got 'many'"),
+        (["--num_categories", "0"], "a whole number from 1, got '0'"),
         (
             ["--num_categories", "1"],
             "Expected 2 <= num_categories <= 32, the 2 known categories",
