@@ -53,7 +53,6 @@ def refused(folder: Path) -> list[str]:
 def begin() -> None:  # noqa: C901 - one process believes all of it
     """Let this process believe it."""
     import builtins
-    import ctypes
     import errno
     import fcntl
     import io
@@ -160,16 +159,6 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
             setattr(sys, name, value)
 
     instead["sys"] = Sys("sys")
-
-    def set_console_ctrl_handler(handler: None, add: bool) -> int:
-        """Without a handler: whether Ctrl-C of the console is ignored, by what is started from here on as well."""
-        if handler is not None:
-            refuse("a handler of the console", OSError(errno.EINVAL, "Invalid argument"))
-        os.environ.update(DEAF="1") if add else os.environ.pop("DEAF", None)
-        return 1
-
-    console = types.SimpleNamespace(SetConsoleCtrlHandler=set_console_ctrl_handler)
-    instead["ctypes"] = Like(ctypes, windll=types.SimpleNamespace(kernel32=console))
 
     class Lazy(Like):
         """A module that is imported when it is asked for."""

@@ -8,13 +8,11 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
 
-if sys.platform == "win32":
-    import ctypes
-else:
+if sys.platform != "win32":
     import select
     from multiprocessing import forkserver
 
@@ -83,8 +81,7 @@ class ProcessApart:
         # A pipe asks the process to end: a signal would end it at once on Windows.
         requests, self._requests = multiprocessing.Pipe(duplex=False)
         self._process = _context(preload).Process(target=_apart, args=(requests, target, args))
-        with _console_ctrl_c_ignored():
-            self._process.start()
+        self._process.start()
         requests.close()
 
     def stop(self) -> None:
@@ -142,18 +139,6 @@ def _context(preload: Sequence[str]) -> Any:
             finally:
                 signal.signal(signal.SIGINT, before)
         return context
-
-
-@contextlib.contextmanager
-def _console_ctrl_c_ignored() -> Iterator[None]:
-    """Context in which Windows starts processes that ignore Ctrl-C; they could do so only after seconds of imports."""
-    if sys.platform == "win32":
-        ctypes.windll.kernel32.SetConsoleCtrlHandler(None, True)
-    try:
-        yield
-    finally:
-        if sys.platform == "win32":
-            ctypes.windll.kernel32.SetConsoleCtrlHandler(None, False)
 
 
 def _apart(requests: connection.Connection, target: Callable[..., None], args: Sequence[Any]) -> None:

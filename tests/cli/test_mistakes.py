@@ -51,7 +51,7 @@ MISTAKES = {
     "a batch of a billion": ("train --batch_size 1000000000", "Expected batch_size <= 1048576"),
     "a number of 5000 digits": ("train --epochs {digits}", "Wrong type for training.epochs"),
     "so many categories": ("discover {stage} {pictures} --out {out} --num_categories 100000000000", "got 1000"),
-    "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "auto or a"),
+    "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "whole number"),
     "an id of 5000 digits": ("categories {stage} rename {digits} heron", "the number or the name of a category"),
     "a negative id": ("categories {stage} rename -- -1 heron", "or the name of a category, got '-1'"),
     "a negative seed": ("discover {stage} {pictures} --out {out} --seed -1", "whole number from 0"),

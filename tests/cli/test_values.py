@@ -94,7 +94,7 @@ def _fits(value: Any, option: Any) -> bool:
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is not YAML"),
         (b"training: {epochs: 3}\0", "is not YAML"),
         (b"\xff\xfet\0r\0", "is not YAML"),
-        (b"PK\x03\x04" + bytes(2**20), "is larger than a recipe. If it lists images: give their folder"),
+        (b"PK\x03\x04" + bytes(2**20), "is larger than a recipe"),
         (b"training: {output_dir: caf\xe9}", "can't decode byte 0xe9"),
         (b"", "is empty"),
         (b" \n\n", "is empty"),

@@ -1,5 +1,4 @@
 import dataclasses
-import io
 
 import numpy as np
 import pytest
@@ -216,22 +215,6 @@ def test_without_inner_patches_the_object_is_the_smaller_side(factor):
     assert ((found == 0) == (maps.flatten(1) == 0)).all()
 
 
-def test_labeller_is_saved_and_loaded():
-    features = features_of(layouts(12, 4))
-    labeller = labeller_of(fit_part_labels(features, (GRID, GRID), 5, seed=0))
-    assert labeller.num_parts == 5
-    assert not list(labeller.parameters())
-    assert set(labeller.state_dict()) == {field.name for field in dataclasses.fields(PartLabelParameters)}
-    file = io.BytesIO()
-    torch.save(labeller.state_dict(), file)
-    file.seek(0)
-    other = PartLabeller(5, WIDTH)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(other(features), labeller(features))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(other(features), labeller(features))
-
-
 def test_objectness_is_the_share_of_the_range_and_cut_off_beyond_it():
     features = torch.tensor([[-9.0], [2.0], [3.0], [6.0], [9.0]])
     found = objectness(features, torch.ones(1), torch.tensor([2.0, 6.0]))
@@ -273,17 +256,6 @@ def test_refuses_more_parts_than_distinct_patches(monkeypatch):
         fit_part_labels(features, (GRID, GRID), "auto", seed=0)
 
 
-def test_narrow_features_and_single_images_will_do(monkeypatch):
-    maps = layouts(1, 3)
-    assert fit_part_labels(features_of(maps), (GRID, GRID), 4, seed=0).num_parts == 4
-    monkeypatch.setattr(part_labels, "CANDIDATES", [3])
-    assert fit_part_labels(features_of(maps), (GRID, GRID), "auto", seed=0).num_parts == 3
-    features = features_of(layouts(6, 3))[..., :2]
-    found = fit_part_labels(features, (GRID, GRID), 3, seed=0)
-    assert (found.projection[:, 2] == 0).all() and found.projection_scale[2] == 1
-    assert labeller_of(found)(features).max() == 2
-
-
 def test_mean_and_scale_are_of_the_patches_with_the_background_at_zero():
     """One bright patch in the middle; one that reaches the threshold exactly, 0.6, is background yet."""
     features = torch.zeros(1, 9, 1, dtype=torch.float64)
@@ -314,8 +286,3 @@ def test_more_images_per_category_where_patches_are_few():
     assert len(sample_for_part_labels(ids[:100], 4, seed=0)) == 100, "two of each are all there are"
     without_last = [each for each in ids if each != 49]
     assert len(sample_for_part_labels(without_last, 4, seed=0)) == 49 * 11
-
-
-def test_no_image_to_sample_is_an_error():
-    with pytest.raises(DataError, match="none"):
-        sample_for_part_labels([], 256, seed=0)

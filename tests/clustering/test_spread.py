@@ -52,29 +52,6 @@ def test_it_tells_known_from_new_and_one_from_another_where_distances_of_feature
     assert not plain.novel.any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("width", "apart"), [(32, 0.7), (384, 0.35), (768, 0.35)])
-def test_images_farther_off_than_those_measured_do_not_all_go_to_the_widest_category(
-    width: int, apart: float
-) -> None:
-    """As fresh photographs are, once training has drawn its own together; in own spreads 63, 25 and 21 % are right."""
-    world = World(known=8, new=0, width=width, seed=3, apart=apart)
-    spreads = torch.linspace(0.5, 2, 8)
-
-    def drawn(images: int, seed: int, farther: float) -> tuple[Tensor, Tensor]:
-        features, rows = world.draw(range(8), images, seed=seed)
-        means = world.prototypes[rows]
-        return means + farther * spreads[rows, None].sqrt() * (features - means), rows
-
-    spread = measure_spread(*drawn(60, 1, 1.0), world.prototypes, seed=0)
-    fresh, truth = drawn(100, 2, 2.0)
-    plain, measured = (
-        assign(fresh, world.prototypes, range(8), temperature=0.1, spread=each) for each in (None, spread)
-    )
-    right = [float((each.category_ids == truth).double().mean()) for each in (plain, measured)]
-    assert right[1] > max(0.85, right[0] + 0.015)
-
-
 @pytest.mark.parametrize("tails", [None, 3])
 def test_confidences_mean_what_they_say_on_fresh_images(tails: int | None) -> None:
     """Of categories that overlap: of those that are called right at 70 %, about 70 % are.
@@ -102,36 +79,6 @@ def test_confidences_mean_what_they_say_on_fresh_images(tails: int | None) -> No
         for each in bins.unique()
     ]
     assert float(torch.stack(errors).sum()) < 0.03
-
-
-def test_where_it_is_as_likely_of_none_as_of_one() -> None:
-    """By Bayes' rule over the distances of images left out, a fifth of which are taken for strangers."""
-    world = World(known=8, new=0, width=16, seed=9, apart=0.6)
-    features, rows = world.draw(range(8), 400)
-    spread = measure_spread(features, rows, world.prototypes, seed=0)
-    distances = spread.squared(features, world.prototypes)
-    known = distances.amin(1)
-    others = 1 + 0.5 * (distances.scatter(1, rows[:, None], torch.inf).amin(1) - 1).clamp(min=0)
-    near = [(each.sqrt() - spread.border).abs() < 0.05 for each in (known, others)]
-    odds = near[0].sum() / (0.25 * near[1].sum())
-    assert near[0].sum() > 10
-    assert 0.6 < odds < 1.7
-
-
-@pytest.mark.parametrize("images", [12, 1500])
-def test_covariances_are_shrunk_as_ledoit_and_wolf_say(images: int) -> None:
-    """And by a hundredth at least, with however many images."""
-    world = World(known=3, new=0, width=40, seed=7)
-    features, rows = world.draw(range(3), images)
-    spread = measure_spread(features, rows, world.prototypes, seed=0)
-    residuals = (features - world.prototypes[rows]).double().numpy()
-    shrinkage = ledoit_wolf_shrinkage(residuals, assume_centered=True)
-    assert shrinkage > 0.05 if images == 12 else shrinkage < 0.008
-    shrinkage = max(0.01, shrinkage)
-    covariance = residuals.T @ residuals / (len(residuals) - 3)
-    shrunk = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / 40 * np.eye(40)
-    whitener = spread.whitener.double().numpy()
-    np.testing.assert_allclose(whitener.T @ shrunk @ whitener, np.eye(40) / 40, atol=2e-5)
 
 
 @pytest.mark.parametrize("share", [0.9e-10, 1.1e-10])

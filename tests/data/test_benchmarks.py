@@ -92,35 +92,6 @@ def test_held_out_rows_are_the_same_whatever_else_is_asked() -> None:
     assert not np.any((fewer != -1) & (alone == -1))
 
 
-def test_a_stream_of_selected_rows_keeps_the_rows_of_the_source() -> None:
-    names = ["ant", "bee", "cat", "dog", "elk"]
-    data = table([40] * 5, names)
-    order = ["elk", "dog", "cat", "bee", "ant"]
-    rules = {"class_order": order, "num_classes": 4, "images_per_class": 30, "held_out": 0.1}
-    streams = [
-        StageStream.from_dataset(data, class_blocks=[1, 1, 1, 1], seed=seed, **rules) for seed in (1, 2)
-    ]
-    labels, _ = select_rows(np.asarray(data["label"]), names, **rules)
-    for stages in streams:
-        assert stages.categories == ("elk", "dog", "cat", "bee")
-        assert stages.labelled.category_names == ("elk",)
-        together = np.concatenate([stage.sample_ids for stage in stages])
-        assert sorted(together.tolist()) == np.flatnonzero(labels != -1).tolist()
-        assert len(together) == 4 * 30
-        assert [count.classes for count in stages.counts] == [1, 2, 3, 4]
-        assert [count.images for count in stages.counts] == [len(stage) for stage in stages]
-        for stage in stages:
-            truth = stages.evaluation_labels(stage)
-            source = data.select(stage.sample_ids)["label"]
-            assert [order[item] for item in truth] == [names[item] for item in source]
-            pixel = [np.asarray(data[int(row)]["image"])[0, 0, 0] for row in stage.sample_ids[:3]]
-            assert pixel == stage.sample_ids[:3].tolist()
-    assert streams[0].split.fingerprint != streams[1].split.fingerprint
-    assert streams[0].split.data_fingerprint == streams[1].split.data_fingerprint
-    whole = StageStream.from_dataset(data, class_blocks=[2, 1, 1, 1])
-    assert whole.split.data_fingerprint != streams[0].split.data_fingerprint
-
-
 def test_no_rule_changes_no_fingerprint() -> None:
     """The number was recorded before there were rules."""
     stages = StageStream.from_dataset(coloured_images(5, 30), class_blocks=[2, 1, 1, 1], seed=3)

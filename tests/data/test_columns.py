@@ -36,21 +36,11 @@ def read(place: Path, split: str = "train", **columns: object) -> list[tuple[int
     column = label_column_of(opened.table, opened.layout.label)
     ids, names = read_categories(opened.table, column, chosen)
     found = {row: names[label] for row, label in enumerate(ids.tolist()) if label >= 0}
-    stages = StageStream.from_dataset(opened, split_rule="whole", unlabelled=[], **_as_options(columns))
+    stages = StageStream.from_dataset(opened, split_rule="whole", unlabelled=[], layout=chosen)
     images = stages[0].images
     shades = [np.asarray(images.decode(row).image)[0, 0, 0].item() for row in range(len(images))]
     by_row = dict(zip(sorted(found), shades, strict=True))
     return [(by_row[row], found[row]) for row in sorted(found)]
-
-
-def _as_options(columns: dict) -> dict:
-    names = {
-        "image": "image_column",
-        "label": "label_column",
-        "na": "label_na",
-        "separator": "label_separator",
-    }
-    return {names[name]: value for name, value in columns.items()}
 
 
 def write(
@@ -171,20 +161,6 @@ def test_a_column_of_splits_divides_the_rows(column: str, name: str, folder: Pat
     with pytest.raises(DataError, match="no split 'unseen'"):
         read(place, "unseen")
     assert len(open_images(str(place), labelled=False).table) == 6 or name.startswith("metadata")
-
-
-def test_other_columns_of_splits(folder: Path, caplog) -> None:
-    caplog.set_level(logging.INFO)
-    yes_no = write(
-        folder, "path,is_training_image,label", [f"{number % 2},{cell}" for number, cell in enumerate(AB)]
-    )
-    assert [shade for shade, _ in read(yes_no)] == [1, 3, 5]
-    caplog.clear()
-    folds = write(folder, "path,fold,label", [f"{number % 3},{cell}" for number, cell in enumerate(AB)])
-    assert len(read(folds)) == 6
-    assert "'fold' (0, 1, 2, ...) names no train or test, and divides nothing" in caplog.text
-    some = write(folder, "path,split,label", ["Training,a", ",b", "TRAIN,a", "test,b", "extra,a", ",b"])
-    assert [shade for shade, _ in read(some)] == [0, 2]
 
 
 PARQUET = {

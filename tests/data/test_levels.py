@@ -1,9 +1,7 @@
 """Which folders are categories and which are splits, pictures that are masks, and layouts of other tasks."""
 
-import io
 import json
 import logging
-import wave
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -116,7 +114,6 @@ MASKS: dict[str, tuple[str, str, str]] = {  # image, mask, kind of mask
     "the same name, another suffix": ("cat/{}.jpg", "cat/{}.png", "mask"),
     "of classes": ("cat/{}.jpg", "cat/{}.png", "mask of classes"),
     "_mask": ("cat/{}.png", "cat/{}_mask.png", "mask"),
-    "-Mask as JPEG": ("cat/{}.jpg", "cat/{}-Mask.jpg", "mask"),
     "_segmentation": ("cat/{}.jpg", "cat/{}_segmentation.png", "mask"),
     "several masks of an image": ("cat/{}.png", "cat/{}_mask_1.png", "mask"),
     "cellpose": ("cat/{}.tif", "cat/{}_cp_masks.tif", "mask of cells"),
@@ -227,28 +224,3 @@ def test_a_name_that_is_not_utf_8_is_left_out_by_its_reason(tmp_path: Path) -> N
     assert set(open_images(str(tmp_path)).left_out.values()) == {
         "name that is not UTF-8: rename the file or its folder"
     }
-
-
-def sound() -> bytes:
-    stream = io.BytesIO()
-    with wave.open(stream, "wb") as file:
-        file.setparams((1, 2, 8000, 100, "NONE", ""))
-        file.writeframes(bytes(200))
-    return stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        sound(), b"FORM\0\0\0\x10AIFFCOMM", b"ID3\x04\0", b"\xff\xf3\x40\xc0" + bytes(50), b"fLaC\0\0", b"OggS\0\2",
-        b"A heron stands in the reeds.", b"\0\0\0\x18ftypmp42" + bytes(20), b"ply\nformat ascii 1.0\n",
-        b"LASF" + bytes(50),
-    ],
-)  # fmt: skip
-def test_files_of_other_media_point_to_features(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1.bin").write_bytes(content)
-    for read in (lambda: open_images(str(tmp_path)), lambda: read_intake(tmp_path).require_images()):
-        with pytest.raises(DataError, match="promptccd discover --features FILE") as refused:
-            read()
-        assert "\n" not in str(refused.value)

@@ -1,9 +1,7 @@
 """Folders in which programs keep photographs: each photograph once, as it was taken, and the rest is counted."""
 
-import plistlib
 import zipfile
 import zlib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -105,37 +103,3 @@ def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_pat
     assert told.keys() == SIDE_FILES.keys()
     for name, said in SIDE_FILES.items():
         assert told[name].startswith(said), name
-
-
-def test_a_mac_as_it_comes(tmp_path: Path) -> None:
-    """What a person with a Mac drags here: an album, a library, pictures that are in the cloud alone, live photos."""
-    pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
-    album = tmp_path / "Album"
-    for number in range(4):
-        photograph(album / f"IMG_000{number}.JPG")
-        photograph(tmp_path / "P.photoslibrary" / "originals" / "A" / f"{number}.jpeg")
-        photograph(
-            tmp_path / "P.photoslibrary" / "resources" / "derivatives" / "A" / f"{number}_1_105_c.jpeg"
-        )
-    for number in (4, 5):
-        pillow_heif.from_pillow(Image.new("RGB", (40, 40), (number, 9, 200))).save(
-            album / f"IMG_000{number}.HEIC"
-        )
-        (album / f"IMG_000{number}.MOV").write_bytes(b"\0\0\0\x14ftypqt  " + bytes(99))
-    photograph(album / "IMG_E0005.JPG")
-    (album / "IMG_0005.AAE").write_bytes(plistlib.dumps({"adjustmentBaseVersion": 0}))
-    (album / ".IMG_7.heic.icloud").write_bytes(
-        plistlib.dumps({"NSURLNameKey": "IMG_7.heic"}, fmt=plistlib.FMT_BINARY)
-    )
-    (album / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
-    with read_intake(tmp_path) as intake:
-        assert len(intake.used) == 4 + 4 + 1 + 1
-        reasons = Counter(file.verdict.note.split(":")[0] for file in intake.files if not file.is_used)
-    assert reasons == {
-        PHOTOS: 2,  # its folder, and the AAE
-        "not downloaded from iCloud": 1,
-        "the film of the live photo IMG_0004.HEIC": 1,
-        "the film of the live photo IMG_0005.HEIC": 1,
-        "taken before the edit IMG_E0005.JPG, which is used": 1,
-        "left there by an operating system": 1,
-    }

@@ -9,11 +9,8 @@ from promptccd.data.cached import ImageCache
 from promptccd.data.options import ViewOptions
 from promptccd.data.readable import Original, StageImages, conflicts
 from promptccd.errors import DataError
-from promptccd.images.identity import digest_of
-from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images
-from tests.photographs import jpeg, pixels
 
 BLOCKS = [2, 1, 1, 1]
 
@@ -98,25 +95,6 @@ def test_a_category_without_any_undisputed_image_is_no_category() -> None:
     table = with_copies(dict(zip(ones, others, strict=False)))
     with pytest.raises(DataError, match="All images of 'category 0' also have another label"):
         read(table, conflicting="drop")
-
-
-def test_benchmarks_drop_and_others_refuse() -> None:
-    assert DataArguments(benchmark="cifar100").conflicts == "drop"
-    assert DataArguments(dataset="mine").conflicts == "refuse"
-    assert DataArguments(benchmark="cifar100", conflicting_labels="refuse").conflicts == "refuse"
-
-
-def test_pixels_decide_not_what_is_written_beside_them() -> None:
-    from promptccd.images.clean import clean_image
-    from promptccd.images.decode import decode_image
-
-    told = jpeg(pixels(1))
-    plain = clean_image(told)[1]
-    assert told != plain
-    digests = [digest_of(np.asarray(decode_image(each).image)) for each in (told, plain, jpeg(pixels(2)))]
-    assert digests[0] == digests[1] != digests[2]
-    flat = np.zeros((4, 6, 3), np.uint8)
-    assert digest_of(flat) != digest_of(flat.reshape(6, 4, 3))
 
 
 def test_conflicts_are_those_of_brute_force() -> None:

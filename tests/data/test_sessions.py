@@ -125,15 +125,6 @@ def test_held_out_images_are_the_others() -> None:
     assert sorted(np.concatenate(rows).tolist()) == list(range(100))
 
 
-def test_counts_of_the_one_step_setting() -> None:
-    """30 images a category: 24 labelled of each of 160, 6 left, and all of 40 new ones."""
-    labels = np.repeat(np.arange(200), 30)
-    names = [str(item) for item in range(200)]
-    cut = cut_by_rule("mixed", labels, names, [160, 40], [[0.8, 1.0], [1.0]], 1, lambda *_: "data")[1]
-    assert [len(ids) for ids in cut.sample_ids] == [160 * 24, 160 * 6 + 40 * 30]
-    assert cut.counts[1].old_share == pytest.approx(0.4447, abs=5e-4)
-
-
 @pytest.mark.parametrize(
     ("blocks", "images", "cuts", "stages", "seen"),
     [

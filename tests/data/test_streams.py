@@ -126,22 +126,6 @@ def test_a_stream_is_read_from_every_container(
     assert stages.evaluation_labels(stages[0]).tolist() == stages.labelled.labels.tolist()
 
 
-def test_labels_in_a_stream_are_not_looked_at_and_that_is_said(
-    labelled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(20, 23)]
-    place = as_list_with_labels(pictures, tmp_path)
-    StageStream.from_dataset(
-        str(labelled), unlabelled=[place, partly_labelled(["a", ""], Value("string"), tmp_path)]
-    )
-    assert f"{place}: divided by tabs; 'label' not looked at" in caplog.text
-    assert "saved: its labels are not looked at" in caplog.text
-    caplog.clear()
-    StageStream.from_dataset(str(labelled), unlabelled=[as_list(pictures, tmp_path)])
-    assert "not looked at" not in caplog.text
-
-
 def partly_labelled(names: list, feature: object, folder: Path) -> str:
     pictures = [draw(folder / "mixed" / f"{shade}.png", shade) for shade in range(len(names))]
     table = Dataset.from_dict(

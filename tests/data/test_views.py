@@ -119,18 +119,9 @@ def test_views_depend_on_the_generator_alone():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"image_size": 0},
-        {"image_size": 257},
-        {"resize_size": 223},
-        {"horizontal_flip": 1.1},
-        {"horizontal_flip": -0.1},
-        {"horizontal_flip": math.nan},
-        {"num_views": 0},
-        {"rotation": -1},
-        {"rotation": 181},
-        {"zoom": 1.0},
+        {"image_size": 0}, {"image_size": 257}, {"horizontal_flip": 1.1}, {"horizontal_flip": math.nan}, {"zoom": 1.0},
     ],
-)
+)  # fmt: skip
 def test_options_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=r"Expected .* got"):
         ViewOptions(**wrong)
@@ -195,16 +186,6 @@ def test_view_of_a_reduced_photograph_is_that_of_the_whole(size, orientation):
     # it lies where the other lies, not a pixel beside it
     beside = (exact[:, 1:, 1:] - close[:, :-1, :-1]).abs().float().mean()
     assert (exact - close).abs().float().mean() < beside / 4
-
-
-def test_view_asks_for_enough_of_every_size():
-    for size in ({"shortest_edge": 30}, {"height": 30, "width": 20}, {"height": 20, "width": 30}):
-        processor = BitImageProcessorPil(size=size, crop_size={"height": 20, "width": 20})
-        view = EvaluationView(processor)
-        assert view.enough == 60
-        assert torch.equal(pickle.loads(pickle.dumps(view))(picture(90, 70)), view(picture(90, 70)))
-        expected = processor(picture(90, 70), do_rescale=False, do_normalize=False, return_tensors="pt")
-        assert torch.equal(view(picture(90, 70)), expected["pixel_values"][0])
 
 
 def test_strips_take_little_memory():

@@ -102,7 +102,7 @@ def test_forgetting_takes_those_that_are_away_and_can_be_undone(found, album, ca
     assert sum(each.size for each in after.active) == 6
     assert len(state(found)[2]) == 6
     assert main(["categories", str(found), "forget"]) == 2
-    assert "All 6 images are where they were" in capsys.readouterr().err
+    assert "select images first" in capsys.readouterr().err
     assert main(["categories", str(found), "undo"]) == 0
     assert registry_in(found).images == before.images
     assert state(found)[0] == 6

@@ -13,10 +13,9 @@ from promptccd.discovery import (
     save_checkpoint,
 )
 from promptccd.discovery.exports.rows import STRANGE, assignment_rows
-from promptccd.discovery.groups import group_views
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import corrections, edits, load_registry, save_registry
-from promptccd.discovery.report import write_page
+from promptccd.discovery.report import group_views, write_page
 from promptccd.discovery.stage_grouping import Remembered
 from promptccd.errors import DataError, DivergedError, RegistryError
 from promptccd.runs import load_model

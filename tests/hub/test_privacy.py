@@ -166,7 +166,6 @@ def test_stages_are_private_unless_asked_otherwise(recipe: Path, hub: Hub, caplo
     )
     assert " images in " in listing
     assert "the names of 5 categories" in listing
-    assert main(["split", str(recipe), "--push", "user/x", "--public", "--private"]) == 2
 
 
 @pytest.mark.fault(50)

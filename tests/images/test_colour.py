@@ -144,24 +144,6 @@ def test_greys_are_shown_by_a_profile_of_greys_and_colours_are_not() -> None:
     assert np.array_equal(np.asarray(wrong.image), np.asarray(colours))
 
 
-def test_a_camera_may_say_adobe_rgb_in_its_exif_alone() -> None:
-    exif = b"Exif\0\0II*\0" + struct.pack("<I", 8)
-    for tag, place in (
-        (0x8769, 26),
-        (0xA005, 44),
-    ):  # of the directory of the camera, and of its interoperability
-        exif += struct.pack("<HHHIII", 1, tag, 4, 1, place, 0)
-    exif += struct.pack("<HHHI4sI", 1, 1, 2, 4, b"R03", 0)
-    stream = io.BytesIO()
-    photograph().save(stream, "JPEG", quality=95, exif=exif)
-    said = decode_image(saved(photograph(), "JPEG", STANDARD["Adobe RGB"])).image
-    found = decode_image(stream.getvalue()).image
-    assert found is not None and said is not None and found.tobytes() == said.tobytes()
-    clean = clean_image(stream.getvalue())
-    assert clean is not None
-    assert decode_image(clean[1]).image.tobytes() == found.tobytes()  # type: ignore[union-attr]
-
-
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda profile: profile[:200],
     "empty": lambda profile: b"\0",

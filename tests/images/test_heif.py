@@ -1,7 +1,6 @@
 """HEIC, the photographs of iPhones: read by the rules of all others where pillow-heif is, and else told how."""
 
 import io
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,6 @@ from PIL import ExifTags, Image
 
 from promptccd import systems
 from promptccd.data.names import leftovers
-from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.images import decode
 from promptccd.images.clean import clean_image
 from promptccd.images.colour import STANDARD
@@ -107,12 +104,6 @@ def test_colours_are_those_of_its_profile() -> None:
     assert numbers.verdict == Verdict(Status.USED)
 
 
-@pytest.mark.parametrize(("number", "curve"), [(16, "PQ"), (18, "HLG")])
-def test_colours_of_bright_screens_are_noted(number: int, curve: str) -> None:
-    content = heic(picture(64, 48), color_primaries=9, transfer_characteristics=number)
-    assert decode_image(content).verdict.note == f"colours of a screen of high range ({curve}) as they are"
-
-
 def test_more_than_8_bits_are_used_and_noted() -> None:
     values = np.linspace(0, 65535, 64 * 48 * 3).reshape(48, 64, 3).astype(np.uint16)
     stream = io.BytesIO()
@@ -192,23 +183,6 @@ def test_a_folder_has_its_photographs_with_and_without(
         "tit/c.png",
     ]
     assert found.left_out["heron/a.HEIC"].startswith(SKIPPED_HEAD)
-
-
-def test_what_was_skipped_is_read_once_the_extra_is_there(tmp_path: Path) -> None:
-    place, kept = folder_of(tmp_path), tmp_path / "kept"
-    kept.mkdir()
-
-    def used() -> int:
-        seen = SeenFiles(kept, {"max_pixels": 1, "enough": 1})
-        with read_intake(place, seen=seen) as intake:
-            return len(intake.used)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "pillow_heif", None)
-        heif_plugin.cache_clear()
-        assert used() == 1  # the two of PNG show the same
-    heif_plugin.cache_clear()
-    assert used() == 5
 
 
 NAMES = [

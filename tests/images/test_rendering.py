@@ -1,6 +1,5 @@
 """One rule says which values of files with more than 8 bits are black and white; single pixels do not decide it."""
 
-import gzip
 import io
 import json
 import struct
@@ -11,12 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptccd.data.options import ViewOptions
-from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.images.decode import Decoding, decide, decode_image
-from promptccd.images.rendering import CUT, Fit, Rendering
+from promptccd.images.rendering import CUT, Rendering
 
 Values = np.ndarray
 
@@ -214,7 +211,6 @@ def test_pages_are_one_picture_and_tell_it_from_others(depth: type, tmp_path: Pa
     (tmp_path / "copy.tif").write_bytes(stack([empty, plane[3], plane[3] // 2]))
     with read_intake(tmp_path) as intake:
         assert (intake.report().used, intake.report().duplicates) == (8, 1)
-        assert intake.report().noted == 8
     content = (tmp_path / "5.tif").read_bytes()
     shown = {
         pages: np.asarray(decode_image(content, Decoding(rendering=Rendering(pages=pages))).image)[
@@ -271,32 +267,6 @@ def test_fit_shows_all_of_an_image_in_a_square(size: tuple[int, int]) -> None:
         assert (pixels.max(axis=int(size[0] > size[1])) > 128).mean() == pytest.approx(share, abs=2 / side)
 
 
-def test_another_fit_is_kept_and_makes_all_views_again(tmp_path: Path) -> None:
-    photos, project, view = (
-        tmp_path / "photos",
-        tmp_path / "project",
-        EvaluationView(build_image_processor(ViewOptions(image_size=28, resize_size=32))),
-    )
-    photos.mkdir()
-    project.mkdir()
-    Image.fromarray(photograph(1, 0, 255).astype(np.uint8)).resize((400, 50)).save(photos / "wide.png")
-
-    def read(fit: Fit | None) -> tuple[int, int]:
-        """New views, and notes."""
-        seen, made = SeenFiles(project, {"enough": 1}), list[str]()
-        rule = Rendering(fit=fit)
-        with read_intake(
-            photos, seen=seen, view=view, rendering=rule, use=lambda file, _: made.append(file.name)
-        ) as intake:
-            assert intake.used[0].image_size == (400, 50)
-            found = len(made), len(intake.report().notes)
-        seen.close()
-        return found
-
-    asked: list[Fit | None] = [None, "crop", "squeeze", None, "crop"]
-    assert [read(fit) for fit in asked] == [(1, 1), (0, 1), (1, 0), (0, 0), (1, 1)]
-
-
 def colour_tiff(values: Values) -> bytes:
     """An uncompressed TIFF with any number of bands."""
     height, width, bands = values.shape
@@ -343,29 +313,3 @@ def test_a_tiff_with_other_bands_is_read_or_named(bands: int, kind: str, note: s
             np.abs(np.asarray(found.image) - values[..., :3] * (255 / 65535 if kind == "u2" else 1)).max()
             <= 1
         )
-
-
-def of_numpy(save: Callable[..., None]) -> bytes:
-    stream = io.BytesIO()
-    save(stream, np.zeros((3, 28, 28), np.uint8))
-    return stream.getvalue()
-
-
-NIFTI = struct.pack("<I340x4s8x", 348, b"n+1\0") + bytes(range(256))
-
-
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [
-        (of_numpy(np.save), "a NumPy array (.npy)"),
-        (of_numpy(np.savez), "NumPy arrays (.npz)"),
-        (NIFTI, "NIfTI"),
-        (gzip.compress(NIFTI), "NIfTI"),
-        (bytes(128) + b"DICM", "DICOM"),
-        (b"SIMPLE  =                    T", "FITS"),
-    ],
-)
-def test_arrays_of_science_are_named_with_the_next_step(content: bytes, kind: str) -> None:
-    note = decode_image(content).verdict.note
-    assert f"starts like {kind}): save" in note
-    assert note.endswith("--features FILE")

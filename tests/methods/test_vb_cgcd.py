@@ -16,13 +16,14 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from promptccd.clustering import AnchoredKMeans
-from promptccd.clustering.gaussians import log_densities, shrunk_estimate
 from promptccd.data.randomness import seed_of
 from promptccd.methods import StageContext
 from promptccd.methods.vb_cgcd import (
     VBCGCDModel,
     VBCGCDObjective,
+    log_densities,
     mean_determinant,
+    shrunk_estimate,
     stopping_rule,
     svi_estimate,
     svi_rate,

@@ -165,38 +165,3 @@ def test_images_are_assigned_block_by_block_as_all_at_once(
     assert torch.equal(blocks.novel, whole.novel)
     for name in ("features", "category_ids", "confidences", "distances", "second_ids", "second_distances"):
         torch.testing.assert_close(getattr(blocks, name), getattr(whole, name))
-
-
-@pytest.mark.parametrize(
-    ("table", "num_images", "num_categories", "blocks"),
-    [
-        (None, 2**20 + 1, 1, [2**20, 1]),
-        (20, 9, 5, [4, 4, 1]),  # of five distances each
-        (20, 7, 2, [5, 2]),  # of four values each
-        (3, 2, 5, [1, 1]),  # no fewer than one
-    ],
-)
-def test_as_many_images_are_held_at_once_as_the_table_has_room_for(
-    table: int | None,
-    num_images: int,
-    num_categories: int,
-    blocks: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held = []
-
-    def noted(points: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
-        held.append(len(points))
-        return squared_distances(points, centres)
-
-    monkeypatch.setattr(assignment, "squared_distances", noted)
-    if table is not None:
-        monkeypatch.setattr(assignment, "DISTANCE_ELEMENTS", table)
-    width = 4 if table else 1
-    assign(
-        torch.zeros(num_images, width),
-        torch.zeros(num_categories, width),
-        range(num_categories),
-        temperature=1,
-    )
-    assert held == blocks

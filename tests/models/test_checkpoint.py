@@ -32,7 +32,6 @@ from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.models import (
-    MAX_MODEL_BYTES,
     VARIANTS,
     CheckpointError,
     backbone_configuration,
@@ -40,7 +39,7 @@ from promptccd.models import (
     load_model,
 )
 from promptccd.models.checkpoint import PREPROCESSOR, find_model, load_processor
-from promptccd.models.configuration import MOST_TOKENS, bounds_of, require_side
+from promptccd.models.configuration import bounds_of
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.models.hostile import sharded
@@ -230,24 +229,6 @@ def test_a_field_accepts_its_bounds_and_nothing_beyond(name: str) -> None:
             with pytest.raises(StrictDataclassError):
                 config_class(**{field: value})
     assert len(bounds_of(config_class)) > 5
-
-
-def test_an_image_has_1_to_16384_patches() -> None:
-    for side in (14, 14 * 128):
-        require_side(side, 14, "image_size")
-    for side in (13, 14 * 128 + 1):
-        with pytest.raises(ValueError, match=str(side)):
-            require_side(side, 14, "image_size")
-    assert MOST_TOKENS == 128**2
-
-
-def test_the_budget_is_twice_the_largest_backbone() -> None:
-    giant = Dinov2Config(
-        hidden_size=1536, num_hidden_layers=40, num_attention_heads=24, image_size=518, use_swiglu_ffn=True
-    )
-    with torch.device("meta"):
-        values = sum(parameter.numel() for parameter in Dinov2Model(giant).parameters())
-    assert 2 * 4 * values == MAX_MODEL_BYTES
 
 
 @pytest.mark.slow

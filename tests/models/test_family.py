@@ -4,13 +4,12 @@ import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from promptccd import GCDModel, PromptCCDModel
+from promptccd import GCDModel
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.randomness import torch_generator
 from promptccd.models import VARIANTS, CategoryDiscoveryModel, CategorySpread, CheckpointError
@@ -123,14 +122,6 @@ def test_categories_are_copied_in_the_models_precision_and_have_a_name_each(buil
             model.set_categories(torch.ones(2, 32), ids, names)
 
 
-def test_a_single_category_is_that_of_every_image(built: Built) -> None:
-    model = built("promptccd-gcd")
-    model.set_categories(torch.eye(32)[:1], [4], ["owl"])
-    found = model.assign(torch.randn(5, 32))
-    assert found.category_ids.tolist() == [4] * 5
-    assert model.nearest(torch.randn(5, 32), top_k=3)[0].tolist() == [[4]] * 5
-
-
 def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> None:
     """Nothing is said of the least that can be computed with."""
     model = built("promptccd")
@@ -155,15 +146,6 @@ def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> 
     require_distances(model, "here")
 
 
-def test_a_model_knows_where_it_came_from(built: Built, tmp_path: Path) -> None:
-    built("promptccd").save_pretrained(tmp_path / "saved" / "inner")
-    with pytest.raises(CheckpointError, match="bytes, 1000 are allowed"):
-        PromptCCDModel.from_pretrained(tmp_path / "saved" / "inner", max_model_bytes=1000)
-    model = PromptCCDModel.from_pretrained(tmp_path / "saved", subfolder="inner")
-    assert model.name_or_path == model.config.name_or_path == str(tmp_path / "saved")
-    assert model.hub_options == {"subfolder": "inner"}
-
-
 def test_parameters_that_learn_are_given_out_once_by_their_role(built: Built) -> None:
     for method in METHODS:
         model: CategoryDiscoveryModel = built(method)
@@ -172,46 +154,6 @@ def test_parameters_that_learn_are_given_out_once_by_their_role(built: Built) ->
         assert sorted(given) == sorted(id(each) for each in model.parameters() if each.requires_grad)
         prompts = {id(each) for role in ("prompt", "key", "router") for each in by_role.get(role, [])}
         assert prompts == {id(each) for each in model.prompt_parameters()}, method
-
-
-def test_a_part_starts_as_it_says_and_others_as_transformers_starts_them(built: Built) -> None:
-    """Part queries as widely as all other weights; what a fit fills begins at nothing, whatever memory held."""
-    model = built("promptccd-pp")
-    model.config.initializer_range = 0.1
-    model.config.num_parts = 40
-    queries = type(model)(model.config).router.part_queries.detach()
-    assert 0.09 < float(queries.std()) < 0.11
-    for part, ones in ((model.part_labeller, "projection_scale"), (built("promptccd").mixture, "variances")):
-        for buffer in part.buffers():
-            buffer.fill_(7)
-        part.initialise(0.02)
-        assert {name: set(each.flatten().tolist()) for name, each in part.named_buffers()} == {
-            name: {float(name == ones)} for name, _ in part.named_buffers()
-        }
-
-
-def test_what_a_fit_gives_is_copied_in_the_precision_of_the_part(built: Built) -> None:
-    mixture, labeller = built("promptccd").mixture, built("promptccd-pp").part_labeller
-    wide = {name: torch.rand(4, 32, dtype=torch.float64) for name in ("means", "variances")}
-    plain = {name: torch.rand(4, 32) for name in ("means", "variances")}
-    for given in (wide, plain):
-        mixture.load(**given, log_weights=torch.zeros(4))
-        held = {name: getattr(mixture, name).clone() for name in given}
-        for value in given.values():
-            value.zero_()
-        assert all(torch.equal(getattr(mixture, name), value) for name, value in held.items())
-        assert {each.dtype for each in mixture.buffers()} == {torch.float32}
-        assert mixture.floor == 0
-    for dtype in (torch.float64, torch.float32):
-        fit = SimpleNamespace(
-            **{name: torch.rand(each.shape, dtype=dtype) for name, each in labeller.named_buffers()}
-        )
-        labeller.load(fit)
-        held = {name: each.clone() for name, each in labeller.named_buffers()}
-        for name in held:
-            getattr(fit, name).zero_()
-        assert all(torch.equal(value, held[name]) for name, value in labeller.named_buffers())
-        assert {each.dtype for each in labeller.buffers()} == {torch.float32}
 
 
 def test_a_head_is_a_perceptron_of_three_layers_whose_output_has_length_one(built: Built) -> None:

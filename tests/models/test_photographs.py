@@ -2,17 +2,14 @@
 
 import json
 import os
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
-from sklearn.neighbors import NearestCentroid
 
 from benchmarks import photograph_backbone as making
 from promptccd import PromptCCDModel
@@ -73,123 +70,6 @@ def test_discover_works_with_it(tmp_path: Path) -> None:
         groups[int(Path(values["file"]).stem) % 3].add(values["category"])
     assert sorted(len(each) for each in groups.values()) == [1, 1, 1]
     assert len(set.union(*groups.values())) == 3
-
-
-@pytest.mark.parametrize("shape", [(3, 8, 24), (2, 24, 8), (1, 8, 8)])
-def test_updates_are_made_orthogonal(shape: tuple[int, int, int]) -> None:
-    made = making.orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
-    values = torch.linalg.svdvals(made)
-    assert made.shape == shape
-    assert values.min() > 0.3
-    assert values.max() < 1.3
-
-
-def test_muon_is_the_one_of_torch() -> None:
-    generator = torch.Generator().manual_seed(1)
-    ours, theirs = (
-        [torch.nn.Parameter(torch.ones(shape)) for shape in ((8, 24), (24, 8), (8, 24))] for _ in range(2)
-    )
-    own = making.Muon(ours)
-    for group in own.param_groups:
-        group["lr"] = 0.01
-    reference = torch.optim.Muon(theirs, lr=0.01, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
-    for _ in range(5):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn(one.shape, generator=generator)
-            other.grad = one.grad.clone()
-        own.step()
-        reference.step()
-    for one, other in zip(ours, theirs, strict=True):  # that one rounds to bfloat16
-        assert (one - other).norm() < 0.02 * (other - 1).norm()
-
-
-def test_targets_keep_the_angles_of_centred_features() -> None:
-    features = torch.randn(60, 12, generator=torch.Generator().manual_seed(2)) + 3
-    targets = making.Targets(features, 12, seed=0)(features).float()
-    centred = F.normalize(features - features.mean(0), dim=-1)
-    torch.testing.assert_close(targets @ targets.T, centred @ centred.T, atol=5e-3, rtol=0)
-    flat = features * torch.tensor([1.0] * 4 + [1e-3] * 8)
-    kept = making.Targets(flat, 4, seed=0)(flat).float()
-    centred = F.normalize((flat - flat.mean(0))[:, :4], dim=-1)
-    torch.testing.assert_close(kept @ kept.T, centred @ centred.T, atol=5e-3, rtol=0)
-
-
-def test_every_image_comes_once_and_those_of_small_sets_twice() -> None:
-    first, again, next_one = (making.order_of((4, 10, 5), epoch, seed=1) for epoch in (0, 0, 1))
-    counts = Counter(first.tolist())
-    assert counts == {row: 2 if row < 4 else 1 for row in range(19)}
-    assert torch.equal(first, again)
-    assert not torch.equal(first, next_one)
-
-
-def test_accuracy_is_that_of_the_nearest_centroid() -> None:
-    generator = np.random.default_rng(3)
-    known, new = generator.normal(size=(80, 6)) + 0.4, generator.normal(size=(50, 6)) + 0.4
-    labels, truth = generator.integers(0, 5, 80), generator.integers(0, 5, 50)
-    unit = known / np.linalg.norm(known, axis=1, keepdims=True)
-    fitted = NearestCentroid().fit(unit, labels)
-    centres = fitted.centroids_ / np.linalg.norm(fitted.centroids_, axis=1, keepdims=True)
-    expected = 100 * np.mean((new @ centres.T).argmax(1) == truth)
-    values = (torch.from_numpy(each) for each in (known, labels, new, truth))
-    assert making.nearest_mean_accuracy(*values) == pytest.approx(expected)
-
-
-def test_a_patch_regresses_the_place_it_lies_in() -> None:
-    network = making.student(64, 1, seed=0).eval()
-    images = torch.randint(
-        0, 256, (3, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(4)
-    )
-    pooled = F.normalize(torch.randn(3, 64), dim=-1)
-    local = F.normalize(torch.randn(3, 16, 64), dim=-1)
-    with torch.no_grad():
-        loss = making._loss(network, images, pooled, local, making.PATCHES, torch.Generator().manual_seed(5))
-    mirrored = torch.rand(3, 1, 1, 1, generator=torch.Generator().manual_seed(5)).flatten() < 0.5
-    assert 0 < int(mirrored.sum()) < 3
-    of_class, of_patches = [], []
-    for row in range(3):
-        picture = images[row].flip(-1) if mirrored[row] else images[row]
-        with torch.no_grad():
-            tokens = F.normalize(network(pixel_values=normalise(picture[None])).last_hidden_state[0], dim=-1)
-        of_class.append(1 - tokens[0] @ pooled[row])
-        for down in range(8):
-            for across in range(8):
-                cell = (7 - across if mirrored[row] else across) // 2
-                of_patches.append(1 - tokens[1 + 8 * down + across] @ local[row, 4 * (down // 2) + cell])
-    expected = torch.stack(of_class).mean() + 0.5 * torch.stack(of_patches).mean()
-    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_all_patches_are_seen_at_the_end_and_rates_rise_and_fall(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = making.student(64, 1, seed=0)
-    seen: list[int] = []
-    rates: dict[str, list[float]] = {}
-
-    def counted(*arguments):
-        seen.append(arguments[4])
-        return loss(*arguments)
-
-    loss = making._loss
-    monkeypatch.setattr(making, "_loss", counted)
-    for optimizer in (making.Muon, torch.optim.AdamW):
-
-        def noted(self, step=optimizer.step) -> None:
-            rates.setdefault(type(self).__name__, []).append(self.param_groups[0]["lr"])
-            step(self)
-
-        monkeypatch.setattr(optimizer, "step", noted)
-    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
-    pooled, local = (F.normalize(torch.randn(2, *shape, 64), dim=-1) for shape in ((), (16,)))
-    before = {name: value.clone() for name, value in network.named_parameters()}
-    making.distil(network, images, pooled, local, [torch.arange(2)] * 20, seed=0)
-    assert seen == [32] * 18 + [64] * 2
-    for name, highest in (("Muon", 3e-3), ("AdamW", 1e-3)):
-        assert rates[name][0] == 0
-        assert rates[name][1] == pytest.approx(highest / 2 * (1 + np.cos(np.pi / 20)) / 2)
-        assert rates[name][10] == pytest.approx(highest / 2)
-        assert max(rates[name]) == rates[name][2]
-    assert all(
-        (value != before[name]).any() for name, value in network.named_parameters() if "mask" not in name
-    )
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The model: sizes, what learns, prompts, and the way through disk."""
 
 import json
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,12 @@ from transformers import (
 
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
-from promptccd.models import VARIANTS, CategoryDiscoveryConfig, CategorySpread
+from promptccd.models import VARIANTS, CategorySpread
 from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed, rotation_of
 from promptccd.models.head import ProjectionHead
 from promptccd.training.fast import FastCalls
-from tests.conftest import TINY_BACKBONE, TINY_HEAD
-from tests.order_one import fill
+from tests.conftest import TINY_HEAD
 
 SMALL = {
     "hidden_size": 32,
@@ -63,10 +61,6 @@ def test_class_token_equals_the_unmodified_forward(kind: str, calls: Any) -> Non
     expected = backbone(pixels).last_hidden_state[:, 0]
     found = class_token(backbone, embed(backbone, pixels), rotation_of(backbone, pixels))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_what_is_not_loaded_starts_as_widely_as_in_the_backbone() -> None:
-    assert PromptCCDConfig().initializer_range == Dinov2Config().initializer_range
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -208,17 +202,6 @@ def test_prompts_enter_where_as_often_and_as_long_as_is_said(
 
 
 @torch.no_grad()
-def test_a_prompt_that_is_the_mean_of_all_is_nothing_and_a_number(model: PromptCCDModel) -> None:
-    model.load_mixture(torch.randn(1, 32), torch.ones(1, 32), torch.zeros(1))
-    model.config.prompt_place, model.config.prompt_centred = "last", True
-    features = []
-    for scale in ("raw", "tokens"):
-        model.config.prompt_scale = scale
-        features.append(model(torch.ones(2, 3, 16, 16), prompted=True).features)
-    assert torch.equal(*features)
-
-
-@torch.no_grad()
 def test_prompts_before_the_last_block_need_no_second_pass(
     model: PromptCCDModel, own_mixture: Tensor
 ) -> None:
@@ -253,31 +236,6 @@ def test_similarities_through_the_gram_matrix_are_exact(rows: int) -> None:
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
     for one, other in zip(wanted, got, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()))
-
-
-@pytest.mark.parametrize(("rows", "outputs_formed"), [(1, True), (3, True), (4, False), (6, False)])
-def test_wide_outputs_are_formed_where_that_is_cheaper(
-    rows: int, outputs_formed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B (B + d) against d * d, at d = 6: 27 and 40 against 36. A row of zeros is like nothing, and no NaN."""
-    sizes = {"projection_hidden_size": 12, "projection_bottleneck_size": 6, "projection_output_size": 50}
-    vision = Dinov2Config(hidden_size=8, num_attention_heads=2)
-    head = ProjectionHead(PromptCCDConfig(vision_config=vision, **sizes))
-    head.reset_parameters(torch.Generator().manual_seed(0))
-    weight = head.last_weight.detach()
-    assert 0.015 < float(weight.std()) < 0.025  # as widely as the configuration says by itself
-    bottleneck = F.normalize(torch.randn(rows, 6), dim=-1)
-    bottleneck[0] = 0
-    formed: list[int] = []
-    outputs = head.outputs
-    monkeypatch.setattr(head, "outputs", lambda given: formed.append(len(given)) or outputs(given))
-    found = head.similarities(bottleneck)
-    assert bool(formed) == outputs_formed
-    wide = bottleneck @ F.normalize(weight, dim=1).T
-    torch.testing.assert_close(found, F.cosine_similarity(wide[:, None], wide, dim=-1), rtol=1e-4, atol=1e-6)
-    if not outputs_formed:
-        with torch.autocast("cpu", torch.bfloat16):  # sums over all outputs stay in float32
-            assert torch.equal(head.similarities(bottleneck), found)
 
 
 @pytest.fixture
@@ -473,88 +431,6 @@ def test_features_are_of_the_precision_of_the_training(model: PromptCCDModel) ->
         assert torch.equal(model.features_of(pixels), coarse)
 
 
-def test_a_configuration_that_says_nothing_is_the_papers() -> None:
-    head = {
-        "projection_hidden_size": 2048, "projection_bottleneck_size": 256, "projection_output_size": 65_536,
-        "num_known": 0, "confidence_temperature": 0.1, "initializer_range": 0.02,
-    }  # fmt: skip
-    answers = {
-        "num_classes": 0, "student_temperature": 0.1, "first_teacher_temperature": 0.07, "teacher_temperature": 0.04,
-        "teacher_epochs": 30,
-    }  # fmt: skip
-    pairs = {
-        "num_classes": 0, "top_ranks": 5, "pseudo_weight": 0.05, "consistency_weight": 25.0, "ramp_epochs": 300,
-    }  # fmt: skip
-    discovery = {
-        **answers, "entropy_weight": 1.0, "discovery_temperature": 0.05, "discovery_entropy_weight": 1.0,
-    }  # fmt: skip
-    own = {
-        "promptccd": {"num_components": 0, "count_scale": 1.0, "prompts_per_image": 5, "prompt_copies": 1},
-        "promptccd-gcd": {},
-        "promptccd-b": {
-            "pool_size": 10, "prompt_length": 5, "prompts_per_image": 5, "prompt_reach": 1.0, "key_reach": 1.0,
-            "cos_weight": 0.1,
-        },
-        "promptccd-pp": {
-            "num_parts": 8, "pool_size": 20, "prompt_length": 10, "prompts_per_patch": 2, "prompt_reach": 1.0,
-            "key_reach": 1.0, "cos_weight": 1.0, "route_weight": 0.1, "distill_weight": 0.2,
-        },
-        "metagcd": {
-            "neighbour_threshold": 0.85, "neighbour_weight": 0.5, "meta_episodes": 20, "meta_sessions": 3,
-            "meta_epochs": 10, "meta_learning_rate": 1e-5,
-        },
-        "simgcd": {**answers, "entropy_weight": 2.0},
-        "happy": {
-            **discovery,
-            "replay_weight": 1.0, "hardness_temperature": 0.1, "drift_weight": 1.0, "num_means": 0, "class_radius": 0.0,
-        },
-        "dydm": {
-            **discovery, "expansion_size": 3_000, "memory_ridge": 0.1, "rehearsal_weight": 1.0,
-            "rehearsal_temperature": 1.0, "num_memory": 0,
-        },
-        "vb-cgcd": {
-            "num_classes": 0, "pca_size": 384, "prior_weight": 16.0, "svi_steps": 1_000, "svi_batch": 128,
-            "contrast_weight": 0.35, "num_gaussians": 0, "num_directions": 0,
-        },
-        "rankstats": pairs,
-        "frost": {**pairs, "pseudo_weight": 0.01, "drawn_per_class": 2, "drift_weight": 10.0, "num_means": 0},
-        "grow-merge": {
-            "top_ranks": 5, "distill_weight": 1.0, "known_quantile": 0.05, "known_similarity": 0.0, "num_means": 0,
-            "num_branches": 0, "num_clusters": 0,
-        },
-        "orca": {"num_classes": 0, "logit_scale": 10.0, "largest_margin": 0.5},
-        "pa-cgcd": {
-            "num_classes": 0, "proxy_scale": 32.0, "proxy_margin": 0.1, "distill_weight": 10.0, "warmup_share": 5 / 60,
-            "discovery_warmup_share": 10 / 60, "largest_gradient": 10.0, "clear_similarity": 0.03, "clear_chance": 0.95,
-            "split_rounds": 3, "split_epochs": 5, "split_learning_rate": 0.01,
-        },
-    }  # fmt: skip
-    switches = {
-        "promptccd": {"random_prompts": False, "prompts_at_test": False, "prompt_centred": False},
-        "promptccd-b": {"random_prompts": False},
-        "grow-merge": {"static_for_known": False},
-        "happy": {"clustered_rows": True},
-        "dydm": {"clustered_rows": True},
-        "vb-cgcd": {"early_stop": True, "relabel": True},
-        "promptccd-pp": {
-            "random_prompts": False, "route_reaches_backbone": False,
-        },
-    }  # fmt: skip
-    for name, variant in VARIANTS.items():
-        kind = variant.config_class
-        config = kind(vision_config={"model_type": "dinov2", **TINY_BACKBONE})
-        fields = {
-            each
-            for base in kind.__mro__
-            if issubclass(base, CategoryDiscoveryConfig)
-            for each in base.__annotations__
-        }
-        said = {each: getattr(config, each) for each in fields}
-        numbers = {each: value for each, value in said.items() if type(value) in (int, float)}
-        assert numbers == {**head, **own[name]}
-        assert {each: value for each, value in said.items() if type(value) is bool} == switches.get(name, {})
-
-
 def test_what_is_not_loaded_starts_as_transformers_starts_it(config: PromptCCDConfig) -> None:
     config.initializer_range = 0.1
     config.num_components = 3
@@ -594,34 +470,6 @@ def test_a_model_that_was_never_trained_is_ready_for_it(name: str, backbone_fold
         assert all(parameter.requires_grad for parameter in model.prompt_parameters())
 
 
-def test_a_configuration_is_read_from_its_folder_and_from_its_file(
-    config: PromptCCDConfig, tmp_path: Path
-) -> None:
-    config.category_ids, config.category_names = [0, 4], ["crow", "heron"]
-    config.save_pretrained(tmp_path)
-    for place in (tmp_path, str(tmp_path), tmp_path / "config.json"):
-        read, left = PromptCCDConfig.from_pretrained(
-            place, prompts_per_image=3, more=1, return_unused_kwargs=True
-        )
-        assert (read.category_names, read.prompts_per_image, left) == (["crow", "heron"], 3, {"more": 1})
-
-
-@pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
-def test_rows_of_a_classifier_start_as_transformers_starts_weights(kind: type[CosineClassifier]) -> None:
-    classifier = kind(50, 40)
-    classifier.initialise(0.1)
-    assert 0.09 < float(classifier.weight.detach().std()) < 0.11
-    assert (getattr(classifier, "bias", torch.zeros(1)) == 0).all()
-
-
-@pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
-def test_a_classifier_reads_features_of_any_number_of_dimensions(kind: type[CosineClassifier]) -> None:
-    classifier = kind(5, 4)
-    fill(classifier)
-    features = torch.randn(3, 2, 4)
-    torch.testing.assert_close(classifier(features), classifier(features.flatten(0, 1)).unflatten(0, (3, 2)))
-
-
 @pytest.mark.parametrize("learns", [True, False])
 @pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
 def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassifier], learns: bool) -> None:
@@ -646,23 +494,3 @@ def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassi
 def test_a_configuration_is_checked_as_it_is_made(fields: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, StrictDataclassError), match=said):
         PromptCCDConfig(**fields)
-
-
-def test_a_stage_in_training_has_components_without_categories_and_a_backbone_is_dinov2() -> None:
-    config = PromptCCDConfig(num_components=2, vision_config={"hidden_size": 24})
-    assert config.component_categories == config.category_ids == config.category_names == []
-    assert (config.vision_config.model_type, config.vision_config.hidden_size) == ("dinov2", 24)
-
-
-def test_scalars_of_a_spread_are_all_there_and_numbers_in_their_range() -> None:
-    good = dict.fromkeys(SPREAD_SCALARS, 1.0)
-    backbone = {"model_type": "dinov2", **TINY_BACKBONE}
-    for value in (1e-6, 1e6, 3.0):
-        PromptCCDConfig(vision_config=backbone, spread={**good, "reach": value})
-    without = {name: value for name, value in good.items() if name != "reach"}
-    for bad, said in ((without, "Expected the keys"), ({**good, "more": 1.0}, "Expected the keys")):
-        with pytest.raises(Exception, match=said):
-            PromptCCDConfig(vision_config=backbone, spread=bad)
-    for value in (9e-7, 1.1e6, math.nan):
-        with pytest.raises(Exception, match="numbers from 1e-6 to 1e6"):
-            PromptCCDConfig(vision_config=backbone, spread={**good, "reach": value})

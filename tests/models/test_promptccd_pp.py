@@ -10,7 +10,6 @@ from transformers import Dinov2Config
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, PartRouter, log_shares, modulate
-from promptccd.models.backbone import blocks_of
 from tests.conftest import TINY_HEAD, fresh
 from tests.models.finished import parts_config
 from tests.order_one import fill
@@ -313,16 +312,3 @@ def test_prompts_act_at_test(first: PromptCCDPlusPlusModel) -> None:
 def test_impossible_sizes_are_refused(backbone_folder: Path, options: dict[str, int], message: str) -> None:
     with pytest.raises(Exception, match=message):
         build(backbone_folder, **options)
-
-
-@pytest.mark.parametrize("reaches", [False, True])
-def test_the_part_labels_move_the_backbone_where_the_switch_says_so(
-    first: PromptCCDPlusPlusModel, reaches: bool
-) -> None:
-    first.config.route_reaches_backbone = reaches
-    output = first.train()(torch.randn(3, 3, 16, 16), prompted=True, project=True)
-    first.auxiliary_losses(output)["route"].sum().backward()
-    gradients = [parameter.grad for parameter in blocks_of(first.backbone)[-1].parameters()]
-    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients) == reaches
-    with torch.no_grad():
-        assert not first(torch.randn(3, 3, 16, 16), project=True).part_logits.requires_grad

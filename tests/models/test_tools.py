@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import AutoModel
 
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbone import blocks_of, class_position, run_block
+from promptccd.models.backbone import blocks_of, class_position
 from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
 
 METHODS = ("promptccd", "promptccd-pp", "promptccd-b-dualprompt")
@@ -212,55 +212,6 @@ def test_blocks_that_learn_get_their_graph_and_others_none(stage_of, method: str
     first.requires_grad_(True)
     model(pixels, prompted=True).features.square().sum().backward()
     assert all(each.grad.any() for each in first.parameters())
-
-
-def test_a_prefix_is_seen_by_every_query(stage_of) -> None:
-    model = AutoModel.from_pretrained(stage_of("promptccd-b-dualprompt"))
-    block, tokens = blocks_of(model.backbone)[-1], torch.randn(2, 5, 32)
-    prefix = torch.randn(2, 3, 32), torch.randn(2, 3, 32)
-    with torch.no_grad():
-        found, without = run_block(block, tokens, prefix=prefix), run_block(block, tokens)
-    assert ((found - without).abs().amax(-1) > 1e-3).all()
-
-
-def test_a_functional_call_gives_other_weights(stage_of, pixels: Tensor) -> None:
-    model = AutoModel.from_pretrained(stage_of("promptccd-gcd"))
-    name = "backbone.encoder.layer.2.attention.k_proj.weight"
-    other = {name: model.get_parameter(name).detach() * 3}
-
-    def loss(values: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(model, values, (pixels,)).features.square().sum()
-
-    slope = torch.func.grad(loss)(other)[name]
-    model.get_parameter(name).data.mul_(3)
-    model(pixels).features.square().sum().backward()
-    torch.testing.assert_close(slope, model.get_parameter(name).grad)
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-@of_methods
-def test_images_are_mapped_one_by_one(stage_of, method: str, pixels: Tensor) -> None:
-    model = AutoModel.from_pretrained(stage_of(method))
-
-    def feature(image: Tensor) -> Tensor:
-        return model(image[None], prompted=True).features[0]
-
-    with torch.no_grad():
-        expected = model(pixels, prompted=True).features
-        torch.testing.assert_close(torch.func.vmap(feature)(pixels), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_an_exported_model_takes_any_number_of_images(stage_of, method: str, pixels: Tensor) -> None:
-    model = AutoModel.from_pretrained(stage_of(method))
-    options = {"prompted": True, "return_dict": False}
-    shapes = {"pixel_values": {0: torch.export.Dim("images", min=1, max=64)}, **dict.fromkeys(options)}
-    exported = torch.export.export(model, (pixels,), options, dynamic_shapes=shapes).module()
-    more = torch.cat([pixels, pixels.flip(-1)])
-    with torch.no_grad():
-        expected = model(more, prompted=True).features
-        torch.testing.assert_close(exported(more, **options)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 # Shards

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.cli.sweep_commands import parse_settings, split_values
+from promptccd.cli.sweep_commands import parse_settings
 from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep
@@ -74,8 +74,6 @@ def undisturbed(recipes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_values_of_a_key_are_read_as_the_command_line_reads_them() -> None:
-    assert split_values("[7,1,1,1], [4,2,2,2]") == ["[7,1,1,1]", "[4,2,2,2]"]
-    assert split_values("{a: 1, b: [2, 3]},none") == ["{a: 1, b: [2, 3]}", "none"]
     assert parse_settings(["data.class_blocks=[7,1,1,1],[4,2,2,2]", "learning_rate=1e-4,0.1"]) == {
         "data.class_blocks": [[7, 1, 1, 1], [4, 2, 2, 2]],
         "training.learning_rate": [1e-4, 0.1],

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext
 from promptccd.methods.exemplars import Exemplars, Memory
-from promptccd.models.configuration import MOST_CATEGORIES
 from promptccd.training.batches import BatchPlan, training_loader
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
@@ -70,17 +68,6 @@ def test_a_batch_is_half_of_the_stream_and_half_of_the_memory(batch_size: int, n
     if batch_size == 8:  # nothing is passed over where both sources have as many
         assert [len(each) for each in rounds] == [7, 7, 7, 2]
         assert rounds[0] != rounds[1]
-
-
-def test_steps_are_counted_in_images_of_the_stream() -> None:
-    def steps(num_images: int, batch_size: int, least: float = 0.0) -> int:
-        return BatchPlan(num_images, batch_size, 1, 2, least, num_exemplars=5).steps
-
-    assert steps(23, 8) == 6
-    assert steps(21, 8) == 5  # one image is left over
-    assert steps(26, 12, 0.5) == 4  # two are less than half of six
-    assert steps(27, 12, 0.5) == 5
-    assert steps(1, 8) == 0 and BatchPlan(1, 8, 1, 2, num_exemplars=5).batches(0) == []
 
 
 def test_processes_share_a_batch_of_two_sources_and_go_on_where_it_was() -> None:
@@ -180,18 +167,6 @@ def test_of_images_about_as_near_to_the_mean_the_first_is_kept(
     assert found.sample_ids.tolist() == images.sample_ids[[chosen, 2]].tolist()
 
 
-def test_random_ones_are_drawn_by_position(read: list[StageImages]) -> None:
-    classes, features = [0] * 6 + [1] * 6, torch.randn(12, 4)
-    random = {"exemplar_choice": "random", "exemplar_share": 0.5}
-    found = [extended(NOTHING, features * sign, classes, read[0], **random) for sign in (1, -1)]
-    assert found[0].to_dict() == found[1].to_dict()
-    assert len(found[0].sample_ids) == 6
-    assert (
-        found[0].sample_ids.tolist()
-        != extended(NOTHING, features, classes, read[0], exemplar_share=0.5).sample_ids.tolist()
-    )
-
-
 def test_a_class_is_chosen_for_once(read: list[StageImages]) -> None:
     """Also where a correction has moved all that was kept of one; and who is in no class is never kept."""
     before = kept([7, 9], [0, 0], [0, 1], [0, 1])
@@ -215,20 +190,6 @@ def test_a_class_is_chosen_for_once(read: list[StageImages]) -> None:
 def test_what_is_no_memory_is_refused(values: object) -> None:
     with pytest.raises(ValueError):
         Exemplars.from_dict(values)
-
-
-def test_numbers_of_a_memory_are_not_negative_and_categories_below_the_most() -> None:
-    one = {name: [0] for name in NOTHING.to_dict()}
-    for name in one:
-        with pytest.raises(ValueError, match="negative"):
-            Exemplars.from_dict(one | {name: [-1]})
-    for name in ("category_ids", "class_ids"):
-        assert Exemplars.from_dict(one | {name: [MOST_CATEGORIES - 1]}).to_dict()[name] == [
-            MOST_CATEGORIES - 1
-        ]
-        with pytest.raises(ValueError, match=f"not below {MOST_CATEGORIES}"):
-            Exemplars.from_dict(one | {name: [MOST_CATEGORIES]})
-    assert Exemplars.from_dict(one | {"sample_ids": [10**12]}).sample_ids.tolist() == [10**12]
 
 
 # Under what labels
@@ -286,14 +247,3 @@ def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
     said = str(error.value).partition("choose one of ")[2].removesuffix(" as --variant.")
     able = {name for name, each in METHODS.items() if each.uses_exemplars}
     assert set(said.split(", ")) == able >= {"promptccd-gcd", "simgcd", "grow-merge"}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "name"),
-    [("gcd-replay-cub", "gcd-replay"), ("simgcd-replay-cub", "simgcd-replay"), ("simgcd-cub", "simgcd"),
-     ("promptccd-gcd-cub", "promptccd-gcd"), ("promptccd-b-dp-cub", "promptccd-b-dp"),
-     ("promptccd-u-cub", "promptccd-u"), ("promptccd-cub", "promptccd")],
-)  # fmt: skip
-def test_what_the_paper_calls_a_recipe(recipe: str, name: str) -> None:
-    path = Path(__file__).parents[2] / "hub_configs" / f"{recipe}.yaml"
-    assert Recipe.from_yaml(path).published_name == name

@@ -4,7 +4,6 @@ About 4 s per method.
 """
 
 import json
-import os
 import pickle
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from promptccd.data.loaders import workers_for
 from promptccd.methods import METHODS, processes
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training import stage_trainer
-from promptccd.training.devices import accelerator_for, reproducible
+from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
@@ -148,28 +147,6 @@ def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_f
     assert on_gpu == trained(name, image_folder, tiny_backbone, tmp_path / "cpu")
 
 
-def test_the_rules_of_a_gpu(gpu: Log) -> None:
-    there, here = torch.randn(3, 4).cuda(), torch.randn(3, 4)
-    for wrong, words in (
-        (lambda: there + here, "same device"),
-        (lambda: torch.cat([there, here]), "same device"),
-        (lambda: torch.stack([there.sum(), here.sum()]), "same device"),
-        (lambda: here[torch.tensor([0]).cuda()], "indices should be"),
-        (lambda: there.numpy(), "can't convert"),
-        (lambda: torch.rand(3, device="cuda", generator=torch.Generator()), "generator"),
-        (lambda: there.uniform_(generator=torch.Generator()), "generator"),
-        (lambda: there.to("cuda:1"), "ordinal"),
-    ):
-        with pytest.raises((RuntimeError, TypeError), match=words):
-            wrong()
-    assert (there + here.sum()).device == there[torch.tensor([0])].device == torch.device("cuda:0")
-    with torch.autocast("cuda", torch.bfloat16):
-        assert (there @ there.T).dtype == torch.bfloat16
-        assert (there @ there.T).softmax(-1).dtype == torch.float32
-        with pytest.raises(RuntimeError, match="unsafe to autocast"):
-            torch.nn.functional.binary_cross_entropy(there.sigmoid(), there.sigmoid())
-
-
 def run_commands(*commands: list[str]) -> list[str]:
     """What each command printed."""
     printed = []
@@ -281,27 +258,3 @@ def test_a_run_is_asked_for_the_same_bytes_by_its_recipe(
     assert RunDirectory(tmp_path / "run").recipe.training.deterministic
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cuda.mem_efficient_sdp_enabled()
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_what_was_asked_of_torch_before_stays(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-
-    def asked() -> tuple[bool, bool]:
-        return (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
-
-    with reproducible(False):
-        assert asked() == (False, False)
-        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-    torch.use_deterministic_algorithms(strict)
-    try:
-        with pytest.raises(KeyError), reproducible(True):
-            assert asked() == (True, not strict)
-            assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == ":4096:8"
-            raise KeyError
-        assert asked() == (strict, False)
-    finally:
-        torch.use_deterministic_algorithms(False)

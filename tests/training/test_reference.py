@@ -20,15 +20,13 @@ from transformers import Dinov2Model
 
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
-from promptccd.errors import DataError
-from promptccd.evaluation.counting import SplitMergeCount
 from promptccd.methods import LOSSES, method_named
 from promptccd.models.auto import load_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.start import initial_model, stage_stream
-from promptccd.training.history import HISTORY, read_history
+from promptccd.training.history import read_history
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD
@@ -298,25 +296,6 @@ def test_every_setting_shows_in_what_is_compared(
     parameters = {name: value for name, value in usual.items() if name != NATIVE}
     apart = [float((changed[name] - value).norm() / value.norm()) for name, value in parameters.items()]
     assert max(apart) > 100 * TOLERANCE
-
-
-@pytest.mark.moderate
-def test_the_search_for_an_unknown_count_starts_beyond_the_known_categories(
-    folder: Path, tmp_path: Path
-) -> None:
-    """It ends alike from nearly any start; one that needs more clusters than there are images does not.
-
-    Both searches begin there: that of the first mixture, before a step is made, and the last one of a stage.
-    """
-    recipe = recipe_of("unknown count", folder, tmp_path / "run", init_components=500)
-    with pytest.raises(DataError, match="got 502"):
-        train_run(train_from(start_of(recipe), recipe))
-    epochs = [json.loads(line) for line in (tmp_path / "run" / HISTORY).read_text().splitlines()]
-    assert {epoch["stage"] for epoch in epochs} == {0}
-    count = SplitMergeCount(recipe.training)
-    features = [torch.eye(8)[:4], torch.eye(8)[4:]]
-    with pytest.raises(DataError, match="got 502"):
-        count.estimate(1, features, [np.asarray([0, 0, 1, 1])])
 
 
 def test_the_reference_shares_no_code_with_what_it_holds() -> None:

@@ -187,20 +187,6 @@ def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, 
     assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
 
 
-@pytest.mark.moderate
-def test_the_main_process_alone_keeps_time(
-    model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved: list[TrainingState] = []
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
-    arguments = TrainingArguments(epochs=2, batch_size=len(images), save_minutes=0)
-    for is_main, epochs in ((True, [1, 2]), (False, [])):
-        saved.clear()
-        monkeypatch.setattr(Accelerator, "is_main_process", is_main)
-        trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None).train()
-        assert [each.epoch for each in saved] == epochs
-
-
 def test_long_work_off_a_terminal_says_how_much_is_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,20 +252,6 @@ def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
     for name, value in before.items():
         kept = 1 - 0.5 * 0.2 if value.ndim > 1 or decay_vectors else 1.0
         torch.testing.assert_close(after[name], kept * value, msg=name)
-
-
-@pytest.mark.moderate
-def test_after_training_in_bfloat16_a_model_computes_in_float32_again(
-    model: PromptCCDModel, stages: StageStream
-) -> None:
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
-    inside: list[bool] = []
-    model.head.register_forward_hook(lambda *_: inside.append(torch.is_autocast_enabled("cpu")))
-    arguments = TrainingArguments(epochs=1, batch_size=len(images), mixed_precision="bf16")
-    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, lambda _: None).train()
-    assert inside == [True] * len(inside) != []
-    model(torch.rand(1, 3, 16, 16), project=True)
-    assert inside[-1] is False
 
 
 @pytest.mark.moderate

@@ -15,7 +15,6 @@ from promptccd.cli.options import (
     DECODING,
     DEVICE,
     MODEL_LIMIT,
-    MOST_DIGITS,
     MOST_SEED,
     MOST_WORKERS,
     PLUGIN,
@@ -55,7 +54,7 @@ _DISCOVER: Arguments = {
         help="features that another model computed, in place of MODEL: .parquet, .npy, .npz or .safetensors"),
     "--images": dict(metavar="PLACE", dest="pictures", help="images of --features, whose paths or names are the ids"),
     "--items": dict(metavar="FILE", help="table of the ids of --features and of texts to show, without images"),
-    "--num_categories": dict(metavar="auto|N", default="auto",
+    "--num_categories": dict(metavar="auto|N", type=lambda text: None if text == "auto" else whole_number(1)(text),
         help="number of all categories, known ones included (default: auto, which estimates it)"),
     "--adapt": dict(action="store_true", help="training of one stage on the images first, into DIR/stage<t+1>"),
     "--epochs": dict(type=whole_number(), default=AdaptationOptions.epochs,
@@ -121,7 +120,6 @@ def discover_command(options: argparse.Namespace) -> None:
     """``promptccd discover``."""
     from promptccd.training.progress import StopRequest
 
-    num_categories = _count(options.num_categories)
     adaptation = None
     if options.adapt:
         adaptation = AdaptationOptions(options.epochs, options.batch_size or AdaptationOptions.batch_size)
@@ -151,7 +149,7 @@ def discover_command(options: argparse.Namespace) -> None:
             session,
             source,
             options.out,
-            num_categories=num_categories,
+            num_categories=options.num_categories,
             adaptation=adaptation,
             exports=options.export,
             engine=engine,
@@ -161,16 +159,6 @@ def discover_command(options: argparse.Namespace) -> None:
     logger.info("Written: %s", ", ".join(str(path) for path in result.paths))
     for line in (line for each in result.exports for line in each.lines()):
         logger.info("%s", line)
-
-
-def _count(text: str) -> int | None:
-    if text == "auto":
-        return None
-    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
-        raise ConfigurationError(
-            f"Expected --num_categories to be auto or a number from 1 on, got {text[:50]!r}."
-        )
-    return int(text)
 
 
 def _part(text: str | None) -> tuple[int, int] | None:

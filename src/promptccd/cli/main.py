@@ -137,6 +137,7 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
             parser.add_argument("--debug", action="store_true", help="traceback of an error")
             command: Command = getattr(import_module(f"promptccd.cli.{module}"), f"{name}_command")
             command.declare(parser)
+            parser.usage = parser.form
             parser.set_defaults(command=command)
             return parser
     return None

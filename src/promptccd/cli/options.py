@@ -68,11 +68,6 @@ class Parser(argparse.ArgumentParser):
                 words.append(f"[{value}]" if each.nargs in ("?", "*") else value)
         return " ".join([*words, "[options]"])
 
-    def format_help(self) -> str:
-        """The help, with the usage of `form`."""
-        self.usage = self.form
-        return super().format_help()
-
     def error(self, message: str) -> NoReturn:
         """Raise the fault of the typed words as a `ConfigurationError`."""
         ended = message if message.endswith((".", "?")) else f"{message}."

@@ -26,7 +26,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.disk import make_inside, write_file
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.reports.table_parts import paper_tables
-from promptccd.training.recipe import known_fields, recipe_folder
+from promptccd.training.recipe import known_fields, parse_value, recipe_folder
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
@@ -324,20 +324,11 @@ def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:
         name, hint = _field(key)
         if name in settings:
             raise ConfigurationError(f"--set gives {name} twice: put all its values into one, {key}=V1,V2.")
-        settings[name] = [option_value(word, hint) for word in split_values(values)]
+        found = parse_value(f"[{values}]")
+        if not isinstance(found, list):
+            raise ConfigurationError(f"Expected --set {key}=V1,V2, got {values!r}.")
+        settings[name] = [option_value(each, hint) if isinstance(each, str) else each for each in found]
     return settings
-
-
-def split_values(text: str) -> list[str]:
-    """The values between commas; commas inside brackets and braces belong to a value."""
-    values, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0:
-            values.append("")
-        else:
-            values[-1] += letter
-    return [value.strip() for value in values]
 
 
 def _field(key: str) -> tuple[str, Any]:

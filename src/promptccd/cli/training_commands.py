@@ -23,7 +23,6 @@ _SPLIT: Arguments = {
     "--push": dict(metavar="NS/NAME", help="data set of the Hub to publish the stages as"),
     "--ids-only": dict(action="store_true", help="the stage of every image, without the images"),
     "--public": dict(action="store_true", help="public visibility (default: private)"),
-    "--private": dict(action="store_true", help="private visibility, the default"),
     "--dry-run": dict(action="store_true", help="list of what --push would send; nothing is sent"),
 }
 _RECIPES: Arguments = {
@@ -64,8 +63,6 @@ def split_command(options: argparse.Namespace) -> None:
     recipe = recipe_from(options, needs_images=True)
     stages = runs.stage_stream(recipe.data, recipe.training.seed)
     if options.push:
-        if options.public and options.private:
-            raise ConfigurationError("--public and --private were both given: give one of them.")
         _publish(options, stages)
     split = stages.split.to_dict()
     summary = {

@@ -99,20 +99,12 @@ class _CopyPart:
 
     @classmethod
     def at(cls, path: Path) -> "_CopyPart | None":
-        """The images of a file; `None` if there is none, or if it is damaged, which is logged."""
+        """The images of a file; `None` if there is none that is whole."""
         try:
             batch = pa.ipc.open_file(pa.py_buffer(np.memmap(path, np.uint8, "r"))).get_batch(0)
-            if batch.schema.equals(_SCHEMA):
-                return cls(batch, path)
-            problem: object = "another schema"
-        except FileNotFoundError:
+            return cls(batch, path) if batch.schema.equals(_SCHEMA) else None
+        except (OSError, ValueError, pa.ArrowException):
             return None
-        except (OSError, ValueError, pa.ArrowException) as error:
-            problem = error
-        logger.warning("%s is damaged (%s): its images are read again.", path, problem)
-        with suppress(OSError):
-            path.unlink()
-        return None
 
     def __reduce__(self) -> Any:  # each process maps the file
         return (_CopyPart.at, (self.path,)) if self.path else (_CopyPart, (self.batch,))

@@ -43,12 +43,6 @@ class ResizedImage:
         image = without_ends(image)
         return cls(np.asarray(_resized(image, resized_size(image.size, shorter_side))))
 
-    def require(self, shorter_side: int | None) -> "ResizedImage":
-        """The same, if views are cut from this very size; a `ValueError` otherwise."""
-        if (own := min(self.width, self.height)) != shorter_side:
-            raise ValueError(f"Expected a shorter side of {shorter_side} pixels, got {own}.")
-        return self
-
 
 def without_ends(image: Image.Image) -> Image.Image:
     """The middle of a strip beyond `MAX_ASPECT`; 3000 x 1 resized to 768000 x 256 would take gigabytes."""
@@ -85,21 +79,15 @@ class TrainingViews:
         """Views of shape ``(V, 3, S, S)``, uint8.
 
         Args:
-            image: RGB of any size, from `promptccd.images.decode.decode_image`; or already resized.
+            image: RGB of any size, from `promptccd.images.decode.decode_image`; or resized to `shorter_side`.
             generator: the only source of randomness, from `promptccd.data.randomness.numpy_generator`.
-
-        Raises:
-            ValueError: the image is not RGB, or resized to another side.
         """
         size = self.options.image_size
         if not isinstance(image, ResizedImage):
-            if image.mode != "RGB":
-                raise ValueError(f"Expected an image of mode RGB, got {image.mode}.")
             image = ResizedImage.of(image, self.shorter_side)
-        grid = image.require(self.shorter_side)
         views = np.empty((self.options.num_views, 3, size, size), np.uint8)
         for view in views:
-            view[:] = self._draw(grid, generator).transpose(2, 0, 1)
+            view[:] = self._draw(image, generator).transpose(2, 0, 1)
         return torch.from_numpy(views)
 
     def _draw(self, grid: ResizedImage, generator: np.random.Generator) -> np.ndarray:
@@ -218,13 +206,14 @@ class EvaluationView:
         Strips lose their ends first, as in training views.
 
         Args:
-            image: RGB of any size, or one that was decoded reduced, the crop covers the same part of both; or resized.
+            image: RGB of any size, or one that was decoded reduced, the crop covers the same part of both; or resized
+                to `shorter_side`.
 
         Raises:
-            ValueError: the image was skipped, or resized to another side.
+            ValueError: the image was skipped.
         """
         if isinstance(image, ResizedImage):
-            return self._crop(Image.fromarray(image.require(self.shorter_side).pixels))
+            return self._crop(Image.fromarray(image.pixels))
         size = image.size
         pixels, box = (image, None) if isinstance(image, Image.Image) else (image.image, image.box)
         if pixels is None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.project.folder import BEFORE, CATEGORIES, RECORD, open_project
+from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT, RECORD
 from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, save_registry
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import make_folder, write_directory, write_file
+from promptccd.disk import make_folder, make_inside, write_directory, write_file
 from promptccd.errors import DataError, RunError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED
@@ -66,7 +66,7 @@ def save_progress(session: DiscoverySession, out: Path, source: str | Path | Non
     The registry is written last: if the writer is killed before, the folder holds the earlier one. `source` names the
     newest images.
     """
-    project = open_project(out)
+    project = make_inside(out, PROJECT)
     sources = read_record(out)["sources"] if (project / RECORD).is_file() else []
     if source is not None:
         place = Path(os.path.expanduser(source))

@@ -20,9 +20,9 @@ from promptccd.data.sources import Entry, ImageSource
 from promptccd.discovery.embedding import resolve_precision
 from promptccd.discovery.intake.reading import entries_of, find_source
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project.folder import CHUNKS, clear_leftovers, open_project
+from promptccd.discovery.project.folder import CHUNKS, PROJECT
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import CHECKSUMS, make_folder, make_inside, remove
+from promptccd.disk import CHECKSUMS, make_folder, make_inside, remove, remove_leftovers
 from promptccd.errors import ConfigurationError
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
@@ -71,7 +71,7 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
     Raises:
         PromptCCDError: as `discover`, or because another process is at this part.
     """
-    project = open_project(results_folder(source, out))
+    project = make_inside(results_folder(source, out), PROJECT)
     with contextlib.closing(find_source(source, session.image_roots)) as opened:
         with contextlib.closing(SeenFiles(project, session.made_with, is_reader=True)) as seen:
             files = _new_files(session, opened, seen)
@@ -80,7 +80,7 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
         if mine := files[(part - 1) * size : part * size]:
             folder = make_inside(make_inside(project, CHUNKS), f"{part:06d}-of-{parts}")
             with FolderLock(folder, _WAIT_S):
-                clear_leftovers(folder)
+                remove_leftovers(folder)
                 with contextlib.closing(SeenFiles(folder, session.made_with)) as seen:
                     seen.use(rendering.over(seen.rendering))
                     embedder = session.new_embedder(seen, is_part=True)

@@ -34,12 +34,12 @@ from promptccd.discovery.intake.reading import IntakeReport
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.changes import StageChange
-from promptccd.discovery.project.folder import clear_leftovers, open_project
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.proposals import alike_pairs
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import remove_leftovers, write_file
+from promptccd.disk import make_inside, remove_leftovers, write_file
 from promptccd.errors import RunError
 from promptccd.locks import FolderLock
 from promptccd.reports import PoolOfDevices, RayEngine
@@ -152,10 +152,10 @@ class _Discovery:
 
     def run(self) -> DiscoveryResult:
         session = self.session
-        project = open_project(self.out)
+        project = make_inside(self.out, PROJECT)
         with FolderLock(project), contextlib.ExitStack() as stack:
             remove_leftovers(self.out)
-            clear_leftovers(project)
+            remove_leftovers(project)
             session.seen = SeenFiles(project, session.made_with)
             stack.callback(session.seen.close)  # only after an error: the session may be used further
             self._begin()

@@ -1,24 +1,87 @@
 """``discovery.html``: the groups, the map, the files with their reasons, and what changed, in one file."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from promptccd.discovery.exports.rows import AssignmentRow
-from promptccd.discovery.groups import GroupView, group_views
 from promptccd.discovery.project.changes import SURE
+from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import write_file
 from promptccd.images.decode import Status
-from promptccd.reports import render_page, stage_maps
+from promptccd.models import Assignment
+from promptccd.reports import choose_points, render_page, stage_layouts
 from promptccd.reports.cards import picture_uri
 from promptccd.reports.charts import FEWEST_ON_MAP, style_of
 
+VERY_SURE = 0.8
+MAX_TYPICAL, MAX_BORDERLINE = 8, 4
 MAX_BYTES = 12_000_000  # of all pictures of a page
 MAX_LISTED = 500  # files in a list; the CSV has all
 MAP_SIDE, MAP_MARGIN = 600.0, 12.0
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """One category with its images of the newest stage.
+
+    Attributes:
+        id: of the category.
+        name: of the category.
+        standing: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
+        size: number of images.
+        confidence: mean over these, in 0..1; NaN if there is none.
+        typical: keys of at most 8 images, nearest to the prototype first.
+        borderline: keys of at most 4 others that are nearly as close to another category, closest call first.
+    """
+
+    id: int
+    name: str
+    standing: str
+    size: int
+    confidence: float
+    typical: list[str]
+    borderline: list[str]
+
+    @property
+    def certainty(self) -> str:
+        """The confidence in words."""
+        if not self.size:
+            return "no images here"
+        if self.confidence >= VERY_SURE:
+            return "sure"
+        return "fairly sure" if self.confidence >= SURE else "unsure"
+
+    @property
+    def title(self) -> str:
+        """Number and name in one line."""
+        return f"{self.id} · {self.name}"
+
+
+def group_views(session: DiscoverySession) -> list[GroupView]:
+    """Groups of the newest stage: settled ones by id, then new ones, largest first."""
+    return views_of(session.assignment(), session.registry)
+
+
+def views_of(found: Assignment, registry: CategoryRegistry) -> list[GroupView]:
+    """Groups of assigned images, in the order of `group_views`."""
+    views = []
+    for identity in found.ids:
+        category, rows = registry.category(identity), torch.tensor(found.rows_of(identity)).long()
+        typical = rows[found.distances[rows].argsort(stable=True)].tolist()[:MAX_TYPICAL]
+        by_margin = rows[found.margins[rows].argsort(stable=True)].tolist()
+        borderline = [each for each in by_margin if each not in typical][:MAX_BORDERLINE]
+        keys = ([found.keys[each] for each in part] for part in (typical, borderline))
+        mean, standing = float(found.confidences[rows].mean()), category.standing(registry.stage)
+        views.append(GroupView(identity, category.name, standing, len(rows), mean, *keys))
+    return sorted(
+        views, key=lambda view: (1, -view.size, view.id) if view.standing == "new" else (0, 0, view.id)
+    )
 
 
 def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: Path) -> Path:
@@ -49,7 +112,7 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
         dots=dots,
         legend=[(group, *style_of(group.id)) for group in present],
         map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot["y"] for dot in dots), default=0.0) + MAP_MARGIN),
-        change=_change_in_words(session) + _aside_in_words(session, rows),
+        change=_change_in_words(session, rows),
         num_unsure=len(unsure),
         unsure=unsure[:MAX_LISTED],
         skipped=skipped[:MAX_LISTED],
@@ -78,13 +141,13 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[dict[s
     found = session.assignment()
     if len(found.keys) < FEWEST_ON_MAP:
         return []
-    maps = stage_maps([found.features.numpy()], seed=session.seed)
-    layout = maps.layouts[0]
+    features, rows = found.features.numpy(), choose_points([len(found.keys)], session.seed)
+    (layout,) = stage_layouts([features[rows]], seed=session.seed)
     scale = MAP_SIDE / max(float(np.ptp(layout, axis=0).max()), 1e-12)  # the map fits into a square
     places = (layout - layout.min(axis=0)) * scale + MAP_MARGIN
     by_id = {group.id: group for group in groups}
     dots = []
-    for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
+    for row, (x, y) in zip(rows.tolist(), np.round(places, 1).tolist(), strict=True):
         group = by_id[int(found.category_ids[row])]
         (style, mark), name = style_of(group.id), session.file_of(found.keys[row])[1].name
         text, is_new = f"{name}: {group.title}", group.standing == "new"
@@ -92,9 +155,12 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[dict[s
     return dots
 
 
-def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[str, str]]]]:
+def _change_in_words(
+    session: DiscoverySession, rows: Sequence[AssignmentRow]
+) -> list[tuple[str, list[tuple[str, str]]]]:
     """The changes of the stage: headings, and below each the categories with what became of them."""
     change, registry = session.change, session.registry
+    aside = len({row.picture for row in rows if row.status == "aside"})
 
     def title(identity: int) -> str:
         return f"{identity} · {registry.categories[identity].name}"
@@ -113,19 +179,9 @@ def _change_in_words(session: DiscoverySession) -> list[tuple[str, list[tuple[st
         ("Moved", [("", f"{_images(len(change.moved))} seen before")] * bool(change.moved)),
         ("No longer sure", [("", _images(len(change.unsure)))] * bool(change.unsure)),
         ("In no category", [("", _images(change.unassigned))] * bool(change.unassigned)),
+        ("Set aside", [("", _images(aside))] * bool(aside)),
     ]
     return [(heading, items) for heading, items in lines if items]
-
-
-def _aside_in_words(
-    session: DiscoverySession, rows: Sequence[AssignmentRow]
-) -> list[tuple[str, list[tuple[str, str]]]]:
-    """How many of the images a person set aside, and how many came because they are like those."""
-    by_people = session.registry.put_aside
-    aside = {row.picture for row in rows if row.status == "aside"}
-    parts = [("by you", len(aside & by_people)), ("because they are like those", len(aside - by_people))]
-    said = [("", f"{_images(count)} {why}") for why, count in parts if count]
-    return [("Set aside", said)] * bool(said)
 
 
 def _images(count: int) -> str:

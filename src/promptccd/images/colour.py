@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.resources import files
 
 import numpy as np
-from PIL import ExifTags, Image, ImageCms
+from PIL import Image, ImageCms
 
 MOST_PROFILE_BYTES = 4 * 2**20  # of a profile; those of printers have one or two million
 SRGB = "sRGB"
@@ -17,7 +17,6 @@ _LIKE = 1  # grey level of 255 by which a profile may differ from a standard one
 _PROBE_STEPS = 9  # per channel, at which profiles are compared
 _REMEMBERED = 8  # profiles; a source has a few
 _P3 = 12  # the number of its primaries in HEIF
-_HDR = {16: "PQ", 18: "HLG"}  # numbers of curves for screens brighter than others
 STANDARD = {
     name: files("promptccd.images").joinpath("profiles", f"{name}.icc").read_bytes()
     for name in ("Display P3", "Adobe RGB", "ProPhoto RGB")
@@ -35,9 +34,7 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, str]:
     A profile that is damaged, or meant for other pictures, is left aside with a note.
     """
     plain = image.convert("RGBA") if image.has_transparency_data else image
-    curve = _HDR.get(image.info.get("nclx_profile", {}).get("transfer_characteristics"), "")
-    profile = _profile_of(image)
-    note = f"colours of a screen of high range ({curve}) as they are" if curve else ""
+    profile, note = _profile_of(image), ""
     if profile:
         try:
             plain = _converted(image, plain, profile)
@@ -55,19 +52,13 @@ def standard_profile(profile: bytes) -> bytes | None:
 
 
 def _profile_of(image: Image.Image) -> bytes:
-    """The profile of a picture; cameras that write Adobe RGB without one say so in the EXIF. Empty for most."""
+    """The profile of a picture; empty for most."""
     profile = image.info.get("icc_profile")
     if isinstance(profile, bytes) and profile:
         return profile
     if image.info.get("nclx_profile", {}).get("color_primaries") == _P3:  # HEIF has numbers for a profile
         return STANDARD["Display P3"]
-    if "exif" not in image.info:
-        return b""
-    try:
-        index = image.getexif().get_ifd(ExifTags.IFD.Interop).get(ExifTags.Interop.InteropIndex)
-        return STANDARD["Adobe RGB"] if str(index).startswith("R03") else b""
-    except Exception:  # metadata that cannot be read does not spoil the pixels
-        return b""
+    return b""
 
 
 def _converted(image: Image.Image, plain: Image.Image, profile: bytes) -> Image.Image:

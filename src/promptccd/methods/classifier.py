@@ -326,6 +326,13 @@ class DiscoveryObjective(SelfDistillationObjective):
         return {"entropy": weight * (unevenness(groups) + within[0] + within[1])}
 
 
+# Titles of the losses of `SelfDistillationObjective`.
+DISTILLATION_LOSSES = {
+    "distillation": "self-distillation",
+    "entropy": "unevenness of the mean prediction, weighted",
+    "classification": "cross-entropy of labels",
+}
+
 LEAST_SHARE = 1e-8  # a share of the mass whose logarithm still has a gradient
 
 

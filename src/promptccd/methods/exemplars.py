@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import ResizedImage
 from promptccd.models.configuration import MOST_CATEGORIES
@@ -88,11 +87,9 @@ class Exemplars:
         points, stage, chosen = features.cpu().double().numpy(), images.stage.index, [np.zeros(0, np.int64)]
         for number in np.setdiff1d(class_ids, [*self.class_ids, *labels, NO_LABEL]).tolist():
             own = np.flatnonzero(class_ids == number)
-            if arguments.exemplar_choice == "random":
-                order = numpy_generator("exemplars", arguments.seed, stage, number).permutation(len(own))
-            else:  # similarities that agree to five places are a tie: the last bit must not decide
-                near = (points[own] @ points[own].mean(0)).round(5)
-                order = np.argsort(-near, kind="stable")
+            # Similarities that agree to five places are a tie: the last bit must not decide.
+            near = (points[own] @ points[own].mean(0)).round(5)
+            order = np.argsort(-near, kind="stable")
             share = math.ceil(arguments.exemplar_share * len(own) - 1e-9)  # 0.2 * 35 is a little more than 7
             chosen.append(np.sort(own[order[: min(arguments.exemplars_per_class, share)]]))
         new = np.concatenate(chosen)

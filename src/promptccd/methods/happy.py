@@ -7,6 +7,7 @@ from torch import Tensor
 
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import (
+    DISTILLATION_LOSSES,
     ClassifierModel,
     DiscoveryConfig,
     DiscoveryObjective,
@@ -115,9 +116,7 @@ METHOD = Method(
     summary="SimGCD with clustered starts of new classes and rehearsal of old ones",
     parts={"classifier": "cosine classifier"},
     losses={
-        "distillation": "self-distillation",
-        "entropy": "unevenness of the mean prediction",
-        "classification": "cross-entropy of labels",
+        **DISTILLATION_LOSSES,
         "replay": "cross-entropy of drawn features",
         "drift": "distance to the features before",
     },

@@ -46,8 +46,6 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
             backbone's, 640 for ViT-B, which gives the paper's 14.7 million parameters.
         cos_weight: weight of the term that pulls chosen keys towards their patches.
         route_weight: lambda_route, weight of the part labels at stage 0.
-        route_reaches_backbone: whether the part labels also train the backbone's last block, through the attention
-            that the router reads; otherwise only the router.
         distill_weight: lambda_dist, weight of both distillation terms at later stages.
         anchor_on: what distillation keeps near the teacher's: ``"projection"``, as in the paper, or ``"cls"``, the unit
             feature.
@@ -65,7 +63,6 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
     router_hidden_size: int | None = bounded(None, 1, 65_536)
     cos_weight: float = bounded(1.0, 0, 1e6)
     route_weight: float = bounded(0.1, 0, 1e6)
-    route_reaches_backbone: bool = False
     distill_weight: float = bounded(0.2, 0, 1e6)
     anchor_on: Literal["projection", "cls"] = "projection"
 
@@ -400,9 +397,9 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         """Route by the attention of the last block that learns.
 
         At later stages the anchor, the only loss that reads the logits there, sends a gradient through the attention.
-        At stage 0 the part labels do so only with `route_reaches_backbone`.
+        At stage 0 the part labels train the router alone.
         """
-        attached = training and (self._teacher is not None or self.config.route_reaches_backbone)
+        attached = training and self._teacher is not None
         patches = patch_count(self.backbone, tokens)
         with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
             attention = class_attention(self.backbone, entering, blocks_of(self.backbone)[-1], rotation)

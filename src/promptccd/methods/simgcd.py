@@ -3,7 +3,12 @@
 from huggingface_hub.dataclasses import strict
 
 from promptccd.methods.base import Method
-from promptccd.methods.classifier import ClassifierModel, SelfDistillationConfig, SelfDistillationObjective
+from promptccd.methods.classifier import (
+    DISTILLATION_LOSSES,
+    ClassifierModel,
+    SelfDistillationConfig,
+    SelfDistillationObjective,
+)
 
 
 @strict
@@ -26,11 +31,7 @@ METHOD = Method(
     title="SimGCD",
     summary="a cosine classifier that learns from its own predictions",
     parts={"classifier": "cosine classifier"},
-    losses={
-        "distillation": "self-distillation",
-        "entropy": "unevenness of the mean prediction, weighted",
-        "classification": "cross-entropy of labels",
-    },
+    losses=DISTILLATION_LOSSES,
     published={"exemplars": "simgcd-replay"},
     predicts_natively=True,
     uses_exemplars=True,

@@ -7,7 +7,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -215,15 +215,15 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
 
     Args:
         run: the run.
-        changes: values by section and field. Streams, labels and given numbers of categories that the run has
-            already are not added again, so that a command may be repeated.
+        changes: values by section and field. Streams and labels that the run has already are not added again, so
+            that a command may be repeated.
 
     Raises:
         ConfigurationError: the run hides labels, and no stream can be added to it.
         RunError: its records are damaged.
     """
-    recipe, data, training = run.recipe, dict(changes.get("data", {})), dict(changes.get("training", {}))
-    streams, before = recipe.data.unlabelled, recipe.training.given_counts
+    recipe, data = run.recipe, dict(changes.get("data", {}))
+    streams = recipe.data.unlabelled
     added = [name for name in ("unlabelled", "labels") if name in data]
     if streams is None and added:
         raise ConfigurationError(
@@ -235,16 +235,8 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
         data["class_blocks"] = data.get("class_blocks")  # counted again
         for name in ("unlabelled", "labels"):
             data[name] = _extended(getattr(recipe.data, name), data.get(name))
-        given = training.get("category_count")
-        if (
-            before and isinstance(given, list) and given[: len(before)] != before
-        ):  # numbers of new streams alone
-            are_more = len(data["unlabelled"]) > len(streams)
-            is_repeated = before[-len(given) :] == given
-            training["category_count"] = [*before, *given] if are_more else before if is_repeated else given
     own = {"training": {"output_dir": str(run.path)}}
-    changes = {**changes, "data": data, "training": training}
-    return Recipe.from_dict(laid_over([recipe.to_dict(), own, changes]))
+    return Recipe.from_dict(laid_over([recipe.to_dict(), own, {**changes, "data": data}]))
 
 
 def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
@@ -281,6 +273,11 @@ def stage_stream(
         """The column that was asked for, or else the benchmark's if the data has it."""
         return usual if given is None and usual in opened.table.column_names else given
 
+    layout = replace(
+        data.layout,
+        image=column(data.image_column, facts.image_column),
+        label=column(data.label_column, facts.label_column),
+    )
     return StageStream.from_dataset(
         opened,
         class_blocks=facts.class_blocks,
@@ -288,11 +285,7 @@ def stage_stream(
         unlabelled=data.unlabelled,
         labels=data.labels or (),
         seed=seed,
-        image_column=column(data.image_column, facts.image_column),
-        label_column=column(data.label_column, facts.label_column),
-        top_folders=data.top_folders,
-        label_na=data.label_na,
-        label_separator=data.label_separator,
+        layout=layout,
         accept_new_labels=data.accept_new_labels,
         class_order=facts.class_order,
         num_classes=facts.num_classes,

@@ -311,9 +311,6 @@ class TrainingArguments:
     replay_samples: int = option(100, "features sampled per component of the last mixture", 0, 1_000_000)
     exemplars_per_class: int = option(0, _EXEMPLARS, 0, 1_000_000)
     exemplar_share: float = option(0.2, "largest share of a category that is kept", 0, 1, above=True)
-    exemplar_choice: Literal["nearest_centre", "random"] = option(
-        "nearest_centre", "exemplars: nearest to the category's mean feature, or random"
-    )
     exemplar_labels: bool = option(True, "labels of exemplars in the loss; the method's own after stage 0")
     mixture_floor: float = option(
         0.01, "share of the features' variance added to every fit of the mixture", 0, 1, above=True

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from promptccd.methods import Method
 
 LARGEST_RECIPE = 2**20  # a recipe of ours has about a kilobyte
-LIST_HINT = "If it lists images: give their folder, or a table of path,label called .csv, .tsv or .txt"
 RECIPES = "hub_configs"
 SUFFIXES = (".yaml", ".yml")
 METHOD = "promptccd"  # for images of a person who names no method
@@ -73,7 +72,7 @@ def read_yaml_file(path: Path) -> Any:
     """
     try:
         if path.stat().st_size > LARGEST_RECIPE:  # an archive of images, for example
-            raise ConfigurationError(f"{str(path)!r} is larger than a recipe. {LIST_HINT}.")
+            raise ConfigurationError(f"{str(path)!r} is larger than a recipe.")
         text = path.read_text(encoding="utf-8")
         if not text.strip():
             raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
@@ -83,8 +82,9 @@ def read_yaml_file(path: Path) -> Any:
             f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled ones."
         ) from error
     except _NO_YAML as error:
-        problem = f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:300]}"
-        raise ConfigurationError(problem + f". {LIST_HINT}." * (path.suffix not in SUFFIXES)) from error
+        raise ConfigurationError(
+            f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:300]}"
+        ) from error
 
 
 def parse_value(text: str) -> Any:
@@ -199,17 +199,6 @@ class Recipe:
                     f"the {known} labelled categories, got {reprlib.repr(given)}: labelled categories count too."
                 )
 
-    @property
-    def published_name(self) -> str:
-        """Name of the method in the paper's tables, with its pool, its counting or its memory."""
-        from promptccd.methods import method_named
-
-        method = method_named(self.model.variant)
-        pool = self.model.options.get("pool") or getattr(method.model.config_class, "pool", None) or ""
-        memory = "exemplars" if self.training.exemplars_per_class else ""
-        apart: list[str] = [self.training.counting, pool, memory]
-        return next((method.published[each] for each in apart if each in method.published), method.name)
-
     @classmethod
     def from_yaml(cls, path: str | Path, overrides: Layer | None = None) -> "Recipe":
         """Read a recipe; overrides win over the file, which wins over the defaults.
@@ -308,10 +297,9 @@ def recipe_folder() -> Path:
 
 
 def located(recipe: Path) -> Path:
-    """The path of a recipe.
+    """The path of a recipe; a bare name, ``promptccd-cub``, means the recipe of this package.
 
-    A bare name, ``promptccd-cub``, means the recipe of this package. So does ``hub_configs/promptccd-cub.yaml`` where
-    there is no such folder: the commands of the README work outside of a clone, too.
+    So does ``hub_configs/promptccd-cub.yaml`` where there is no such folder: outside of a clone.
     """
     if recipe.exists():
         return recipe
@@ -380,7 +368,6 @@ def sections_of(path: Path, pair: str | None = None) -> Layer:
     if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
         raise ConfigurationError(
             f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
-            + f" {LIST_HINT}." * (path.suffix not in SUFFIXES)
         )
     return values
 

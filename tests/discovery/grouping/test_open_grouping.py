@@ -13,8 +13,8 @@ from promptccd.discovery.grouping import (
     group_images,
     suggest_split,
 )
-from promptccd.discovery.groups import views_of
 from promptccd.discovery.project import CategoryRegistry
+from promptccd.discovery.report import views_of
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs

@@ -5,32 +5,10 @@
 `promptccd.discovery.intake.seen`.
 """
 
-from pathlib import Path
-
 from promptccd.discovery.project.store import CATEGORIES as CATEGORIES
 from promptccd.disk import PROJECT as PROJECT
-from promptccd.disk import make_inside, remove_leftovers
 
 RECORD = "project.json"
 BEFORE = "before.sqlite"
 CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
 PAGE = "page"  # address of the page while it is open
-
-
-def open_project(out: Path) -> Path:
-    """The project folder, made if it is not there.
-
-    Args:
-        out: folder of the results; must exist.
-
-    Raises:
-        RunError: a link has its name.
-        DiskError: it cannot be made.
-    """
-    return make_inside(out, PROJECT)
-
-
-def clear_leftovers(project: Path) -> None:
-    """Delete what a killed writer left; only the holder of the lock may."""
-    if not project.is_symlink():
-        remove_leftovers(project)

@@ -291,17 +291,12 @@ class Project:
             return image
         seen, path = pictures_in(self._store.folder), os.path.abspath(os.path.expanduser(image))
         found = [key for key in self.registry.images if key in seen and seen[key].is_called(key, image, path)]
-        if len(found) == 1:
-            return found[0]
-        if not found:
+        if len(found) != 1:
             raise RegistryError(
-                f"No image here is called {image!r}: name one by its file, or by its picture or sha256 as "
+                f"{len(found) or 'No'} images are called {image!r}: give its path, or its picture or sha256 as "
                 "assignments.csv has them; one of a training run is row:NUMBER."
             )
-        raise RegistryError(
-            f"{len(found)} images are called {image!r}: give more of the path, or the picture as assignments.csv has "
-            "it."
-        )
+        return found[0]
 
     def away(self) -> list[str]:
         """Images whose files are not where they were: deleted, moved away, or on a disk that is not plugged in."""
@@ -311,9 +306,7 @@ class Project:
 
     def _away(self) -> list[str]:
         found, count = self.away(), len(self.registry.images)
-        if not found:
-            raise RegistryError(f"All {count} images are where they were: there is nothing to forget.")
-        if len(found) == count:
+        if found and len(found) == count:
             raise RegistryError(
                 f"None of the {count} images is where it was: plug their disk in, or move their folder back. To forget "
                 "them all, delete this folder."

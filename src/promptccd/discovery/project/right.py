@@ -159,7 +159,7 @@ def draw(
     last, (block, place) = max(drawn, default=-1), divmod(len(drawn), QUARTERS)
     # Quarters are those of when the last one was drawn, so that this one is not another after each that is chosen.
     frame = [key for key in keys if key not in looks or (looks[key].order > last and not is_alone)]
-    frame = _by(frame, [sure.get(key, 1.0) for key in frame])
+    frame.sort(key=lambda key: (sure.get(key, 1.0), key))
     turns = sorted(range(QUARTERS), key=lambda each: _chance(f"{block} {each}"))
     parts = [(each, len(frame) * each // QUARTERS, len(frame) * (each + 1) // QUARTERS) for each in turns]
     for quarter, start, end in [(ALONE, 0, len(frame))] if is_alone else [*parts[place:], *parts[:place]]:
@@ -168,18 +168,6 @@ def draw(
             left = sum(images[each] == images[key] and each not in looks for each in frame)
             return key, left, quarter
     return None
-
-
-def _by(keys: Sequence[str], values: Sequence[float]) -> list[str]:
-    """Keys sorted by value, then by name; numpy sorts without blocking other threads, a sort of pairs blocks them."""
-    numbers = np.array(values, dtype=np.float64)
-    order = np.argsort(numbers, kind="stable")
-    ordered, numbers = [keys[each] for each in order.tolist()], numbers[order]
-    bounds = np.array([0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)])
-    for run in np.flatnonzero(np.diff(bounds) > 1):
-        start, end = bounds[run : run + 2].tolist()
-        ordered[start:end] = sorted(ordered[start:end])
-    return ordered
 
 
 def _chance(text: str) -> bytes:

@@ -16,7 +16,7 @@ from promptccd.data.names import display_name
 from promptccd.discovery.categories import assigned
 from promptccd.discovery.project.changes import SURE, LogEntry
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
-from promptccd.discovery.project.folder import open_project
+from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
@@ -25,6 +25,7 @@ from promptccd.discovery.project.record import has_categories, load_before, read
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.discovery.project.store import Changes
+from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
 
@@ -130,13 +131,11 @@ class ProjectView(Project):
                 f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
             )
         super().__init__(out)
-        self.out, self._kept = out, open_project(out)
+        self.out, self._kept = out, make_inside(out, PROJECT)
         self.title = self.folder.name
         self._laying = threading.Lock()
         self._columns: Columns | None = None
         self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
-        self._right: tuple[object, dict[str, Any]] = (None, {})  # the newest answer, and its state
-        self._telling = threading.Lock()  # every open window asks, and one answer is for all
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
@@ -267,18 +266,12 @@ class ProjectView(Project):
 
     def right(self, category: int | None) -> dict[str, Any]:
         """How much is right, of all or of one category, see `Right`, and the ``row`` to be looked at blind next."""
-        with self._telling:
-            with self.still:
-                state = self.refresh(), self.photos.generation, category
-                was, told = self._right
-                if was == state:
-                    return told
-                registry, keys, photos = self.registry.copy(), self._in_groups(category), self.photos
-            drawn = draw(registry, keys, category)  # which takes longer than others should wait
-            row = None if drawn is None else photos.rows[drawn[0]]
-            told = {**asdict(how_right(registry, keys, category)), "row": row}
-            self._right = state, told
-            return told
+        with self.still:
+            self.refresh()
+            registry, keys, photos = self.registry.copy(), self._in_groups(category), self.photos
+        drawn = draw(registry, keys, category)  # which takes longer than others should wait
+        row = None if drawn is None else photos.rows[drawn[0]]
+        return {**asdict(how_right(registry, keys, category)), "row": row}
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
