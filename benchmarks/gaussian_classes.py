@@ -3,7 +3,7 @@
     python benchmarks/gaussian_classes.py --seeds 1 2 3 4 5
 
 Nothing is trained, so that the table compares predictions alone. A fifth of the images is unseen, and is scored by
-`promptccd.evaluation.cgcd.cgcd_score`. Means over the streams, and their standard error over seeds.
+`promptccd.evaluation.protocols.cgcd_score`. Means over the streams, and their standard error over seeds.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.splits import UNUSED, cut_by_rule, select_rows
-from promptccd.evaluation.cgcd import cgcd_score
+from promptccd.evaluation.protocols import cgcd_score
 from promptccd.methods import StageContext
 from promptccd.methods.vb_cgcd import VBCGCDConfig, VBCGCDModel, VBCGCDObjective
 from promptccd.training.options import TrainingArguments

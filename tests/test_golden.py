@@ -24,7 +24,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -327,10 +326,6 @@ class Window:
 
     def take_away(self, kind: str) -> None:
         self.read("export", {"kind": kind})
-        due = time.monotonic() + 60
-        while not (progress := self.get("export"))["place"]:
-            assert not progress["problem"] and time.monotonic() < due, progress
-            time.sleep(0.02)
 
 
 @contextmanager

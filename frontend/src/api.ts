@@ -46,16 +46,8 @@ export interface Change {
   doubted: number[];
 }
 
-/** How far an export is: where it is, once it is there, or why it is not. */
-export interface Progress {
-  kind: string;
-  done: number;
-  count: number;
-  place: string;
-  photographs: number;
-  told: string[];
-  problem: string;
-}
+/** An exported folder, with sentences about it. */
+export interface Exported { place: string; photographs: number; told: string[] }
 
 /** What found the groups; empty is what is not known. */
 export interface About {

@@ -1,7 +1,7 @@
 /** What lies above the page for a moment: one photograph large, where to move, what to merge, the keys. */
 import { ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { About, address, get, Group, post, Progress, Why } from "./api";
+import { About, address, Exported, Group, post, Why } from "./api";
 import { Desk, Layer } from "./desk";
 import { Cover, Offer } from "./groups";
 import { Photo, Sheet, useAnswer } from "./sheet";
@@ -185,48 +185,30 @@ function MoveSheet({ desk, rows }: { desk: Desk; rows: number[] }) {
   );
 }
 
-const ASKED_AGAIN_MS = 500;
-
-/** What can be taken away, and how far it is written. */
+/** What can be taken away, and what was written. */
 function TakeSheet({ desk }: { desk: Desk }) {
-  const [progress, setProgress] = useState<Progress | null>(null);
-  const isWriting = progress !== null && !progress.place && !progress.problem;
-  const turns = useRef({ asked: 0, shown: 0 });
-  const show = async (answer: Promise<Progress | null>) => {
-    const turn = ++turns.current.asked;
-    const found = await answer;
-    if (turn < turns.current.shown) return; // a later answer has overtaken it
-    turns.current.shown = turn;
-    setProgress(found);
+  const [kind, setKind] = useState("");
+  const [found, setFound] = useState<Exported | null>(null);
+  const isWriting = kind !== "" && !found;
+  const begin = (name: string) => {
+    setKind(name);
+    setFound(null);
+    void post<Exported>("export", { kind: name }).then(setFound, (error) => (setKind(""), desk.fail(error)));
   };
-  const look = () => void show(get("export"));
-  useEffect(look, []);
-  useEffect(() => {
-    if (!isWriting) return;
-    const timer = setInterval(look, ASKED_AGAIN_MS);
-    return () => clearInterval(timer);
-  }, [isWriting]);
-  const begin = (kind: string | null) => show(post("export", { kind })).catch((error: Error) => desk.fail(error));
   return (
     <Sheet desk={desk} name="sheet take" label={t("takeAway")}>
       <a class="button" href={address("groups.csv")} download>{t("takeTable")}</a>
-      {desk.summary!.formats.map(({ name, title }) => <button key={name} disabled={isWriting} onClick={() => void begin(name)}>{title[0].toUpperCase() + title.slice(1)}</button>)}
-      <div role="status" aria-label={t("takeProgress")}>
-        {isWriting && (
-          <p class="row">
-            <progress value={progress.done} max={progress.count} aria-label={t("takeProgress")} /> {t("written", { done: progress.done, count: progress.count })}
-            <button onClick={() => void begin(null)}>{t("cancel")}</button>
-          </p>
-        )}
-        {progress?.place && (
+      {desk.summary!.formats.map(({ name, title }) => <button key={name} disabled={isWriting} onClick={() => begin(name)}>{title[0].toUpperCase() + title.slice(1)}</button>)}
+      {isWriting && <progress aria-label={t("takeProgress")} />}
+      {found && (
+        <div role="status" aria-label={t("takeProgress")}>
           <p dir="auto">
-            <b>{t("exported", { n: progress.photographs, place: progress.place })}</b>{" "}
-            <button class="primary" onClick={() => void post("show_in_folder", {}).catch((error: Error) => desk.fail(error))}>{t("openFolder")}</button>
+            <b>{t("exported", { n: found.photographs, place: found.place })}</b>{" "}
+            <button class="primary" onClick={() => void post("show_in_folder", { export: kind }).catch((error: Error) => desk.fail(error))}>{t("openFolder")}</button>
           </p>
-        )}
-        {progress?.told.slice(1).map((line) => <p key={line} dir="auto">{line}</p>)}
-        {progress?.problem && <p class="problem" dir="auto">{progress.problem}</p>}
-      </div>
+          {found.told.slice(1).map((line) => <p key={line} dir="auto">{line}</p>)}
+        </div>
+      )}
     </Sheet>
   );
 }

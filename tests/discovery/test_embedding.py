@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from benchmarks.creatures import draw_creature
 from promptccd.data.folders import FolderSource
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
@@ -23,7 +22,7 @@ from promptccd.discovery.embedding import (
 )
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SEEN, SeenFiles
-from promptccd.errors import DataError, DivergedError, RunError
+from promptccd.errors import DivergedError, RunError
 from tests.discovery.conftest import image_of
 
 CPU = torch.device("cpu")
@@ -119,16 +118,6 @@ def test_cached_features_are_not_computed_again(model, counted, view, intake, tm
     assert counted.images == 30
 
 
-def test_only_new_images_are_computed(model, counted, view, folder, intake, tmp_path):
-    cache = SeenFiles(tmp_path / "cache")
-    embed_images(model, view, intake, seen=cache)
-    Image.new("RGB", (20, 20), "red").save(tmp_path / "new.png")
-    with read_intake([tmp_path / "new.png", *sorted(folder.iterdir())]) as more:
-        found = embed_images(model, view, more, seen=cache)
-    assert counted.images == 11
-    assert len(found) == 11
-
-
 def test_damaged_features_are_computed_again(model, counted, view, intake, tmp_path):
     with closing(SeenFiles(tmp_path)) as seen:
         first = embed_images(model, view, intake, seen=seen)
@@ -137,44 +126,6 @@ def test_damaged_features_are_computed_again(model, counted, view, intake, tmp_p
         with closing(SeenFiles(tmp_path)) as seen:
             assert torch.equal(embed_images(model, view, intake, seen=seen), first)
     assert counted.images == 20
-
-
-@pytest.mark.slow
-def test_reduced_photographs_have_the_features_of_whole_ones(tmp_path):
-    """Of a backbone that knows photographs, at the fewest pixels that are enough, and at more."""
-    for number, side in enumerate((1024, 1031, 1100, 1280, 1777)):
-        pixels = draw_creature(number, 0, size=side).pixels.astype(np.int16)
-        pixels = pixels + np.random.default_rng(number).normal(0, 6, pixels.shape).astype(np.int16)
-        image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).crop((0, 0, side, side - 27 * number))
-        image.save(tmp_path / f"{number}.jpg", quality=90)
-        image.save(tmp_path / f"{number}.png", compress_level=1)
-    model, view = load_embedder("photographs")
-    with read_intake(tmp_path, view=view) as intake:
-        found = embed_images(model, view, intake, precision="fp32")
-        whole = torch.stack([view(image_of(intake, file)) for file in intake.used])
-    with torch.no_grad():
-        exact = F.normalize(model(normalise(whole, view.mean, view.std)).features, dim=-1)
-    cosines = (found * exact).sum(1)
-    assert cosines[1::2].min() > 0.99999  # PNG
-    assert cosines[::2].min() > 0.999
-    assert (exact[::2] @ exact[::2].T).fill_diagonal_(0).max() < 0.99
-
-
-def test_batches_and_workers_change_no_view(model, view, folder, intake, monkeypatch):
-    seen = []
-
-    def forward(model, view, pixels, precision):
-        seen.append(pixels)
-        return torch.ones(len(pixels), 4)
-
-    monkeypatch.setattr(embedding, "_forward", forward)
-    views = []
-    for batch_size, workers in ((1, 1), (3, 4), (10, 2), (64, 3)):
-        seen.clear()
-        embed_images(model, view, intake, batch_size=batch_size, workers=workers)
-        assert {len(pixels) for pixels in seen} == {min(batch_size, 10)}
-        views.append(torch.cat(seen)[:10])
-    assert all(torch.equal(each, views[0]) for each in views)
 
 
 def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
@@ -261,14 +212,6 @@ def test_precision_follows_the_device(monkeypatch):
         assert resolve_precision("bf16", CPU) == "bf16"
     with pytest.raises(ValueError, match="Expected a precision of auto, fp32 or bf16, got 'half'"):
         resolve_precision("half", CPU)
-
-
-def test_file_that_changed_is_named(model, view, tmp_path):
-    Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
-    with read_intake(tmp_path) as intake:
-        Image.new("RGB", (20, 20), "red").save(tmp_path / "a.png")
-        with pytest.raises(DataError, match=r"'a.png' was changed"):
-            embed_images(model, view, intake)
 
 
 def test_bare_backbone_gives_its_class_token(backbone_folder, intake):

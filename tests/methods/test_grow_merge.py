@@ -189,20 +189,6 @@ def test_a_checkpoint_holds_all_branches_and_looks_through_the_newest(grown, tmp
     )
 
 
-def test_images_that_look_known_may_keep_the_features_of_the_static_branch(grown) -> None:
-    model, _ = grown
-    turn(model, 0.02)
-    pixels = drawn(5, 3, 16, 16)
-    static, newest = model(pixels, prompted=False).features, model(pixels).features
-    model.class_means = F.normalize(static[[1, 3]], dim=1).detach()
-    model.config.known_similarity = 0.9999
-    model.config.static_for_known = True
-    mixed = model(pixels).features
-    assert torch.equal(mixed[[1, 3]], static[[1, 3]])
-    assert torch.equal(mixed[[0, 2, 4]], newest[[0, 2, 4]])
-    assert torch.equal(model(pixels, prompted=True).features, newest), "training sees the branch"
-
-
 def test_one_block_and_both_heads_are_counted() -> None:
     """7.1 million in the paper's table, beside GCD's head."""
     recipe = Recipe.from_yaml(RECIPES / "grow-merge-cifar100.yaml")

@@ -15,7 +15,7 @@ from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 
-GROWN = {"grow-merge": {"num_branches": 2, "num_means": 2, "num_clusters": 1, "static_for_known": True}}
+GROWN = {"grow-merge": {"num_branches": 2, "num_means": 2, "num_clusters": 1}}
 
 
 def small(name: str) -> CategoryDiscoveryModel:

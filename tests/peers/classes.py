@@ -38,7 +38,7 @@ FINISHED: dict[str, dict[str, Any]] = {
         "prompts_per_image": 3,
     },
     "promptccd-pp": {"num_parts": 4, "pool_size": 6, "prompt_length": 2},
-    "grow-merge": {"num_means": 2, "num_branches": 2, "num_clusters": 2, "static_for_known": True},
+    "grow-merge": {"num_means": 2, "num_branches": 2, "num_clusters": 2},
     "frost": {"num_classes": 3, "num_means": 3},
     "happy": {"num_classes": 3, "num_means": 3},
     **{name: {"num_classes": 3} for name in ("simgcd", "orca", "pa-cgcd", "rankstats")},

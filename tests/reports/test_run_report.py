@@ -10,20 +10,14 @@ import numpy as np
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.errors import ConfigurationError, DiskError, MismatchError, RunError
-from promptccd.evaluation import audit_rows, published_rows
-from promptccd.evaluation.paper import PublishedTable, published_table
+from promptccd.errors import ConfigurationError, MismatchError, RunError
 from promptccd.evaluation.tables import ABSENT, over_runs
-from promptccd.methods import method_named
 from promptccd.reports import ReportOptions, write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
-from promptccd.reports.figures import history_charts, summary_grid
-from promptccd.reports.page import records, signed, text_grid
-from promptccd.reports.tables import read_run, report_tables, stage_costs, summary
+from promptccd.reports.figures import history_charts
+from promptccd.reports.page import text_grid
+from promptccd.reports.tables import read_run, report_tables, stage_costs
 from promptccd.runs import RunDirectory, RunEvaluation
-from promptccd.training.options import DataArguments, ModelArguments
-from promptccd.training.recipe import Recipe
 from tests.browsing import Visit
 from tests.reports.conftest import NAMES
 
@@ -292,148 +286,18 @@ def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path])
     assert measured.num_true == [3, 4, 5]
 
 
-def test_published_rows_beside_a_run() -> None:
-    def recipe(**model) -> Recipe:
-        return Recipe(
-            data=DataArguments(benchmark="cifar100"),
-            model=ModelArguments(**{"backbone": "facebook/dinov2-base", **model}),
-        )
-
-    table = published_table(recipe(variant="promptccd-pp"), num_scored=3)
-    assert table is not None
-    assert set(table.rows) == {None, 1, 2, 3}
-    assert table.differences == []
-    assert table.rows[None].row.all == pytest.approx(
-        np.mean([table.rows[stage].row.all for stage in (1, 2, 3)]), abs=0.01
-    )
-    other = published_table(
-        recipe(variant="promptccd-b", options={"pool": "dualprompt"}, backbone="somebody/else"), num_scored=2
-    )
-    assert other is not None
-    assert other.rows[1].row.method == "promptccd-b-dp"
-    assert len(other.differences) == 2
-    assert published_table(Recipe(data=DataArguments(benchmark="digits")), num_scored=3) is None
-    assert published_table(Recipe(), num_scored=3) is None
-    assert "digits" in BENCHMARKS
-
-
-@pytest.mark.parametrize("variant", ["simgcd", "grow-merge"])
-def test_page_and_records_hold_the_same_answers_against_the_paper(runs: list[Path], variant: str) -> None:
-    """A classifier's where the paper's figures are taken to be of one, k-means' where not."""
-    recipe = Recipe(
-        data=DataArguments(benchmark="cifar100"),
-        model=ModelArguments(variant=variant, backbone="facebook/dino-vitb16"),
-    )
-    measured = read_run(RunEvaluation(str(runs[0])))
-    rows = [replace(row, native=(10.0 * row.stage, 20.0, 30.0)) for row in measured.score.stages]
-    run = replace(measured, recipe=recipe, score=replace(measured.score, stages=rows))
-    published = published_table(recipe, num_scored=3)
-    assert published is not None
-    tables = report_tables([run], published, [], None)
-    header, rows = summary_grid(tables["summary"], published)
-    own = method_named(variant).predicts_natively
-    for shown, record in zip(rows, records(tables["summary"]), strict=True):
-        row = dict(zip(header, shown, strict=True))
-        assert row["native prediction: All"] == f"{record['native_all']:.1f}"
-        value = record["native_all"] if own else record["all"]
-        assert record["all_difference"] == pytest.approx(value - record["all_published"])
-        assert row["paper: All"] == f"{record['all_published']:.1f} ({signed(record['all_difference'])})"
-        assert record["published_of"] == ("native prediction" if own else "k-means")
-        assert record["published_differs"] == "; ".join(published.differences)
-    assert tables["scores"]["native_all"].tolist() == [10.0, 20.0, 30.0, 20.0]
-
-
-@pytest.mark.parametrize(
-    "recipe, protocol, setting, stages",
-    [
-        ("cifar100", "transductive_cacc", "", {None, 1, 2, 3}),
-        ("cifar100-4222", "class_split", "class_split=4:2:2:2", {None, 1, 2, 3}),
-        ("cifar100-4321", "class_split", "class_split=4:3:2:1", {None, 1, 2, 3}),
-        ("cifar100-1234", "class_split", "class_split=1:2:3:4", {None, 1, 2, 3}),
-        ("cifar100-metagcd", "metagcd", "", {None, 1, 2, 3, 4}),
-        ("cub-pa-cgcd", "pa_cgcd", "", {1}),
-    ],
-)
-def test_published_rows_are_those_of_the_recipes_setting(
-    recipe: str, protocol: str, setting: str, stages: set[int | None]
-) -> None:
-    read = Recipe.from_yaml(HUB_CONFIGS / f"promptccd-{recipe}.yaml")
-    table = published_table(read, num_scored=len(read.data.resolved.class_blocks) - 1)
-    assert table is not None
-    assert set(table.rows) == stages
-    assert {(row.protocol, row.setting) for row, _ in table.rows.values()} == {(protocol, setting)}
-    said = "; ".join(table.differences)
-    assert "stages are scored" not in said
-    assert "data" not in said
-    assert ("test images" in said) is (protocol == "metagcd")
-    fewer = published_table(read, num_scored=0)
-    assert fewer is not None
-    assert f"0 of {len(read.data.resolved.class_blocks) - 1} stages are scored" in fewer.differences
-
-
-@pytest.mark.parametrize(
-    ("counting", "protocol"),
-    [
-        ([85, 100, 115], "unknown_c_gpc"), ([84, 84, 84], "unknown_c_kmeans"), ("split_merge", "unknown_c_gpc"),
-        ("kmeans", "unknown_c_kmeans"), ([85, 100, 116], None), ("stream", None),
-    ],
-)  # fmt: skip
-def test_published_rows_are_those_of_the_numbers_of_categories(
-    counting: str | list[int], protocol: str | None
-) -> None:
-    """The paper gives the numbers that one method found to the others."""
-    changes = {"training": {"category_count": counting}}
-    table = published_table(
-        Recipe.from_yaml(HUB_CONFIGS / "promptccd-gcd-cifar100.yaml", changes), num_scored=3
-    )
-    assert ({row.protocol for row, _ in table.rows.values()} if table else {None}) == {protocol}
-
-
 def test_costs_are_means_over_runs(runs: list[Path]) -> None:
     run = read_run(RunEvaluation(str(runs[0])), routing=False)
     memory = {"stage0": {"process": 2_000_000, "accelerator": None}}
     memory["stage1"] = {"process": 4_000_000, "accelerator": 7_000_000}
     both = stage_costs({"seconds": {"stage1": 5.0, "stage0": 9.0}, "peak_memory": memory})
     one = stage_costs({"seconds": {"stage0": 11.0}, "peak_memory": memory})
-    tables = report_tables([replace(run, costs=both), replace(run, costs=one)], None, [], None)
+    tables = report_tables([replace(run, costs=both), replace(run, costs=one)], [], None)
     _, rows = text_grid(over_runs(tables["costs"], ["stage"]))
     assert rows == [
         ["stage 0", "2", "10.0 ± 1.4", "2.0 ± 0.0", ABSENT],
         ["stage 1", "1", "5.0", "4.0", "7.0"],
     ]
-
-
-@pytest.mark.parametrize(
-    "data, counting",
-    [
-        ({"class_blocks": [50, 20, 20, 10]}, "known"),
-        ({"class_blocks": [40, 20, 20, 20]}, "split_merge"),  # the paper tells the number there
-        ({"class_blocks": [80, 5, 5, 5, 5]}, "known"),  # not in sessions
-        ({"cuts": [[0.5, 0.5, 0.5, 1.0], [0.7, 0.67, 1.0], [0.9, 1.0], [1.0]]}, "known"),
-        ({"category_ratio": 0.2, "sample_ratio": 0.5}, "known"),
-    ],
-)
-def test_the_paper_prints_nothing_for_other_splits(data: dict, counting: str) -> None:
-    recipe = Recipe.from_dict(
-        {"data": {"benchmark": "cifar100", **data}, "training": {"category_count": counting}}
-    )
-    assert published_table(recipe, num_scored=3) is None
-
-
-def test_a_published_row_of_another_split_is_marked(runs: list[Path], tmp_path: Path) -> None:
-    """Rows of the paper that cannot come from the declared split exist, and are found by their audit."""
-
-    impossible = next(
-        audited
-        for audited in audit_rows(published_rows())
-        if audited.verdict.outcome == "impossible" and audited.row.stage
-    )
-    measured = read_run(RunEvaluation(str(runs[0])))
-    published = PublishedTable({1: impossible}, "a table", [])
-    header, rows = summary_grid(summary([measured], published), published)
-    assert len(header) == len(rows[0]) == len(rows[1])
-    assert rows[0][-1] == "✗ no"
-    assert rows[1][-1] == "–"  # noqa: RUF001
 
 
 def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
@@ -450,10 +314,3 @@ def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list
         assert (names[0], names[-1]) == ("stage 0", "stage 52")
         assert f"{NUM_STYLES} of 53 stages" in chart.label
         assert chart.y_label.endswith(f", {NUM_STYLES} of 53 stages")
-
-
-@pytest.mark.parametrize("write", [write_report, write_run_comparison])
-def test_a_place_that_takes_no_report_is_told_before_runs_are_read(write, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DiskError, match="Cannot write to"):
-        write([tmp_path / "no run"], tmp_path / "file" / "report")

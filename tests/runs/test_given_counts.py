@@ -9,9 +9,7 @@ import pytest
 from promptccd.cli.main import main, parse
 from promptccd.cli.recipe_options import given_fields
 from promptccd.errors import InterruptedRunError
-from promptccd.evaluation.paper import published_table
 from promptccd.runs import RunEvaluation, load_model, train_run
-from promptccd.training.recipe import Recipe
 from tests.runs.test_resume import stage_hashes
 from tests.runs.test_variants import Signals, Values, in_folder, listen, merged
 
@@ -105,11 +103,3 @@ def test_an_interrupted_run_goes_on_with_the_numbers(
             continue
     assert score == whole
     assert stage_hashes(tmp_path / "again") == stage_hashes(tmp_path / "whole")
-
-
-def test_the_paper_s_numbers_are_held_against_its_tables_of_unknown_numbers() -> None:
-    given = {"85,100,115": "unknown_c_gpc", "84,84,84": "unknown_c_kmeans", "85,100,116": None}
-    for numbers, protocol in given.items():
-        told = {"training": {"category_count": [int(number) for number in numbers.split(",")]}}
-        table = published_table(Recipe.from_yaml(PAPER / "pa-cgcd-cifar100.yaml", told), num_scored=3)
-        assert (table and {row.protocol for row, _ in table.rows.values()}) == (protocol and {protocol})

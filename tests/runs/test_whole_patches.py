@@ -131,20 +131,6 @@ def test_a_view_of_our_own_has_no_rim(tmp_path: Path, caplog) -> None:
     assert not caplog.messages
 
 
-@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
-def test_a_launcher_that_shards_models_is_refused(
-    recipe_values: dict, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    recipe, accelerator = (
-        Recipe.from_dict(recipe_values),
-        accelerator_for(TrainingArguments(), torch.device("cpu")),
-    )
-    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "True")
-    with pytest.raises(ConfigurationError, match=r"asks for \w+.*Launch several processes without it"):
-        train_run(recipe, accelerator)
-    assert not Path(recipe.training.output_dir).exists()
-
-
 def test_an_accelerator_that_shards_models_is_refused(
     recipe_values: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,13 +185,3 @@ def test_the_screens_keep_to_a_strict_policy(server: Server) -> None:
         assert page.headers["x-content-type-options"] == "nosniff"
         assert visitor.get(f"{visitor.base}desk.js").content == visitor.get("/desk/desk.js").content
         visitor.call("forget", [])
-
-
-def test_nothing_but_http_is_spoken(space: RequestFilter) -> None:
-    sent: list[dict] = []
-
-    async def send(message: dict) -> None:
-        sent.append(message)
-
-    run(space({"type": "websocket", "path": "/", "headers": []}, None, send))
-    assert [message["type"] for message in sent] == ["websocket.close"]

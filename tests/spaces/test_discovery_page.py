@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from tests.browsing import Visit, driver, watch
 from tests.conftest import coloured_images
@@ -138,22 +136,6 @@ def test_a_visit_from_the_first_click_to_the_end(
     over = ("409 (Conflict)", "410 (Gone)")  # of a window that waited for news
     assert [text for text in visit.complaints if not any(each in text for each in over)] == []
     assert visit.foreign_requests == []
-
-
-@pytest.mark.slow
-def test_cancel_ends_the_work_and_the_example_stays(visit: Visit, server: Server, tmp_path: Path) -> None:
-    for number in range(150):
-        record = np.random.default_rng(number).integers(0, 255, (700, 700, 3)).astype(np.uint8)
-        Image.fromarray(record).save(tmp_path / f"{number}.jpg")
-    page = visit.page
-    opened(page, server)
-    page.locator("#pc-own input[type=file]").set_input_files(sorted(tmp_path.iterdir()))
-    told(page, "Reading images")
-    press(page, "Cancel")
-    told(page, "As you asked")
-    expect(page.locator("#pc-cancel")).to_be_hidden(timeout=PATIENCE)
-    desk(page, ".title").filter(has_text="An example").wait_for()
-    press(page, "Forget my data")
 
 
 @pytest.mark.slow

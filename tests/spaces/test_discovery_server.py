@@ -389,19 +389,6 @@ def test_fifty_visitors_at_once_are_served_or_told_to_wait(server: Server) -> No
         assert each.went_well or (each.status == 503 and "Queue is full" in each.text), each
 
 
-@pytest.mark.slow
-def test_images_that_the_model_was_trained_on_are_no_photographs_of_the_visitor(
-    trained_run: Path, tmp_path: Path
-) -> None:
-    with serving(trained_run / "stage3", tmp_path) as server, server.visitor() as visitor:
-        visitor.screens(pictures())
-        found, known = state(visitor), load_registry(trained_run / "stage3")
-        assert len(known.images) > 9
-        assert (found["photos"], sum(each["size"] for each in found["groups"])) == (9, 9)
-        assert {each.name for each in known.active} <= {each["name"] for each in found["groups"]}
-        assert visitor.get(f"{visitor.base}api/about").json()["model"] == "stage3"
-
-
 @pytest.mark.moderate
 def test_a_model_that_is_not_there_is_told_without_where_it_should_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

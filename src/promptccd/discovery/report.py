@@ -15,7 +15,7 @@ from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import write_file
 from promptccd.images.decode import Status
 from promptccd.models import Assignment
-from promptccd.reports import render_page, stage_maps
+from promptccd.reports import choose_points, render_page, stage_layouts
 from promptccd.reports.cards import picture_uri
 from promptccd.reports.charts import FEWEST_ON_MAP, style_of
 
@@ -141,13 +141,13 @@ def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[dict[s
     found = session.assignment()
     if len(found.keys) < FEWEST_ON_MAP:
         return []
-    maps = stage_maps([found.features.numpy()], seed=session.seed)
-    layout = maps.layouts[0]
+    features, rows = found.features.numpy(), choose_points([len(found.keys)], session.seed)
+    (layout,) = stage_layouts([features[rows]], seed=session.seed)
     scale = MAP_SIDE / max(float(np.ptp(layout, axis=0).max()), 1e-12)  # the map fits into a square
     places = (layout - layout.min(axis=0)) * scale + MAP_MARGIN
     by_id = {group.id: group for group in groups}
     dots = []
-    for row, (x, y) in zip(maps.rows.tolist(), np.round(places, 1).tolist(), strict=True):
+    for row, (x, y) in zip(rows.tolist(), np.round(places, 1).tolist(), strict=True):
         group = by_id[int(found.category_ids[row])]
         (style, mark), name = style_of(group.id), session.file_of(found.keys[row])[1].name
         text, is_new = f"{name}: {group.title}", group.standing == "new"

@@ -1,7 +1,5 @@
 """A session: a person's images and the groups that a model finds in them."""
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +30,6 @@ from promptccd.images.limits import IntakeLimits
 from promptccd.images.rendering import Rendering
 from promptccd.models import Assignment, CategoryDiscoveryModel, CategorySpread
 from promptccd.training.devices import device_named
-from promptccd.version import __version__
 
 TEMPERATURE = 0.1  # of the confidences of given features, in squared distance
 
@@ -307,25 +304,16 @@ class DiscoverySession:
         )  # fmt: skip
 
     def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> NearDuplicates:
-        """Near-duplicates, stored for the next time that the same pictures are read."""
         used, mode = stage.intake.used, self.near_duplicate_mode
         if mode == "off" or stage.intake.has_tiles:
             return NearDuplicates.none(len(used))
-        miniatures, taken = stage.intake.miniatures, stage.intake.taken
-        given = hashlib.sha256(json.dumps([__version__, mode, stage.keys]).encode())
-        for part in (miniatures, features.numpy(), taken):
-            given.update(part.tobytes())
-        known = self.seen.near_duplicates(given.hexdigest(), len(features))
-        if known is not None:
-            return NearDuplicates(*known)
 
         def thumbnails(rows: Sequence[int]) -> list[bytes]:
             found = stage.intake.thumbnails([used[row] for row in rows])
             return [found[used[row].key] for row in rows]
 
-        found = find_near_duplicates(miniatures, features, thumbnails, taken, mode, self.workers)
-        self.seen.store_near_duplicates(given.hexdigest(), np.stack([found.first_of, found.looks]))
-        return found
+        miniatures, taken = stage.intake.miniatures, stage.intake.taken
+        return find_near_duplicates(miniatures, features, thumbnails, taken, mode, self.workers)
 
     # Groups
 

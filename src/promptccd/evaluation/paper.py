@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import StageScore
     from promptccd.training.recipe import Recipe
 
-# Several tables repeat an average; these two print it first.
-
 # Numbers of categories after every unlabelled stage, which all rows of a table with unknown numbers share.
 SHARED_COUNTS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "unknown_c_gpc": {
@@ -419,89 +417,7 @@ def _right_counts(percent: float, num_images: int, decimals: int) -> range:
     return range(max(math.ceil(low), 0), min(math.floor(high), num_images) + 1)
 
 
-# The protocol under which the paper reports a way of counting categories.
-_PROTOCOLS = {"known": "transductive_cacc", "split_merge": "unknown_c_gpc", "kmeans": "unknown_c_kmeans"}
 BACKBONES = {"facebook/dinov2-base": "dinov2", "facebook/dino-vitb16": "dino"}
-_USUAL_BACKBONE = "dinov2"
-
-
-# Protocol and setting of the figures that the paper prints of splits other than the benchmarks' own, all with known
-# numbers of categories: data set, class blocks, split rule, cuts.
-_SETTINGS: Mapping[tuple[Any, ...], tuple[str, str]] = {
-    **{
-        ("cifar100", blocks, "mixed", PAPER_CUTS): ("class_split", f"class_split={name}")
-        for name, blocks in _CLASS_SPLITS.items()
-    },
-    ("cifar100", (80, 5, 5, 5, 5), "sessions", PAPER_CUTS): ("metagcd", ""),
-    ("cub", (160, 40), "mixed", ((0.8, 1.0), (1.0,))): ("pa_cgcd", ""),
-}
-_OTHER_SCORES = {
-    "metagcd": "the paper's are v1 on test images, as promptccd evaluate --protocol metagcd scores them",
-    "c-gcd": "the papers' are native predictions on test images, as promptccd evaluate --protocol c-gcd scores them",
-}
-
-
-@dataclass(frozen=True)
-class PublishedTable:
-    """Printed rows of one method on one data set, with their audit."""
-
-    rows: Mapping[int | None, AuditedRow]  # by stage; `None` is the average
-    source: str  # where the paper prints them
-    differences: Sequence[str]  # from the published setting, a phrase each; empty where figures compare
-
-    def record(self, stage: int | str, own: Mapping[str, float]) -> dict[str, Any]:
-        """The figures of a stage, or ``average``, next to own ones; empty where the paper prints none."""
-        audited = self.rows.get(stage if isinstance(stage, int) else None)
-        if audited is None:
-            return {}
-        found: dict[str, Any] = {}
-        for part, value in own.items():
-            printed = getattr(audited.row, part)
-            found |= {f"{part}_published": printed, f"{part}_difference": value - printed}
-        return found | {
-            "published_differs": "; ".join(self.differences),
-            "published_outcome": audited.verdict.outcome,
-            "published_reason": audited.verdict.reason,
-        }
-
-
-def published_table(recipe: "Recipe", num_scored: int) -> PublishedTable | None:
-    """The printed rows for the method, data set and split of a recipe; `None` where the paper prints none.
-
-    Args:
-        recipe: of the run.
-        num_scored: number of unlabelled stages that the run has finished.
-    """
-    benchmark, method = recipe.data.benchmark, recipe.published_name
-    own, place = BACKBONES.get(recipe.model.backbone or ""), _setting_of(recipe)
-    if benchmark is None or place is None:
-        return None
-    protocol, setting = place
-    for backbone in dict.fromkeys([own or _USUAL_BACKBONE, *BACKBONES.values()]):
-        if rows := published_rows(benchmark, method, protocol, backbone, setting):
-            table = rows[0].table if protocol == "c-gcd" else f"seed 1, table {rows[0].table}"
-            source = f"{method} on {benchmark} with {backbone}, {table}"
-            notes = [_OTHER_SCORES[protocol]] if protocol in _OTHER_SCORES else []
-            notes += differences(recipe, num_scored, backbone)
-            return PublishedTable(audited_by_stage(rows), source, notes)
-    return None
-
-
-def _setting_of(recipe: "Recipe") -> tuple[str, str] | None:
-    """Protocol and setting of printed figures of the recipe's split; `None` without such figures."""
-    data, counting = recipe.data, recipe.training.counting
-    facts, own = BENCHMARKS.get(data.benchmark or ""), data.resolved
-    if own.split_rule == "redrawn" and counting == "known":
-        fitting = [name for name in _CGCD if _cgcd_blocks(name, sum(own.class_blocks)) == own.class_blocks]
-        return ("c-gcd", fitting[0]) if fitting else None
-    cuts = PAPER_CUTS if data.resolved_cuts is None else tuple(map(tuple, data.resolved_cuts))
-    split = (own.class_blocks, own.split_rule, cuts)
-    if facts and split == (facts.class_blocks, facts.split_rule, PAPER_CUTS):
-        given = tuple(recipe.training.given_counts or ())
-        shared = [name for name, counts in SHARED_COUNTS.items() if counts.get(data.benchmark or "") == given]
-        found = [_PROTOCOLS[counting]] if counting in _PROTOCOLS else shared
-        return (found[0], "") if found else None
-    return _SETTINGS.get((data.benchmark, *split)) if counting == "known" else None
 
 
 def differences(recipe: "Recipe", num_scored: int, backbone: str) -> list[str]:

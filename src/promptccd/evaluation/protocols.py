@@ -17,7 +17,6 @@ from promptccd.data.randomness import seed_of
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation.accuracy import clustering_accuracy, separate_clustering_accuracy
-from promptccd.evaluation.cgcd import cgcd_score
 from promptccd.evaluation.continual import (
     ContinualAccuracy,
     ContinualScore,
@@ -65,6 +64,31 @@ def session_accuracy(
         separate = {f"{part}_v1": value for part, value in separate.items()}
         rows.append(replace(row, figures={**separate, **row.figures}))
     return ContinualScore("metagcd", rows)
+
+
+def cgcd_score(
+    true_ids: Sequence[np.ndarray], predicted: Sequence[np.ndarray], num_categories: Sequence[int]
+) -> ContinualScore:
+    """The C-GCD protocol: All, Old and New of every unlabelled stage under one matching.
+
+    Old are all categories of earlier stages.
+
+    Further figures are ``initial``, the accuracy on the categories of stage 0 under the same matching, and ``lost``,
+    the points that it fell since stage 0.
+
+    Args:
+        true_ids: of the test images of all categories so far, for stages 0, 1, ..., ``(N_t,)`` each.
+        predicted: native predictions of the stage's model for them.
+        num_categories: K_0, K_1, ...: ids of the categories of stage t are below K_t.
+    """
+    known = range(num_categories[0])
+    before = clustering_accuracy(true_ids[0], predicted[0], known).all
+    rows = []
+    for stage in range(1, len(true_ids)):
+        row = StageScore.of(stage, true_ids[stage], predicted[stage], num_categories[stage - 1])
+        initial = clustering_accuracy(true_ids[stage], predicted[stage], known).old
+        rows.append(replace(row, figures={"initial": initial, "lost": before - initial, **row.figures}))
+    return ContinualScore("c-gcd", rows)
 
 
 WIDEST = 2_048  # features that a calibrated mixture sees whole: those of every backbone, but not the pixels of images

@@ -46,7 +46,6 @@ class DYDMConfig(DiscoveryConfig):
         memory_ridge: gamma, added to the squares of the ridge classifier.
         rehearsal_weight: of the divergence of discovery from memory over old classes.
         rehearsal_temperature: tau of both, after `student_temperature`.
-        answer: what predicts, the ``memory`` or the ``classifier`` of the discovery block.
         num_memory: classes of the ridge classifier; sizes the buffers.
     """
 
@@ -56,7 +55,6 @@ class DYDMConfig(DiscoveryConfig):
     memory_ridge: float = bounded(0.1, 1e-9, 1e9)
     rehearsal_weight: float = bounded(1.0, 0, 1e6)
     rehearsal_temperature: float = bounded(1.0, 1e-3, 1e3)
-    answer: Literal["memory", "classifier"] = "memory"
     num_memory: int = bounded(0, 0, 100_000, stored=True)
 
 
@@ -134,7 +132,7 @@ class DYDMModel(ClassifierModel, RidgeMemory):
 
     def block_of(self, prompted: bool | None) -> nn.Module | None:
         """See the base class."""
-        which = {True: "discovery", None: self.config.answer, False: self.plain_block}[prompted]
+        which = {True: "discovery", None: "memory", False: self.plain_block}[prompted]
         return self.memory_block if which == "memory" else None
 
     @property
@@ -145,8 +143,6 @@ class DYDMModel(ClassifierModel, RidgeMemory):
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor:
         """Class ``(N,)`` of the highest score for features ``(N, D)`` of the block that predicts."""
-        if self.config.answer == "classifier":
-            return super().assign_natively(features)
         return self.memory_scores(features.to(self.prototypes)).argmax(1)
 
 

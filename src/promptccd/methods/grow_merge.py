@@ -31,7 +31,6 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
         top_ranks: k; two images whose k largest feature dimensions are the same count as a pair.
         distill_weight: of the squared distance between branches, over images that look known.
         known_quantile: share of the images of stage 0 that do not look known; it sets `known_similarity`.
-        static_for_known: whether images that look known get the features of the static branch.
         known_similarity: an image looks known if its cosine with the nearest mean of a labelled class is at least this.
         num_means: labelled classes, whose means are kept; sizes the buffer.
         num_branches: dynamic branches, one for every unlabelled stage.
@@ -43,7 +42,6 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     top_ranks: int = bounded(5, 1, 8_192)
     distill_weight: float = bounded(1.0, 0, 1e6)
     known_quantile: float = bounded(0.05, 0, 1)
-    static_for_known: bool = False
     known_similarity: float = bounded(0.0, -1, 1, stored=True)
     num_means: int = bounded(0, 0, 1_000_000, stored=True)
     num_branches: int = bounded(0, 0, 1_000, stored=True)
@@ -106,17 +104,12 @@ class GrowMergeModel(RememberingModel):
     ) -> CategoryDiscoveryOutput:
         """Features of the newest branch, and with the projection also the tokens that enter all branches.
 
-        With ``prompted=False`` all features are those of the static branch; at test (`None`), with
-        ``static_for_known``, those of images that look known.
+        With ``prompted=False`` features are those of the static branch.
         """
         rotation = self.rotation(pixel_values)
         entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
         block = None if prompted is False else self.acting_block
         features = class_row(self.backbone, entering, block, rotation)
-        if prompted is None and self.config.static_for_known and len(self.branches):
-            static = class_row(self.backbone, entering, rotation=rotation)
-            known = self.looks_known(F.normalize(static.float(), dim=-1))
-            features = torch.where(known[:, None], static, features)
         tokens = {"entering": entering, "rotation": rotation} if project else {}
         return self._output(features, project, **tokens)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.paper import PublishedTable
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import (
     ABSENT,
@@ -21,13 +20,12 @@ from promptccd.evaluation.tables import (
 from promptccd.methods import LOSSES, method_named
 from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, heat_map, line_chart
 from promptccd.reports.compare import stage_charts, stage_table
-from promptccd.reports.page import signed, text_grid
+from promptccd.reports.page import text_grid
 from promptccd.reports.tables import ReportedRun, ReportTables, confusion, history
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.training.instruments import TITLES, defects
 
 MOST_DRAWN = 60  # of a figure that can still be read
-VERDICTS = {"consistent": "✓ yes", "impossible": "✗ no", "undecided": "? cannot tell"}
 STREAM_COLUMNS = {
     "images": "images",
     "labelled": "in labelled",
@@ -67,16 +65,14 @@ def compared_sections(scores: Mapping[str, Sequence[ContinualScore]]) -> dict[st
     return {"compared": average_grid(scores), "compared_charts": charts[1:]}  # Old and New
 
 
-def scored_sections(
-    runs: Sequence[ReportedRun], tables: ReportTables, published: PublishedTable | None
-) -> dict[str, object]:
+def scored_sections(runs: Sequence[ReportedRun], tables: ReportTables) -> dict[str, object]:
     """Sections of the page of scored runs; figures without ``±`` are of the first one."""
     run, summary = runs[0], tables["summary"]
     last = run.score.stages[-1]
     return {
         "averages": {part: texts(summary, part)[-1] for part in PARTS},
         "found": f"{last.num_categories} of {run.num_true[-1]}",
-        "scores": summary_grid(summary, published),
+        "scores": score_grid(summary.drop(columns=["runs", "true_categories", "true_categories_std"])),
         "confusion": [(stage, _confusion_map(stage, own)) for stage, own in confusion(run).groupby("stage")],
         "block_map": _block_map(tables),
         "blocks": text_grid(over_runs(tables["forgetting"], ["block"])),
@@ -106,23 +102,6 @@ def stream_grid(records: Sequence[StreamRecord]) -> Grid:
         title: [str(getattr(each, name)) for each in records] for name, title in STREAM_COLUMNS.items()
     }
     return grid_of({"": [f"stage {each.stage}" for each in records], **columns})
-
-
-def summary_grid(summary: pd.DataFrame, published: PublishedTable | None) -> Grid:
-    """Scores per stage and on average, next to the published ones."""
-    compared = [name for name in summary if "published" in name or name.endswith("_difference")]
-    own = summary.drop(columns=["runs", "true_categories", "true_categories_std", *compared])
-    header, rows = score_grid(own)
-    if published is None:
-        return header, rows
-    for row, cells in zip(summary.to_dict("records"), rows, strict=True):
-        verdict = VERDICTS.get(row.get("published_outcome", ""))
-        cells += [
-            f"{row[f'{part}_published']:.1f} ({signed(row[f'{part}_difference'])})" if verdict else ABSENT
-            for part in PARTS
-        ]
-        cells.append(verdict or ABSENT)
-    return [*header, "paper: All", "paper: Old", "paper: New", "paper fits the split"], rows
 
 
 def _confusion_map(stage: int, pairs: pd.DataFrame) -> HeatMap | None:

@@ -22,24 +22,10 @@ FIRST_ITERATIONS = 1000  # with fewer, points would still move at the next stage
 ONLY_ITERATIONS = 500  # where no stage follows: keeps as many neighbours together in half the time
 LATER_ITERATIONS = 300  # few are enough from a finished layout
 FEWEST_FOR_TSNE = 5
+MAX_POINTS = 1500  # of a map
 
 
-@dataclass(frozen=True)
-class StageMaps:
-    """Layouts of the stages.
-
-    Attributes:
-        rows: rows of the features that are shown, ascending, ``(M,)``.
-        layouts: per stage the places of the shown points that exist then, ``(M_t, 2)``: the first M_t of `rows`.
-        method: ``"tsne"`` or ``"pca"``.
-    """
-
-    rows: np.ndarray
-    layouts: list[np.ndarray]
-    method: str
-
-
-def choose_points(sizes: Sequence[int], max_points: int, seed: int) -> np.ndarray:
+def choose_points(sizes: Sequence[int], seed: int, max_points: int = MAX_POINTS) -> np.ndarray:
     """About `max_points` random rows, ascending: the same share of the rows that each stage adds, at least one."""
     total, start, chosen = sum(sizes), 0, []
     for stage, size in enumerate(sizes):
@@ -50,35 +36,31 @@ def choose_points(sizes: Sequence[int], max_points: int, seed: int) -> np.ndarra
     return np.concatenate(chosen).astype(np.int64) if chosen else np.zeros(0, dtype=np.int64)
 
 
-def stage_maps(
-    features_by_stage: Sequence[np.ndarray], method: str = "tsne", *, seed: int = 1, max_points: int = 1500
-) -> StageMaps:
-    """Lay out the features of every stage, each layout starting from the one before.
+def stage_layouts(
+    features_by_stage: Sequence[np.ndarray], method: str = "tsne", *, seed: int = 1
+) -> list[np.ndarray]:
+    """Places of points at every stage, ``(N_t, 2)``, each layout starting from the one before.
 
     Args:
         features_by_stage: per stage ``(N_t, D)`` of all points that exist then. Row i is the same image at every
             stage, under the model of that stage; later stages add rows at the end. D may differ.
         method: ``"tsne"`` keeps neighbours together, ``"pca"`` keeps the two widest directions.
-        seed: of the choice of points and of t-SNE.
-        max_points: about how many points to show, by `choose_points`.
+        seed: of t-SNE.
 
     Raises:
         ConfigurationError: an unknown method.
     """
     if method not in _LAYOUTS:
         raise ConfigurationError(f"Expected a map by {' or '.join(_LAYOUTS)}, got {method!r}.")
-    sizes = [len(features) for features in features_by_stage]
-    rows = choose_points(np.diff([0, *sizes]).tolist(), max_points, seed)
-    first = FIRST_ITERATIONS if len(sizes) > 1 else ONLY_ITERATIONS
+    first = FIRST_ITERATIONS if len(features_by_stage) > 1 else ONLY_ITERATIONS
     layouts: list[np.ndarray] = []
     for features in features_by_stage:
-        shown = features[rows[rows < len(features)]]
         if not layouts:
-            layouts = [_LAYOUTS[method](shown, None, first, seed)]
+            layouts = [_LAYOUTS[method](features, None, first, seed)]
         else:
             before = layouts[-1]
-            layouts.append(_aligned(_LAYOUTS[method](shown, before, LATER_ITERATIONS, seed), before))
-    return StageMaps(rows, layouts, method)
+            layouts.append(_aligned(_LAYOUTS[method](features, before, LATER_ITERATIONS, seed), before))
+    return layouts
 
 
 def _pca(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
@@ -130,20 +112,20 @@ class MapFigure:
     """The map of a report page.
 
     Attributes:
-        maps: the layouts.
         points: a row per image: the ``stage`` that brought it, ``sample_id``, names of its ``group`` and true
             ``category``, their colour and mark as ``found`` and ``true``, ``places`` (x and y per stage from that one
             on), ``text``, and ``is_discovered``: its group is none of the labelled categories.
         height: of the drawing.
         legends: name, colour and mark of every group, as ``found``, and of every category, as ``true``.
         notes: a line per stage.
+        method: ``"tsne"`` or ``"pca"``.
     """
 
-    maps: StageMaps
     points: pd.DataFrame
     height: float
     legends: dict[str, list[tuple[str, int, int]]]
     notes: list[str]
+    method: str
     width: ClassVar = WIDTH
 
     @property
@@ -162,36 +144,38 @@ class MapFigure:
 
 
 def map_figure(
-    maps: StageMaps,
+    layouts: Sequence[np.ndarray],
     stages: np.ndarray,
     sample_ids: np.ndarray,
     found_ids: np.ndarray,
     true_ids: np.ndarray,
     found_names: Mapping[int, str],
     true_names: Sequence[str],
+    method: str = "tsne",
 ) -> MapFigure:
     """Scale the layouts onto one drawing, all stages alike.
 
     Args:
-        maps: of the images, which are all shown at the last stage.
+        layouts: of the images per stage, ``(N_t, 2)``; all are shown at the last stage.
         stages: the stage that brought each image, ascending, ``(N,)``.
         sample_ids: the images, ``(N,)``.
         found_ids: their groups, which are labels at stage 0, ``(N,)``.
         true_ids: their true categories, ``(N,)``.
         found_names: of groups by id.
         true_names: of categories; position is id.
+        method: of the layouts.
     """
-    every = np.concatenate(maps.layouts)
+    every = np.concatenate(layouts)
     low, extent = every.min(axis=0), np.ptp(every, axis=0)
     scale = (WIDTH - 2 * MARGIN) / max(float(extent[0]), 1e-12)
     height = min(max(float(extent[1]) * scale, 0.4 * WIDTH), WIDTH)
     scale = min(scale, height / max(float(extent[1]), 1e-12))
-    layouts = [np.round((layout - low) * scale + MARGIN, 1).tolist() for layout in maps.layouts]
+    placed = [np.round((layout - low) * scale + MARGIN, 1).tolist() for layout in layouts]
     points = pd.DataFrame({"stage": stages, "sample_id": sample_ids, "found": found_ids, "true": true_ids})
     points["is_discovered"] = ~points["found"].isin(true_ids[stages == 0])
     points["group"] = points["found"].map(found_names)
     points["category"] = points["true"].map(dict(enumerate(true_names)))
-    points["places"] = [[layout[row] for layout in layouts[stage:]] for row, stage in enumerate(stages)]
+    points["places"] = [[layout[row] for layout in placed[stage:]] for row, stage in enumerate(stages)]
     stage = "stage " + points["stage"].astype(str)
     texts = stage + ": put into " + points["group"] + ", is " + points["category"]
     texts = texts.where(points["stage"] > 0, "labelled: " + points["category"])
@@ -201,5 +185,5 @@ def map_figure(
         entries = points.groupby(kind)[name].first()  # by id
         legends[kind] = [(text, *style_of(item)) for item, text in entries.items()]
         points[kind] = points[kind].map(style_of)
-    notes = [f"stage {stage}: {len(layout)} images" for stage, layout in enumerate(maps.layouts)]
-    return MapFigure(maps, points, round(height + 2 * MARGIN, 1), legends, notes)
+    notes = [f"stage {stage}: {len(layout)} images" for stage, layout in enumerate(layouts)]
+    return MapFigure(points, round(height + 2 * MARGIN, 1), legends, notes, method)

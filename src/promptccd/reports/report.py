@@ -10,13 +10,12 @@ import numpy as np
 from promptccd.data.options import number, require_in_range
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.paper import published_table
 from promptccd.evaluation.tables import variant_averages
 from promptccd.models.checkpoint import BUNDLED
 from promptccd.reports.cards import CardMaker
 from promptccd.reports.compare import write_comparison
 from promptccd.reports.figures import compared_sections, scored_sections, shared_sections, stream_sections
-from promptccd.reports.map import MapFigure, choose_points, map_figure, stage_maps
+from promptccd.reports.map import MAX_POINTS, MapFigure, choose_points, map_figure, stage_layouts
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_different, require_seeds_alone, row_names, without_seed
 from promptccd.reports.tables import ReportedRun, read_run, report_tables, stream_tables, unscored_tables
@@ -46,7 +45,7 @@ class ReportOptions:
     """
 
     map_method: str | None = "tsne"
-    max_points: int = number(1500, 1)
+    max_points: int = number(MAX_POINTS, 1)
     samples: int = number(8, 0)
     baselines: bool = False
     dataset: str | None = None
@@ -99,12 +98,11 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
                 f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
                 f"{len(first.num_true)} of {_blocks(first)}: report them one by one, or finish the shorter one."
             )
-    published = published_table(first.recipe, len(first.score.stages))
     sections: dict[str, object]
     if is_scored:
         title, template, facts = f"Report of {names[0]}", "report.html.jinja", _run_facts(runs)
-        tables = report_tables(runs, published, maker.cards, figure)
-        sections = scored_sections(runs, tables, published) | compared_sections(scores)
+        tables = report_tables(runs, maker.cards, figure)
+        sections = scored_sections(runs, tables) | compared_sections(scores)
         tables |= {"compared": variant_averages(scores).round(4)} if options.baselines else {}
     else:
         title, template = f"Report of {first.name}", "streams.html.jinja"
@@ -116,7 +114,6 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         title=title,
         facts=facts,
         runs=runs,
-        published=published,
         figure=figure,
         cards=maker.cards,
         left_out=maker.left_out,
@@ -180,7 +177,7 @@ def _map_and_cards(
     labels = evaluation.true_ids(images[0])
     maker = CardMaker(labels, run.categories, options.samples)
     sizes = [len(each) for each in images]
-    rows = choose_points(sizes, options.max_points, seed)
+    rows = choose_points(sizes, seed, options.max_points)
     layouts: list[np.ndarray] = []
     for index in range(0 if method else 1, evaluation.num_stages if method or options.samples else 0):
         logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
@@ -194,13 +191,14 @@ def _map_and_cards(
     if method is None:
         return None, maker
     figure = map_figure(
-        stage_maps(layouts, method, seed=seed, max_points=len(rows)),
+        stage_layouts(layouts, method, seed=seed),
         np.repeat(np.arange(len(images)), sizes)[rows],
         np.concatenate([each.sample_ids for each in images])[rows],
         np.concatenate([labels, run.images["found"]])[rows],
         np.concatenate([labels, run.images["true"]])[rows],
         run.names,
         run.categories,
+        method,
     )
     return figure, maker
 

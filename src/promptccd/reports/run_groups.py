@@ -24,21 +24,26 @@ def without_seed(name: str) -> str:
 def row_names(paths: Sequence[str | Path]) -> list[str]:
     """Name of the row of every run; runs in one row differ only in their seed.
 
-    Runs of one name that differ in more have rows of their own, named by their paths. An unfinished run has a row of
-    its own, because its average is over fewer stages.
+    Runs of one name that differ in more get their folder into the name, or else their whole path. An unfinished run
+    has a row of its own, because its average is over fewer stages.
 
     Raises:
         RunError: a path is no run.
     """
     runs = [_Run(Path(path).resolve()) for path in paths]
-    names, groups = [without_seed(run.path.name) + run.unfinished for run in runs], dict[str, list[_Run]]()
-    for name, run in zip(names, runs, strict=True):
-        groups.setdefault(name, []).append(run)
-    differ = {name for name, group in groups.items() if _difference(group) is not None}
-    return [
-        f"{path}{run.unfinished}" if name in differ else name
-        for path, name, run in zip(paths, names, runs, strict=True)
-    ]
+
+    def names(run: _Run) -> list[str]:
+        name = without_seed(run.path.name) + run.unfinished
+        return [name, f"{run.path.parent.name}/{name}", f"{run.path}{run.unfinished}"]
+
+    def row(run: _Run) -> str:
+        """The shortest name that no run has which differs in more than the seed."""
+        for number, name in enumerate(names(run)):
+            if _difference([other for other in runs if names(other)[number] == name]) is None:
+                return name
+        return str(run.path)  # given twice
+
+    return [row(run) for run in runs]
 
 
 def require_seeds_alone(paths: Sequence[str | Path]) -> None:

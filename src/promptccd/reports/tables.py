@@ -11,10 +11,8 @@ import pandas as pd
 from promptccd.errors import MismatchError, RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.accuracy import matched_categories
-from promptccd.evaluation.paper import PublishedTable
-from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
+from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
-from promptccd.methods import method_named
 from promptccd.models import load_configuration
 from promptccd.reports.cards import CategoryCard
 from promptccd.reports.map import MapFigure
@@ -152,14 +150,13 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
 
 def report_tables(
     runs: Sequence[ReportedRun],
-    published: PublishedTable | None,
     cards: Sequence[CategoryCard],
     figure: MapFigure | None,
 ) -> ReportTables:
     """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
     return {
         "scores": _of(runs, run_scores),
-        "summary": summary(runs, published),
+        "summary": summary(runs),
         **{name: _of(runs, table) for name, table in _SCORED.items()},
         **unscored_tables(runs, cards),
         "map": _of(runs[:1], lambda run: figure.table if figure else pd.DataFrame()),
@@ -203,26 +200,15 @@ def run_scores(run: ReportedRun) -> pd.DataFrame:
     return table.assign(seed=run.recipe.training.seed)
 
 
-def summary(runs: Sequence[ReportedRun], published: PublishedTable | None) -> pd.DataFrame:
-    """Means over runs of one method per stage and of their average, next to the published figures.
+def summary(runs: Sequence[ReportedRun]) -> pd.DataFrame:
+    """Means over runs of one method per stage and of their average.
 
-    Native predictions are left out unless every run has some. They are the ones compared with the paper if the method's
-    published figures are taken to be of its native predictions.
+    Native predictions are left out unless every run has some.
     """
     table = over_runs(_of(runs, run_scores), ["stage"])
-    has_native = all(run.score.native is not None for run in runs)
-    if not has_native:
-        table = table[[name for name in table if not name.startswith("native_")]]
-    if published is None:
+    if all(run.score.native is not None for run in runs):
         return table
-    natively = has_native and method_named(runs[0].recipe.model.variant).predicts_natively
-    prefix, whose = ("native_", NATIVE_PREDICTION) if natively else ("", "k-means")
-    rows = [
-        published.record(row["stage"], {part: row[f"{prefix}{part}"] for part in PARTS})
-        | {"published_of": whose}
-        for row in table.to_dict("records")
-    ]
-    return table.join(pd.DataFrame(rows))
+    return table[[name for name in table if not name.startswith("native_")]]
 
 
 def confusion(run: ReportedRun) -> pd.DataFrame:

@@ -215,15 +215,15 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
 
     Args:
         run: the run.
-        changes: values by section and field. Streams, labels and given numbers of categories that the run has
-            already are not added again, so that a command may be repeated.
+        changes: values by section and field. Streams and labels that the run has already are not added again, so
+            that a command may be repeated.
 
     Raises:
         ConfigurationError: the run hides labels, and no stream can be added to it.
         RunError: its records are damaged.
     """
-    recipe, data, training = run.recipe, dict(changes.get("data", {})), dict(changes.get("training", {}))
-    streams, before = recipe.data.unlabelled, recipe.training.given_counts
+    recipe, data = run.recipe, dict(changes.get("data", {}))
+    streams = recipe.data.unlabelled
     added = [name for name in ("unlabelled", "labels") if name in data]
     if streams is None and added:
         raise ConfigurationError(
@@ -235,16 +235,8 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
         data["class_blocks"] = data.get("class_blocks")  # counted again
         for name in ("unlabelled", "labels"):
             data[name] = _extended(getattr(recipe.data, name), data.get(name))
-        given = training.get("category_count")
-        if (
-            before and isinstance(given, list) and given[: len(before)] != before
-        ):  # numbers of new streams alone
-            are_more = len(data["unlabelled"]) > len(streams)
-            is_repeated = before[-len(given) :] == given
-            training["category_count"] = [*before, *given] if are_more else before if is_repeated else given
     own = {"training": {"output_dir": str(run.path)}}
-    changes = {**changes, "data": data, "training": training}
-    return Recipe.from_dict(laid_over([recipe.to_dict(), own, changes]))
+    return Recipe.from_dict(laid_over([recipe.to_dict(), own, {**changes, "data": data}]))
 
 
 def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:

@@ -28,7 +28,6 @@ ON_THE_CPU = "To train on the CPU, set ACCELERATE_USE_CPU=true before the comman
 _LACKING = ("implemented for the", "Could not run 'aten::", "to float64")
 _LOADER = ("DataLoader worker", "DataLoader timed out")
 _OUR_FAULT = "device-side assert"  # an index out of range: a bug, whichever device notices it
-_SHARDING = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
 _GPUS = ("cuda", "xpu", "mps")  # kinds that are used without being named
 
 
@@ -143,19 +142,12 @@ def accelerator_for(arguments: TrainingArguments, device: torch.device | None = 
 
 
 def require_plain(accelerator: Accelerator) -> None:
-    """Refuse a launcher or an accelerator that shards the model, with a `ConfigurationError`.
-
-    On CPUs Accelerate ignores a launcher's sharding, but transformers loads no weights then except in one process.
-    """
-    set_by_launcher = [
-        name for name in _SHARDING if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("true", "1")
-    ]
-    for name in (*set_by_launcher, accelerator.distributed_type.value):
-        if name in _SHARDING:
-            raise ConfigurationError(
-                f"The launcher or accelerator asks for {_SHARDING[name]}. Every process trains a whole model: only the "
-                "last block learns, and the largest DINO takes 5 GB. Launch several processes without it."
-            )
+    """Refuse a launcher or an accelerator that shards the model, with a `ConfigurationError`."""
+    if (name := accelerator.distributed_type.value) in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+        raise ConfigurationError(
+            f"The launcher or accelerator asks for {name}. Every process trains a whole model: only the last block "
+            "learns, and the largest DINO takes 5 GB. Launch several processes without it."
+        )
 
 
 def log_device(accelerator: Accelerator, num_workers: int | None) -> None:

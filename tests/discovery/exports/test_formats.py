@@ -175,13 +175,6 @@ def test_what_is_in_no_group_is_left_out_and_counted(here: Path, way: str) -> No
     assert (copies in found.lines()) == (way == "folders")
 
 
-def test_two_photographs_of_one_name_lie_beside_each_other(here: Path) -> None:
-    project = Project(here / "found")
-    project.merge([each.id for each in project.registry.active])
-    names = {path.name for path in export(here, "folders")["folders"].place.glob("*/*")}
-    assert {"0-000.png", "0-000 (card B).png"} <= names
-
-
 @pytest.mark.fault(49)
 def test_a_published_folder_is_read_whole(here: Path, tmp_path: Path) -> None:
     found, group = export(here, "publish")["publish"], groups_of(here)
@@ -238,19 +231,6 @@ def test_what_is_missing_is_said_and_the_rest_is_written(here: Path, way: str) -
     assert len(export(here, way)[way].missing) == (0 if way == "sidecars" else 2)
 
 
-def test_a_photograph_that_is_only_in_the_export_now_stays_there(here: Path) -> None:
-    place = export(here, "folders")["folders"].place
-    gone = here / "card A/白鹭.jpg"
-    content = gone.read_bytes()
-    gone.unlink()
-    found = export(here, "folders")["folders"]
-    assert not found.missing and next(place.rglob("白鹭.jpg")).read_bytes() == content
-    project = Project(here / "found")
-    project.merge([each.id for each in project.registry.active])
-    export(here, "folders")
-    assert next(place.rglob("白鹭.jpg")).read_bytes() == content
-
-
 @pytest.mark.parametrize("way", WITH_PHOTOGRAPHS)
 def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(here: Path, way: str) -> None:
     place = export(here, way)[way].place
@@ -274,26 +254,6 @@ def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(her
     if way != "sidecars":  # where the group is in every file of it
         assert {path.name for path in fresh} <= {OWNER, EXPORTED, "metadata.jsonl"}
     assert export(here, way)[way].written == 0
-
-
-@pytest.mark.moderate
-def test_a_caption_written_into_a_linked_photograph_changes_no_export(
-    here: Path, tiny_backbone: Path
-) -> None:
-    """The program writes into the file itself, which is in both places."""
-    place = export(here, "folders")["folders"].place
-    for name in ("白鹭.jpg", "שלום.jpg"):
-        with (here / "card A" / name).open("ab") as stream:
-            stream.write(b"a caption")
-    discover(DiscoverySession.open(tiny_backbone), here / "card A", here / "found")
-    assert (export(here, "folders")["folders"].left, len(list(place.rglob("白鹭.jpg")))) == ([], 1)
-    with (here / "card A/白鹭.jpg").open("ab") as stream:
-        stream.write(b" and another")
-    project = Project(here / "found")
-    project.merge([each.id for each in project.registry.active])
-    found = export(here, "folders")["folders"]
-    assert not found.left and len([each for each in place.iterdir() if each.is_dir()]) == 1
-    assert next(place.rglob("白鹭.jpg")).read_bytes() == (here / "card A/白鹭.jpg").read_bytes()
 
 
 def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_backbone: Path) -> None:

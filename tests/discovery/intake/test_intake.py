@@ -2,13 +2,9 @@ import hashlib
 import io
 import os
 import socket
-import subprocess
-import sys
-import textwrap
 import time
 import zipfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -436,27 +432,3 @@ def test_progress_may_leave_early(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         read_intake(tmp_path, progress=stop)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
-def test_memory_does_not_grow_with_the_folder(tmp_path):
-    small, large = tmp_path / "small", tmp_path / "large"
-    bomb = png(4, 4, chunk(b"iCCP", b"a\0\0" + zeros_compressed(2**28)))
-    for folder, count in ((small, 4), (large, 20)):
-        folder.mkdir()
-        for number in range(count):
-            image = PilImage.new("RGB", (1500, 1000), (number, 9, 9))
-            image.save(folder / f"{number}.bmp")
-    (large / "bomb.png").write_bytes(bomb)
-    script = textwrap.dedent("""
-        import re, sys
-        from promptccd.discovery.intake.reading import read_intake
-        peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
-        read_intake(sys.argv[1])
-        before = peak()
-        assert read_intake(sys.argv[2]).report().used == 20
-        print(peak() - before)
-    """)
-    grown = int(subprocess.check_output([sys.executable, "-c", script, small, large], text=True))
-    assert grown < 40e6  # the 20 images decoded are 90 MB, the bomb is 268

@@ -125,13 +125,8 @@ def test_pictures_that_another_rule_shows_are_decoded_again(tmp_path: Path) -> N
     assert seen.content_of(stamp(1)) == DIGESTS[1]
 
 
-def test_near_duplicates_of_the_newest_pictures_and_followers_of_all_are_stored(tmp_path: Path) -> None:
+def test_followers_of_all_pictures_are_stored(tmp_path: Path) -> None:
     seen = SeenFiles(tmp_path)
-    for source in ("ab", "cd"):
-        seen.store_near_duplicates(source, np.array([[0, 1, 2], [0, 0, 2]]))
-    found = seen.near_duplicates("cd", 3)
-    assert found is not None and found.tolist() == [[0, 1, 2], [0, 0, 2]]
-    assert seen.near_duplicates("ab", 3) is None
     seen.store_followers(KEYS[:2], {KEYS[1]: KEYS[0]})
     seen.store_followers(KEYS[2:], {KEYS[3]: KEYS[2]})
     assert seen.followers([*KEYS, "row:7"]) == {KEYS[1]: KEYS[0], KEYS[3]: KEYS[2]}
@@ -216,7 +211,7 @@ def test_nothing_is_written_through_a_link_or_waits_for_a_pipe(tmp_path: Path, n
                 seen.store_features("space", KEYS[:1], torch.ones(1, 3))
     assert (tmp_path / "elsewhere").read_bytes() == b""
     os.mkfifo(tmp_path / SEEN)
-    with pytest.raises(RunError, match="is no file"):
+    with pytest.raises(RunError):
         SeenFiles(tmp_path)
     assert pictures_in(tmp_path) == pictures_in(tmp_path / "none") == {}
     assert not (tmp_path / "none").exists()

@@ -42,12 +42,12 @@ def photograph(number, width=240, height=180):
     return Image.fromarray((128 + whole).clip(0, 255).astype(np.uint8))
 
 
-def moments_of(images, features=None, taken=None, looked_at=None, mode="auto"):
-    """Moments of images; by default all have the same features. The rows whose thumbnails are wanted are noted."""
-    return found_in(images, features, taken, looked_at, mode).first_of.tolist()
+def moments_of(*given, **options):
+    """Moments of images; by default all have the same features."""
+    return found_in(*given, **options).first_of.tolist()
 
 
-def found_in(images, features=None, taken=None, looked_at=None, mode="auto"):
+def found_in(images, features=None, taken=None, mode="auto"):
     looks = []
     for image in images:
         buffer = io.BytesIO()
@@ -58,8 +58,6 @@ def found_in(images, features=None, taken=None, looked_at=None, mode="auto"):
     taken = np.full(len(images), np.nan) if taken is None else np.array(taken, dtype=float)
 
     def thumbnails(rows):
-        if looked_at is not None:
-            looked_at.extend(rows)
         return [looks[row].thumbnail for row in rows]
 
     return find_near_duplicates(miniatures, features, thumbnails, taken, mode)
@@ -197,17 +195,6 @@ def test_a_camera_that_turned_away_by_half_shows_another_moment():
     """A third of the picture is as far as one moves it for the same photograph."""
     assert moments_of(bench_moments.pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]
     assert moments_of(bench_moments.pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
-
-
-def test_what_fits_and_differs_everywhere_is_told_by_miniatures():
-    """Scenes that share half of their detail, as those of one kind do: their thumbnails are not asked for."""
-    scenes = [Image.blend(photograph(99), photograph(number), 0.5) for number in range(8)]
-    seen = []
-    assert moments_of(scenes, looked_at=seen) == list(range(8))
-    assert not seen
-    # Two frames in which all has moved are looked at if they were taken at once.
-    moments_of(scenes[:2], taken=[5, 5.5], looked_at=seen)
-    assert set(seen) == {0, 1}
 
 
 @pytest.mark.slow

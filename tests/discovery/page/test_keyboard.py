@@ -114,16 +114,6 @@ def test_f6_goes_from_area_to_area_and_back(person: Person, project: Path) -> No
     assert "search" not in focused(person)
 
 
-def test_a_name_is_searched_while_photographs_are_sorted(person: Person) -> None:
-    person.go("view=desk")
-    person.page.locator(".answers .offer").first.wait_for()
-    if not person.page.locator(".search").is_visible():
-        pytest.skip("a phone has no room for it there")
-    person.press("/")
-    person.page.keyboard.type("1-0")
-    assert person.page.locator(".search").input_value() == "1-0"
-
-
 def test_who_came_by_mouse_has_chosen_nothing(person: Person, browser: Browser, project: Path) -> None:
     before = registry_in(project).state_hash()
     person.click(".card .open")

@@ -336,20 +336,6 @@ def test_one_that_is_corrected_large_gives_way_at_once_and_nothing_else_moves(
     assert [each["images"] for each in sent if "images" in each] == [[int(first)], [int(third)]]
 
 
-def test_all_are_selected_and_a_new_group_is_made(person: Person, project: Path) -> None:
-    person.go("view=all")
-    person.page.locator(".cell").first.focus()
-    person.press("Control+a", "g")
-    person.page.keyboard.type("all of them")  # it asks for the name
-    person.press("Enter")
-    person.said(f"Made {KINDS * EACH} photographs the group “all of them”")
-    assert max(sizes(project).values()) == KINDS * EACH
-    person.press("Control+z")
-    person.said("Taken back")
-    person.press("Control+Shift+Z")
-    person.said("Done again")
-
-
 def test_a_clump_on_the_map_becomes_a_group(person: Person, project: Path) -> None:
     person.go("view=map")
     person.page.locator("canvas").wait_for()
@@ -408,32 +394,6 @@ def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Pers
     person.page.locator(".cards").wait_for()
 
 
-def test_who_has_gone_on_is_not_called_back_by_a_place_that_comes_late(person: Person, project: Path) -> None:
-    kept: list[Route] = []
-    person.page.route("**/api/alike?rows=3*", lambda route: kept.append(route))
-    person.go("view=alike&of=3")
-    person.go("view=groups")
-    person.page.locator(".card .name").first.click()
-    person.page.keyboard.type("her")
-    kept[0].continue_()
-    person.page.wait_for_timeout(400)
-    person.type("on")
-    person.said("Now called “heron”")
-    assert "heron" in sizes(project)
-
-
-def test_a_place_that_cannot_be_read_says_so(person: Person) -> None:
-    person.page.route(
-        "**/api/alike?rows=3*", lambda route: route.fulfill(status=404, body="There is no such photograph.")
-    )
-    person.go("view=alike&of=3")
-    person.said("There is no such photograph")
-    assert person.page.locator(".card img").count()
-    person.visit.complaints = [
-        each for each in person.visit.complaints if "404" not in each
-    ]  # Chromium's own line
-
-
 def test_a_server_that_is_slow_is_said_and_the_next_key_is_about_the_next_photograph(
     person: Person, project: Path
 ) -> None:
@@ -452,17 +412,6 @@ def test_a_server_that_is_slow_is_said_and_the_next_key_is_about_the_next_photog
     person.page.wait_for_timeout(500)
     assert len(held) == 2
     assert registry_in(project).category(number).size == size - 2
-
-
-def test_what_is_not_saved_yet_is_taken_back_once_it_is(person: Person, project: Path) -> None:
-    number, size = first_group(person, project)
-    held: list[Route] = []
-    person.page.route("**/api/edit", lambda route: held.append(route), times=1)
-    person.page.locator(".cell").first.focus()
-    person.press("Delete", "Control+z")
-    held[0].continue_()
-    person.said("Taken back: moved 1")
-    assert registry_in(project).category(number).size == size
 
 
 def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path) -> None:

@@ -4,10 +4,8 @@ import csv
 import io
 import json
 import socket
-import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -16,7 +14,7 @@ from datasets import load_dataset
 from PIL import Image
 
 from promptccd.discovery import DiscoverySession, discover
-from promptccd.discovery.exports.formats import FORMATS, Format
+from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
@@ -192,25 +190,13 @@ def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny
         assert window.get("about")["card"] == ""
 
 
-@pytest.mark.moderate
-def test_the_state_lists_the_export_formats(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMATS, "new", Format("a new one", "module:function"))
-    expected = [{"name": name, "title": each.title} for name, each in FORMATS.items()]
-    assert window.get("state")["formats"] == expected and expected[-1] == {
-        "name": "new",
-        "title": "a new one",
-    }
-    assert window.do(do="rename", category=0, name="heron")[1]["formats"] == expected
-
-
 def test_groups_are_taken_away_as_discover_exports_them(window: Window, project: Path) -> None:
     state = window.get("state")
     assert window.do(do="rename", category=state["groups"][0]["id"], name="heron")[0] == 200
-    assert window.get("export") is None
     for kind in FORMATS:
-        assert window.ask("/api/export", {"kind": kind})[0] == 200
-        told = until_written(window)
-        assert (told["done"], told["count"], told["place"]) == (N, N, str(project / kind)), told
+        status, _, content = window.ask("/api/export", {"kind": kind})
+        told = json.loads(content)
+        assert (status, told["photographs"], told["place"]) == (200, N, str(project / kind)), told
         assert told["told"][0].startswith(f"{project / kind}: {N} photographs; files: ")
     sizes = {each["name"]: each["size"] for each in state["groups"][1:]} | {
         "heron": state["groups"][0]["size"]
@@ -227,36 +213,16 @@ def test_groups_are_taken_away_as_discover_exports_them(window: Window, project:
     assert all(Path(row["path"]).read_bytes() and 0 <= float(row["confidence"]) <= 1 for row in rows)
 
 
-def until_written(window: Window) -> dict[str, Any]:
-    while not ((told := window.get("export"))["place"] or told["problem"]):
-        time.sleep(0.02)
-    return told
-
-
 def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
     window: Window, project: Path
 ) -> None:
     (project / "folders").mkdir()
     (project / "folders/mine.txt").write_text("mine")
-    assert window.ask("/api/export", {"kind": "folders"})[0] == 200
-    assert "was made by something else" in until_written(window)["problem"]
+    status, _, told = window.ask("/api/export", {"kind": "folders"})
+    assert (status, b"was made by something else" in told) == (409, True)
     assert (project / "folders/mine.txt").read_text() == "mine"
-    assert window.ask("/api/export", {"kind": None})[0] == 200
     status, _, told = window.ask("/api/export", {"kind": "../../etc"})
     assert (status, b"Expected one of folders, sidecars, publish" in told) == (409, True)
-
-
-def test_an_export_that_breaks_down_is_a_problem_and_not_waited_for(
-    window: Window, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(key: str) -> bytes:
-        raise MemoryError(key)
-
-    monkeypatch.setattr(window.page.project.photos, "file_of", broken)
-    assert window.ask("/api/export", {"kind": "folders"})[0] == 200
-    assert until_written(window)["problem"].startswith("It was not written whole: MemoryError.")
-    assert [*(project / "folders").glob("*")] == []
-    assert "MemoryError" in caplog.text
 
 
 @pytest.mark.moderate

@@ -41,7 +41,9 @@ def export_sidecars(
     with ExportFolder.opened(out / "sidecars", project=project) as folder:
         inside, notes = grouped(rows)
         files = {row.picture: photos.files_of(row.picture) for row in inside}
-        roots = _roots({root for each in files.values() for root, _ in each})
+        unique = Names()  # of each folder of photographs, in which the tree of its files is rebuilt
+        found = sorted({root for each in files.values() for root, _ in each})
+        roots = {root: unique.add(os.path.basename(root), []) for root in found}
         for row in inside:
             on_progress()
             for item in _items(row, files[row.picture], roots):
@@ -51,12 +53,6 @@ def export_sidecars(
                     (row.file, "it is not where it was, or lies in an archive or a data set")
                 )
         return folder.finish(sum(map(bool, files.values())), notes)
-
-
-def _roots(roots: set[str]) -> dict[str, str]:
-    """A name for each folder of photographs, in which the tree of its files is rebuilt."""
-    unique = Names()
-    return {root: unique.add(os.path.basename(root), []) for root in sorted(roots)}
 
 
 def _items(row: AssignmentRow, files: Sequence[tuple[str, str]], roots: dict[str, str]) -> Iterator[Item]:

@@ -43,7 +43,6 @@ create table file(path blob primary key, stamp text, hash text) without rowid;
 create table small(hash text primary key, miniature blob, thumbnail blob, cell blob);
 create table feature(space text, key text, vector blob, primary key(space, key));
 create table follower(key text primary key, first text) without rowid;
-create table near_duplicate(source text primary key, first_of blob);
 """
 _LISTED = "in (select value from json_each(?))"
 _UNKNOWN = "[-1, 0]"  # the stamp of no file
@@ -354,23 +353,6 @@ class SeenFiles:
             db.executemany("insert or replace into feature values(?, ?, ?)", values)
 
     # Near-duplicates
-
-    def near_duplicates(self, source: str, count: int) -> np.ndarray | None:
-        """``(2, N)`` near-duplicate groups, and those before doubt; `None` if they are not stored.
-
-        Args:
-            source: SHA-256 of the arguments of the search.
-            count: N.
-        """
-        row = self._one("select first_of from near_duplicate where source = ?", source)
-        with self._reading():
-            return None if row is None else np.frombuffer(row, np.int64).reshape(2, count)
-
-    def store_near_duplicates(self, source: str, groups: np.ndarray) -> None:
-        """Store near-duplicate groups in place of the earlier ones."""
-        with self._writing() as db:
-            db.execute("delete from near_duplicate")
-            db.execute("insert into near_duplicate values(?, ?)", (source, groups.astype(np.int64).tobytes()))
 
     def store_followers(self, keys: Iterable[str], firsts: Mapping[str, str]) -> None:
         """Store the first picture of its near-duplicate group, by key, for those of some pictures that are not it."""

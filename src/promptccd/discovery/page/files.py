@@ -4,11 +4,8 @@ A window names rows. Paths come from the project, and files are opened with the 
 folders, through no link that leads out, and while they show what they showed.
 """
 
-import logging
 import posixpath
 import re
-import threading
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,15 +13,12 @@ import numpy as np
 from starlette.responses import Response
 
 from promptccd import systems
-from promptccd.discovery.exports.formats import FORMATS
+from promptccd.discovery.exports.formats import FORMATS, Format
 from promptccd.discovery.exports.rows import AssignmentRow, project_rows
 from promptccd.discovery.intake.locations import item_name, sound_file
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.photos import Photos
-from promptccd.errors import DataError, PromptCCDError, RegistryError, RunError
+from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.images.capture_dates import seconds_of
-
-logger = logging.getLogger(__name__)
 
 # Media types of the files that every browser shows or plays, by their first bytes; other files are saved.
 SHOWN = {
@@ -82,82 +76,42 @@ def show_in_folder(project: ProjectView, row: int) -> dict[str, str]:
     return {"path": str(path)}
 
 
-class _StoppedError(PromptCCDError):
-    """A person cancelled the export."""
+def export(project: ProjectView, kind: str) -> dict[str, Any]:
+    """Write the groups as they are now; returns the ``place`` of the folder with ``told``, sentences about it.
 
-
-class ExportJob:
-    """One export of a project at a time.
-
-    Attributes:
-        progress: of the newest export: its ``kind``, how many photographs are ``done`` of the ``count``, and at the end
-            the ``place`` of the folder with ``told``, sentences about it, or the ``problem``; `None` if there was no
-            export, or it was cancelled.
+    Raises:
+        RegistryError: there is no such export.
+        DiskError: it cannot be written.
+        RunError: it is of another project, or another export is writing it.
     """
 
-    def __init__(self, project: ProjectView):
-        self._project, self._stopped = project, threading.Event()
-        self.progress: dict[str, Any] | None = None
-        self._thread: threading.Thread | None = None
+    def on_progress() -> None:
+        if project.closing:
+            raise RunError("The export was not completed, since the page was closed.")
 
-    def start(self, kind: str) -> None:
-        """Begin to write the groups as they are now.
+    found = format_named(kind).write(project.photos, rows_of(project), project.out, on_progress)
+    return {"place": str(found.place.absolute()), "photographs": found.photographs, "told": found.lines()}
 
-        Raises:
-            RegistryError: there is no such export, or one is being written.
-        """
-        if kind not in FORMATS:
-            raise RegistryError(f"Expected one of {', '.join(FORMATS)}, got {kind[:40]!r}.")
-        if self._thread is not None and self._thread.is_alive():
-            raise RegistryError("Another export is being written: wait for it, or cancel it.")
-        rows, photos = rows_of(self._project), self._project.photos
-        count = sum(row.category is not None for row in rows)
-        self.progress = dict(kind=kind, done=0, count=count, place="", photographs=0, told=[], problem="")
-        self._stopped.clear()
-        arguments = self.progress, rows, photos
-        self._thread = threading.Thread(target=self._write, args=arguments, name="export", daemon=True)
-        self._thread.start()
 
-    def show(self) -> dict[str, str]:
-        """Let the file manager of this machine show the exported folder.
+def show_export(project: ProjectView, kind: str) -> dict[str, str]:
+    """Let the file manager of this machine show an exported folder.
 
-        Raises:
-            RunError: nothing was exported, or nothing here shows folders.
-        """
-        place = self.progress["place"] if self.progress else ""
-        if not place or not systems.has_shown(Path(place)):
-            raise RunError(
-                f"Nothing on this machine shows folders. The folder is {place}" if place else "No export."
-            )
-        return {"path": place}
+    Raises:
+        RegistryError: there is no such export.
+        RunError: nothing was exported, or nothing here shows folders.
+    """
+    format_named(kind)
+    place = (project.out / kind).absolute()
+    if not place.is_dir() or not systems.has_shown(place):
+        raise RunError(f"Nothing on this machine shows folders. The folder is {place}")
+    return {"path": str(place)}
 
-    def stop(self) -> None:
-        """Cancel the export; the next one starts again."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
 
-    def _write(self, progress: dict[str, Any], rows: list[AssignmentRow], photos: Photos) -> None:
-        def on_progress() -> None:
-            if self._stopped.is_set() or self._project.closing:
-                raise _StoppedError("The export was cancelled.")
-            progress["done"] = min(progress["done"] + 1, progress["count"])  # of copies there are more
-
-        try:
-            found = FORMATS[progress["kind"]].write(photos, rows, self._project.out, on_progress)
-            progress["told"], progress["photographs"] = found.lines(), found.photographs
-            progress["place"] = str(found.place.absolute())
-        except _StoppedError:
-            self.progress = None
-        except PromptCCDError as error:
-            logger.warning("%s", error)
-            progress["problem"] = str(error)
-        except Exception as error:  # the page asks until there is a place or a problem
-            logger.exception("Unexpected error in an export.")
-            progress["problem"] = (
-                f"It was not written whole: {type(error).__name__}. Your groups are as they were; the terminal says "
-                "more."
-            )
+def format_named(kind: str) -> Format:
+    """The export format of a name; a `RegistryError` if there is none."""
+    if kind not in FORMATS:
+        raise RegistryError(f"Expected one of {', '.join(FORMATS)}, got {kind[:40]!r}.")
+    return FORMATS[kind]
 
 
 def rows_of(project: ProjectView) -> list[AssignmentRow]:

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.page import files as photo_files
-from promptccd.discovery.page.files import ExportJob, rows_of
+from promptccd.discovery.page.files import rows_of
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.corrections_list import CORRECTIONS, Correction, Kind
 from promptccd.discovery.project.photos import SIDES
@@ -48,14 +48,11 @@ POLICY = (
 
 def project_routes(project: ProjectView) -> Starlette:
     """The application of one project on this machine: screens, originals and exports."""
-    export = ExportJob(project)
 
     async def exported(request: Request) -> Response:
-        """The progress of the export; a POST starts one, or cancels it."""
-        if request.method == "POST":
-            kind = (await _body(request)).get("kind")
-            await run_in_threadpool(*([export.stop] if kind is None else [export.start, str(kind)]))
-        return _json(export.progress)
+        """Write an export, which takes a while."""
+        kind = str((await _body(request)).get("kind"))
+        return _json(await run_in_threadpool(photo_files.export, project, kind))
 
     async def regroup(request: Request) -> Response:
         """Find another number of groups, which takes a while."""
@@ -65,7 +62,7 @@ def project_routes(project: ProjectView) -> Starlette:
     async def show_in_folder(request: Request) -> Response:
         asked = await _body(request)
         if "row" not in asked:
-            return _json(await run_in_threadpool(export.show))
+            return _json(await run_in_threadpool(photo_files.show_export, project, str(asked.get("export"))))
         row = _argument("row", Kind.IMAGE, asked.get("row"))
         project.keys_of([row], str(asked.get("generation")))
         return _json(await run_in_threadpool(photo_files.show_in_folder, project, row))
@@ -82,7 +79,7 @@ def project_routes(project: ProjectView) -> Starlette:
             *screens(lambda request: project, answers),
             Route("/api/show_in_folder", show_in_folder, methods=["POST"]),
             Route("/api/regroup", regroup, methods=["POST"]),
-            Route("/api/export", exported, methods=["GET", "POST"]),
+            Route("/api/export", exported, methods=["POST"]),
         ]
     )
 

@@ -130,10 +130,11 @@ def lay_out(features: Tensor) -> np.ndarray:
     t-SNE places a sample, which takes seconds; each of the others lies amid those most like it.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
-    from promptccd.reports import stage_maps
+    from promptccd.reports import choose_points, stage_layouts
 
-    found = stage_maps([features.numpy()], seed=1)
-    shown, known = torch.from_numpy(found.rows), torch.from_numpy(np.asarray(found.layouts[0], np.float32))
+    shown = torch.from_numpy(choose_points([len(features)], seed=1))
+    (layout,) = stage_layouts([features[shown].numpy()], seed=1)
+    known = torch.from_numpy(layout.astype(np.float32))
     places = torch.empty(len(features), 2)
     for start in range(0, len(features), _AT_ONCE):
         likeness = features[start : start + _AT_ONCE] @ features[shown].T
