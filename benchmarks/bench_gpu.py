@@ -30,6 +30,7 @@ from benchmarks.bench_discovery import NUM_CATEGORIES, write_images
 from benchmarks.bench_grouping import ours, simulated
 from benchmarks.creatures import creatures_dataset
 from benchmarks.measuring import timed
+from promptccd.data.labels import Layout
 from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
@@ -211,7 +212,7 @@ def _pretrained(options: argparse.Namespace, data: str, place: Path, images_per_
         return place
     view = EvaluationView(build_image_processor(ViewOptions(image_size=32, resize_size=36)))
     stage = StageStream.from_dataset(
-        data, class_blocks=[1], split_rule="whole", label_column=options.label_column,
+        data, class_blocks=[1], split_rule="whole", layout=Layout(label=options.label_column),
         images_per_class=images_per_class, split=options.split,
     ).labelled  # fmt: skip
     images = StageImages.read(stage, options.jobs, progress_bar)

@@ -36,21 +36,11 @@ def read(place: Path, split: str = "train", **columns: object) -> list[tuple[int
     column = label_column_of(opened.table, opened.layout.label)
     ids, names = read_categories(opened.table, column, chosen)
     found = {row: names[label] for row, label in enumerate(ids.tolist()) if label >= 0}
-    stages = StageStream.from_dataset(opened, split_rule="whole", unlabelled=[], **_as_options(columns))
+    stages = StageStream.from_dataset(opened, split_rule="whole", unlabelled=[], layout=chosen)
     images = stages[0].images
     shades = [np.asarray(images.decode(row).image)[0, 0, 0].item() for row in range(len(images))]
     by_row = dict(zip(sorted(found), shades, strict=True))
     return [(by_row[row], found[row]) for row in sorted(found)]
-
-
-def _as_options(columns: dict) -> dict:
-    names = {
-        "image": "image_column",
-        "label": "label_column",
-        "na": "label_na",
-        "separator": "label_separator",
-    }
-    return {names[name]: value for name, value in columns.items()}
 
 
 def write(

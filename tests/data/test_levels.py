@@ -114,7 +114,6 @@ MASKS: dict[str, tuple[str, str, str]] = {  # image, mask, kind of mask
     "the same name, another suffix": ("cat/{}.jpg", "cat/{}.png", "mask"),
     "of classes": ("cat/{}.jpg", "cat/{}.png", "mask of classes"),
     "_mask": ("cat/{}.png", "cat/{}_mask.png", "mask"),
-    "-Mask as JPEG": ("cat/{}.jpg", "cat/{}-Mask.jpg", "mask"),
     "_segmentation": ("cat/{}.jpg", "cat/{}_segmentation.png", "mask"),
     "several masks of an image": ("cat/{}.png", "cat/{}_mask_1.png", "mask"),
     "cellpose": ("cat/{}.tif", "cat/{}_cp_masks.tif", "mask of cells"),

@@ -1,6 +1,5 @@
 """The spectrum protocol: how much is labelled, as class blocks and cuts."""
 
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
 
@@ -47,16 +46,6 @@ def test_every_cell_of_the_papers_grid_fits_every_benchmark(
         assert sum(blocks) == num, name
         assert 0 <= blocks[1] - blocks[2] <= 1, name
         assert cuts[0][0] == sample_ratio, name
-
-
-def test_a_share_is_the_number_that_was_written() -> None:
-    """29 % of 100 is 29, though the float product is 28.999999999999996."""
-    assert int(100 * 0.29) == 28
-    assert spectrum_split(100, 0.29, 0.5)[0][0] == 29
-    for percent, images in product(range(1, 100), (10, 30, 60, 100, 500)):
-        ratio = percent / 100
-        labelled = int(images * spectrum_split(10, 0.5, ratio)[1][0][0])
-        assert labelled == Fraction(percent, 100) * images // 1, (percent, images)
 
 
 def test_one_discovery_stage_holds_all_that_is_not_labelled() -> None:

@@ -8,6 +8,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 
 from promptccd.data import LabelledStage, StageStream
+from promptccd.data.labels import Layout
 from promptccd.data.splits import PAPER_CUTS, cut_by_rule, cut_sizes
 from promptccd.errors import DataError, SplitMismatchError
 from tests.conftest import coloured_images
@@ -84,13 +85,15 @@ def test_fingerprint_changes_with_all_that_matters() -> None:
 def test_real_cifar100() -> None:
     if not CIFAR100.exists():
         pytest.skip(f"the real CIFAR-100 is not there: no folder {CIFAR100.name} (set PROMPTCCD_CIFAR100)")
-    stages = StageStream.from_dataset(str(CIFAR100), class_blocks=[70, 10, 10, 10], label_column="fine_label")
+    stages = StageStream.from_dataset(
+        str(CIFAR100), class_blocks=[70, 10, 10, 10], layout=Layout(label="fine_label")
+    )
     assert [len(stage) for stage in stages] == [30450, 5950, 6550, 7050]
     assert [count.old_share for count in stages.counts[1:]] == [0.4118, 0.1603, 0.1489]
     assert [count.classes for count in stages.counts] == [70, 80, 90, 100]
     assert stages.categories[:2] == ("apple", "aquarium_fish")
     test = StageStream.from_dataset(
-        str(CIFAR100), class_blocks=[70, 10, 10, 10], label_column="fine_label", split="test"
+        str(CIFAR100), class_blocks=[70, 10, 10, 10], layout=Layout(label="fine_label"), split="test"
     )
     assert [count.old_share for count in test.counts[1:]] == [0.4118, 0.1603, 0.1489]
 
@@ -155,11 +158,14 @@ def labelled(values: list, feature) -> Dataset:
 def test_names_gaps_and_unused_classes_are_fine() -> None:
     cuts = [[0.5, 1.0], [1.0]]
     names = StageStream.from_dataset(
-        labelled(["b", "a", "b", "a"], Value("string")), class_blocks=[1, 1], cuts=cuts, label_column="kind"
+        labelled(["b", "a", "b", "a"], Value("string")),
+        class_blocks=[1, 1],
+        cuts=cuts,
+        layout=Layout(label="kind"),
     )
     assert names.categories == ("a", "b")
     gaps = StageStream.from_dataset(
-        labelled([70, 3, 70, 3], Value("int64")), class_blocks=[1, 1], cuts=cuts, label_column="kind"
+        labelled([70, 3, 70, 3], Value("int64")), class_blocks=[1, 1], cuts=cuts, layout=Layout(label="kind")
     )
     assert gaps.categories == ("3", "70")
     unused = StageStream.from_dataset(
@@ -181,7 +187,7 @@ def test_names_gaps_and_unused_classes_are_fine() -> None:
 )
 def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> None:
     with pytest.raises(DataError, match=said):
-        StageStream.from_dataset(labelled(values, feature), class_blocks=[1, 1], label_column="kind")
+        StageStream.from_dataset(labelled(values, feature), class_blocks=[1, 1], layout=Layout(label="kind"))
 
 
 @pytest.mark.fault(28)

@@ -5,7 +5,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 from PIL import Image
 
 from promptccd.images.decode import decode_image
@@ -19,8 +18,6 @@ _FOLDER = re.compile(
 _SURE = re.compile(r"_cp_masks$")  # numbers of cells, which may be many
 _LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif")
 _MOST_LEVELS = 32  # colours of a mask
-_EDGE = 16  # grey levels by which a mask that was saved as JPEG leaves black and white
-_SHARE = 0.97  # of its pixels that are black or white
 
 
 def masks_among(names: Iterable[str], read: Callable[[str], bytes]) -> dict[str, str]:
@@ -68,10 +65,5 @@ def _is_of_masks(folder: str) -> bool:
 
 def _has_few_levels(content: bytes) -> bool:
     image: Image.Image | None = decode_image(content).image
-    if image is None:
-        return False
-    if (colours := image.getcolors(_MOST_LEVELS)) is not None:
-        return len(colours) > 1
-    values = np.asarray(image)
-    is_grey = np.ptp(values, axis=2).max() <= _EDGE
-    return bool(is_grey and np.mean((values < _EDGE) | (values > 255 - _EDGE)) >= _SHARE)
+    colours = None if image is None else image.getcolors(_MOST_LEVELS)
+    return colours is not None and len(colours) > 1

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 from datasets import Dataset
@@ -111,10 +111,9 @@ def _open_dataset(
     dataset: str | Dataset | OpenedImages,
     split: str,
     image_roots: Sequence[str | os.PathLike[str]] | None,
-    layout: Layout | None = None,
+    layout: Layout = DETECTED,
 ) -> OpenedImages:
     """The data set that `StageStream.from_dataset` was given."""
-    layout = layout or DETECTED
     if isinstance(dataset, OpenedImages):
         return dataset
     if isinstance(dataset, str):
@@ -194,11 +193,7 @@ class StageStream(Sequence[Stage]):
         labels: Sequence[str | Dataset] = (),
         seed: int = 1,
         split: str = "train",
-        image_column: str | None = None,
-        label_column: str | None = None,
-        top_folders: Literal["splits", "categories"] | None = None,
-        label_na: Sequence[str] | None = None,
-        label_separator: str | None = None,
+        layout: Layout = DETECTED,
         accept_new_labels: bool = False,
         class_order: Sequence[CategoryName] | None = None,
         num_classes: int | None = None,
@@ -225,11 +220,7 @@ class StageStream(Sequence[Stage]):
             labels: tables of labels that came after their images had been grouped; the next stage starts from them.
             seed: seed of the split.
             split: split of the data set; an inductive stream is cut from ``"test"`` by the same rule.
-            image_column: name of the image column; `None` finds the only one.
-            label_column: name of the label column; `None` finds the only class-label column, or one with a usual name.
-            top_folders: what the folders of the first level are; `None` decides by names.
-            label_na: words in place of a label; `None` means those of pandas, and -1 among class ids.
-            label_separator: what separates labels in a cell, of which the first counts; `None` refuses such cells.
+            layout: names of columns, words for no label, and how folders are read; by default all of it is found.
             accept_new_labels: whether later labels may be spelled nearly like a category.
             class_order: all category names in the order of their ids, a name with several spellings as a tuple of
                 them; `None` is the data set's own order.
@@ -249,8 +240,6 @@ class StageStream(Sequence[Stage]):
                 why and what to do.
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
-        na = None if label_na is None else tuple(label_na)
-        layout = Layout(image_column, label_column, na, label_separator, top_folders)
         opened = _open_dataset(dataset, split, image_roots, layout)
         source = DataSource(opened.name or opened.table, given)
         if opened.name:
@@ -267,7 +256,7 @@ class StageStream(Sequence[Stage]):
         )
         images = ImageRows(
             opened.table,
-            opened.layout.image or image_column,
+            opened.layout.image or layout.image,
             image_roots,
             Decoding(max_pixels, rendering or Rendering()),
         )

@@ -236,7 +236,10 @@ def _decode_stream(
         if not raw.jpeg:
             raise _RefusedError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
         found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough, raw.orientation)
-        return replace(_noted(found, f"camera RAW ({raw.kind}): the JPEG inside is used"), jpeg=raw.jpeg)
+        notes = [f"camera RAW ({raw.kind}): the JPEG inside is used", found.verdict.note]
+        if found.image is not None:
+            found = replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, notes))))
+        return replace(found, jpeg=raw.jpeg)
     with _open_picture(stream, head) as image:
         pixels, size = image.width * image.height, stream.seek(0, io.SEEK_END)
         if pixels > max(LARGE, PIXELS_PER_BYTE * size):  # it holds nothing, and unpacks to gigabytes
@@ -245,11 +248,6 @@ def _decode_stream(
                 "made to do harm"
             )
         return _decode_opened(image, decoding, enough, turned, has_pages=True)
-
-
-def _noted(found: DecodedImage, note: str) -> DecodedImage:
-    """The same image with one more note, the first one."""
-    return replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, [note, found.verdict.note]))))
 
 
 def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:

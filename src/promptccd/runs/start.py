@@ -7,7 +7,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -273,6 +273,11 @@ def stage_stream(
         """The column that was asked for, or else the benchmark's if the data has it."""
         return usual if given is None and usual in opened.table.column_names else given
 
+    layout = replace(
+        data.layout,
+        image=column(data.image_column, facts.image_column),
+        label=column(data.label_column, facts.label_column),
+    )
     return StageStream.from_dataset(
         opened,
         class_blocks=facts.class_blocks,
@@ -280,11 +285,7 @@ def stage_stream(
         unlabelled=data.unlabelled,
         labels=data.labels or (),
         seed=seed,
-        image_column=column(data.image_column, facts.image_column),
-        label_column=column(data.label_column, facts.label_column),
-        top_folders=data.top_folders,
-        label_na=data.label_na,
-        label_separator=data.label_separator,
+        layout=layout,
         accept_new_labels=data.accept_new_labels,
         class_order=facts.class_order,
         num_classes=facts.num_classes,
