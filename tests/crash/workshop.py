@@ -116,7 +116,6 @@ class Workshop:
         with self.hub.lock:
             for kept in (
                 self.hub.repos,
-                self.hub.collections,
                 self.hub.objects,
                 self.hub.tickets,
                 self.hub.log,
@@ -170,7 +169,7 @@ class Workshop:
         return found
 
     def on_hub(self) -> dict[str, bytes]:
-        """Every file of the Hub by repository and path; commits and collections beside them."""
+        """Every file of the Hub by repository and path; commits beside them."""
         found: dict[str, bytes] = {}
         with self.hub.lock:
             for (kind, name), repo in self.hub.repos.items():
@@ -178,8 +177,6 @@ class Workshop:
                 found[f"{kind} {name}"] = f"{titles} {repo.private} {sorted(repo.tags)}".encode()
                 for path, blob in repo.at("main").files.items():
                     found[f"{kind} {name} {path}"] = blob.data
-            for slug, collection in self.hub.collections.items():
-                found[slug] = str([item["id"] for item in collection["items"]]).encode()
         return found
 
 
