@@ -18,7 +18,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project.folder import BEFORE, CATEGORIES
+from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT
 from promptccd.training.history import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.crash.system_calls import Decide, Verdict, run_watched
@@ -114,12 +114,7 @@ class Workshop:
         shutil.rmtree(self.place, ignore_errors=True)
         shutil.copytree(start, self.place, symlinks=True)
         with self.hub.lock:
-            for kept in (
-                self.hub.repos,
-                self.hub.objects,
-                self.hub.tickets,
-                self.hub.log,
-            ):
+            for kept in (self.hub.repos, self.hub.objects, self.hub.tickets, self.hub.log):
                 kept.clear()
 
     def promptccd(self, *words: str, decide: Decide = lambda call: Verdict.GO_ON) -> int | None:
@@ -158,7 +153,7 @@ class Workshop:
             name = f"{folder}/{path.relative_to(root)}"
             if path.name.startswith(SEEN):
                 found[name] = repr(stored_in(path.parent)).encode() if path.name == SEEN else b""
-            elif path.name in (CATEGORIES, BEFORE):
+            elif path.name in (CATEGORIES, BEFORE) and path.parent.name == PROJECT:
                 found[name] = rows_of(path).encode()
             elif path.name == HISTORY:  # only informs; epochs that were gone on with say so
                 found[name] = str([(each.stage, each.epoch) for each in read_history(path.parent)]).encode()
