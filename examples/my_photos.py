@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from promptccd.discovery import DiscoverySession, Project, discover
-from promptccd.discovery.groups import group_views
+from promptccd.discovery.report import group_views
 
 parser = argparse.ArgumentParser(description="Group a folder of images.")
 parser.add_argument("photos", help="a folder, or a zip archive")

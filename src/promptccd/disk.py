@@ -357,11 +357,6 @@ def _sums(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def recorded_sum(file: Path) -> Any:
-    """What the checksums beside a file say of it; `None` if they do not."""
-    return (_sums(file.parent) or {}).get(file.name)
-
-
 def _files(folder: Path) -> list[Path]:
     return sorted(item for item in folder.rglob("*") if item.is_file())
 

@@ -75,7 +75,7 @@ MISTAKES = {
     "a drive of Windows": ("predict {stage} C:\\\\Users\\\\me\\\\photos", "Nothing is at"),
     "a folder without files": ("predict {stage} {empty}", "No files to predict"),
     "no image to explain": ("explain {stage} {texts}/notes.txt --out {out}", "Cannot read"),
-    "a list of images in another format": ("split {lines}", "give their folder, or a table of path,label"),
+    "a list of images in another format": ("split {lines}", "is not YAML"),
     "a text for images": ("discover {stage} {text} --out {out}", "File 'text' holds no image"),
     "results where a file is": ("report {run} --out {text}", "Cannot write to"),
     "a run where a file is": ("train --config {recipe} --output_dir {text}/run", "Cannot write to"),

@@ -18,7 +18,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project.folder import BEFORE, CATEGORIES
+from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT
 from promptccd.training.history import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.crash.system_calls import Decide, Verdict, run_watched
@@ -114,13 +114,7 @@ class Workshop:
         shutil.rmtree(self.place, ignore_errors=True)
         shutil.copytree(start, self.place, symlinks=True)
         with self.hub.lock:
-            for kept in (
-                self.hub.repos,
-                self.hub.collections,
-                self.hub.objects,
-                self.hub.tickets,
-                self.hub.log,
-            ):
+            for kept in (self.hub.repos, self.hub.objects, self.hub.tickets, self.hub.log):
                 kept.clear()
 
     def promptccd(self, *words: str, decide: Decide = lambda call: Verdict.GO_ON) -> int | None:
@@ -159,7 +153,7 @@ class Workshop:
             name = f"{folder}/{path.relative_to(root)}"
             if path.name.startswith(SEEN):
                 found[name] = repr(stored_in(path.parent)).encode() if path.name == SEEN else b""
-            elif path.name in (CATEGORIES, BEFORE):
+            elif path.name in (CATEGORIES, BEFORE) and path.parent.name == PROJECT:
                 found[name] = rows_of(path).encode()
             elif path.name == HISTORY:  # only informs; epochs that were gone on with say so
                 found[name] = str([(each.stage, each.epoch) for each in read_history(path.parent)]).encode()
@@ -170,7 +164,7 @@ class Workshop:
         return found
 
     def on_hub(self) -> dict[str, bytes]:
-        """Every file of the Hub by repository and path; commits and collections beside them."""
+        """Every file of the Hub by repository and path; commits beside them."""
         found: dict[str, bytes] = {}
         with self.hub.lock:
             for (kind, name), repo in self.hub.repos.items():
@@ -178,8 +172,6 @@ class Workshop:
                 found[f"{kind} {name}"] = f"{titles} {repo.private} {sorted(repo.tags)}".encode()
                 for path, blob in repo.at("main").files.items():
                     found[f"{kind} {name} {path}"] = blob.data
-            for slug, collection in self.hub.collections.items():
-                found[slug] = str([item["id"] for item in collection["items"]]).encode()
         return found
 
 

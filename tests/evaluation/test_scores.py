@@ -160,13 +160,6 @@ def test_every_stage_and_seed_has_a_random_state_of_32_bits_of_its_own(
     assert min(states) >= 0
 
 
-def test_a_run_without_a_seed_is_that_of_seed_1(given: list[tuple[int, int]]) -> None:
-    labels, features = [np.arange(4)] * 2, [torch.eye(4)] * 2
-    for seed in ({}, {"seed": 1}, {"seed": 2}):
-        continual_accuracy(lambda t: features[: t + 1], labels, [4, 4], num_known=4, restarts=2, **seed)
-    assert given[0] == given[1] != given[2]
-
-
 def test_of_new_categories_of_one_size_the_first_seen_comes_first() -> None:
     looks = torch.eye(41)
     order = np.random.default_rng(0).permutation(40)

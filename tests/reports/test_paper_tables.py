@@ -1,10 +1,8 @@
 """Tables of the paper: laid out as it prints them, planned whole, and filled by real small runs."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,8 @@ from promptccd.evaluation import (
     StageScore,
     published_rows,
 )
-from promptccd.evaluation.paper import SHARED_COUNTS, audited_by_stage, mark_of
+from promptccd.evaluation.paper import SHARED_COUNTS, audited_by_stage
 from promptccd.evaluation.tables import variant_averages
-from promptccd.reports.charts import LEFT, RIGHT, WIDTH, line_chart
 from promptccd.reports.paper_tables import (
     TableEntry,
     TablePart,
@@ -30,7 +27,6 @@ from promptccd.reports.paper_tables import (
     layout,
     paper_tables,
     remarks,
-    table_records,
 )
 from promptccd.runs import RunDirectory
 from promptccd.training.recipe import Recipe
@@ -40,26 +36,6 @@ RECIPES = Path(__file__).parents[2] / "hub_configs"
 TABLES = paper_tables()
 BACKBONES = ("dino", "dinov2")
 SEPARATE = {"all_v1": 55.0, "old_v1": 65.0, "new_v1": 45.0}
-# Averages and marks of section 4.3 of the specification, typed from there.
-MARKED = {
-    "dino": {
-        "orca": "tinyimagenet! caltech101?",
-        "promptccd-gcd": "aircraft? cub?",  # not CUB there: its last stage is off by less than the tolerance
-        "simgcd": "imagenet100i cubi",
-        "gcd-replay": "",
-        "simgcd-replay": "imagenet100i cars? cubi",
-        "grow-merge": "imagenet100?",
-        "metagcd": "cifar100?",
-        "pa-cgcd": "cars!",
-        "happy": "cifar100! imagenet100! caltech101! aircraft! cars! cub!",
-    },
-    "dinov2": {
-        "promptccd-gcd": "imagenet100? caltech101?",
-        "metagcd": "imagenet100!",
-        "pa-cgcd": "imagenet100?",
-        "happy": "cifar100? caltech101! aircraft? cars!",
-    },
-}
 
 
 def figures(part: TablePart, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
@@ -98,30 +74,6 @@ def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: s
             assert all(0 <= value <= 100 for value in entry.printed_average.values())
 
 
-@pytest.mark.slow
-def test_rankstats_and_frost_stand_below_the_main_table_on_its_data(tmp_path: Path) -> None:
-    """The paper has them in MetaGCD's setting alone: no figure is set beside them, and its table stays as it is."""
-    printed, further = TABLES["main"]
-    for backbone in BACKBONES:
-        benchmarks = list(dict.fromkeys(benchmark for _, benchmark in printed.places(backbone)))
-        assert further.places(backbone) == list(product(["rankstats", "frost"], benchmarks))
-    methods, place = [*MARKED["dino"], "promptccd"], {"cifar100": None}
-    entries = plan(tmp_path, small=True, places=place).entries("main")
-    assert [entry.method for entry in entries] == methods  # only these have figures
-    methods += ["rankstats", "frost"]
-    entries = plan(tmp_path, small=True, places=place, methods=methods).entries("main")
-    assert [entry.method for entry in entries] == methods
-    recipes = [cell.recipe for entry in entries for cell in entry.cells]
-    assert [recipe.data for recipe in recipes] == [recipes[0].data] * 12
-    assert [bool(entry.figures) for entry in entries] == [True] * 10 + [False] * 2
-    (title, _), (below, (_, rows)) = layout(table_records(entries)).items()
-    assert (title, below) == (printed.title, further.title)
-    assert rows == []
-    said = remarks(entries[-2:], [])
-    assert said[0].startswith("Rows that name no prediction show the native one for rankstats, frost")
-    assert "MetaGCD's setting alone (--table metagcd)" in said[1]
-
-
 def test_the_averages_are_those_of_the_specification() -> None:
     (main_table, _), (fine,) = TABLES["main"], TABLES["ssb"]
     for part, backbone, place, printed in (
@@ -135,18 +87,6 @@ def test_the_averages_are_those_of_the_specification() -> None:
     ):
         average = TableEntry(part, *place, figures(part, backbone, *place)).printed_average
         assert tuple(average.values()) == printed
-
-
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_marks_are_those_of_the_specification(backbone: str) -> None:
-    for method, text in MARKED[backbone].items():
-        marks = {}
-        for name in ("main", "ssb"):
-            for part in TABLES[name]:
-                places = [benchmark for other, benchmark in part.places(backbone) if other == method]
-                marks |= {each: mark_of(figures(part, backbone, method, each)) for each in places}
-        expected = dict(re.match(r"(\w+?)([!?]|i)$", word).groups() for word in text.split())
-        assert {name: mark for name, mark in marks.items() if mark} == expected, method
 
 
 def record(method: str, benchmark: str, own: tuple, paper: tuple, mark: str = "", runs: int = 2) -> dict:
@@ -336,15 +276,6 @@ def test_a_dry_run_fetches_nothing_and_lists_the_cells(tmp_path: Path, capsys) -
     assert "promptccd-cifar100-4321-seed7" in said
     assert "grow-merge is not built" in said
     assert not (tmp_path / "runs").exists()
-
-
-def test_marks_of_many_methods_stay_within_the_drawing() -> None:
-    """Those of ten had covered the numbers at the axis."""
-    chart = line_chart("l", {str(n): [(1.0, 2.0), (2.0, 3.0)] for n in range(10)}, x_label="x", y_label="y")
-    places = [point.x for series in chart.series for point in series.points]
-    assert min(places) > LEFT
-    assert max(places) < WIDTH - RIGHT
-    assert len({point.x for series in chart.series for point in series.points}) == 20
 
 
 def test_of_sessions_the_paper_prints_separate_assignments() -> None:

@@ -23,7 +23,7 @@ from promptccd.cli.main import main
 from promptccd.clustering import CountCalibration, CountEstimate, estimate_categories
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, InterruptedRunError
-from promptccd.evaluation import ContinualScore, score_part_routing
+from promptccd.evaluation import ContinualScore
 from promptccd.methods import METHODS
 from promptccd.methods import promptccd as promptccd_objective
 from promptccd.runs import (
@@ -222,13 +222,6 @@ def test_explanations_of_every_variant(variant: Values, image_folder: Path, tmp_
             assert name == model.config.names_by_id[model.config.component_categories[int(number)]]
     else:
         assert model.config.model_type == "promptccd-gcd"
-
-
-def test_part_routing_is_scored_per_image_class() -> None:
-    agreement = np.asarray([1.0, 0.5, 0.25, 0.25])
-    score = score_part_routing(2, agreement, np.asarray([0, 1, 5, 6]), 2, 8)
-    assert (score.all, score.old, score.new) == (50.0, 75.0, 25.0)
-    assert (score.stage, score.num_categories, score.num_images) == (2, 8, 4)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,14 +247,3 @@ def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
     said = str(error.value).partition("choose one of ")[2].removesuffix(" as --variant.")
     able = {name for name, each in METHODS.items() if each.uses_exemplars}
     assert set(said.split(", ")) == able >= {"promptccd-gcd", "simgcd", "grow-merge"}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "name"),
-    [("gcd-replay-cub", "gcd-replay"), ("simgcd-replay-cub", "simgcd-replay"), ("simgcd-cub", "simgcd"),
-     ("promptccd-gcd-cub", "promptccd-gcd"), ("promptccd-b-dp-cub", "promptccd-b-dp"),
-     ("promptccd-u-cub", "promptccd-u"), ("promptccd-cub", "promptccd")],
-)  # fmt: skip
-def test_what_the_paper_calls_a_recipe(recipe: str, name: str) -> None:
-    path = Path(__file__).parents[2] / "hub_configs" / f"{recipe}.yaml"
-    assert Recipe.from_yaml(path).published_name == name

@@ -41,7 +41,6 @@ def picture_uri(content: bytes) -> str:
 
 
 MAX_CARDS = 60
-MAX_PICTURE_BYTES = 4_000_000  # of all pictures of a page
 NEAREST = 3
 
 
@@ -73,14 +72,13 @@ class CategoryCard:
 
 @dataclass
 class CardMaker:
-    """Makes the cards of a run, stage by stage, until the page is full."""
+    """Makes the cards of a run, stage by stage, at most `MAX_CARDS`."""
 
     labels: np.ndarray  # (N,), categories of the readable images of stage 0
     categories: Sequence[str]  # names of the true categories; position is category id
     samples: int  # pictures per card
     cards: list[CategoryCard] = field(default_factory=list)
     left_out: int = 0  # discovered categories beyond `MAX_CARDS`
-    _bytes: int = 0
     _seen: set[int] = field(default_factory=set)
 
     def add_stage(
@@ -116,18 +114,10 @@ class CardMaker:
                     mostly=counts.index[0] if len(counts) else "",
                     purity=100 * counts.iloc[0] / len(own) if len(counts) else math.nan,
                     sample_ids=images.sample_ids[typical].tolist(),
-                    images=[picture for row in typical if (picture := self._picture(images, row))],
+                    images=[thumbnail(images[row]) for row in typical],
                     near=near,
                 )
             )
-
-    def _picture(self, images: StageImages, row: int) -> Thumbnail | None:
-        """A picture; `None` once the page is full."""
-        if self._bytes > MAX_PICTURE_BYTES:
-            return None
-        picture = thumbnail(images[row])
-        self._bytes += len(picture.uri)
-        return picture
 
 
 def _mean(features: np.ndarray) -> np.ndarray:

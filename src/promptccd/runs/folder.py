@@ -27,7 +27,7 @@ from promptccd.disk import (
     remove_leftovers,
     write_file,
 )
-from promptccd.errors import MOST_LISTED, DiskError, RunError, nothing_at
+from promptccd.errors import MOST_LISTED, RunError, nothing_at
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.training.recipe import Recipe
@@ -234,15 +234,8 @@ class RunDirectory:
         """
         position = {name: getattr(state, name) for name in ("epoch", "step", "batch_size")}
         content = save(state.tensors, {"position": json.dumps({**position, "seconds": seconds})})
-        for is_last in (False, True):
-            make_inside(self.path, RESUME)
-            try:
-                write_file(self._state(stage), content)
-                return
-            except DiskError as error:
-                # Where locks do not reach, a process that finished this stage removed the folder in between.
-                if is_last or not isinstance(error.__cause__, FileNotFoundError):
-                    raise
+        make_inside(self.path, RESUME)
+        write_file(self._state(stage), content)
 
     def load_state(self, stage: int) -> tuple[TrainingState, float] | None:
         """The state inside a stage and its training time in seconds; `None` to train the stage from its start."""

@@ -199,17 +199,6 @@ class Recipe:
                     f"the {known} labelled categories, got {reprlib.repr(given)}: labelled categories count too."
                 )
 
-    @property
-    def published_name(self) -> str:
-        """Name of the method in the paper's tables, with its pool, its counting or its memory."""
-        from promptccd.methods import method_named
-
-        method = method_named(self.model.variant)
-        pool = self.model.options.get("pool") or getattr(method.model.config_class, "pool", None) or ""
-        memory = "exemplars" if self.training.exemplars_per_class else ""
-        apart: list[str] = [self.training.counting, pool, memory]
-        return next((method.published[each] for each in apart if each in method.published), method.name)
-
     @classmethod
     def from_yaml(cls, path: str | Path, overrides: Layer | None = None) -> "Recipe":
         """Read a recipe; overrides win over the file, which wins over the defaults.
