@@ -205,8 +205,14 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
         ({"class_blocks": [4, 1], "cuts": [[0.5, 0.5], [1.0]]}, "1.0 at the end"),
         ({"class_blocks": [4, 1], "cuts": [[1.0, 1.0], [0.0]]}, "1.0 at the end"),
         ({"class_blocks": [2, 3, 0], "cuts": [[1.0, 1.0, 1.0], [1.0, 1.0], [1.0]]}, "Stage 2 has no image"),
-        ({"class_blocks": [2, 1, 1, 1], "image_column": "picture"}, "all columns: .'image', 'label'."),
-        ({"class_blocks": [2, 1, 1, 1], "label_column": "kind"}, "the columns are .'image', 'label'."),
+        (
+            {"class_blocks": [2, 1, 1, 1], "layout": Layout(image="picture")},
+            "all columns: .'image', 'label'.",
+        ),
+        (
+            {"class_blocks": [2, 1, 1, 1], "layout": Layout(label="kind")},
+            "the columns are .'image', 'label'.",
+        ),
     ],
 )
 def test_what_cannot_be_cut_says_why(options: dict, said: str) -> None:

@@ -12,7 +12,6 @@ from promptccd.reports.sweep import ProtocolScoring, score_baselines
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
-from tests.data.test_cached import folder_of
 
 
 def recipe_at(
@@ -88,45 +87,3 @@ def test_whoever_reads_a_run_again_takes_the_copies_that_it_is_told_of(
     assert main(["evaluate", run, "--image_cache", "off"]) == 0
     assert len(decoded) == 6 * to_cut + 3 * 150, "the run records auto"
     assert not (tmp_path / "usual" / "promptccd").exists()
-
-
-@pytest.mark.slow
-def test_copies_are_made_beforehand(
-    image_folder: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    decoded: list[int],
-) -> None:
-    values = quick_recipe(image_folder, tiny_backbone, tmp_path / "run")
-    (tmp_path / "recipe.yaml").write_text(json.dumps(values))
-    words = ["data", "cache", str(tmp_path / "recipe.yaml"), "--image_cache", str(tmp_path / "cache")]
-    assert main([*words, "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made == {"folder": str(tmp_path / "cache"), "images": 150, "bytes": 150 * 3 * 18 * 18}
-    assert main(words) == 0
-    assert capsys.readouterr().out == f"150 images, 0.1 MB, in {tmp_path / 'cache'}\n"
-    recipe = recipe_at(str(tmp_path / "cache"), image_folder, tiny_backbone, tmp_path / "run")
-    stages = stage_stream(recipe.data, 1)
-    decoded.clear()
-    train_run(recipe, stages=stages)
-    assert decoded == []
-    assert main([*words[:3], "--image_cache", "off"]) == 2
-    assert "image_cache is off" in capsys.readouterr().err
-    (tmp_path / "a file").write_text("")
-    assert main([*words[:3], "--image_cache", str(tmp_path / "a file")]) == 3
-
-
-def test_whoever_makes_copies_beforehand_is_told_what_a_training_would_be_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    data = folder_of(tmp_path / "data", 12)
-    broken = min(each for each in data.rglob("*.*") if each.is_file())
-    broken.write_bytes(broken.read_bytes()[:60])
-    words = ["data", "cache", str(data), "--class_blocks", "1", "1", "--image_cache", str(tmp_path / "cache")]
-    for _ in range(2):
-        caplog.clear()
-        assert main(words) == 0
-        assert "images cannot be read and are left out" in caplog.text
-        assert broken.name in caplog.text
-        assert capsys.readouterr().out.startswith("12 images, ")

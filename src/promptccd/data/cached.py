@@ -9,7 +9,7 @@ import hashlib
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import chain, islice
@@ -30,7 +30,7 @@ from promptccd.data.loaders import Progress, loader_options
 from promptccd.data.options import ViewOptions
 from promptccd.data.stages import Stage
 from promptccd.data.views import ResizedImage
-from promptccd.errors import ConfigurationError, DiskError
+from promptccd.errors import DiskError
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.identity import digest_of
 from promptccd.images.kinds import heif_plugin
@@ -171,21 +171,6 @@ class ImageCache:
             nothing = pa.nulls(len(batch), pa.large_binary())
             parts.append(_CopyPart(batch if room >= 0 else batch.set_column(5, "pixels", nothing)))
         return CheckedStage(stage, parts, np.arange(len(stage)))
-
-    def make(self, stages: Iterable[Stage], num_workers: int | None, progress: Progress) -> dict[str, Any]:
-        """Make the copies of all stages now; returns folder, images and bytes, as JSON types.
-
-        Raises:
-            ConfigurationError: the cache is off.
-            DiskError: there is no room, or nothing can be written there.
-        """
-        if self._folder is None:
-            raise ConfigurationError("image_cache is off, so no copy is stored. Give a folder, or auto.")
-        tables = list(dict.fromkeys(stage.images.whole for stage in stages))
-        parts = [self._on_disk(self._folder, each, num_workers, progress) for each in tables]
-        pixels = (part.batch.column("pixels").buffers()[2] for part in chain.from_iterable(parts))
-        size = sum(len(each or b"") for each in pixels)
-        return {"folder": str(self._folder), "images": sum(map(len, tables)), "bytes": size}
 
     def _on_disk(
         self, folder: Path, images: ImageRows, num_workers: int | None, progress: Progress
