@@ -30,7 +30,7 @@ demo: $(VENV)/.run           ## discover ten categories of 362 photographs and w
 	@echo "PromptCCD on 362 photographs: ten categories are labelled, ten are to be discovered."
 	@$(BIN)/python examples/demo.py --out $(RUNS)/promptccd-demo
 
-# Cells of one seed share a backbone; what is finished is not trained again. JOBS cells are trained at once.
+# Cells of one seed have equal backbones; what is finished is not trained again. JOBS cells are trained at once.
 tables: table-digits table-cifar100-small table-caltech101-small  ## every method's answers on three data sets
 
 table-cifar100-small: PLACE = --dataset $(CIFAR100)

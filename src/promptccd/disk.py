@@ -36,7 +36,9 @@ REPLACED = ".replaced-"
 EDITABLE = ("README.md",)  # a person may rewrite the card without breaking the checkpoint
 _OLD_S = 86_400
 _LARGEST_SUMS = 16 * 2**20  # bytes; the folder may be a stranger's
-_LEFTOVER = re.compile(rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})", re.DOTALL)
+_LEFTOVER = re.compile(  # SQLite may have left its log next to one
+    rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})(?:-journal|-wal|-shm)?", re.DOTALL
+)
 _OF_DISK = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 # Files that the Hub, its client and git leave beside a checkpoint that they fetched.
 FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")

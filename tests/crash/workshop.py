@@ -151,8 +151,10 @@ class Workshop:
         root, found = self.place / folder, dict[str, bytes]()
         for path in sorted(root.rglob("*")):
             name = f"{folder}/{path.relative_to(root)}"
-            if path.name.startswith(SEEN):
-                found[name] = repr(stored_in(path.parent)).encode() if path.name == SEEN else b""
+            if path.name.endswith(("-wal", "-shm")):  # logs of SQLite, read with their database
+                continue
+            if path.name == SEEN:
+                found[name] = repr(stored_in(path.parent)).encode()
             elif path.name in (CATEGORIES, BEFORE) and path.parent.name == PROJECT:
                 found[name] = rows_of(path).encode()
             elif path.name == HISTORY:  # only informs; epochs that were gone on with say so
