@@ -13,6 +13,7 @@ from promptccd.data import StageStream
 from promptccd.data.stages import DataSource
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.hub.stages import _licence
+from tests.conftest import quick_recipe
 from tests.hub.server import Hub
 
 
@@ -141,3 +142,29 @@ def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub,
         stages = StageStream.from_dataset(images, class_blocks=[2, 1, 1, 1])
         stages.source = DataSource(source, {})
         assert _licence(stages) == metadata
+
+
+@pytest.mark.slow
+def test_a_run_on_published_stages_is_the_run_on_their_source(
+    recipe: Path, image_folder: Path, tiny_backbone: Path, trained_run: Path, hub: Hub, tmp_path: Path, capsys
+) -> None:
+    published(recipe)
+    values = quick_recipe(image_folder, tiny_backbone, tmp_path / "run")
+    values["data"]["dataset"] = "user/stages"
+    (tmp_path / "quick.json").write_text(json.dumps(values))
+    assert main(["train", str(tmp_path / "quick.json")]) == 0
+    for stage in range(4):
+        name = f"stage{stage}/model-00002-of-00002.safetensors"
+        assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
+    assert "datasets:\n- user/stages\n" in (tmp_path / "run" / "stage3" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "options", [["--class_blocks", "3", "1", "1"], ["--split_rule", "sessions"], ["--split", "test"]]
+)
+def test_other_stages_than_the_published_ones_are_refused(
+    recipe: Path, hub: Hub, capsys, options: list[str]
+) -> None:
+    published(recipe)
+    assert main(["split", str(recipe), "--dataset", "user/stages", *options]) != 0
+    assert "cut already" in capsys.readouterr().err

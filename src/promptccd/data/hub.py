@@ -5,6 +5,7 @@ network. Every name is checked before a file is opened.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +35,7 @@ CARDS = ("README.md", ".huggingface.yaml")
 SPLIT_FILE = "split.json"
 LABELS_CONFIG = "evaluation_labels"
 _SAYS_WHERE = ("data_files", "data_dir")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load_hub(name: str, config: str | None = None, revision: str | None = None) -> DatasetDict:
@@ -138,6 +140,28 @@ def stage_config(stage: int) -> str:
     return f"stage_{stage}"
 
 
+def published_split(name: str, revision: str | None = None) -> CategorySplit | None:
+    """The split of a data set on the Hub that holds stages; `None` for any other data set, and for a local path.
+
+    Raises:
+        DataError: its split is damaged, or of a newer version.
+    """
+    if not _HUB_NAME.fullmatch(name) or os.path.lexists(os.path.expanduser(name)):
+        return None
+    try:
+        values = _split_values(name, revision)
+    except (OSError, ValueError, EntryNotFoundError):
+        return None  # reading the data set reports what is wrong
+    if not isinstance(values, dict) or not {"fingerprint", "sample_ids"} <= values.keys():
+        return None  # a file of another program by the same name
+    return CategorySplit.from_dict(values)
+
+
+def _split_values(name: str, revision: str | None) -> Any:
+    path = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
+    return parsed_json(Path(path).read_text(encoding="utf-8"))
+
+
 def published_tables(
     name: str, revision: str | None = None
 ) -> tuple[CategorySplit, np.ndarray, list[Dataset]]:
@@ -147,8 +171,7 @@ def published_tables(
         DataError: it cannot be read, or holds no stages.
     """
     try:
-        file = hf_hub_download(name, SPLIT_FILE, repo_type="dataset", revision=revision)
-        split = CategorySplit.from_dict(parsed_json(Path(file).read_text(encoding="utf-8")))
+        split = CategorySplit.from_dict(_split_values(name, revision))
         configs = [*map(stage_config, range(len(split.sample_ids))), LABELS_CONFIG]
         *tables, evaluation = (load_hub(name, config, revision)["train"] for config in configs)
     except DataError:

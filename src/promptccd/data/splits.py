@@ -466,7 +466,7 @@ def spectrum_split(
             raise DataError(f"Expected 0 < {name} < 1, got {ratio}: it is a share, 0.2 means 20 %.")
     if discovery_stages not in DISCOVERY_STAGES:
         raise DataError(f"Expected discovery_stages to be 1 or 2, got {discovery_stages}.")
-    known = int(category_ratio * num_categories)
+    known = int(round(category_ratio * num_categories, 9))  # 0.57 of 100 is 57, and not 56.99...
     new = num_categories - known
     if known < 1 or new < discovery_stages:
         raise DataError(

@@ -17,6 +17,7 @@ import torch
 from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
+from promptccd.data.hub import published_split
 from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
@@ -267,6 +268,15 @@ def stage_stream(
         rendering: rule for values of the images that the model was trained on; by default these images decide.
     """
     facts, roots = data.resolved, data.image_roots or ()
+    if (published := published_split(facts.dataset)) is not None:
+        other_blocks = facts.class_blocks not in (None, published.class_blocks)
+        other_rule = (split_rule or facts.split_rule) not in (None, published.rule)
+        if other_blocks or other_rule or held_out_only or data.split not in (None, "train"):
+            raise DataError(
+                f"{facts.dataset!r} contains stages that are cut already (split_rule {published.rule}, class_blocks "
+                f"{list(published.class_blocks)}), and no unseen images. Give the data set that they were cut from."
+            )
+        return StageStream.from_hub(facts.dataset)
     opened = open_images(facts.dataset, facts.split, roots, layout=data.layout)
 
     def column(given: str | None, usual: str | None) -> str | None:
