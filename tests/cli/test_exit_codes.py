@@ -400,14 +400,15 @@ def test_a_reader_that_went_away_is_told_from_other_refusals(monkeypatch: pytest
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        assert exit_for(broken) is None  # it is of another pipe
+        other = exit_for(broken)  # it is of another pipe
+        assert other is not None and other.code == DiskError.exit_code
         os.close(reading)
         assert exit_for(broken) == ("", 141)
         failed = exit_for(OSError(errno.EIO, "Input/output error"))
         assert failed is not None and failed.code == DiskError.exit_code
         for stdout in (None, io.StringIO()):
             monkeypatch.setattr(sys, "stdout", stdout)
-            assert exit_for(broken) is None
+            assert exit_for(broken) == other
 
 
 def test_what_was_ignored_stays_ignored_and_all_is_put_back() -> None:

@@ -111,6 +111,10 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
             "transformers such as convert_dinov2_to_hf.py make one of the files that DINO's authors publish."
         )
     place, revision = split_revision(written)
+    if place != written and os.path.isdir(place):
+        raise OSError(
+            f"{written!r} is of the Hub, and the folder {place!r} here hides it: rename that, or give it."
+        )
     if revision is not None:
         hub_options["revision"] = revision
     if "/" not in place and os.sep not in place and not os.path.isdir(place):
