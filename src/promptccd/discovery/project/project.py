@@ -215,7 +215,7 @@ class Project:
 
     @correction(Kind.CATEGORY)
     def set_aside(self, category: int) -> LogEntry:
-        """Say that the images of a category are nothing to find: it leaves the result, and what is like it comes to it."""
+        """Say that the images of a category are nothing to find: it leaves the result, and what is like it follows."""
         return self.edit(edits.set_aside, category)
 
     @correction(Kind.IMAGES)
