@@ -158,7 +158,7 @@ class Photographs:
             self.features,
             lambda rows: [self.thumbnails[row] for row in rows],
             nothing_said,
-            mode,
+            mode=mode,
         ).first_of
 
     def repeated(self, count: int) -> "Photographs":

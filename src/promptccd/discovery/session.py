@@ -312,8 +312,8 @@ class DiscoverySession:
             found = stage.intake.thumbnails([used[row] for row in rows])
             return [found[used[row].key] for row in rows]
 
-        miniatures, taken = stage.intake.miniatures, stage.intake.taken
-        return find_near_duplicates(miniatures, features, thumbnails, taken, mode, self.workers)
+        miniatures, taken, names = stage.intake.miniatures, stage.intake.taken, [file.name for file in used]
+        return find_near_duplicates(miniatures, features, thumbnails, taken, names, mode, self.workers)
 
     # Groups
 

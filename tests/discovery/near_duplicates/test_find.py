@@ -60,7 +60,7 @@ def found_in(images, features=None, taken=None, mode="auto"):
     def thumbnails(rows):
         return [looks[row].thumbnail for row in rows]
 
-    return find_near_duplicates(miniatures, features, thumbnails, taken, mode)
+    return find_near_duplicates(miniatures, features, thumbnails, taken, mode=mode)
 
 
 CHANGES = {

@@ -325,6 +325,11 @@ def group_images(
         if (dense := _dense(problem, tree, found)) is not None:
             return dense
         return problem.assignment(found), estimate.including(len(found.centres))
+    if first_of is not None and len(problem.units.points) < num_categories - len(known.ids):
+        problem = GroupingProblem(features, keys, known, next_id, constraints, temperature)
+        logger.warning(
+            "%d categories are more than there are distinct images: near-duplicates count.", num_categories
+        )
     problem.check_count(num_categories)
     found = _of_given_number(problem, num_categories, seed)
     if len(found.centres) < num_categories:

@@ -1,13 +1,15 @@
 """Find near-duplicate groups, such as copies, bursts and pans, by comparing small pictures.
 
 Four steps: choose pairs to compare (`_candidates`), compare their miniatures (`_fitting`), compare their thumbnails
-(`_verified`), and doubt groups that are too large to be one photograph (`_without_doubtful`).
+(`_verified`), and doubt groups that are too large to be one photograph (`_doubtful`).
 
 A likeness alone joins nothing. Alike pictures are one if they were taken within seconds, or if one laid over the other
-shows the same in every part.
+shows the same in every part, where names whose numbers follow each other leave a little more room.
 """
 
 import io
+import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -43,9 +45,9 @@ _LARGEST_CELL = 2_048  # images whose features are compared with each other at a
 _ORIENTATIONS = 8  # four rotations, and their mirror images
 AT_ONCE = 2.0  # seconds between frames of a burst
 # Least correlation of miniatures for thumbnails to be compared, and share of their neighbourhoods that may differ: for
-# any two pictures, and for those of one burst.
-FITS, FITS_AT_ONCE = 0.45, 0.3
-APART, APART_AT_ONCE = 0.03, 0.4
+# any two pictures, for those whose names follow each other, and for those of one burst.
+FITS, FITS_NEXT, FITS_AT_ONCE = 0.45, 0.3, 0.3
+APART, APART_NEXT, APART_AT_ONCE = 0.03, 0.05, 0.4
 EDITED = 0.1  # of a file before and after an edit
 # Share of their neighbourhoods in which miniatures may differ: nine of ten pairs that only fit differ in more, and one
 # frame of a hundred in a burst does.
@@ -104,6 +106,7 @@ def find_near_duplicates(
     features: Tensor,
     thumbnails: Thumbnails,
     taken: npt.NDArray[np.float64],
+    names: Sequence[str] = (),
     mode: NearDuplicateMode = "auto",
     workers: int = 1,
 ) -> NearDuplicates:
@@ -114,7 +117,8 @@ def find_near_duplicates(
         features: ``(N, D)`` unit features.
         thumbnails: gives the thumbnails of rows, as files.
         taken: ``(N,)`` times in seconds, or NaN. Images of one moment may differ more: something moves before a camera.
-        mode: ``"exact"`` finds copies alone, whatever the clock says; ``"off"`` finds nothing.
+        names: of the files, whose numbers may follow each other.
+        mode: ``"exact"`` finds copies alone, whatever time and names say; ``"off"`` finds nothing.
         workers: thumbnails that are decoded at once.
 
     Returns:
@@ -123,29 +127,29 @@ def find_near_duplicates(
     count = len(miniatures)
     if mode == "off":
         return NearDuplicates.none(count)
-    clock = _Clock.of(taken if mode == "auto" else np.full(count, np.nan))
+    signs = _Signs.of(taken, names) if mode == "auto" else _Signs.of(np.full(count, np.nan), ())
     looks, by_clock, accepted = np.arange(count), np.arange(count), list[_Pairs]()
     hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])
-    pairs = _fitting(miniatures, hashes, clock, *_candidates(hashes, features, clock))
+    pairs = _fitting(miniatures, hashes, signs, *_candidates(hashes, features, signs))
     left = pairs.select(slice(0))
     while len(pairs.one):
         pairs = pairs.select(looks[pairs.one] != looks[pairs.two])
-        if mode == "auto" and _doubtful(looks, clock.taken).sum() > count / 2:
+        if mode == "auto" and _doubtful(looks, signs.taken).sum() > count / 2:
             # The clock alone counts now. To report what looks alike, the miniatures are enough.
-            sure = clock.at_once(pairs)
+            sure = signs.at_once(pairs)
             left, pairs = _Pairs.joined([left, pairs.select(~sure)]), pairs.select(sure)
         # Of each group the pair that fits best with an earlier one: then most others need no comparison.
         best = np.zeros(len(pairs.one), dtype=bool)
         best[np.unique(np.maximum(looks[pairs.one], looks[pairs.two]), return_index=True)[1]] = True
-        alike = _verified(pairs.select(best), thumbnails, clock, workers)
-        looks, by_clock = _joined(looks, alike), _joined(by_clock, alike.select(clock.at_once(alike)))
+        alike = _verified(pairs.select(best), thumbnails, signs, workers)
+        looks, by_clock = _joined(looks, alike), _joined(by_clock, alike.select(signs.at_once(alike)))
         accepted.append(alike)
         pairs = pairs.select(~best)
     looks = _joined(looks, left)
     if mode == "exact" or not accepted:
         return NearDuplicates(looks, looks)
     # If most of the images that look like another are in doubtful groups, likeness says nothing: no group stays.
-    doubtful = _doubtful(looks, clock.taken)
+    doubtful = _doubtful(looks, signs.taken)
     if doubtful.sum() > (np.bincount(looks)[looks] > 1).sum() / 2:
         return NearDuplicates(by_clock, looks)
     pairs = _Pairs.joined(accepted)
@@ -201,27 +205,44 @@ class _Pairs:
 
 
 @dataclass(frozen=True)
-class _Clock:
-    """When images were taken ``(N,)``, in seconds, or NaN."""
+class _Signs:
+    """What says that images are one moment, besides their pictures.
+
+    Attributes:
+        taken: ``(N,)`` seconds, or NaN.
+        follows: ``(N,)`` whether an image is the next of the one before it in the source, by the number in its name.
+    """
 
     taken: npt.NDArray[np.float64]
+    follows: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, taken: npt.NDArray[np.float64]) -> "_Clock":
+    def of(cls, taken: npt.NDArray[np.float64], names: Sequence[str]) -> "_Signs":
         """A clock that gives one second to a tenth of all images is none: a scanner's, or the date of a copy."""
         times, counts = np.unique(taken[~np.isnan(taken)], return_counts=True)
         often = times[counts > max(LARGE, LARGE_SHARE * len(taken))]
-        return cls(np.where(np.isin(taken, often), np.nan, taken))
+        numbers = [_NUMBER.match(name) for name in names]
+        follows = np.zeros(len(taken), dtype=bool)
+        for row, (one, two) in enumerate(itertools.pairwise(numbers), start=1):
+            if one is not None and two is not None and one[1] == two[1]:
+                follows[row] = 0 <= int(two[2]) - int(one[2]) <= 1
+        return cls(np.where(np.isin(taken, often), np.nan, taken), follows)
 
     def at_once(self, pairs: _Pairs) -> npt.NDArray[np.bool_]:
         """``(P,)`` whether both were taken within seconds; not if nothing says when."""
         return np.abs(self.taken[pairs.one] - self.taken[pairs.two]) <= AT_ONCE
 
-    def values(self, pairs: _Pairs, at_once: float, other: float) -> Tensor:
-        """``(P,)`` one of two values: for pairs that were taken at once, and for others."""
-        return torch.from_numpy(np.where(self.at_once(pairs), at_once, other))
+    def in_sequence(self, pairs: _Pairs) -> npt.NDArray[np.bool_]:
+        """``(P,)`` whether the name of the second follows that of the first."""
+        return (pairs.two - pairs.one == 1) & self.follows[pairs.two]
+
+    def values(self, pairs: _Pairs, at_once: float, following: float, other: float) -> Tensor:
+        """``(P,)`` one of three values, by the evidence besides the pictures: time, names, neither."""
+        values = np.where(self.in_sequence(pairs), following, other)
+        return torch.from_numpy(np.where(self.at_once(pairs), at_once, values))
 
 
+_NUMBER = re.compile(r"(.*?)(\d{1,15})\D*\Z", re.DOTALL)  # the last number of a name, and the text before it
 _PARTS = ("one", "two", "turned")
 _INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])  # of `_turned`; what is mirrored is its own inverse
 
@@ -235,7 +256,7 @@ def _turned(pictures: Tensor, turned: int) -> Tensor:
 # Choose pairs
 
 
-def _candidates(hashes: Hashes, features: Tensor, clock: _Clock) -> tuple[_Pairs, _Pairs]:
+def _candidates(hashes: Hashes, features: Tensor, signs: _Signs) -> tuple[_Pairs, _Pairs]:
     """Pairs to compare, and of these the nearest neighbours in feature space.
 
     They are neighbours there, images that follow each other by place or time, and those of nearly the same hash.
@@ -244,10 +265,10 @@ def _candidates(hashes: Hashes, features: Tensor, clock: _Clock) -> tuple[_Pairs
     count = hashes.shape[1]
     one, two, rank = _neighbours(features)
     found = [_upright(one, two), _upright(np.arange(count - 1), np.arange(1, count))]
-    in_time = np.argsort(clock.taken, kind="stable")
+    in_time = np.argsort(signs.taken, kind="stable")
     for step in (1, 2):
         following = _upright(in_time[:-step], in_time[step:])
-        found.append(following.select(clock.at_once(following)))
+        found.append(following.select(signs.at_once(following)))
     for turned, of_turned in enumerate(hashes):
         for first, second in _same_hash(hashes[0], of_turned):
             # A symmetric picture is no evidence.
@@ -329,7 +350,7 @@ def _band(hashes: npt.NDArray[np.uint64], band: int) -> npt.NDArray[np.uint64]:
 
 
 def _fitting(
-    miniatures: npt.NDArray[np.uint8], hashes: Hashes, clock: _Clock, pairs: _Pairs, nearest: _Pairs
+    miniatures: npt.NDArray[np.uint8], hashes: Hashes, signs: _Signs, pairs: _Pairs, nearest: _Pairs
 ) -> _Pairs:
     """Pairs whose miniatures fit and do not differ nearly everywhere, the best first.
 
@@ -344,8 +365,8 @@ def _fitting(
     unclear = plain[pairs.one] | plain[pairs.two]
     differing = np.bitwise_count(hashes[0, pairs.one] ^ hashes[pairs.turned, pairs.two])
     fits = torch.from_numpy(differing <= MAX_BITS).float()
-    least = clock.values(pairs, FITS_AT_ONCE, FITS)
-    most = clock.values(pairs, 1.0, DIFFER)
+    least = signs.values(pairs, FITS_AT_ONCE, FITS_NEXT, FITS)
+    most = signs.values(pairs, 1.0, DIFFER, DIFFER)
     clear = np.flatnonzero(~unclear)
     for start in range(0, len(clear), _PAIRS):
         chosen = clear[start : start + _PAIRS]
@@ -364,7 +385,7 @@ def _fitting(
     passed = (fits >= least).numpy()
     found = pairs.select(passed)
     # What was taken at once comes first, then what fits best.
-    found = found.select(np.argsort(-(fits.numpy()[passed] + clock.at_once(found)), kind="stable"))
+    found = found.select(np.argsort(-(fits.numpy()[passed] + signs.at_once(found)), kind="stable"))
     found = found.select((pd.Series(found.two).groupby(found.two).cumcount() < MOST_FITTING).to_numpy())
     known = np.isin(nearest.one * len(plain) + nearest.two, found.one * len(plain) + found.two)
     others = nearest.select(~known & ~plain[nearest.one] & ~plain[nearest.two])
@@ -396,7 +417,7 @@ def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
     return result
 
 
-def _verified(pairs: _Pairs, thumbnails: Thumbnails, clock: _Clock, workers: int) -> _Pairs:
+def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int) -> _Pairs:
     """The pairs whose thumbnails are copies, or alike and taken within seconds."""
     alike = [np.empty(0, dtype=bool)]
     for loaded in pairs.blocks(_LOADED):
@@ -405,8 +426,8 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, clock: _Clock, workers: int
             pictures, tiny = zip(*pool.map(_picture, thumbnails(rows.tolist())), strict=True)
         colours, is_tiny = torch.from_numpy(np.stack(pictures)), torch.tensor(tiny)
         one, two = places.reshape(2, -1)
-        apart = clock.values(loaded, APART_AT_ONCE, APART).split(_PAIRS)
-        disagrees = clock.values(loaded, 1.0, COPY_DISAGREES).split(_PAIRS)
+        apart = signs.values(loaded, APART_AT_ONCE, APART_NEXT, APART).split(_PAIRS)
+        disagrees = signs.values(loaded, 1.0, COPY_DISAGREES, COPY_DISAGREES).split(_PAIRS)
         blocks = _Pairs(one, two, loaded.turned).blocks(_PAIRS)
         for block, little, much in zip(blocks, apart, disagrees, strict=True):
             first, second = colours[block.one].float(), _each_turned(colours[block.two], block.turned).float()
