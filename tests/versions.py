@@ -30,7 +30,7 @@ REFUSED = {
 }
 NEIGHBOURS = [
     "gradio>=4,<5", "gradio>=5,<6", "autogluon.multimodal", "fiftyone", "setfit", "sentence-transformers", "timm",
-    "lightly", "peft", "ultralytics", "jupyter", "label-studio",
+    "lightly", "peft", "ultralytics", "jupyter",
 ]  # fmt: skip
 
 

@@ -119,7 +119,7 @@ class BuiltIn:
     Attributes:
         load: makes it, or raises a `DataError` that says why it is not available.
         words: what it is, for model cards.
-        licence: under which its pictures may be passed on, as the Hub calls it; `None`: no card may show one.
+        licence: of its pictures, as the Hub calls it; `None` if unknown.
         page: where it is described.
         credit: the attribution that its licence asks for, after the link.
     """

@@ -1,7 +1,7 @@
 """Find near-duplicate groups, such as copies, bursts and pans, by comparing small pictures.
 
 Four steps: choose pairs to compare (`_candidates`), compare their miniatures (`_fitting`), compare their thumbnails
-(`_verified`), and doubt groups that are too large to be one photograph (`_without_doubtful`).
+(`_verified`), and doubt groups that are too large to be one photograph (`_doubtful`).
 
 A likeness alone joins nothing. Alike pictures are one if they were taken within seconds, or if one laid over the other
 shows the same in every part, where names whose numbers follow each other leave a little more room.
