@@ -109,7 +109,7 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
     other = session.registry.members_of(second)
     made = [
         ((edits.rename, first, "heron"), False),
-        ((edits.answer, keys[0], other[0], True), True),
+        ((edits.answer, keys[0], other[0]), True),
         ((edits.merge, [first, second]), True),
         ((corrections.split, features_of(session), 1), False),
     ]
