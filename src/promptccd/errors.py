@@ -139,22 +139,6 @@ class DeviceError(PromptCCDError):
     exit_code = 6
 
 
-class OutOfMemoryError(DeviceError):
-    """A training step needs more memory than there is.
-
-    Args:
-        batch_size: images of the step, over all processes.
-        saved: phrase that says what was saved.
-    """
-
-    def __init__(self, batch_size: int, saved: str):
-        self.batch_size = batch_size
-        super().__init__(
-            f"Too little memory for a step of {batch_size} images: {saved}. Run the same command with --batch_size "
-            f"{max(2, batch_size // 2)}, or as it is where there is more memory."
-        )
-
-
 class InterruptedRunError(PromptCCDError):
     """Ctrl-C or SIGTERM: the run was saved and the same command continues it.
 

@@ -16,7 +16,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import fetch_stages, verify
 from promptccd.models import CheckpointError
-from promptccd.models.checkpoint import find_model, split_revision
+from promptccd.models.checkpoint import _user, find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.runs.start import published_processor
@@ -42,12 +42,27 @@ def warm(stage: str, hub: Hub) -> str:
     load_view(stage)
     load_model(stage)
     hub.log.clear()
+    _user.cache_clear()
     return stage
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    _user.cache_clear()
+    monkeypatch.setattr("promptccd.models.checkpoint._WHO_AM_I_SECONDS", 0.3)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.4)
+
+
+def test_a_bare_name_is_of_the_user_who_is_logged_in(
+    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(hub, lambda: [load_model("run-stage3") for _ in range(3)]).count("GET /api/whoami-v2") == 1
+    _user.cache_clear()
+    hub.plan(lambda met: "whoami" in met.path, Fault(status=503, words="down"), math.inf)
+    with pytest.raises(OSError, match=r"the Hub did not answer whose it is \(.*503.*Write OWNER/"):
+        find_model("run-stage3")
+    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "user")
+    assert find_model("run-stage3").place == NAME
 
 
 TROUBLES = {
@@ -343,19 +358,19 @@ def test_training_goes_on_from_a_tag_of_all_stages_or_a_commit_of_the_last(
         hub.add(repo, {"config.json": b"{"})
         hub.repo(repo).tags["20261126"] = hub.repo(repo).tags["v1"]  # which a commit could begin with
     fetched = RunDirectory(tmp_path / "tag")
-    assert fetch_stages("user/run-stage1@20261126", RunDirectory(tmp_path / "date"), 1) == [0, 1]
-    assert fetch_stages(f"{hub.url}/user/run-stage1/tree/v1", fetched, 1) == [0, 1]
+    assert fetch_stages("user/run-stage1@20261126", RunDirectory(tmp_path / "date")) == [0, 1]
+    assert fetch_stages(f"{hub.url}/user/run-stage1/tree/v1", fetched) == [0, 1]
     for number in (0, 1):
         config = f"stage{number}/config.json"
         assert (fetched.path / config).read_bytes() == (trained_run / config).read_bytes()
     assert "alone" not in caplog.text
     commit = hub.repo("user/run-stage1").tags["v1"].sha
     with pytest.raises(HubError, match="'user/run-stage0'"):
-        fetch_stages(f"user/run-stage1@{commit}", RunDirectory(tmp_path / "commit"), 1)
+        fetch_stages(f"user/run-stage1@{commit}", RunDirectory(tmp_path / "commit"))
     assert f"user/run-stage1@{commit} is a commit of stage 1: earlier stages are" in caplog.text
     del hub.repo("user/run-stage0").tags["v1"]
     with pytest.raises(HubError, match=r"'user/run-stage0@v1': .*Invalid rev id: v1"):
-        fetch_stages("user/run-stage1@v1", RunDirectory(tmp_path / "none"), 1)
+        fetch_stages("user/run-stage1@v1", RunDirectory(tmp_path / "none"))
 
 
 @pytest.mark.moderate

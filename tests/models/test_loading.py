@@ -40,7 +40,7 @@ def test_a_fresh_process_knows_every_variant(tmp_path: Path) -> None:
     [
         ("team/model", "No model 'team/model': no such folder, and team/model: "),
         ("./model", "No model './model': no such folder, and ./model: "),
-        ("photograph", "Did you mean 'photographs'? For the Hub, write OWNER/photograph."),
+        ("photograph", "Did you mean 'photographs'?"),
         ("images", "No model in 'images': it has no config.json. Give a finished stage or a backbone."),
     ],
 )
@@ -52,6 +52,15 @@ def test_the_error_says_why_there_is_no_model(
     Path("images").mkdir()
     with pytest.raises(OSError, match=re.escape(said)):
         find_model(name)
+
+
+def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(OSError, match=r"the Hub is switched off.*PROMPTCCD_NAMESPACE"):
+        find_model("promptccd-pp-cub-stage3")
+    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "team")
+    with pytest.raises(OSError, match="team/promptccd-pp-cub-stage3"):
+        find_model("promptccd-pp-cub-stage3")
 
 
 def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a_model(

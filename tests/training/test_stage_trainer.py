@@ -22,7 +22,7 @@ from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
-from promptccd.errors import InterruptedRunError, OutOfMemoryError
+from promptccd.errors import InterruptedRunError
 from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext
 from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
@@ -198,39 +198,6 @@ def test_long_work_off_a_terminal_says_how_much_is_left(
         "reading: 1 of 5, 48 s left",
         "reading: 3 of 5, 16 s left",
     ]
-
-
-@pytest.mark.parametrize("in_step", [True, False])
-def test_where_a_step_needs_too_much_memory_the_state_before_it_is_saved(
-    in_step: bool, model: PromptCCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But not where the optimiser itself has no room: it may have changed half of the weights."""
-    saved: list[TrainingState] = []
-    seen: list[dict[str, torch.Tensor]] = []
-
-    class Greedy(ContrastiveObjective):
-        def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
-            seen.append({name: each.clone() for name, each in self.model.state_dict().items()})
-            if len(seen) == 2 and in_step:
-                raise torch.OutOfMemoryError("CUDA out of memory.")
-            return super().losses(rows)
-
-    def half(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    if not in_step:
-        monkeypatch.setattr(torch.optim.SGD, "step", half)
-    images = StageImages.read(stages[1], 0, progress.progress_bar)
-    arguments = TrainingArguments(epochs=1, batch_size=math.ceil(len(images) / 3))
-    trainer = trainer_of(model, images, Greedy, arguments, saved.append, lambda _: None)
-    told = "saved stage 1, epoch 0, step 1" if in_step else "the last saved state is whole"
-    with pytest.raises(OutOfMemoryError, match=told):
-        trainer.train()
-    assert [(each.epoch, each.step) for each in saved] == ([(0, 1)] if in_step else [])
-    for state in saved:
-        for name, value in state.tensors.items():
-            if name.startswith("model."):
-                assert torch.equal(value, seen[1][name.removeprefix("model.")]), name
 
 
 @pytest.mark.parametrize("decay_vectors", [True, False])

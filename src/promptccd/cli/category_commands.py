@@ -121,8 +121,8 @@ def _show_list(project: Project, options: argparse.Namespace) -> None:
     sys.stdout.flush()  # the list has to be out before the project forgets the command
 
 
-def _show_right(project: Project, options: argparse.Namespace, *category: int) -> None:
-    found = project.how_right(*category)
+def _show_right(project: Project, options: argparse.Namespace) -> None:
+    found = project.how_right()
     show(options, asdict(found), found.line)
 
 
@@ -172,7 +172,7 @@ _ARGUMENTS = """ID is the number or the name of a category. IMAGE is a file, its
 the beginning of one, or row:NUMBER of a training run."""
 _VIEWS = {
     "list": Action("", "show all categories", _show_list),
-    "right": Action("[ID]", "estimate the share of right images from those sampled at random", _show_right),
+    "right": Action("", "estimate the share of right images from those sampled at random", _show_right),
 }
 _ACTIONS = {
     "rename": Action("ID NAME", "name a category", lambda project, *given: project.rename(*given)),

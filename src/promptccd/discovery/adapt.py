@@ -87,7 +87,6 @@ def adapt(
     Raises:
         ConfigurationError: the model is a bare backbone, which has no head to train.
         DataError: there are fewer than four images.
-        DeviceError: there is too little memory for a step; the session is as before.
         DivergedError: the loss or a feature is no longer a number.
         InterruptedRunError: a signal was received; the session is as before.
     """

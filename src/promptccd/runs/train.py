@@ -60,6 +60,7 @@ from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, R
 from promptccd.training.devices import (
     accelerator_for,
     device_problem,
+    is_out_of_memory,
     log_device,
     reproducible,
     require_plain,
@@ -132,7 +133,7 @@ def train_run(
             context.enter_context(FolderLock(run.path))
             begin(run, recipe, stages)
         accelerator.wait_for_everyone()
-        context.enter_context(_named_failures(run))
+        context.enter_context(_named_failures(run, training.batch_size))
         context.enter_context(reproducible(training.deterministic))
         score = _Training(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
     if own_processes:
@@ -141,15 +142,17 @@ def train_run(
 
 
 @contextmanager
-def _named_failures(run: RunDirectory) -> Iterator[None]:
+def _named_failures(run: RunDirectory, batch_size: int) -> Iterator[None]:
     """Give failures of a device a message."""
     try:
         yield
     except (RuntimeError, MemoryError, TypeError) as error:
         if (problem := device_problem(error)) is None:
             raise
+        smaller = f" with --batch_size {max(2, batch_size // 2)}" if is_out_of_memory(error) else ""
         raise DeviceError(
-            f"{problem}. What was saved in {run.path} is whole: run the same command again to resume from there."
+            f"{problem}. What was saved in {run.path} is whole: run the same command again{smaller} to resume from "
+            "there."
         ) from error
 
 

@@ -13,12 +13,11 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
-from promptccd.errors import DivergedError, OutOfMemoryError
+from promptccd.errors import DivergedError
 from promptccd.methods import Objective, Rows, StageContext
 from promptccd.methods.processes import sent, share_of
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.batches import Batch, BatchPlan, Forward, training_loader, training_loss
-from promptccd.training.devices import is_out_of_memory
 from promptccd.training.fast import WholeBatches, fast
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
@@ -97,8 +96,6 @@ class StageTrainer:
         self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
         self.accelerator, self.stop, self.save = accelerator, stop, save
         self.record, self.stepped = record, stepped
-        # The step in progress, as long as its failure leaves weights and momentum unchanged.
-        self._next: tuple[int, int] | None = None
         self._processes = accelerator.num_processes, accelerator.process_index
         self.stage = stage.images.stage.index
         self.epochs = arguments.epochs_of(self.stage)
@@ -146,10 +143,6 @@ class StageTrainer:
                     self._run_epoch(forward, optimizer, batches, epoch, step, sums, bars)
                     step, sums = 0, {}
             self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise self._out_of_memory(optimizer) from error
         finally:
             bars.close()
             self.accelerator.free_memory()
@@ -206,7 +199,6 @@ class StageTrainer:
         before = int(totals.pop("steps", 0)) - first_step
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), planned[step])
-            self._next = (epoch, step)
             losses = training_loss(forward, self.objective, batch, epoch, step)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
@@ -214,7 +206,6 @@ class StageTrainer:
             for role, parameters in self._learning.items():
                 if (longest := getattr(self.arguments, f"{role}_clip", None)) is not None:
                     nn.utils.clip_grad_norm_(parameters, longest)
-            self._next = None
             optimizer.step()
             for name, value in losses.items():
                 totals[name] = totals.get(name, 0) + value.detach()
@@ -278,18 +269,6 @@ class StageTrainer:
         if stopping:
             self.accelerator.wait_for_everyone()
             raise self.stop.error(f"saved stage {self.stage}, epoch {next_epoch}, step {next_step}")
-
-    def _out_of_memory(self, optimizer: torch.optim.Optimizer) -> OutOfMemoryError:
-        """Save the state before the failed step, if it is whole; returns the error with a remedy.
-
-        Of several processes perhaps one alone has failed, and the others wait for it in that step: none saves.
-        """
-        saved = "the last saved state is whole"
-        if self._next is not None and self.accelerator.num_processes == 1:
-            epoch, step = self._next
-            self.save(TrainingState(epoch, step, snapshot(self.model, optimizer), self.arguments.batch_size))
-            saved = f"saved stage {self.stage}, epoch {epoch}, step {step}"
-        return OutOfMemoryError(self.arguments.batch_size, saved)
 
     def _finite(self, total: Tensor | float, epoch: int) -> float:
         """A sum as a float; NaN or infinity ends the run before anything is written."""

@@ -153,6 +153,18 @@ def test_the_same_export_again_restores_what_was_deleted_or_edited(tmp_path: Pat
     assert tree(folder) == {**FIRST, **({"owl/a (yours).txt": mine} if mine else {})}
 
 
+def test_what_somebody_saves_during_an_export_is_theirs(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    export(folder, FIRST)
+    with ExportFolder.opened(folder) as kept:
+        for place, text in {**FIRST, "owl/c.txt": "new"}.items():
+            kept.add(Item(place, text, partial(_write, text.encode()), place))
+        (tmp_path / "saved").write_text("mine")
+        os.replace(tmp_path / "saved", folder / "owl/a.txt")
+        kept.finish()
+    assert tree(folder) == {**FIRST, "owl/c.txt": "new", "owl/a (yours).txt": "mine"}
+
+
 def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     export(folder, FIRST)

@@ -303,25 +303,6 @@ def test_photographs_of_a_later_stage_are_not_spoken_for() -> None:
     assert after.low < 0.6 < 0.9 < after.high
 
 
-def test_a_category_is_spoken_for_by_what_was_drawn_from_it_alone() -> None:
-    registry = grouped()
-    for _ in range(6):
-        answer(registry)
-    keys = registry.members_of(0)
-    assert how_right(registry, keys, 0).drawn == 0
-    for _ in range(8):
-        keys = registry.members_of(0)
-        drawn = draw(registry, keys, 0)
-        blindly(registry, drawn, truth(registry, drawn[0]))
-    found = how_right(registry, registry.members_of(0), 0)
-    wrong = sum(int(key) >= COUNT // 2 for key, look in registry.looks.items() if look.quarter == 4)
-    assert (found.drawn, found.wrong) == (8, wrong)
-    assert 0 < wrong < 8
-    right = np.mean([int(key) % 2 == 0 for key in registry.members_of(0)])
-    assert found.low < right < found.high
-    assert told(registry)[0] == 6
-
-
 def test_it_is_kept(tmp_path: Path) -> None:
     registry = grouped()
     for _ in range(3):

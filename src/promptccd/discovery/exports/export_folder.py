@@ -12,11 +12,12 @@ import itertools
 import os
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from promptccd import systems
@@ -235,7 +236,7 @@ class ExportFolder:
                 os.sync()
             if self.path.exists():
                 systems.rename(self.path, self._work / OLD)
-            self._complete(ours)
+            self._complete({place: self._files[place] for place in ours})
         return export
 
     def _is_unchanged(self, path: Path, line: _Line) -> bool:
@@ -297,19 +298,19 @@ class ExportFolder:
             lines.append([place, size, digest, *([made_of] if made_of != digest else [])])
         write_file(self._new / EXPORTED, b"".join(plain_json(each) + b"\n" for each in lines))
 
-    def _complete(self, ours: Collection[str] = ()) -> None:
+    def _complete(self, ours: Mapping[str, os.stat_result] = MappingProxyType({})) -> None:
         """Put the new folder in its place, and move what a person added or changed out of the old one.
 
         Args:
-            ours: files of the old folder that need not be looked at.
+            ours: files of the old folder that need not be read, unless a person replaced one meanwhile.
         """
         old = self._work / OLD
         if self._new.exists():
             systems.rename(self._new, self.path)
         if old.exists():
             lines = _read(old / EXPORTED)[1]
-            for place, _ in sorted(_files(old)):
-                is_ours = place in ours or place == EXPORTED
+            for place, found in sorted(_files(old)):
+                is_ours = place == EXPORTED or (place in ours and _version(found) == _version(ours[place]))
                 if is_ours or (place in lines and self._is_unchanged(old / place, lines[place])):
                     continue
                 target = self._move(old, place)
@@ -408,6 +409,10 @@ def _is_used(path: Path) -> bool:
 
 def _node(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return *_node(status), status.st_size, status.st_mtime_ns
 
 
 def _some(each: list[str]) -> str:

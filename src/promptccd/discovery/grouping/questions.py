@@ -31,14 +31,12 @@ class PairQuestion:
     Attributes:
         first: key of the image in doubt.
         second: key of the most typical image of a group.
-        first_category: group of the first.
         second_category: group of the second; the same if the question is whether the first belongs there at all.
         doubt: in 0..1, about the first image.
     """
 
     first: str
     second: str
-    first_category: int
     second_category: int
     doubt: float
 
@@ -106,7 +104,7 @@ class _Chooser:
         self.used[groups[place]] += 1
         compared = second if second in self.typical else own  # a known category may have no image here
         return PairQuestion(
-            self.keys[row], self.keys[self.typical[compared]], own, compared, float(self.doubt[row])
+            self.keys[row], self.keys[self.typical[compared]], compared, float(self.doubt[row])
         )
 
 

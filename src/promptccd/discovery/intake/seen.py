@@ -92,6 +92,8 @@ class SeenFiles:
         return self._connected(path)
 
     def _connected(self, path: Path) -> sqlite3.Connection:
+        if self._is_reader and not os.access(path.parent, os.W_OK):  # SQLite can make no log there
+            return open_database(f"{path.absolute().as_uri()}?immutable=1", _SCHEMA)
         is_new = not self._is_reader and (not path.exists() or not path.stat().st_size)
         database = open_database(path, _SCHEMA, create=is_new, synchronous="normal")
         if is_new:

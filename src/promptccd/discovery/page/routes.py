@@ -253,7 +253,7 @@ ANSWERS: dict[str, Answer] = {
     "/api/check": lambda project, asked: project.screen(_rows(project, asked, "skip")),
     "/api/halves/{category:int}": lambda project, asked: project.halves(asked.path_params["category"]),
     "/api/why/{row:int}": lambda project, asked: project.why(_row(project, asked)),
-    "/api/right": lambda project, _: project.right(None),
+    "/api/right": lambda project, _: project.right(),
     "/api/groups.csv": _table,
     "/api/rare": lambda project, _: project.rare(),
     "/api/questions": _questions,
@@ -327,5 +327,5 @@ def _corrected(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]
     if correction is None:
         raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
     arguments = arguments_of(correction, asked, project)
-    with project.blind(None) if asked.get("blind") is True else nullcontext():
+    with project.blind() if asked.get("blind") is True else nullcontext():
         return project.corrected(lambda: correction.function(project, **arguments))

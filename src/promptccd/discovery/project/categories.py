@@ -141,9 +141,6 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
-LONGEST_KEY = 1000  # characters that name an image
-
-
 class Look(NamedTuple):
     """That a person has looked at an image.
 

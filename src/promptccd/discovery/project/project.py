@@ -215,10 +215,7 @@ class Project:
 
     @correction(Kind.CATEGORY)
     def set_aside(self, category: int) -> LogEntry:
-        """Say that the images of a category are nothing to find: it leaves the result, and what is like it comes to it.
-
-        The next `discover` groups what was found beside it anew.
-        """
+        """Say that the images of a category are nothing to find: it leaves the result, and what is like it follows."""
         return self.edit(edits.set_aside, category)
 
     @correction(Kind.IMAGES)
@@ -259,7 +256,7 @@ class Project:
                     "The photograph it is compared with is in no group any more: skip this one."
                 )
             if home != other and not same:
-                return edits.answer(registry, first, second, same=False, **log)
+                return edits.answer(registry, first, second, **log)
             if home == other and same:
                 return edits.confirm(registry, [first], **log)
             return self._move(registry, [first], other if same else None, **log)
@@ -393,13 +390,13 @@ class Project:
 
     # How much is right
 
-    def how_right(self, category: int | None = None) -> Right:
-        """How many images in groups, or in one of them, are right, by those that were drawn blind; see `drawn`."""
+    def how_right(self) -> Right:
+        """How many images in groups are right, by those that were drawn blind; see `drawn`."""
         with self.still:
-            return how_right(self.registry, self._in_groups(category), category)
+            return how_right(self.registry, self._in_groups())
 
-    def drawn(self, category: int | None = None) -> str | None:
-        """The image to look at blind: drawn from all in groups, or in one, that nobody has looked at; or `None`.
+    def drawn(self) -> str | None:
+        """The image to look at blind: drawn from all in groups that nobody has looked at; or `None`.
 
         What is corrected within `blind` answers it:
 
@@ -409,27 +406,25 @@ class Project:
             >>> print(project.how_right().line())  # doctest: +SKIP
         """
         with self.still:
-            found = draw(self.registry, self._in_groups(category), category)
+            found = draw(self.registry, self._in_groups())
         return None if found is None else found[0]
 
     @contextmanager
-    def blind(self, category: int | None = None) -> Iterator[None]:
+    def blind(self) -> Iterator[None]:
         """What is corrected within is an answer to `drawn`.
 
         Raises:
             GoneError: at a correction of other images.
         """
         with self.still:
-            self._draw = lambda: draw(self.registry, self._in_groups(category), category)
+            self._draw = lambda: draw(self.registry, self._in_groups())
             try:
                 yield
             finally:
                 self._draw = None
 
-    def _in_groups(self, category: int | None) -> list[str]:
-        if category is not None:
-            self.registry.category(category)
-        return in_groups(self.registry, self._here(), category)
+    def _in_groups(self) -> list[str]:
+        return in_groups(self.registry, self._here())
 
     def _here(self) -> Iterable[str]:
         """Images whose files are where they were."""

@@ -19,7 +19,6 @@ COVERS = (
 )
 MOST_ERRORS = 0.05
 QUARTERS = 4  # of the least sure order, each of which every fourth draw is from
-ALONE = QUARTERS  # in the place of a quarter: drawn from one category
 _ERRORS = (0.0, MOST_ERRORS / 2, MOST_ERRORS)
 _GRID, _SAMPLES = 1001, 4096
 _DRAWS = np.dtype([("wrong", bool), ("left", float), ("found", float), ("quarter", int)])
@@ -110,20 +109,18 @@ def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[
     return 1 - float(np.median(wrong)) / count, 1 - many / count, 1 - few / count
 
 
-def in_groups(registry: CategoryRegistry, here: Iterable[str], within: int | None = None) -> list[str]:
-    """Those of some images that are in a category of the result, or in one alone."""
-    active = {each.id for each in registry.active} if within is None else {within}
-    members = registry.members
+def in_groups(registry: CategoryRegistry, here: Iterable[str]) -> list[str]:
+    """Those of some images that are in a category of the result."""
+    active, members = {each.id for each in registry.active}, registry.members
     return [key for key in here if members.get(key) in active]
 
 
-def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | None = None) -> Right:
+def how_right(registry: CategoryRegistry, keys: Collection[str]) -> Right:
     """How many images in groups are right, from what people have said so far.
 
     Args:
         registry: the categories.
         keys: the images in groups that are there, see `in_groups`.
-        within: the one category that they are in; what was drawn from all says nothing then.
     """
     looks, images, members = registry.looks, registry.images, registry.members
     kept = set(keys)
@@ -132,12 +129,11 @@ def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | N
     rows: dict[int, list[tuple[bool, float, float, int]]] = {stage: [] for stage in left}
     found, drawn, wrong = dict[int, int](), 0, 0
     for key, look in sorted(looks.items(), key=lambda each: -each[1].order):
-        was = None if look.was is None else registry.resolve(look.was)
-        if look.was is None or within not in (None, was):
+        if look.was is None:
             continue
-        stage, is_wrong = images[key], was != members.get(key)
+        stage, is_wrong = images[key], registry.resolve(look.was) != members.get(key)
         found[stage] = found.get(stage, 0) + is_wrong
-        if look.left and (look.quarter == ALONE) == (within is not None):
+        if look.left:
             drawn, wrong = drawn + 1, wrong + is_wrong
             rows.setdefault(stage, []).append((is_wrong, look.left, found[stage], look.quarter))
     if not drawn or not kept:
@@ -146,25 +142,22 @@ def how_right(registry: CategoryRegistry, keys: Collection[str], within: int | N
     return Right(*share_right(strata, looked), drawn, wrong, looked, len(kept))
 
 
-def draw(
-    registry: CategoryRegistry, keys: Iterable[str], within: int | None = None
-) -> tuple[str, int, int] | None:
+def draw(registry: CategoryRegistry, keys: Iterable[str]) -> tuple[str, int, int] | None:
     """The image to be looked at blind, how many came with it that nobody has looked at, and its quarter.
 
     It stays the same until it is looked at, whatever else is. Arguments are those of `how_right`.
     """
     looks, sure, images = registry.looks, registry.confidences, registry.images
-    is_alone = within is not None
-    drawn = [each.order for each in looks.values() if each.left and (each.quarter == ALONE) == is_alone]
+    drawn = [each.order for each in looks.values() if each.left]
     last, (block, place) = max(drawn, default=-1), divmod(len(drawn), QUARTERS)
     # Quarters are those of when the last one was drawn, so that this one is not another after each that is chosen.
-    frame = [key for key in keys if key not in looks or (looks[key].order > last and not is_alone)]
+    frame = [key for key in keys if key not in looks or looks[key].order > last]
     frame.sort(key=lambda key: (sure.get(key, 1.0), key))
     turns = sorted(range(QUARTERS), key=lambda each: _chance(f"{block} {each}"))
     parts = [(each, len(frame) * each // QUARTERS, len(frame) * (each + 1) // QUARTERS) for each in turns]
-    for quarter, start, end in [(ALONE, 0, len(frame))] if is_alone else [*parts[place:], *parts[:place]]:
+    for quarter, start, end in [*parts[place:], *parts[:place]]:
         if rest := [key for key in frame[start:end] if key not in looks]:
-            key = min(rest, key=lambda each: _chance(f"{within} {block} {place} {each}"))
+            key = min(rest, key=lambda each: _chance(f"{block} {place} {each}"))
             left = sum(images[each] == images[key] and each not in looks for each in frame)
             return key, left, quarter
     return None

@@ -185,33 +185,26 @@ class ProjectView(Project):
     # What is shown
 
     def like_these(
-        self, rows: Sequence[int], unlike: Sequence[int] = (), within: int | None = None, most: int = 1000
-    ) -> dict[str, Any]:
-        """Rows of the photographs most like any of some, these first, with the likeness of each in 0..1.
+        self, rows: Sequence[int], within: int | None = None, most: int = 1000
+    ) -> dict[str, list[int]]:
+        """Rows of the photographs most like any of some, these first.
 
         Args:
             rows: examples.
-            unlike: photographs of another kind; what is more like one of them is left out.
             within: the category that all are in.
             most: at most so many.
         """
         features, group = self.features(), self.columns().group
-        matrix = features.matrix[: len(group)]
-        like = _likeness(matrix, rows).clamp(0, 1).numpy()
-        keep = (like > 0) & (True if within is None else group == within)
-        if unlike:
-            keep &= like >= _likeness(matrix, unlike).numpy()
-        like[list(rows)], keep[list(rows)], keep[list(unlike)] = 1, True, False
-        found = np.flatnonzero(keep)
-        is_example = np.isin(found, list(rows))
-        found = found[np.lexsort((found, -like[found], ~is_example))][:most]
-        return {"rows": found.tolist(), "like": [round(float(each), 3) for each in like[found]]}
+        like = _likeness(features.matrix[: len(group)], rows).numpy()
+        like[list(rows)] = np.inf
+        found = np.flatnonzero((like > 0) & ((group == within) | np.isinf(like) | (within is None)))
+        return {"rows": found[np.argsort(-like[found], kind="stable")][:most].tolist()}
 
     def screen(self, skipped: Sequence[int]) -> dict[str, Any] | None:
         """What to check next, see `proposals.screen`, with rows in the place of keys."""
         features, keys = self.features(), self.photos.keys
         with self.still:
-            registry, here = self.registry.copy(), self._in_groups(None)
+            registry, here = self.registry.copy(), self._in_groups()
         found = screen(registry, features, here, {keys[row] for row in skipped})
         if found is not None:
             found["rows"] = [self.photos.rows[key] for key in found.pop("images")]
@@ -264,14 +257,14 @@ class ProjectView(Project):
         photos = self.photos
         return [key for key, is_here in zip(photos.keys, photos.here.tolist(), strict=True) if is_here]
 
-    def right(self, category: int | None) -> dict[str, Any]:
-        """How much is right, of all or of one category, see `Right`, and the ``row`` to be looked at blind next."""
+    def right(self) -> dict[str, Any]:
+        """How much is right, see `Right`, and the ``row`` to be looked at blind next."""
         with self.still:
             self.refresh()
-            registry, keys, photos = self.registry.copy(), self._in_groups(category), self.photos
-        drawn = draw(registry, keys, category)  # which takes longer than others should wait
+            registry, keys, photos = self.registry.copy(), self._in_groups(), self.photos
+        drawn = draw(registry, keys)  # which takes longer than others should wait
         row = None if drawn is None else photos.rows[drawn[0]]
-        return {**asdict(how_right(registry, keys, category)), "row": row}
+        return {**asdict(how_right(registry, keys)), "row": row}
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
