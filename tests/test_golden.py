@@ -218,7 +218,7 @@ def registry_files(kept: Path) -> Written:
         "image": "lower(hex(key)), stage, category, confidence, pinned, reviewed, was, unseen, quarter from image "
         "order by key",
         "forbidden": "lower(hex(key)), forbidden.category from forbidden join image on image.id = image order by 1, 2",
-        "link": "lower(hex(one.key)), lower(hex(two.key)), same from link "
+        "link": "lower(hex(one.key)), lower(hex(two.key)) from link "
         "join image one on one.id = a join image two on two.id = b order by 1, 2",
         "log": "number, kind, what, stage, time, undone, final from log order by number",
     }

@@ -12,7 +12,6 @@ from promptccd.data.folders import FolderSource, images_in
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.images.limits import IntakeLimits
 
-PHOTOS = "left there by Photos"
 LIBRARIES: dict[str, tuple[str, list[str], list[str], str]] = {  # its name, originals, copies, and whose they are
     "Photos": (
         "Photos Library.photoslibrary", ["originals/A/1.jpeg", "originals/B/2.jpeg"],

@@ -32,7 +32,6 @@ from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 from tests.discovery.stored import alter, stored_in
 
-discover_module = sys.modules["promptccd.discovery.discover"]  # whose name the function took
 KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "categories.sqlite"))
 WRITTEN = ("assignments.csv", "discovery.html", *KEPT)
 

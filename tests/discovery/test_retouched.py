@@ -214,6 +214,6 @@ def test_a_file_that_shows_another_picture_is_named_and_errors_name_files(
     session.embed()
     session.group(2)
     first, second = session.current.keys[:2]
-    edits.answer(session.registry, first, second, False)
+    edits.answer(session.registry, first, second)
     with pytest.raises(DataError, match=r"'00\.jpg' .* '01\.png'|'01\.png' .* '00\.jpg'"):
         session.group(1)

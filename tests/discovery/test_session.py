@@ -109,7 +109,7 @@ def test_undo_goes_back_through_edits_and_regroupings_hash_for_hash(session, alb
     other = session.registry.members_of(second)
     made = [
         ((edits.rename, first, "heron"), False),
-        ((edits.answer, keys[0], other[0], True), True),
+        ((edits.answer, keys[0], other[0]), True),
         ((edits.merge, [first, second]), True),
         ((corrections.split, features_of(session), 1), False),
     ]
@@ -365,7 +365,7 @@ def test_answers_that_so_many_categories_cannot_meet_are_refused_and_with_more_t
     grouped(session, write_pictures(tmp_path / "album", [0], per_category=3), num_categories=1)
     first, second, third = session.current.keys
     for one, two, count in ((first, second, 2), (first, third, 2), (second, third, 3)):
-        edits.answer(session.registry, one, two, same=False)
+        edits.answer(session.registry, one, two)
         if count > session.num_categories:
             with pytest.raises(DataError, match="categories"):
                 session.group(session.num_categories)

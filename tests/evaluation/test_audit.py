@@ -118,17 +118,6 @@ def test_a_half_in_the_last_place_may_be_rounded_either_way(printed: float) -> N
     assert audit_row(ClusteringAccuracy(10.06, printed, 20.0), SplitCounts(800, 800)).outcome == "consistent"
 
 
-def test_accuracies_of_one_place_are_as_coarse_as_they_are_printed() -> None:
-    assert implied_old_share(50.0, 60.0, 40.0, decimals=1) == pytest.approx((0.495, 0.505))
-    score, split = ClusteringAccuracy(50.1, 60.0, 40.0), SplitCounts(10_000, 10_000)
-    assert audit_row(score, split).outcome == "impossible"
-    assert audit_row(score, split, decimals=1).outcome == "consistent"  # 6,005 and 4,005 are 50.05 %
-    mean = score._replace(all=50.2)
-    stages = [(score, audit_row(score, split, 1))]
-    assert audit_average(mean, stages).outcome == "impossible"
-    assert audit_average(mean, stages, decimals=1).outcome == "consistent"
-
-
 def test_what_cannot_be_told() -> None:
     # 0.02 points, which rounding leaves open, are 5 % of 0.4.
     assert audit_row(ClusteringAccuracy(50.2, 50.39, 50.0), 0.5).outcome == "undecided"

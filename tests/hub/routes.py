@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import yaml
 
-from tests.hub.contents import Blob, Commit, Refusal, Reply, Request
+from tests.hub.contents import Blob, Refusal, Reply, Request
 
 if TYPE_CHECKING:
     from tests.hub.server import Hub
@@ -110,19 +110,6 @@ def repo_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: str
     )
 
 
-@route("GET", "/api/spaces")
-def list_spaces(hub: Hub, request: Request) -> Reply:
-    """Those of an author that name a model on their cards."""
-    author, model, account = request.query["author"], request.query["models"], hub.account(request)
-    found = []
-    for (kind, name), repo in hub.repos.items():
-        card = repo.at("main").files.get("README.md") if kind == "space" else None
-        seen = not repo.private or (account and account.owns(name))
-        if card and seen and name.startswith(f"{author}/") and f"- {model}\n" in card.data.decode():
-            found.append({"_id": "0" * 24, "id": name, "private": repo.private})
-    return Reply.json(found)
-
-
 @route("GET", r"/api/spaces/(?P<repo_id>[^/]+/[^/]+)/variables")
 def variables(hub: Hub, request: Request, repo_id: str) -> Reply:
     return Reply.json(hub.open(request, "space", repo_id, write=True).variables)
@@ -190,44 +177,10 @@ def paths_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: st
     return Reply.json([repo.entry(commit, path, expand) for path in known])
 
 
-@route("GET", REPO + "/refs")
-def refs(hub: Hub, request: Request, kind: str, repo_id: str) -> Reply:
-    repo = hub.open(request, kind, repo_id)
-
-    def tell(folder: str, heads: dict[str, Commit]) -> list[dict[str, str]]:
-        return [
-            {"name": name, "ref": f"refs/{folder}/{name}", "targetCommit": commit.sha}
-            for name, commit in heads.items()
-        ]
-
-    told = {"branches": tell("heads", repo.branches), "tags": tell("tags", repo.tags)}
-    return Reply.json(told | {"converts": [], "pullRequests": []})
-
-
-@route("POST", REPO + r"/(?P<what>tag|branch)/(?P<name>[^/]+)")
-def create_ref(hub: Hub, request: Request, kind: str, repo_id: str, what: str, name: str) -> Reply:
+@route("POST", REPO + r"/tag/(?P<start>[^/]+)")
+def create_tag(hub: Hub, request: Request, kind: str, repo_id: str, start: str) -> Reply:
     repo = hub.open(request, kind, repo_id, write=True)
-    wanted = request.json()
-    if what == "tag":
-        names, name, start = repo.tags, wanted["tag"], name
-    else:
-        names, start = repo.branches, wanted.get("startingPoint", "main")
-    commit = repo.at(start)
-    if name in names:
-        raise Refusal(409, f"Reference {name} already exists")
-    names[name] = commit
-    return Reply.json({})
-
-
-@route("DELETE", REPO + r"/(?P<what>tag|branch)/(?P<name>[^/]+)")
-def delete_ref(hub: Hub, request: Request, kind: str, repo_id: str, what: str, name: str) -> Reply:
-    repo = hub.open(request, kind, repo_id, write=True)
-    names = repo.tags if what == "tag" else repo.branches
-    if name not in names:
-        raise Refusal(404, f"No {what} {name}", "RevisionNotFound")
-    if what == "branch" and name == "main":
-        raise Refusal(403, "The main branch stays")
-    del names[name]
+    repo.tags[request.json()["tag"]] = repo.at(start)
     return Reply.json({})
 
 

@@ -596,11 +596,14 @@ def test_a_photograph_over_the_limit_is_reduced(enough: int | None) -> None:
 
 
 def test_what_would_lie_in_memory_whole_is_not_reduced_but_refused() -> None:
-    """Of a progressive file libjpeg keeps all it reads."""
+    """Of a file that is progressive, or has a scan for each colour, libjpeg keeps all it reads."""
     progressive, strip = (
         encoded(photograph(), "JPEG", progressive=True),
         encoded(photograph(3000, 148), "JPEG"),
     )
-    for refused in (progressive, strip, encoded(photograph(), "PNG")):
+    one_scan, begin = encoded(photograph(), "JPEG"), b"\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11"
+    scans = one_scan.replace(begin, b"\xff\xda\x00\x08\x01\x01\x00")
+    assert scans != one_scan
+    for refused in (progressive, scans, strip, encoded(photograph(), "PNG")):
         found = decode_image(refused, Decoding(200_000))
         assert "exceeds the limit of 0.2 million pixels" in found.verdict.note

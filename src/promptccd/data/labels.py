@@ -197,8 +197,8 @@ def read_categories(
     # Where some labels are missing, pandas makes fractions of whole numbers.
     labels = [int(each) if isinstance(each, float) and each.is_integer() else each for each in labels]
     kinds = {type(each) for each in labels}
-    if not kinds <= {int, str} or len(kinds) > 1:
-        odd = next((each for each in labels if type(each) not in (int, str)), labels[:3] if labels else "")
+    if not kinds <= {int, str} or len(kinds) > 1 or (kinds == {int} and min(labels) < 0):
+        odd = next((each for each in labels if type(each) not in (int, str)), labels[:3])
         raise DataError(
             f"Column {label_column!r} holds {odd!r}: expected integers from 0 or names, and one kind of label. Mend "
             "the rows, or choose another --label_column."

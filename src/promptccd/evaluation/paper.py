@@ -279,13 +279,13 @@ class AuditedRow(NamedTuple):
     verdict: Verdict
 
 
-def implied_old_share(all: float, old: float, new: float, decimals: int = 2) -> Interval | None:
+def implied_old_share(all: float, old: float, new: float) -> Interval | None:
     """The shares of Old images, in 0..1, under which All can be the weighted mean of Old and New; `None` if none can.
 
-    Accuracies are in percent and rounded to `decimals`. With two, each stands for any value within 0.005 of it, so
+    Accuracies are in percent with two decimals. Each stands for any value within 0.005 of it, so
     |All - w Old - (1 - w) New| <= 0.01 for every possible share w. If Old equals New, all shares are possible or none.
     """
-    room = 10.0**-decimals + _SLACK
+    room = 0.01 + _SLACK
     gap, rise = old - new, all - new
     if abs(gap) < _SLACK:
         return Interval(0.0, 1.0) if abs(rise) <= room else None
@@ -294,13 +294,12 @@ def implied_old_share(all: float, old: float, new: float, decimals: int = 2) -> 
     return Interval(low, high) if low <= high else None
 
 
-def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: int = 2) -> Verdict:
+def audit_row(row: Accuracies, declared: SplitCounts | float | None) -> Verdict:
     """Whether the accuracies of one stage can come from a split.
 
     Args:
-        row: All, Old and New in percent.
+        row: All, Old and New in percent, rounded to two decimals.
         declared: numbers of images of the split, or only its share of Old images in 0..1; `None` if unknown.
-        decimals: of the rounded accuracies.
 
     Raises:
         DataError: an accuracy is outside 0..100, or the share outside 0..1.
@@ -314,7 +313,7 @@ def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: i
     wrong = [value for value in values if not 0 <= value <= 100]
     if wrong:
         raise DataError(f"Expected accuracies in percent, 0 to 100, got {wrong[0]}.")
-    implied = implied_old_share(row.all, row.old, row.new, decimals)
+    implied = implied_old_share(row.all, row.old, row.new)
     if implied is None:
         return Verdict("impossible", None, share, "All is not between Old and New, so no split gives it.")
     if share is None:
@@ -323,7 +322,7 @@ def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: i
         return Verdict("impossible", implied, share, f"Old is {implied} of the images, not {share:.4f}.")
     if implied.high - implied.low > WIDEST:
         return Verdict("undecided", implied, share, "Old and New are too close to tell splits apart.")
-    if isinstance(declared, SplitCounts) and not _whole_numbers(values, declared, decimals):
+    if isinstance(declared, SplitCounts) and not _whole_numbers(values, declared):
         images = f"{declared.old} Old and {declared.new} New images"
         if declared.inferred:
             return Verdict("undecided", implied, share, f"No whole numbers of {images}, which are inferred.")
@@ -331,9 +330,7 @@ def audit_row(row: Accuracies, declared: SplitCounts | float | None, decimals: i
     return Verdict("consistent", implied, share, "The share of Old images fits.")
 
 
-def audit_average(
-    average: Accuracies, stages: Sequence[tuple[Accuracies, Verdict]], decimals: int = 2
-) -> Verdict:
+def audit_average(average: Accuracies, stages: Sequence[tuple[Accuracies, Verdict]]) -> Verdict:
     """Whether an average can come from a split, judged by its stages.
 
     All of an average is no weighted mean of its Old and New, because every stage has weights of its own. `average` is
@@ -343,11 +340,9 @@ def audit_average(
         return Verdict("undecided", None, None, "An average alone implies no share: every stage has its own.")
     for part in PARTS:
         mean = sum(getattr(row, part) for row, _ in stages) / len(stages)
-        if abs(getattr(average, part) - mean) > 10.0**-decimals + _SLACK:
-            text = f"{part.capitalize()} {getattr(average, part):.{decimals}f}"
-            return Verdict(
-                "impossible", None, None, f"{text} is not the mean {mean:.{decimals}f} of its stages."
-            )
+        if abs(getattr(average, part) - mean) > 0.01 + _SLACK:
+            text = f"{part.capitalize()} {getattr(average, part):.2f}"
+            return Verdict("impossible", None, None, f"{text} is not the mean {mean:.2f} of its stages.")
     outcomes = [verdict.outcome for _, verdict in stages]
     for outcome in ("impossible", "undecided"):
         if outcome in outcomes:
@@ -399,20 +394,20 @@ def mark_of(figures: Mapping[int | None, AuditedRow]) -> str:
     return "i" if len(fitting) > len(wrong) / 2 else "!"
 
 
-def _whole_numbers(values: Sequence[float], split: SplitCounts, decimals: int) -> bool:
+def _whole_numbers(values: Sequence[float], split: SplitCounts) -> bool:
     """Whether some numbers of right Old and New images give all three accuracies."""
     total, old, new = values
-    sums = set(_right_counts(total, split.old + split.new, decimals))
+    sums = set(_right_counts(total, split.old + split.new))
     return any(
         one + other in sums
-        for one in _right_counts(old, split.old, decimals)
-        for other in _right_counts(new, split.new, decimals)
+        for one in _right_counts(old, split.old)
+        for other in _right_counts(new, split.new)
     )
 
 
-def _right_counts(percent: float, num_images: int, decimals: int) -> range:
+def _right_counts(percent: float, num_images: int) -> range:
     """Numbers of right images whose accuracy rounds to the percentage."""
-    room = 0.5 * 10.0**-decimals + _SLACK
+    room = 0.005 + _SLACK
     low, high = (num_images * (percent + sign * room) / 100 for sign in (-1, 1))
     return range(max(math.ceil(low), 0), min(math.floor(high), num_images) + 1)
 

@@ -21,6 +21,7 @@ from promptccd import systems
 from promptccd.images.capture_dates import capture_date
 from promptccd.images.colour import in_srgb
 from promptccd.images.files import opened_file
+from promptccd.images.jpeg import SCAN, jpeg_segments
 from promptccd.images.kinds import (
     DEVELOP,
     FEATURES,
@@ -289,9 +290,12 @@ def _decode_opened(
         raise _RefusedError("image without pixels")
     stored_orientation = _orientation(image) if image.format == "TIFF" else None
     is_large = width * height > decoding.max_pixels
-    # A progressive file would be in memory as a whole before it is reduced.
-    is_jpeg = has_pages and image.format in ("JPEG", "MPO") and not image.info.get("progressive")
-    if is_large and is_jpeg and width * height <= MAX_REDUCED * decoding.max_pixels:
+    if (
+        is_large
+        and width * height <= MAX_REDUCED * decoding.max_pixels
+        and has_pages
+        and _is_in_one_scan(image)
+    ):
         is_large, enough = False, min(enough or width, min(width, height) // 2)
     scale = 1 if enough is None else _reduce(image, enough)
     if is_large or image.width * image.height > decoding.max_pixels:
@@ -344,6 +348,16 @@ def _room_for(pixels: int) -> Iterator[None]:
                 is_passing=True,
             )
         yield
+
+
+def _is_in_one_scan(image: Image.Image) -> bool:
+    """Whether a picture is a JPEG with all colours in one scan; libjpeg keeps any other whole before it reduces it."""
+    if image.format not in ("JPEG", "MPO") or image.info.get("progressive"):
+        return False
+    stream: Any = image.fp  # type: ignore[attr-defined]
+    stream.seek(0)
+    scan = next((each for marker, each in jpeg_segments(stream.read()) if marker == SCAN), b"")
+    return scan[4:5] == bytes([len(image.getbands())])
 
 
 def _reduce(image: Image.Image, enough: int) -> int:

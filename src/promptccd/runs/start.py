@@ -269,7 +269,7 @@ def stage_stream(
     """
     facts, roots = data.resolved, data.image_roots or ()
     if (published := published_split(facts.dataset)) is not None:
-        other_blocks = facts.class_blocks not in (None, published.class_blocks)
+        other_blocks = data.unlabelled or facts.class_blocks not in (None, published.class_blocks)
         other_rule = (split_rule or facts.split_rule) not in (None, published.rule)
         if other_blocks or other_rule or held_out_only or data.split not in (None, "train"):
             raise DataError(

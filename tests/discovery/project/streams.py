@@ -105,7 +105,7 @@ def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> E
         (edits.move, some, one, {one: vector[2]}),
         (edits.move, some, None),
         (edits.not_a_category, one, dict.fromkeys(members[::2], two)),
-        (edits.answer, some[0], keys[-1], [True, False, None][generator.integers(3)]),
+        (edits.answer, some[0], keys[-1]),
         (edits.confirm, some),
         (edits.set_aside, one),
         (edits.set_images_aside, some, vector[0], {one: vector[1]}),

@@ -34,8 +34,7 @@ def registry() -> CategoryRegistry:
     edits.rename(registry, 3, "heron", time="2026-01-01T00:00:00Z")
     registry.observe(2, S2.groups())
     edits.split(registry, 3, S1.of(3)[:3], VECTOR, VECTOR, "鷺 \u202e <b>")
-    edits.answer(registry, S1.keys[0], S1.keys[9], True)
-    edits.answer(registry, S1.keys[0], S1.keys[30], False)
+    edits.answer(registry, S1.keys[0], S1.keys[30])
     edits.merge(registry, [1, 4])
     edits.move(registry, S1.of(0)[:1], None)
     edits.not_a_category(registry, 5)
@@ -156,7 +155,7 @@ FORGED = {
     "an id beyond the next": "update state set next_id = 6",
     "no state": "delete from state",
     "a stage as text": "update state set stage = 'x'",
-    "an answer about strangers": "insert into link values(0, 999, 1)",
+    "an answer about strangers": "insert into link values(0, 999)",
     "a log that is no JSON": "update log set what = '{'",
     "a change of nothing known": "update change set tab = 'sqlite_master'",
     "an image in another category": "update image set category = 1 where id = 40",

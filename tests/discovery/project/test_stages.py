@@ -264,13 +264,7 @@ def test_new_images_of_found_merged_and_rejected_categories(lived: CategoryRegis
 @pytest.mark.parametrize(
     ("made", "keys", "homes"),
     [
-        ([(edits.answer, "a", each, True) for each in "fg"], "efgh", "a0 e1 f0 g0 h1"),  # two of two are where a is not
-        (
-            [(edits.confirm, ["a"]), (edits.move, ["h"], None), *((edits.answer, each, "f", True) for each in "aegh")],
-            "ah", "a0 h0",
-        ),  # a is pinned, and h was taken out of where the others are
-        ([(edits.answer, "a", "h", False)], "bcdh", "a0 h1"),  # h goes back
-        ([(edits.move, ["a"], None), (edits.answer, "a", "e", True)], "ae", "e1 a1"),
+        ([(edits.answer, "a", "h")], "bcdh", "a0 h1"),  # h goes back
         ([(edits.move, ["a"], None)], "abcd", "b0 c0 d0"),
         ([(edits.move, ["a"], None), (edits.merge, [0, 1])], "abcdefgh", "b0 e0 h0"),
         ([(edits.move, list("abcd"), 1)], "abcd", "a1 b1 c1 d1"),  # the cluster itself does not take 1 with it

@@ -101,7 +101,7 @@ def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = 
     (survivor, *others), run = merged, rows.store.run
     ids, gone = (", ".join(str(each.id) for each in some) for some in (merged, others))
     run(  # answers "different" between the categories; those inside one of them stay
-        "delete from link where not same and (select count(distinct category) from image where id in (a, b) and "
+        "delete from link where (select count(distinct category) from image where id in (a, b) and "
         f"category in ({ids})) = 2"
     )
     rows.choose_members([each.id for each in others])
@@ -126,8 +126,6 @@ def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = 
         earlier=plain_json([*survivor.earlier_rows, survivor.prototype_row]).decode(),
     )
     _rename(rows, survivor.id, name)
-    run("insert or ignore into chosen select image from forbidden where category = ?", survivor.id)
-    rows.drop_contradicted_answers()
 
 
 @edit
@@ -334,18 +332,15 @@ def take_back(rows: CategoryRegistry, category: int) -> None:
 
 
 @edit
-def answer(rows: CategoryRegistry, first: str, second: str, same: bool | None) -> None:
-    """Answer whether two images are of one category, for the next grouping; `None` removes an earlier answer."""
+def answer(rows: CategoryRegistry, first: str, second: str) -> None:
+    """Say that two images are of two categories; later groupings keep them apart."""
     if len(rows.choose([first, second])) != 2:
         raise RegistryError(f"Expected two images, got {first!r} twice.")
-    (smaller, greater) = (
-        rows.store.one("select id from image where key = ?", stored_key(key))
-        for key in sorted((first, second))
-    )
-    rows.store.run("delete from link where a = ? and b = ?", smaller, greater)
-    if same is not None:
-        rows.store.run("insert into link values(?, ?, ?)", smaller, greater, bool(same))
-    rows.constraints(only_linked=True)
+    if rows.store.one(
+        "select 1 from image where id in chosen and pinned group by category having count(*) = 2"
+    ):
+        raise RegistryError("A person put both images into one category: move one of them first.")
+    rows.store.run("insert or ignore into link select min(image), max(image) from chosen")
 
 
 @edit
@@ -363,6 +358,6 @@ def forget(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Delete images that are there no more, with all that was said of them; prototypes stay."""
     rows.choose(images)
     rows.place(None)
-    rows.drop_answers()
+    rows.store.run("delete from link where a in chosen or b in chosen")
     rows.store.run("delete from forbidden where image in chosen")
     rows.store.run("delete from image where id in chosen")

@@ -301,35 +301,17 @@ class _Grouping:
             stays, found = before.members.get(key, NO_CATEGORY), int(self.matched[cluster])
             target = self.first_new + cluster if found == NEW else stays if found == REJECTED else found
             targets[key] = before.pinned.get(key, stays if target in forbidden.get(key, ()) else target)
-        self._keep_together(targets)
         self._keep_apart(targets)
         return targets
 
-    def _keep_together(self, targets: dict[str, int]) -> None:
-        """Linked images follow those that are pinned or not being grouped, else the majority."""
-        before, constraints = self._before, self._constraints
-        components: dict[str, list[str]] = {}
-        for key in sorted({key for pair in constraints.must_link for key in pair}):
-            components.setdefault(constraints.component_of(key), []).append(key)
-        for keys in components.values():
-            free = [key for key in keys if key in targets and key not in before.pinned]
-            fixed = [before.members[key] for key in keys if key in before.members and key not in free]
-            votes = fixed or [targets[key] for key in keys if targets.get(key, NO_CATEGORY) != NO_CATEGORY]
-            if not votes:
-                continue
-            winner = min(set(votes), key=lambda each: (-votes.count(each), each))
-            for key in free:
-                if winner not in constraints.forbidden.get(key, ()):
-                    targets[key] = winner
-
     def _keep_apart(self, targets: dict[str, int]) -> None:
         """Of two images that came together and must not, one that was elsewhere before goes back there."""
-        before, linked = self._before, {key for pair in self._constraints.must_link for key in pair}
+        before = self._before
         for pair in self._constraints.cannot_link:
             home, other = (targets.get(key, before.members.get(key, NO_CATEGORY)) for key in pair)
             for key in reversed(pair) if home == other else ():
                 earlier = before.members.get(key, home)
-                if key in targets and key not in before.pinned and key not in linked and earlier != home:
+                if key in targets and key not in before.pinned and earlier != home:
                     targets[key] = earlier
                     break
 

@@ -256,7 +256,7 @@ class Project:
                     "The photograph it is compared with is in no group any more: skip this one."
                 )
             if home != other and not same:
-                return edits.answer(registry, first, second, same=False, **log)
+                return edits.answer(registry, first, second, **log)
             if home == other and same:
                 return edits.confirm(registry, [first], **log)
             return self._move(registry, [first], other if same else None, **log)

@@ -23,7 +23,7 @@ _STATE = (  # what the hash of a state covers
     "select * from category order by id",
     "select key, stage, category, confidence, pinned, reviewed, was, unseen, quarter from image order by key",
     "select key, forbidden.category from forbidden join image on image.id = forbidden.image order by 1, 2",
-    "select min(one.key, two.key), max(one.key, two.key), same from link join image one on one.id = a "
+    "select min(one.key, two.key), max(one.key, two.key) from link join image one on one.id = a "
     "join image two on two.id = b order by 1, 2",
     "select * from vector where id in (select vector from category union select value from category, "
     "json_each(earlier)) order by id",

@@ -12,11 +12,11 @@ from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.discovery.project.categories import Category, CategoryState, Look, default_name, free_name
 from promptccd.discovery.project.store import Store, stored_key, text_key
 from promptccd.disk import plain_json
-from promptccd.errors import DataError, RegistryError
+from promptccd.errors import RegistryError
 
 # A correction of many, such as a split, pins images that nobody has reviewed.
 STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
-_LINKS = "select one.key, two.key, same from link join image one on one.id = a join image two on two.id = b"
+_LINKS = "select one.key, two.key from link join image one on one.id = a join image two on two.id = b"
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
 _CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
 # One image in `Rows.columns`: -1 in place of a row or a category, 1 in place of a confidence.
@@ -242,38 +242,20 @@ class Rows:
             found[text_key(key)] = (*found.get(text_key(key), ()), category)
         return found
 
-    @property
-    def links(self) -> dict[tuple[str, str], str]:
-        """Answers about two images, the smaller key first: ``"same"`` or ``"different"``."""
-        rows = self.store.all(_LINKS)
-        return {(text_key(a), text_key(b)): "same" if same else "different" for a, b, same in rows}
-
-    def constraints(self, *, only_linked: bool = False) -> GroupingConstraints:
+    def constraints(self) -> GroupingConstraints:
         """What people said about images, for the next grouping.
 
-        Args:
-            only_linked: leave out images without a link, which is enough to find a contradiction.
-
         Raises:
-            RegistryError: they contradict each other.
+            DataError: it contradicts itself.
         """
-        among = "and image.id in (select a from link union select b from link)" if only_linked else ""
-        pairs = {"same": list[tuple[str, str]](), "different": list[tuple[str, str]]()}
-        for (first, second), answer in self.links.items():
-            pairs[answer].append((first, second) if first < second else (second, first))
         bans = dict[str, set[int]]()
-        for key, category in self.store.all(f"{_BANS} {among}"):
+        for key, category in self.store.all(_BANS):
             bans.setdefault(text_key(key), set()).add(category)
-        pinned = self.store.all(f"select key, category from image where pinned {among}")
-        try:
-            return GroupingConstraints(
-                tuple(sorted(pairs["same"])),
-                tuple(sorted(pairs["different"])),
-                {text_key(key): category for key, category in pinned},
-                {key: frozenset(each) for key, each in bans.items()},
-            )
-        except DataError as error:
-            raise RegistryError(str(error)) from error
+        return GroupingConstraints(
+            cannot_link=tuple((text_key(a), text_key(b)) for a, b in self.store.all(_LINKS)),
+            pinned=dict(self.pinned),
+            forbidden={key: frozenset(each) for key, each in bans.items()},
+        )
 
     # Statements of categories, within a transaction
 
@@ -427,17 +409,12 @@ class Rows:
             "update image set reviewed = null, was = null, unseen = 0, quarter = 0 where id in chosen"
         )
 
-    def drop_answers(self) -> None:
-        """Remove all answers about the chosen images."""
-        self.store.run("delete from link where a in chosen or b in chosen")
-
     def drop_contradicted_answers(self) -> None:
         """Remove answers about the chosen images, which a person has just placed, if they contradict the places."""
-        if self.store.one("select 1 from link limit 1"):
-            try:
-                self.constraints(only_linked=True)
-            except RegistryError:
-                self.drop_answers()
+        self.store.run(
+            "delete from link where (a in chosen or b in chosen) and exists(select 1 from image one join image two "
+            "using (category) where one.id = a and two.id = b and one.pinned and two.pinned)"
+        )
 
 
 def _resolved(categories: Mapping[int, Category], identity: int) -> int | None:

@@ -69,7 +69,7 @@ create table forbidden(
   category integer references category deferrable initially deferred, primary key(image, category)) without rowid;
 create table link(
   a integer references image deferrable initially deferred, b integer references image deferrable initially deferred,
-  same integer not null check(same in (0, 1)), primary key(a, b), check(a <> b)) without rowid;
+  primary key(a, b), check(a <> b)) without rowid;
 create table log(
   number integer primary key check(number >= 0), kind text not null check(typeof(kind) = 'text'),
   what text not null check(typeof(what) = 'text'), stage integer not null check(typeof(stage) = 'integer'),
@@ -89,7 +89,7 @@ ROWS = {
         ["id", "key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter"],
     ),
     "forbidden": (2, ["image", "category"]),
-    "link": (2, ["a", "b", "same"]),
+    "link": (2, ["a", "b"]),
 }
 
 
