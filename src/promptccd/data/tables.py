@@ -300,7 +300,7 @@ def _up_to_date(grouped: Path) -> Path:
 def _folder(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
     for name in CARDS:
         _require_own_file(folder / name, folder)
-    if saved := _saved_tables(folder):
+    if saved := saved_tables(folder):
         for table in chain.from_iterable(saved.values()):
             _require_own_file(table, folder)
         parts = {split: [Dataset.from_file(str(file)) for file in files] for split, files in saved.items()}
@@ -324,12 +324,7 @@ def _require_own_file(path: str | Path, folder: Path) -> None:
         refuse_foreign(str(folder), str(path))
 
 
-def is_saved(folder: Path) -> bool:
-    """Whether ``save_to_disk`` wrote a folder."""
-    return bool(_saved_tables(folder))
-
-
-def _saved_tables(folder: Path) -> dict[str, list[Path]]:
+def saved_tables(folder: Path) -> dict[str, list[Path]]:
     """The files of a data set that ``save_to_disk`` wrote, by split; none for any other folder.
 
     Notes that stray into a folder of images make no data set of it. A file that they name may be elsewhere.
@@ -491,7 +486,9 @@ def _by_list(
     """
     shown, given = display_name(file.name), filter(None, (layout.image, layout.label))
     sheet = read_sheet(file, (*_KNOWN, *given))
-    notes, sheet = sheet.attrs["notes"], sheet.loc[:, ~sheet.columns.duplicated()]
+    notes, twice = sheet.attrs["notes"], {*sheet.columns[sheet.columns.duplicated()]} - {""}
+    notes = [*notes, *(f"of several columns {each!r} the first is read" for each in sorted(twice))]
+    sheet = sheet.loc[:, ~sheet.columns.duplicated()]
     image, label, chosen = _columns_of(sheet, shown, layout, labelled, by_content)
     if sheet.empty:
         raise DataError(f"{shown!r} lists no image: give a line of path,label for each.")

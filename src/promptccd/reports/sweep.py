@@ -110,10 +110,6 @@ class SweepCell:
         """Name of the folder."""
         return self.path.name
 
-    def require_settings(self) -> None:
-        """Refuse, with a `RunError`, a run that was begun with other settings."""
-        require_recipe(self.run, self.recipe)
-
     def finished(self) -> bool:
         """Whether the folder contains this whole training, cleaned up: the same recipe, every stage and its row."""
         run = self.run
@@ -261,7 +257,7 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
         RunError: one was begun with other settings.
     """
     for cell in cells:
-        cell.require_settings()
+        require_recipe(cell.run, cell.recipe)
     states = {
         cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
     }

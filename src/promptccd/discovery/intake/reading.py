@@ -18,7 +18,7 @@ from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource, masks_of
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
-from promptccd.data.tables import BUILT_IN, is_saved
+from promptccd.data.tables import BUILT_IN, saved_tables
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
 from promptccd.discovery.intake.sources import DatasetSource, FilesSource
@@ -485,7 +485,7 @@ def _joined(decoded: Verdict, note: str) -> Verdict:
 
 def _is_dataset(folder: Path) -> bool:
     """Whether a folder is a saved data set, or holds tables and no images."""
-    if is_saved(folder):
+    if saved_tables(folder):
         return True
     names = [item.name.lower() for item in folder.iterdir()]
     has_tables = any(name.endswith(".parquet") for name in names) or any(folder.glob("data/*.parquet"))
