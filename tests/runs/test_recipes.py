@@ -92,7 +92,8 @@ SETTINGS = {
 
 def recipe_files(in_a_setting: bool = False) -> list[Path]:
     """All recipes by name but small ones and C-GCD's: those of the paper's stages, or those of other settings."""
-    endings, others = tuple(f"-{setting}" for setting in SETTINGS), ("-small", "-demo", "-cgcd10", "00-cgcd", "cub-cgcd", "net-cgcd")
+    endings = tuple(f"-{setting}" for setting in SETTINGS)
+    others = ("-small", "-demo", "-cgcd10", "00-cgcd", "cub-cgcd", "net-cgcd")
     of_the_paper = [path for path in recipes_in(HUB_CONFIGS) if not path.stem.endswith(others)]
     return [path for path in of_the_paper if path.stem.endswith(endings) == in_a_setting]
 
