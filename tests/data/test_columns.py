@@ -211,6 +211,7 @@ def test_parquet_may_not_name_what_lies_elsewhere(folder: Path) -> None:
 MULTI = {
     "bars": ["a|b", "a", "b", "b|a", "a", "b"],
     "semicolons": ["a;b", "a", "b", "b; c", "a", "c"],
+    "one part occurs elsewhere": ["c|a", "b", "b", "d|a", "b", "b"],
     "no label alone": ["a|b", "b|c", "a|c", "c|b", "a|b", "b|a"],
     "commas": ["'a,b'", "a", "b", "'b,a'", "a", "b"],
     "a list of Python": ["\"['a', 'b']\"", "['a']", "['b']", "\"['b', 'a']\"", "['a']", "['b']"],

@@ -71,6 +71,8 @@ METHODS = {
     "rankstats": {"variant": "rankstats", "epochs": 400, "batch_size": 256, "falls_at": [340]},
     "grow-merge": {"variant": "grow-merge", "epochs": 200, "batch_size": 128, "exemplars_per_class": 20},
     "frost": {"variant": "frost", "epochs": 200, "discovery_epochs": 300, "batch_size": 256},
+    "vb-cgcd": {"variant": "vb-cgcd", "epochs": 100, "discovery_epochs": 0},
+    "dydm": {"variant": "dydm", "decay_vectors": False},
 }
 
 
@@ -89,9 +91,10 @@ SETTINGS = {
 
 
 def recipe_files(in_a_setting: bool = False) -> list[Path]:
-    """All recipes by name but the small ones: those of the paper's stages, or those of other settings."""
+    """All recipes by name but small ones and C-GCD's: those of the paper's stages, or those of other settings."""
     endings = tuple(f"-{setting}" for setting in SETTINGS)
-    of_the_paper = [path for path in recipes_in(HUB_CONFIGS) if not path.stem.endswith("-small")]
+    others = ("-small", "-demo", "-cgcd10", "00-cgcd", "cub-cgcd", "net-cgcd")
+    of_the_paper = [path for path in recipes_in(HUB_CONFIGS) if not path.stem.endswith(others)]
     return [path for path in of_the_paper if path.stem.endswith(endings) == in_a_setting]
 
 
@@ -309,6 +312,7 @@ def small_recipe(name: str, pictures: Path, backbone: Path, folder: Path) -> Rec
 # Once data and sizes are small, many recipes are one and the same, and most others differ from one of these in values
 # that another of these has.
 TRAINED = (
+    "dydm-aircraft",
     "frost-aircraft",
     "frost-digits",
     "gcd-replay-aircraft",
@@ -331,6 +335,7 @@ TRAINED = (
     "rankstats-digits",
     "simgcd-cifar100",
     "simgcd-replay-aircraft",
+    "vb-cgcd-aircraft",
 )
 
 

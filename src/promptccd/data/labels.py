@@ -42,6 +42,7 @@ SPLITS = {
 }  # fmt: skip
 _YES_NO = {"1": "train", "true": "train", "yes": "train", "0": "test", "false": "test", "no": "test"}
 _SEPARATORS = ("|", ";", ",")
+_SURE_SEPARATORS = ("|", ";")  # hardly a part of a name
 _SHORTEST = 4  # letters of a name that may be a misspelling
 _DIGITS = re.compile(r"\d+")
 _LIST = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)
@@ -269,14 +270,15 @@ def _parts(cell: str, separator: str) -> list[str]:
 
 
 def _separator_of(texts: Collection[str]) -> str:
-    """The mark by which most cells with it are labels that other cells have too; empty for none."""
+    """The mark whose cells are labels that other cells have too, most of them or, of a sure mark, any; or empty."""
     if any(map(_LIST.fullmatch, texts)):
         return ","
     for mark in _SEPARATORS:
         parts = {each: _parts(each, mark) for each in texts if mark in each}
         uses = Counter(part for each in texts for part in set(parts.get(each, [each])))
-        are_labels = [len(each) > 1 and all(uses[part] > 1 for part in each) for each in parts.values()]
-        if sum(are_labels) > len(are_labels) / 2:
+        shared = [[uses[part] > 1 for part in each] for each in parts.values() if len(each) > 1]
+        is_sure = mark in _SURE_SEPARATORS and any(map(any, shared))
+        if is_sure or sum(map(all, shared)) > len(parts) / 2:
             return mark
     return ""
 
