@@ -32,7 +32,7 @@ def stage_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         if (method, kind) not in written:
             model = model_of(method, write_backbone(kind, tmp_path_factory.mktemp("bare")))
             rows = model.prototypes.clone()
-            if hasattr(model, "remember"):
+            if hasattr(model, "class_means"):
                 model.remember(rows[:1])
             if hasattr(model, "grow"):  # classes, or a branch and its clusters
                 model.grow(rows)

@@ -372,7 +372,7 @@ def test_a_folder_without_splits_is_no_test_set(
     recipe_values["data"]["held_out"] = 0.4
     train_run(Recipe.from_dict(recipe_values))
     evaluation = RunEvaluation(recipe_values["training"]["output_dir"])
-    with pytest.raises(DataError, match="are the very pictures that the run was trained on"):
+    with pytest.raises(DataError, match="are copies of training images"):
         evaluation.evaluate("metagcd", ProtocolOptions(test_split="test"))
     trained = {int(sample) for stage in evaluation.stages for sample in stage.sample_ids}
     for scored in (evaluation.test_images(), evaluation.test_stages()):

@@ -10,7 +10,7 @@ from promptccd.data import StageStream
 from promptccd.data.readable import StageImages
 from promptccd.errors import DataError
 from promptccd.images.rendering import Rendering
-from promptccd.runs.evaluate import cut_named, warn_of_copies
+from promptccd.runs.evaluate import cut_named, require_unseen
 from promptccd.runs.start import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
@@ -35,7 +35,7 @@ def test_copies_of_training_images_are_counted_and_one_is_named(own, caplog):
         for split in ("test", "train"):
             stages = StageStream.from_dataset(str(own), split=split, class_blocks=[3], split_rule="whole")
             read.append([StageImages.read(stage, 0, progress_bar) for stage in stages])
-        warn_of_copies(*read)
+        require_unseen(*read)
 
     check()
     assert "copies" not in caplog.text

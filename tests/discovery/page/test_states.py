@@ -57,14 +57,14 @@ def test_only_what_a_person_looked_at_is_reviewed(project: Path, seed: int) -> N
         assert all(bits & PINNED for bits in columns.flags if bits & REVIEWED)
         rows = project_rows(view.registry, view.photos)
         assert {row.picture for row in rows if row.state == "reviewed"} == inside
-        assert view.right(None)["looked"] == len(inside)
+        assert view.right()["looked"] == len(inside)
 
 
 def test_a_split_reviews_nothing(project: Path) -> None:
     view = ProjectView(project)
     view.split(view.registry.active[0].id)
     assert {row.state for row in project_rows(view.registry, view.photos)} == {"found", "pinned"}
-    assert view.right(None)["looked"] == 0
+    assert view.right()["looked"] == 0
     group = view.registry.active[-1].id
     row = view.columns().shown(group)["cover"][0]
     assert view.why(row)["state"] == "pinned"
