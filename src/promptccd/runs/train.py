@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -135,6 +136,8 @@ def train_run(
         accelerator.wait_for_everyone()
         context.enter_context(_named_failures(run, training.batch_size))
         context.enter_context(reproducible(training.deterministic))
+        if after_stages and accelerator.num_processes > 1 and accelerator.is_main_process:
+            after_stages = context.enter_context(in_background(after_stages))
         score = _Training(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
     if own_processes:
         accelerator.end_training()
@@ -154,6 +157,23 @@ def _named_failures(run: RunDirectory, batch_size: int) -> Iterator[None]:
             f"{problem}. What was saved in {run.path} is whole: run the same command again{smaller} to resume from "
             "there."
         ) from error
+
+
+@contextmanager
+def in_background(work: AfterStages) -> Iterator[AfterStages]:
+    """The same work in a thread, so that processes that train together do not wait for it.
+
+    The end of the context waits for all calls and raises the first error of one; a training that failed waits for
+    none, since the same command calls again.
+    """
+    calls = list[Future[None]]()
+    pool = ThreadPoolExecutor(1, "after stages")
+    try:
+        yield lambda run, finished: calls.append(pool.submit(work, run, [*finished]))
+        for call in calls:
+            call.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class _Training:
