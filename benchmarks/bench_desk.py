@@ -1,4 +1,4 @@
-"""What a day at the page costs: a simulated person approves and checks a project whose truth is known, by its requests.
+"""What a day at the page costs: a simulated person checks a project whose truth is known, by its requests.
 
     python -m benchmarks.bench_desk found/        # a copy is sorted; truth as in bench_right
 
@@ -22,7 +22,6 @@ from benchmarks.bench_right import truth_of
 from promptccd.discovery.page import OpenPage
 
 MILESTONES = (0.8, 0.9, 0.95, 0.99)
-PAGE, MOST, LEAST = 30, 120, 8  # as frontend/src/check.tsx has them
 
 
 class Person:
@@ -92,22 +91,6 @@ class Person:
     def right(self) -> np.ndarray:
         """Which photographs are in a group of their kind."""
         return np.array([self.called.get(group) for group in self.groups[0].tolist()]) == self.kinds
-
-    def approve(self) -> None:
-        """Go through all groups by pages, surest first."""
-        for group in list(self.called):
-            group_of, sure, flags = self.groups
-            rows = np.flatnonzero((group_of == group) & (flags & 1 == 0))
-            rows = rows[np.argsort(-sure[rows].astype(int), kind="stable")]
-            size, is_bad = PAGE, False
-            while len(rows) and not (is_bad and len(rows) <= LEAST):
-                page = rows[: -(-len(rows) // 2) if is_bad else size]
-                self.actions += 1
-                if all(self.kinds[page] == self.called[group]):
-                    self.do(do="confirm", images=page.tolist())
-                    rows, size = rows[len(page) :], min(2 * size, MOST)
-                else:
-                    rows, is_bad = page, True
 
     def check(self) -> bool:
         """One screen: those of each other kind are selected, a digit, or M and a name, says which; Enter takes all."""
@@ -181,9 +164,6 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("found", nargs="+", type=Path)
-    parser.add_argument(
-        "--approve-first", action="store_true", help="approve the sure ones before screens are checked"
-    )
     options = parser.parse_args()
     for found in options.found:
         with tempfile.TemporaryDirectory() as folder:
@@ -193,16 +173,6 @@ def main() -> None:
                 f"{found.name}: group by group {group_by_group(person.kinds, *person.groups[:2])}", flush=True
             )
             person.name()
-            if options.approve_first:
-                before = person.actions
-                person.approve()
-                approved = person.groups[2] & 1 == 1
-                print(
-                    f"{found.name}: approved {100 * approved.mean():.1f} %, of which "
-                    f"{100 * person.right[approved].mean():.1f} % are right, in {person.actions - before} actions; "
-                    f"names {before}",
-                    flush=True,
-                )
             left = list(MILESTONES)
             while left:
                 while left and person.right.mean() >= left[0]:

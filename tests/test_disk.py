@@ -252,6 +252,9 @@ def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
     begun.mkdir()
     (begun / "half").write_text("half")
     temporary(tmp_path / "manifest.json").write_text("{")
+    database = temporary(tmp_path / "before.sqlite")
+    for end in ("", "-journal", "-wal", "-shm"):
+        database.with_name(database.name + end).write_text("half")
     write_file(tmp_path / "manifest.json", json.dumps({"seed": 1}))
     remove_leftovers(tmp_path)
     assert [item.name for item in tmp_path.iterdir()] == ["manifest.json"]

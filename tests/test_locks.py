@@ -73,9 +73,10 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
     FolderLock(tmp_path).close()
 
 
-def test_a_disk_without_locks_is_reported_and_used(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_disk_without_locks_is_reported_and_used(number, tmp_path, monkeypatch, caplog):
     def refuse(descriptor: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with FolderLock(tmp_path):

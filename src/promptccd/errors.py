@@ -15,7 +15,7 @@ exit code  what ended the command
 5          `HubError`
 6          `DeviceError`: too little memory, or a device that was lost
 130        Ctrl-C
-141        whoever read the output went away, as ``head`` does; nothing is said
+141        the reader of the output ended, as ``head`` does; no message
 143        SIGTERM
 =========  ============================================================================================
 """

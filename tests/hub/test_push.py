@@ -3,6 +3,7 @@
 import math
 import re
 import shutil
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -194,6 +195,20 @@ def test_an_odd_answer_is_one_line_and_a_training_goes_on(
     push(run, [2, 3])
     assert is_whole(hub, "user/run-stage3", run.stage(3)) and is_whole(hub, "user/run-stage2", run.stage(2))
     assert hub.repo("user/run-stage3").private
+
+
+@pytest.mark.moderate
+def test_silence_ends_a_request_that_has_a_longer_limit_of_its_own(
+    run: RunDirectory, hub: Hub, waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client waits ten seconds or more for the size of a file, several times."""
+    monkeypatch.setattr("promptccd.hub.commits.SILENCE_S", 0.2)
+    hub.add("user/run-stage3", {"README.md": b"---\nlicense: mit\n---\n"})
+    hub.plan(lambda met: met.method == "HEAD" and "README.md" in met.path, Fault(silent=True), math.inf)
+    began = time.monotonic()
+    with pytest.raises(HubError, match="Not pushed: "):
+        push_stage(run.stage(3), "user/run-stage3", api=HfApi())
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.fault(18)

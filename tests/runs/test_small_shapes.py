@@ -72,5 +72,5 @@ def test_a_labelled_category_without_a_labelled_image_is_said(
     recipe_values["data"] = {"dataset": str(tmp_path / "images"), "class_blocks": [3, 2]}
     recipe_values["training"] |= {"epochs": 1, "replay_samples": 20}
     score = train_run(Recipe.from_dict(recipe_values))
-    assert f"1 of its 3 categories have no image there, {names[1]} for one" in caplog.text
+    assert f"no image of 1 of its 3 categories, such as {names[1]}" in caplog.text
     assert len(score.stages) == 1

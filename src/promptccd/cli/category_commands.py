@@ -150,7 +150,7 @@ def _aside(project: Project, *typed: str) -> None:
     identity = _category(project, typed[0])
     project.set_aside(identity)
     logger.info(
-        "Category %d is set aside with its %d images: it counts for nothing, and what is like it follows it.",
+        "Category %d is set aside with its %d images: results leave it out, and similar images follow it.",
         identity, project.registry.category(identity).size,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -466,17 +467,21 @@ def spectrum_split(
             raise DataError(f"Expected 0 < {name} < 1, got {ratio}: it is a share, 0.2 means 20 %.")
     if discovery_stages not in DISCOVERY_STAGES:
         raise DataError(f"Expected discovery_stages to be 1 or 2, got {discovery_stages}.")
-    known = int(round(category_ratio * num_categories, 9))  # 0.57 of 100 is 57, and not 56.99...
+    # The decimal number counts, and not the float just below it: 100 times 0.29 is 29.
+    known = math.floor(Fraction(repr(float(category_ratio))) * num_categories)
     new = num_categories - known
     if known < 1 or new < discovery_stages:
         raise DataError(
             f"category_ratio {category_ratio} of {num_categories} categories labels {known} and leaves {new}; expected "
             f"at least 1 and {discovery_stages}, one per discovery stage. Set another category_ratio or num_classes."
         )
+    # A cut is ``int(images * ratio)``: a float that is no less than the decimal number never gives an image too few.
+    is_below = Fraction(sample_ratio) < Fraction(repr(float(sample_ratio)))
+    labelled = math.nextafter(sample_ratio, 1.0) if is_below else sample_ratio
     if discovery_stages == 1:
-        return (known, new), ((sample_ratio, 1.0), (1.0,))
+        return (known, new), ((labelled, 1.0), (1.0,))
     first = math.ceil(new / 2)
-    return (known, first, new - first), ((sample_ratio, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
+    return (known, first, new - first), ((labelled, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
 
 
 def select_rows(

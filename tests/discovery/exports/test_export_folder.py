@@ -131,7 +131,7 @@ def test_what_somebody_changed_is_theirs(tmp_path: Path, what: str) -> None:
     assert tree(folder) == {**FIRST, **renamed, "owl/a.txt": "owl four"}
     assert outside.read_text() == "owl one"
     if found.left:
-        assert "Left as they are" in found.lines()[1] and "'owl/a (yours).txt" in found.lines()[1]
+        assert "changed after an export" in found.lines()[1] and "'owl/a (yours).txt" in found.lines()[1]
         (folder / "owl/a.txt").write_text("edited again")
         assert export(folder, {**FIRST, "owl/a.txt": "owl five"}).left == ["owl/a (yours 2).txt"]
         assert {**tree(folder), **renamed} == tree(folder)

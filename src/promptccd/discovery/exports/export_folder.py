@@ -109,9 +109,7 @@ class Export:
         lines += [f"Not in it, {len(each)}: {_some(each)}: {why}." for why, each in sorted(reasons.items())]
         if self.left:
             names = [repr(display_name(name)) for name in self.left]
-            lines.append(
-                f"Left as they are, because they are not as an export made them, {len(names)}: {_some(names)}."
-            )
+            lines.append(f"Kept, because they were changed after an export, {len(names)}: {_some(names)}.")
         return lines + self.notes
 
 
@@ -226,7 +224,7 @@ class ExportFolder:
         if last:
             names = _some([repr(display_name(place)) for place in last])
             export.notes.append(
-                f"In no group now, and left because their originals are gone, {len(last)}: {names}."
+                f"Kept, because they are in no group and their originals are gone, {len(last)}: {names}."
             )
         export.photographs = photographs
         export.notes += notes
