@@ -166,10 +166,10 @@ def test_view_of_a_reduced_photograph_is_that_of_the_whole(size, orientation):
     reduced = decode_image(content, enough=view.enough)
     assert min(reduced.image.size) < min(size) / 3
     exact, close = (view(decoded).int() for decoded in (decode_image(content), reduced))
-    assert (exact - close).abs().float().mean() < 1.5
+    assert (exact - close).abs().float().mean() < 2.5
     # it lies where the other lies, not a pixel beside it
     beside = (exact[:, 1:, 1:] - close[:, :-1, :-1]).abs().float().mean()
-    assert (exact - close).abs().float().mean() < beside / 2
+    assert (exact - close).abs().float().mean() < beside / 6
 
 
 def test_strips_take_little_memory():
