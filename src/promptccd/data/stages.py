@@ -6,6 +6,7 @@ training code can read one by accident. Either their labels are hidden, and eval
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,10 +19,11 @@ from datasets import Dataset
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
+    BOTH,
     DETECTED,
+    LABEL,
     Layout,
     close_to,
-    label_column_of,
     read_categories,
 )
 from promptccd.data.splits import (
@@ -35,12 +37,14 @@ from promptccd.data.splits import (
     split_in_streams,
 )
 from promptccd.data.streams import Stream, name_of_place, open_streams, read_labels, rest_of
-from promptccd.data.tables import OpenedImages, open_images
+from promptccd.data.tables import OpenedImages, open_images, read_columns
 from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
 from promptccd.images.limits import MAX_PIXELS
 from promptccd.images.rendering import Rendering
+
+logger = logging.getLogger(__name__)
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
 
@@ -119,7 +123,10 @@ def _open_dataset(
     if isinstance(dataset, str):
         return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()], layout=layout)
     if isinstance(dataset, Dataset):
-        return OpenedImages(dataset, layout=layout)
+        table, notes = read_columns(dataset, "the data set", layout)
+        if notes:
+            logger.info("%s.", "; ".join(notes).capitalize())
+        return OpenedImages(table)
     raise DataError(
         f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}. Give one split, such as "
         "dataset['train']; read a stream first: Dataset.from_generator(lambda: (yield from stream), "
@@ -131,19 +138,24 @@ def _category_ids(
     opened: OpenedImages, layout: Layout, may_lack_labels: bool
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
-    column = label_column_of(opened.table, opened.layout.label or layout.label)
-    ids, names = read_categories(opened.table.select_columns([column]), column, layout)
+    if LABEL not in opened.table.column_names:
+        raise DataError(
+            "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
+            "list them in a CSV file of path,label; give those without a label as --unlabelled FOLDER. To group "
+            "images without labels: promptccd discover photographs FOLDER --out groups/"
+        )
+    ids, names = read_categories(opened.table, LABEL, layout)
     missing = np.flatnonzero(ids == UNUSED)
     if len(missing) and not may_lack_labels:
         raise DataError(
-            f"Row {missing[0]} of column {column!r} has no label ({opened.table[int(missing[0])][column]!r}), and "
+            f"Row {missing[0]} has no label ({opened.table.select_columns([LABEL])[int(missing[0])][LABEL]!r}), and "
             "class_blocks need one for every image: they hide labels, to score by them. Leave --class_blocks out, and "
             "images without a label come as a stream of their own; or remove the row, choose another --label_column, "
             "or give --label_na other words."
         )
     if not names:
         raise DataError(
-            f"No image of {name_of_place(opened.name)!r} has a label (column {column!r}): label some, or group all of "
+            f"No image of {name_of_place(opened.name)!r} has a label: label some, or group all of "
             "them without: promptccd discover photographs FOLDER --out groups/"
         )
     return ids, names
@@ -254,12 +266,8 @@ class StageStream(Sequence[Stage]):
             held_out=held_out,
             held_out_only=held_out_only,
         )
-        images = ImageRows(
-            opened.table,
-            opened.layout.image or layout.image,
-            image_roots,
-            Decoding(max_pixels, rendering or Rendering()),
-        )
+        decoding = Decoding(max_pixels, rendering or Rendering())
+        images = ImageRows(opened.table, image_roots, decoding)
         images.require_own_files("the data set")
         images = images.with_one_rendering()
         if unlabelled is None or split_rule == "whole":
@@ -279,7 +287,7 @@ class StageStream(Sequence[Stage]):
         roots = list(image_roots or ())
         roots += [root for each in unlabelled if isinstance(each, str) for root in roots_of(each)]
         streams = rest_of(opened.table, np.flatnonzero(ids == UNUSED), images, name_of_place(opened.name))
-        optional = replace(layout, is_required=False)
+        optional = replace(layout, optional=BOTH)
         streams += open_streams(unlabelled, split, roots, images.decoding, len(images), opened.name, optional)
         if not streams:
             raise DataError(_nothing_arrives(name_of_place(opened.name), len(categories)))
@@ -308,7 +316,7 @@ class StageStream(Sequence[Stage]):
         split, labels, tables = published_tables(name, revision)
         if dataset is None:
             require_images(name, tables)
-            images = [ImageRows(table, "image", roots_of(name)) for table in tables]
+            images = [ImageRows(table.select_columns(["image"]), roots_of(name)) for table in tables]
             for stage, rows in enumerate(images):
                 rows.require_own_files(f"stage {stage} of {name!r}")
         else:

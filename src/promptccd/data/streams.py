@@ -14,16 +14,16 @@ from datasets import Dataset
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
+    DETECTED,
     LABEL,
     NO_CATEGORY,
     STREAM,
     Layout,
     in_order,
-    label_column_of,
     read_categories,
 )
 from promptccd.data.names import display_name
-from promptccd.data.tables import OpenedImages, image_roots, open_images
+from promptccd.data.tables import OpenedImages, image_roots, open_images, read_columns
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import digest_of
@@ -62,7 +62,7 @@ def open_streams(
     decoding: Decoding,
     first_id: int,
     labelled_place: str = "",
-    layout: Layout | None = None,
+    layout: Layout = DETECTED,
 ) -> list[Stream]:
     """Open streams, in order; every container of `open_images` may be one, and labels in it are not read.
 
@@ -89,8 +89,6 @@ def open_streams(
         opened, images = _open(place, split, roots, decoding, False, layout)
         if not len(images):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
-        if LABEL in opened.table.column_names:
-            logger.info("%s: its labels are not looked at (--labels takes labels that came later).", name)
         sample_ids = np.arange(first_id, first_id + len(images), dtype=np.int64)
         streams.append(Stream(name, images, sample_ids, opened.left_out))
         first_id += len(images)
@@ -107,15 +105,15 @@ def _open(
     roots: _Roots,
     decoding: Decoding,
     labelled: bool,
-    layout: Layout | None,
+    layout: Layout,
 ) -> tuple[OpenedImages, ImageRows]:
     """The rows of a place and their images, which may name files of its own and no others."""
     if isinstance(place, str):
         opened = open_images(place, split, [os.fspath(root) for root in roots], labelled, layout)
         roots = [*image_roots(place), *roots]
     else:
-        opened = OpenedImages(place)
-    images = ImageRows(opened.table, opened.layout.image, roots or None, decoding)
+        opened = OpenedImages(read_columns(place, "the data set", layout, labelled)[0])
+    images = ImageRows(opened.table, roots or None, decoding)
     images.require_own_files(repr(name_of_place(place)))
     return opened, images
 
@@ -138,18 +136,16 @@ def read_labels(
     split: str,
     roots: _Roots,
     decoding: Decoding,
-    layout: Layout | None = None,
+    layout: Layout = DETECTED,
 ) -> dict[bytes, str]:
     """Labels that came when their images had been grouped already, by what the pictures show (`digest_of`).
 
     Arguments and errors are those of `open_streams`; where places differ in a label, the last one counts.
     """
     names: dict[bytes, str] = {}
-    layout = layout or Layout(is_required=False)
     for place in places:
         opened, images = _open(place, split, roots, decoding, True, layout)
-        column = label_column_of(opened.table, opened.layout.label)
-        ids, categories = read_categories(opened.table, column, layout)
+        ids, categories = read_categories(opened.table, LABEL, layout)
         rows = np.flatnonzero(ids != NO_CATEGORY)
         if not len(rows):
             raise DataError(
