@@ -35,7 +35,9 @@ def read(place: Path, split: str = "train", **columns: object) -> list[tuple[int
     chosen = Layout(**columns)  # type: ignore[arg-type]
     ids, names = read_categories(opened.table, "label", chosen)
     found = {row: names[label] for row, label in enumerate(ids.tolist()) if label >= 0}
-    stages = StageStream.from_dataset(opened, split_rule="whole", unlabelled=[], layout=chosen)
+    stages = StageStream.from_dataset(
+        str(place), split=split, split_rule="whole", unlabelled=[], layout=chosen
+    )
     images = stages[0].images
     shades = [np.asarray(images.decode(row).image)[0, 0, 0].item() for row in range(len(images))]
     by_row = dict(zip(sorted(found), shades, strict=True))
