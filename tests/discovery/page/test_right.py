@@ -49,7 +49,7 @@ def answer(registry: CategoryRegistry, wrong_from: int = COUNT // 2) -> str:
 
 
 def blindly(registry: CategoryRegistry, drawn: tuple[str, int, int], said: Edit) -> None:
-    do(registry, said, drawn={drawn[0]: drawn[1:]})
+    do(registry, said, drawn=drawn)
 
 
 def truth(registry: CategoryRegistry, key: str, wrong_from: int = COUNT // 2) -> Edit:

@@ -41,6 +41,8 @@ class CategoryRegistry(Rows):
     redone. Within a stage rows of prototypes are only appended; a new stage drops those that no category refers to.
     """
 
+    _noted: tuple[str | None, tuple[str, int, int] | None] = None, None
+
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
         """The registry in a file of a project: what is done to it is on the disk when a method returns.
@@ -252,22 +254,39 @@ class CategoryRegistry(Rows):
             )
 
     @contextmanager
-    def entry(
-        self, kind: str, what: Mapping[str, Any], time: str | None = None, *, final: bool = False
-    ) -> Iterator[None]:
+    def noted(self, time: str | None = None, drawn: tuple[str, int, int] | None = None) -> Iterator[None]:
+        """Entries that are made within get a time.
+
+        Args:
+            time: in ISO 8601.
+            drawn: an image that nobody chose, with ``left`` and ``quarter``, see `Look`.
+        """
+        self._noted = time, drawn
+        try:
+            yield
+        finally:
+            self._noted = None, None
+
+    @contextmanager
+    def entry(self, kind: str, what: Mapping[str, Any], *, final: bool = False) -> Iterator[None]:
         """A change that the log names, whole or not at all.
 
         Args:
             kind: of the entry.
             what: its values.
-            time: when, in ISO 8601.
             final: whether neither the change nor earlier ones can be undone.
         """
         store = self.store
         with store.transaction():
-            number = self.next_number
+            number, (time, drawn) = self.next_number, self._noted
+            is_new = drawn is not None and drawn[0] not in self.looks
             store.record(None if final else number)
             yield
+            if drawn is not None and is_new:
+                store.run(
+                    "update image set unseen = ?2, quarter = ?3 where key = ?1 and reviewed is not null",
+                    stored_key(drawn[0]), *drawn[1:],
+                )  # fmt: skip
             store.record(None)
             has_changed = store.one("select 1 from change where entry = ? limit 1", number)
             if kind == GROUPING and not final and not has_changed:
