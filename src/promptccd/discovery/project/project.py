@@ -152,7 +152,7 @@ class Project:
         self._seen = self.registry.store.revision
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
-        self._draw: Callable[[], tuple[str, int, int] | None] | None = None
+        self._draw: Callable[[], tuple[str, int] | None] | None = None
 
     def refresh(self) -> str:
         """Apply the corrections of other processes; returns the name of the state, which no other state has."""

@@ -21,7 +21,7 @@ from promptccd.errors import RegistryError
 _STATE = (  # what the hash of a state covers
     "select num_known, stage from state",
     "select * from category order by id",
-    "select key, stage, category, confidence, pinned, reviewed, was, unseen, quarter from image order by key",
+    "select key, stage, category, confidence, pinned, reviewed, was, unseen from image order by key",
     "select key, forbidden.category from forbidden join image on image.id = forbidden.image order by 1, 2",
     "select min(one.key, two.key), max(one.key, two.key) from link join image one on one.id = a "
     "join image two on two.id = b order by 1, 2",
@@ -41,7 +41,7 @@ class CategoryRegistry(Rows):
     redone. Within a stage rows of prototypes are only appended; a new stage drops those that no category refers to.
     """
 
-    _noted: tuple[str | None, tuple[str, int, int] | None] = None, None
+    _noted: tuple[str | None, tuple[str, int] | None] = None, None
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
@@ -125,7 +125,7 @@ class CategoryRegistry(Rows):
                     identity, kept, state, born, row,
                 )  # fmt: skip
             run_each(
-                "insert into image(key, stage, category, pinned, unseen, quarter) values(?, ?, ?, 0, 0, 0)",
+                "insert into image(key, stage, category, pinned, unseen) values(?, ?, ?, 0, 0)",
                 [
                     (stored_key(key), stage, int(identity))
                     for key, identity in sorted((members or {}).items())
@@ -254,12 +254,12 @@ class CategoryRegistry(Rows):
             )
 
     @contextmanager
-    def noted(self, time: str | None = None, drawn: tuple[str, int, int] | None = None) -> Iterator[None]:
+    def noted(self, time: str | None = None, drawn: tuple[str, int] | None = None) -> Iterator[None]:
         """Entries that are made within get a time.
 
         Args:
             time: in ISO 8601.
-            drawn: an image that nobody chose, with ``left`` and ``quarter``, see `Look`.
+            drawn: an image that nobody chose, with ``left``, see `Look`.
         """
         self._noted = time, drawn
         try:
@@ -284,9 +284,10 @@ class CategoryRegistry(Rows):
             yield
             if drawn is not None and is_new:
                 store.run(
-                    "update image set unseen = ?2, quarter = ?3 where key = ?1 and reviewed is not null",
-                    stored_key(drawn[0]), *drawn[1:],
-                )  # fmt: skip
+                    "update image set unseen = ? where key = ? and reviewed is not null",
+                    drawn[1],
+                    stored_key(drawn[0]),
+                )
             store.record(None)
             has_changed = store.one("select 1 from change where entry = ? limit 1", number)
             if kind == GROUPING and not final and not has_changed:
