@@ -392,7 +392,6 @@ def write_project(here: Path) -> Written:
     keep("stage1/kept", registry_files(out / ".promptccd"))
 
     printed = json.loads(discover(2, "--json"))
-    printed["seconds"] = sorted(printed["seconds"])
     texts["stage2/discover.json"] = _json(printed)
     yellow = home("3-20.bmp")
     correct("move", yellow, key["2-11.bmp"])  # of the stage before
