@@ -319,7 +319,6 @@ class TrainingArguments(Options):
     frozen_precision: Literal["same", "bf16"] = option(
         "same", "precision of the frozen blocks while a stage trains: same (float32), or bf16"
     )
-    compile: bool = option(False, "torch.compile of a step's forward, again in each stage")
     deterministic: bool = option(False, "slower deterministic algorithms on a GPU; a CPU is deterministic")
     num_workers: int | None = option(None, "loader processes (none: up to 8 with a CUDA GPU, else 0)", 0, 512)
     image_cache: str = option("auto", _IMAGE_CACHE)
