@@ -65,18 +65,6 @@ def test_labels_are_in_the_new_ids_and_undrawn_images_have_none() -> None:
     assert [f"c{item}" for item in source[drawn]] == [cut.categories[item] for item in labels[drawn]]
 
 
-def test_a_split_in_sessions_survives_json() -> None:
-    _, cut = sessions(10, [2, 2, 2])
-    values = json.loads(json.dumps(cut.to_dict()))
-    again = CategorySplit.from_dict(values)
-    assert again.rule == "sessions"
-    assert again.fingerprint == cut.fingerprint
-    assert again.to_dict() == values
-    values["sample_ids"][1][0] += 1
-    with pytest.raises(DataError, match="was altered"):
-        CategorySplit.from_dict(values)
-
-
 def test_a_stream_of_sessions_and_one_read_back_are_the_same() -> None:
     table = coloured_images(5, 20)
     stages = StageStream.from_dataset(table, class_blocks=[2, 1, 1, 1], split_rule="sessions", seed=4)
@@ -113,16 +101,6 @@ def test_a_stream_of_sessions_and_one_read_back_are_the_same() -> None:
 def test_impossible_sessions_say_why(options: dict, said: str) -> None:
     with pytest.raises(DataError, match=said.replace("|", r"\|")):
         StageStream.from_dataset(coloured_images(5, 10), **options)
-
-
-def test_held_out_images_are_the_others() -> None:
-    table, options = coloured_images(5, 20), {"class_blocks": [2, 1, 1, 1], "held_out": 0.4}
-    kept = StageStream.from_dataset(table, **options)
-    tested = StageStream.from_dataset(table, **options, held_out_only=True, split_rule="whole")
-    assert len(tested) == 1
-    assert len(tested[0]) == 5 * 8
-    rows = [np.concatenate([stage.sample_ids for stage in stages]) for stages in (kept, tested)]
-    assert sorted(np.concatenate(rows).tolist()) == list(range(100))
 
 
 @pytest.mark.parametrize(
