@@ -17,7 +17,6 @@ from PIL import Image, ImageFile
 from promptccd import systems
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
 from promptccd.images.kinds import kind_of
-from promptccd.images.limits import MAX_REDUCED
 from promptccd.images.rendering import Rendering
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
@@ -539,37 +538,11 @@ def shows_the_same(whole, reduced, orientation, scale):
 def test_limits_hold_for_the_whole_and_not_for_what_is_decoded():
     content = encoded(photograph(), "JPEG")
     assert decode_image(content, Decoding(1030 * 773), enough=8).verdict == Verdict(USED)
-    refused = decode_image(content, Decoding(1030 * 773 // MAX_REDUCED - 1), enough=8)
-    assert refused == decode_image(content, Decoding(1030 * 773 // MAX_REDUCED - 1))
+    refused = decode_image(content, Decoding(1030 * 773 - 1), enough=8)
+    assert refused == decode_image(content, Decoding(1030 * 773 - 1))
     assert "1030 x 773 exceeds the limit" in refused.verdict.note
     at = content.index(b"\xff\xc0") + 5  # height and width in the header of the frame
     for sides in ((65_000, 65_000), (65_500, 9_000), (0, 773)):
         forged = content[:at] + b"".join(side.to_bytes(2, "big") for side in sides) + content[at + 4 :]
         assert decode_image(forged, enough=8).verdict == decode_image(forged).verdict
         assert decode_image(forged, enough=8).image is None
-
-
-@pytest.mark.parametrize("enough", [None, 8, 700])
-def test_a_photograph_over_the_limit_is_reduced(enough: int | None) -> None:
-    content, limit = encoded(photograph(), "JPEG"), 1030 * 773 // 4 + 2000
-    found = decode_image(content, Decoding(limit), enough=enough)
-    assert (found.verdict, found.size) == (Verdict(NOTED, "1030 x 773 pixels, reduced"), (1030, 773))
-    assert found.image.width * found.image.height <= limit
-    assert found.image.size == ((129, 97) if enough == 8 else (515, 387))
-    less = 1030 * 773 // MAX_REDUCED - 1
-    refused = Verdict(SKIPPED, f"1030 x 773 exceeds the limit of {less / 1e6:g} million pixels")
-    assert decode_image(content, Decoding(less), enough=enough).verdict == refused
-
-
-def test_what_would_lie_in_memory_whole_is_not_reduced_but_refused() -> None:
-    """Of a file that is progressive, or has a scan for each colour, libjpeg keeps all it reads."""
-    progressive, strip = (
-        encoded(photograph(), "JPEG", progressive=True),
-        encoded(photograph(3000, 148), "JPEG"),
-    )
-    one_scan, begin = encoded(photograph(), "JPEG"), b"\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11"
-    scans = one_scan.replace(begin, b"\xff\xda\x00\x08\x01\x01\x00")
-    assert scans != one_scan
-    for refused in (progressive, scans, strip, encoded(photograph(), "PNG")):
-        found = decode_image(refused, Decoding(200_000))
-        assert "exceeds the limit of 0.2 million pixels" in found.verdict.note
