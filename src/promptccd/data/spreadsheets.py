@@ -152,7 +152,9 @@ def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFra
             f"Line {lines.line_num + skipped} of {name!r} is no row ({error}): a text in quotes needs one at its end, "
             f"and two for one inside. Mend the line, or {_SAVE_AS_CSV}."
         ) from error
-    return pd.DataFrame.from_dict(records, orient="index", dtype=object), notes
+    width = max(map(len, records.values()), default=0)
+    padded = {line: [*cells, *[""] * (width - len(cells))] for line, cells in records.items()}
+    return pd.DataFrame.from_dict(padded, orient="index", dtype=object), notes
 
 
 def _no_table(name: str, kind: str) -> ForeignTableError:
