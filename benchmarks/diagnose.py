@@ -530,7 +530,9 @@ def main(words: Sequence[str] | None = None) -> Diagnosis:
         dataset=options.images, split=options.split, label_column=options.label_column,
         images_per_class=options.images_per_class,
     )  # fmt: skip
-    stage = stage_stream(data, seed=1, split_rule="whole").labelled
+    source = stage_stream(data, seed=1).source
+    assert source is not None, "the benchmarks of this page are no published stages"
+    stage = source.again(split_rule="whole").labelled
     images = StageImages.read(stage, options.num_workers, progress_bar)
     names = ("categories", "seeds", "floors", "covariances", "restarts", "num_workers")
     wanted = DiagnosisOptions(**{name: getattr(options, name) for name in names})
