@@ -291,10 +291,8 @@ def test_steps_out_of_order_are_named(session, albums):
     session.embed()
     with pytest.raises(DataError, match="Nothing is grouped yet"):
         session.assignment()
-    with pytest.raises(DataError, match="No image 'abc'"):
-        session.file_of("abc")
     session.read(albums[1])  # the first was never grouped: it is as if it had not been read
-    assert [stage.stage for stage in session.stages] == [1]
+    assert session.current.stage == 1
 
 
 def test_features_of_a_reading_that_is_ended_are_kept(session, albums, tmp_path):
@@ -396,19 +394,10 @@ def test_a_registry_of_another_width_is_refused(stage0):
         DiscoverySession.open(stage0)
 
 
-def test_forgetting_leaves_nothing(session, albums):
-    grouped(session, albums[0])
-    session.forget()
-    assert not session.stages
-    assert not session.registry.images
-    with pytest.raises(DataError):
-        session.assignment()
-
-
 def test_every_image_leads_to_its_file(session, albums):
     grouped(session, albums[0])
     for key in session.current.keys:
-        assert Path(albums[0], session.file_of(key)[1].name).read_bytes() == session.original(key)
+        assert Path(albums[0], session.current.files[key].name).read_bytes() == session.original(key)
 
 
 def test_a_number_that_is_given_later_leaves_the_estimate_as_it_was(session, albums):

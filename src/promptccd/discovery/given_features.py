@@ -10,7 +10,7 @@ import os
 import textwrap
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,11 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name
 from promptccd.data.sources import Entry, ImageSource, Stamp, within_limit
 from promptccd.data.spreadsheets import read_sheet
 from promptccd.discovery.intake.locations import item_path
 from promptccd.discovery.intake.reading import Intake, IntakeFile, find_source
-from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DataError, nothing_at, one_line
 from promptccd.images.limits import ByteBudget, IntakeLimits
 
@@ -173,6 +171,16 @@ class GivenFeatures:
             found = {name: each[0] for name, each in rows.items() if len(each) == 1} | found
         return found
 
+    def features_of(self, intake: Intake) -> Tensor:
+        """Unit features ``(N, D)`` of the used images; a `DataError` names an image without one."""
+        rows = [self.row_of(file) for file in intake.used]
+        if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
+            raise DataError(
+                f"{len(missing)} of {len(rows)} images have no features, such as {missing[0]!r}; an id is "
+                f"{self.ids[0]!r}. Give the path, name or SHA-256 of each image as its id."
+            )
+        return self.rows[[row for row in rows if row is not None]]
+
     def row_of(self, file: IntakeFile) -> int | None:
         """The row of a file, by its path, name, name without ending, or the SHA-256 of its content."""
         found = self._rows_by_name
@@ -186,37 +194,6 @@ def _last(name: str) -> str:
 
 def _stem(name: str) -> str:
     return Path(_last(name)).stem
-
-
-@dataclass(eq=False)
-class GivenEmbedder:
-    """Gives stored features, where an `Embedder` computes them."""
-
-    given: GivenFeatures
-    seen: SeenFiles
-    batch_size: int = 1
-    space: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.space = self.given.space
-
-    def add(self, file: IntakeFile, pixels: Tensor) -> None:
-        """Nothing is computed."""
-
-    def keep(self) -> None:
-        """Nothing is computed."""
-
-    def features_of(self, intake: Intake, workers: int = 1, progress: Progress | None = None) -> Tensor:
-        """Unit features ``(N, D)`` of the used images; a `DataError` names an image without one."""
-        rows = [self.given.row_of(file) for file in intake.used]
-        if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
-            raise DataError(
-                f"{len(missing)} of {len(rows)} images have no features, such as {missing[0]!r}; an id is "
-                f"{self.given.ids[0]!r}. Give the path, name or SHA-256 of each image as its id."
-            )
-        features = self.given.rows[[row for row in rows if row is not None]]
-        self.seen.store_features(self.space, [file.key for file in intake.used], features)
-        return features
 
 
 class ItemsSource(ImageSource):

@@ -407,7 +407,6 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):
         return look_at(*arguments)
 
     monkeypatch.setattr(reading, "look_at", slow)
-    monkeypatch.setattr(reading, "WAITING_BYTES", 40_000)
     with read_intake(photos, view=VIEW, workers=4) as intake:
         assert left_behind(intake) == expected
 
