@@ -73,16 +73,6 @@ def test_names_are_text_and_nothing_is_asked_of_the_network(page, visit: Visit) 
 
 
 @pytest.mark.moderate
-def test_an_override_turns_only_its_own_name(page, visit: Visit) -> None:
-    session, rows, path = page
-    here = {row.category for row in rows}
-    turned = [each for each in session.registry.active if each.name.startswith("\u202e") and each.id in here]
-    visit.page.goto(path.as_uri())
-    assert turned, "the fixture names a category with images so"
-    assert visit.page.locator(f"#category-{turned[0].id} h3 bdi").count() == 1
-
-
-@pytest.mark.moderate
 def test_a_picture_is_enlarged_and_the_words_are_those_of_a_person(page, visit: Visit, tmp_path) -> None:
     visit.page.goto(page[2].as_uri())
     picture, other = (visit.page.locator(".thumbs img").nth(each) for each in (0, 1))
@@ -108,19 +98,6 @@ def test_it_fits_a_phone_carries_no_metadata_and_is_the_same_twice(page, visit: 
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert write_page(session, rows, tmp_path / "again.html").read_bytes() == path.read_bytes()
     assert b"Exif" not in path.read_bytes()
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_very_few_images_are_counted(session, tmp_path, count) -> None:
-    album = tmp_path / "few"
-    album.mkdir()
-    for number in range(count):
-        Image.new("RGB", (20, 20), (99 * number, 0, 0)).save(album / f"{number}.png")
-    grouped(session, album)
-    text = write_page(session, assignment_rows(session), tmp_path / "few.html").read_text()
-    assert f"Groups in {count} image" in text
-    counted = "1 file: 1 image, 0 copies, " if count == 1 else "2 files: 2 images, 0 copies, "
-    assert f"{counted}0 skipped. Stage " in text
 
 
 def test_unsure_images_are_counted_all_and_copies_are_none(session, tmp_path, monkeypatch) -> None:

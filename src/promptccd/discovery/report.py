@@ -8,11 +8,9 @@ import torch
 
 from promptccd.discovery.exports.rows import AssignmentRow
 from promptccd.discovery.project.changes import SURE
-from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import write_file
 from promptccd.images.decode import Status
-from promptccd.models import Assignment
 from promptccd.reports import render_page
 from promptccd.reports.cards import picture_uri
 
@@ -61,12 +59,7 @@ class GroupView:
 
 def group_views(session: DiscoverySession) -> list[GroupView]:
     """Groups of the newest stage: settled ones by id, then new ones, largest first."""
-    return views_of(session.assignment(), session.registry)
-
-
-def views_of(found: Assignment, registry: CategoryRegistry) -> list[GroupView]:
-    """Groups of assigned images, in the order of `group_views`."""
-    views = []
+    found, registry, views = session.assignment(), session.registry, []
     for identity in found.ids:
         category, rows = registry.category(identity), torch.tensor(found.rows_of(identity)).long()
         typical = rows[found.distances[rows].argsort(stable=True)].tolist()[:MAX_TYPICAL]

@@ -262,7 +262,7 @@ class DiscoverySession:
                 image_roots=self.image_roots,
                 view=self._view,
                 workers=self.workers,
-                use=embedder and embedder.add,
+                use=embedder.add if embedder else None,
                 seen=embedder.seen if embedder else self.seen,
                 **options,
             )
