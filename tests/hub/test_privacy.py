@@ -255,19 +255,3 @@ def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub, waits) ->
     there = state_of(hub, "user/stages")
     assert b"Seen in May." in there["README.md"]
     assert there["notes.md"] == b"theirs"
-
-
-@pytest.mark.moderate
-@pytest.mark.fault(17)
-def test_large_stages_are_several_files_and_come_back_whole(
-    stream: StageStream, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("promptccd.data.shards._GROUP_ROWS", 5)
-    monkeypatch.setattr("promptccd.data.shards.SHARD_BYTES", 4000)
-    publish_stages(stream, "user/stages")
-    shards = sorted(name for name in state_of(hub, "user/stages") if name.startswith("stage_0/"))
-    assert len(shards) > 1
-    assert shards == [
-        f"stage_0/train-{number:05d}-of-{len(shards):05d}.parquet" for number in range(len(shards))
-    ]
-    assert StageStream.from_hub("user/stages").split.fingerprint == stream.split.fingerprint

@@ -5,21 +5,18 @@ import dataclasses
 import inspect
 import typing
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from promptccd import runs
-from promptccd.cli.options import PLUGIN, Arguments, Parser, declare
-from promptccd.data.options import alternatives
+from promptccd.cli.options import PLUGIN, Arguments, Parser, advanced, declare
+from promptccd.data.options import alternatives, describe_type
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
     Recipe,
-    describe_type,
-    means_none,
     names_recipe,
-    parse_value,
     recipe_for_images,
     section_types,
 )
@@ -28,32 +25,30 @@ LONGEST_CHOICES = 40  # characters of the choices that help writes for a value
 _WORDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 
 
-def add_recipe_options(parser: Parser, without: Collection[str] = ()) -> None:
+def add_recipe_options(parser: Parser, shows_common: bool = True) -> None:
     """Add ``--field`` for every field, and ``--section.field`` where sections share the name.
 
     Options of methods are added if one is typed, or for ``--help-all``.
 
     Args:
         parser: of a command.
-        without: fields that the command sets itself: ``--help`` does not show them.
+        shows_common: whether ``--help`` shows the common fields.
     """
     sections = section_types()
     counts = Counter(item.name for kind in sections.values() for item in dataclasses.fields(kind))
     added: set[str] = set()
+    common = None if parser.shows_all else parser.add_argument_group("settings")
     for section, kind in sections.items():
-        items = {f"{section}.{item.name}": item for item in dataclasses.fields(kind)}
-        shown = {
-            name for name, item in items.items()
-            if parser.shows_all or (item.metadata["common"] and name not in without)
-        }  # fmt: skip
-        group = parser.add_argument_group(section, _first_line(kind) if shown else None)
-        for name, item in items.items():
+        group = common or parser.add_argument_group(section, _first_line(kind))
+        for item in dataclasses.fields(kind):
+            name = f"{section}.{item.name}"
             flags = [f"--{item.name}"] * (item.name not in added) + [f"--{name}"] * (counts[item.name] > 1)
             added.add(item.name)
             meaning = item.metadata["help"]
             meaning += _default(item) if "(none:" not in meaning else ""
-            _add_field(parser, group, flags, name, item.type, meaning if name in shown else None)
-    parser.add_argument("--help-all", action="help", help="show all options, those of methods too")
+            is_shown = parser.shows_all or (shows_common and item.metadata["common"])
+            _add_field(parser, group, flags, name, item.type, meaning if is_shown else None)
+    advanced()(parser)
     parser.more = lambda words: _add_method_options(parser, words)
 
 
@@ -88,7 +83,6 @@ def _add_field(
     meaning: str | None,
 ) -> None:
     """Add the option of a field; help shows it if it has a meaning."""
-    parser.hints[name] = hint
     metavar, choices = _metavar(hint)
     group.add_argument(
         *flags,
@@ -186,30 +180,10 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Values of the fields that were given, by section and field."""
+    """Words of the fields that were given, by section and field."""
     fields: dict[str, dict[str, Any]] = {}
     for key, value in vars(options).items():
         section, dot, name = key.partition(".")
         if dot:
-            fields.setdefault(section, {})[name] = option_value(value, options.hints[key])
+            fields.setdefault(section, {})[name] = value
     return fields
-
-
-def option_value(given: str | list[str], hint: Any) -> Any:
-    """The value an option means, given the type of its field."""
-    options = alternatives(hint)
-    words = given if isinstance(given, list) else [given]
-    if len(words) == 1 and means_none(words[0], hint):
-        return None
-    choices = any(typing.get_origin(option) is Literal for option in options)
-    if any(typing.get_origin(option) is list and typing.get_args(option) == (str,) for option in options):
-        return words  # places, which may be called 2024
-    if isinstance(given, list):  # one list, its items one by one, or a word that the field takes
-        values = [parse_value(word) for word in words]
-        if len(values) == 1 and isinstance(values[0], str) and "," in values[0]:
-            values = [parse_value(f"[{words[0]}]")]
-        alone = len(values) == 1 and (isinstance(values[0], list) or (choices and isinstance(values[0], str)))
-        return values[0] if alone else values
-    takes_more = any(option is int or typing.get_origin(option) is list for option in options)
-    is_word = str in options or (choices and not takes_more)  # a column may be called 5
-    return given if is_word else parse_value(given)

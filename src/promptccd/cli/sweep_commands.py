@@ -15,18 +15,20 @@ from promptccd.cli.options import (
     PLUGIN,
     Arguments,
     Parser,
+    advanced,
     command,
     declare,
     show,
     whole_number,
 )
-from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
+from promptccd.cli.recipe_options import add_recipe_options, given_fields
 from promptccd.cli.tables import comparison_table, table
 from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.data.options import read_value, read_yaml
 from promptccd.disk import make_inside, write_file
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.reports.table_parts import paper_tables
-from promptccd.training.recipe import known_fields, parse_value, recipe_folder
+from promptccd.training.recipe import known_fields, recipe_folder
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
@@ -123,6 +125,8 @@ _SWEEP: Arguments = {
         help="cells to train at once (default: 1; all with another engine)"),
     "--engine": dict(choices=["local", "slurm", "ray"], default="local",
         help="processes of this machine, jobs of Slurm, or the Ray cluster of RAY_ADDRESS (default: local)"),
+}  # fmt: skip
+_ENGINES: Arguments = {
     "--slurm": dict(metavar="KEY=VALUE", nargs="+", default=[], help="options of sbatch: partition=gpu gres=gpu:1"),
     "--cell-gpus": dict(type=float, metavar="G", help="GPUs of a Ray cluster for each cell; two cells share .5"),
 }  # fmt: skip
@@ -146,10 +150,11 @@ _TABLE: Arguments = {
 
 
 def _declare_groups(sweep: Parser) -> None:
+    advanced(_ENGINES, PLUGIN)(sweep)
     declare(sweep.add_mutually_exclusive_group(), _INSTEAD)
     table_group = "a table of the paper instead of recipes, laid out like it"
     declare(sweep.add_argument_group("tables", table_group), _TABLE)
-    add_recipe_options(sweep, without=("training.output_dir", "training.seed", "training.resume_from"))
+    add_recipe_options(sweep, shows_common=False)
 
 
 def _require_fitting(options: argparse.Namespace) -> None:
@@ -178,7 +183,7 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 @command(
-    ("promptccd.trainer", "promptccd.reports.paper_tables"), _SWEEP, PLUGIN, _declare_groups,
+    ("promptccd.trainer", "promptccd.reports.paper_tables"), _SWEEP, _declare_groups,
     check=_require_fitting,
 )  # fmt: skip
 def sweep_command(options: argparse.Namespace) -> None:
@@ -324,10 +329,11 @@ def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:
         name, hint = _field(key)
         if name in settings:
             raise ConfigurationError(f"--set gives {name} twice: put all its values into one, {key}=V1,V2.")
-        found = parse_value(f"[{values}]")
-        if not isinstance(found, list):
-            raise ConfigurationError(f"Expected --set {key}=V1,V2, got {values!r}.")
-        settings[name] = [option_value(each, hint) if isinstance(each, str) else each for each in found]
+        try:
+            found = read_yaml(f"[{values}]")
+        except ValueError as error:
+            raise ConfigurationError(f"Expected --set {key}=V1,V2, got {values!r}: {error}") from error
+        settings[name] = [read_value(name, each, hint) for each in found]
     return settings
 
 

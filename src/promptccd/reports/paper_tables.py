@@ -27,7 +27,7 @@ from promptccd.evaluation.tables import ABSENT, Grid, text_of
 from promptccd.reports.page import JsonRecord, render_page, signed, write_report_files
 from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
 from promptccd.reports.table_parts import TablePart, paper_tables
-from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
+from promptccd.training.recipe import Recipe, laid_over, layers_of
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class TablePlan:
         file = self.recipes / "methods" / f"{method}.yaml"
         if not file.is_file():
             return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
-        path = recipe_path(file, f"{benchmark}{part.recipes}")
+        path = self.recipes / f"{method}-{benchmark}{part.recipes}.yaml"
         recipe = Recipe.from_yaml(path)
         blocks: Sequence[int] = recipe.data.resolved.class_blocks
         own = _scaled_blocks(blocks) if self.small else blocks
@@ -147,7 +147,7 @@ class TablePlan:
             fixed["model"] = {"backbone": self.weights or hub_ids[self.backbone]}
         small: dict[str, dict[str, Any]] = {}
         if self.small:
-            digits = laid_over(layers_of(recipe_path(file, "digits")))
+            digits = laid_over(layers_of(self.recipes / f"{method}-digits.yaml"))
             small = _small_values(digits, None if part.settings else own)
             for section, _, field_name in (key.partition(".") for key in settings):
                 small[section].pop(field_name, None)

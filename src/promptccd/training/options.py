@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from huggingface_hub.dataclasses import strict
-
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
-from promptccd.data.options import MAX_SIDE, option, require_in_range, takes_whole_numbers
+from promptccd.data.options import MAX_SIDE, Options, option
 from promptccd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,10 +45,8 @@ _MIXED_PRECISION = "auto: the launcher's setting, else bf16 on a CUDA GPU with b
 _IMAGE_CACHE = "folder of image copies shared by all runs; auto: inside the cache of datasets; off: no copies"
 
 
-@takes_whole_numbers
-@strict
 @dataclass(kw_only=True)
-class DataArguments:
+class DataArguments(Options):
     """Images, and how they are split into stages.
 
     `None` means the benchmark's value. Class blocks with another sum than the benchmark's categories mean other data.
@@ -124,7 +120,7 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         """Check ranges, and fields that depend on each other."""
-        require_in_range(self)
+        super().__post_init__()
         self._require_streams_alone()
         if (self.category_ratio is None) != (self.sample_ratio is None):
             raise ConfigurationError(
@@ -235,10 +231,8 @@ class DataArguments:
         return spectrum_split(num_categories, self.category_ratio, self.sample_ratio, stages)
 
 
-@takes_whole_numbers
-@strict
 @dataclass(kw_only=True)
-class ModelArguments:
+class ModelArguments(Options):
     """The model: a method, its options, and a backbone.
 
     Attributes:
@@ -254,20 +248,14 @@ class ModelArguments:
         None, "most memory for the weights of a checkpoint, in bytes (none: twice the largest DINO's)", 1
     )
 
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        require_in_range(self)
-
 
 def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
     """Share of the first rate in an epoch: a cosine from 1 to `factor`, which it would reach at epoch `epochs`."""
     return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
-@takes_whole_numbers
-@strict
 @dataclass(kw_only=True)
-class TrainingArguments:
+class TrainingArguments(Options):
     """The training, stage by stage.
 
     `None` for a value of unlabelled stages, or of prompts, keys, routers and classifiers, means the general value. The
@@ -280,7 +268,7 @@ class TrainingArguments:
     seed: int = option(1, "random seed", 0, 10**18 - 1, common=True)
     epochs: int = option(200, "epochs per stage", 1, 999_999, common=True)  # states are ordered by six digits
     discovery_epochs: int | None = option(
-        None, "epochs per unlabelled stage; 0 trains nothing there (none: epochs)", 0, 999_999, common=True
+        None, "epochs per unlabelled stage; 0 trains nothing there (none: epochs)", 0, 999_999
     )
     batch_size: int = option(
         128, "images per step over all processes, two views of each", 2, 2**20, common=True
@@ -327,29 +315,26 @@ class TrainingArguments:
     max_categories: int | None = option(
         None, "most categories that kmeans tries (none: twice the known ones)", 0, 1_000_000
     )
-    mixed_precision: MixedPrecision = option("auto", _MIXED_PRECISION, common=True)
+    mixed_precision: MixedPrecision = option("auto", _MIXED_PRECISION)
     frozen_precision: Literal["same", "bf16"] = option(
         "same", "precision of the frozen blocks while a stage trains: same (float32), or bf16"
     )
-    compile: bool = option(False, "torch.compile of a step's forward, again in each stage")
     deterministic: bool = option(False, "slower deterministic algorithms on a GPU; a CPU is deterministic")
-    num_workers: int | None = option(
-        None, "loader processes (none: up to 8 with a CUDA GPU, else 0)", 0, 512, common=True
-    )
+    num_workers: int | None = option(None, "loader processes (none: up to 8 with a CUDA GPU, else 0)", 0, 512)
     image_cache: str = option("auto", _IMAGE_CACHE)
     feature_batch_size: int = option(256, "images per forward without gradient", 1, 2**20)
     save_minutes: float = option(12.0, "minutes between resumable states; 0 saves every step", 0)
-    report_to: Tracker = option("none", "experiment tracker of accelerate", common=True)
-    push_to_hub: bool = option(False, "push of each finished stage to its own repository", common=True)
+    report_to: Tracker = option("none", "experiment tracker of accelerate")
+    push_to_hub: bool = option(False, "push of each finished stage to its own repository")
     hub_namespace: str | None = option(None, "user or organisation to push to (none: who is logged in)")
     hub_private: bool = option(False, "private new repositories")
     resume_from: str | None = option(
-        None, "stage on the Hub to fetch and resume after, such as team/promptccd-cub-stage2", common=True
+        None, "stage on the Hub to fetch and resume after, such as team/promptccd-cub-stage2"
     )
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        require_in_range(self)
+        super().__post_init__()
         if self.image_cache.lower() in ("none", "null", "no", "false"):
             raise ConfigurationError(
                 f"image_cache {self.image_cache} would be a folder of that name: say off, or ./{self.image_cache}."
@@ -394,7 +379,7 @@ class TrainingArguments:
 
 
 @dataclass(frozen=True)
-class PretrainingOptions:
+class PretrainingOptions(Options):
     """The pretraining of a backbone, where no pretrained one is given."""
 
     epochs: int = option(80, "passes over the images", 1, 999_999)
@@ -414,6 +399,3 @@ class PretrainingOptions:
     kernel_width: float = option(
         0.2, "cosine difference over which similarity falls by a factor e", 0, above=True
     )
-
-    def __post_init__(self) -> None:
-        require_in_range(self)
