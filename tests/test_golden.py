@@ -215,7 +215,7 @@ def registry_files(kept: Path) -> Written:
     tables = {
         "state": "num_known, stage, next_id, next_number from state",
         "category": "* from category order by id",
-        "image": "lower(hex(key)), stage, category, confidence, pinned, reviewed, was, unseen, quarter from image "
+        "image": "lower(hex(key)), stage, category, confidence, pinned, reviewed, was, unseen from image "
         "order by key",
         "forbidden": "lower(hex(key)), forbidden.category from forbidden join image on image.id = image order by 1, 2",
         "link": "lower(hex(one.key)), lower(hex(two.key)) from link "

@@ -66,7 +66,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         """The pipeline of a checkpoint from anywhere, none of whose code is run.
 
         Args:
-            name: a folder, ``namespace/name`` or a bare name.
+            name: a folder or ``namespace/name``.
             kwargs: `HUB_OPTIONS` and ``max_model_bytes``, as `CategoryDiscoveryModel.from_pretrained` takes them; the
                 rest is for the pipeline (``device``, ``batch_size``).
 
@@ -99,9 +99,9 @@ class CategoryDiscoveryPipeline(Pipeline):
         if isinstance(inputs, Column):  # a list whose images are read one by one
             return list(super().__call__((image for image in inputs), **kwargs))
         if isinstance(inputs, Dataset):
-            inputs = KeyDataset(inputs, image_column_of(inputs, None))
+            inputs = KeyDataset(inputs, image_column_of(inputs))
         elif isinstance(inputs, IterableDataset) and inputs.features is not None:
-            column = image_column_of(inputs, None)
+            column = image_column_of(inputs)
             inputs = (row[column] for row in inputs)
         return super().__call__(inputs, **kwargs)
 

@@ -26,7 +26,6 @@ from transformers import (
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategorySpread
-from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed, rotation_of
 from promptccd.models.head import ProjectionHead
 from promptccd.training.fast import FastCalls
@@ -53,18 +52,6 @@ BACKBONES = {
 
 @pytest.mark.parametrize("kind", BACKBONES)
 @pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
-def test_class_token_equals_the_unmodified_forward(kind: str, calls: Any) -> None:
-    torch.manual_seed(0)
-    backbone = BACKBONES[kind]().eval()
-    backbone.calls = calls(backbone)
-    pixels = torch.randn(3, 3, 32, 32)
-    expected = backbone(pixels).last_hidden_state[:, 0]
-    found = class_token(backbone, embed(backbone, pixels), rotation_of(backbone, pixels))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", BACKBONES)
-@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
 def test_attention_of_the_class_token_is_that_of_the_unmodified_forward(kind: str, calls: Any) -> None:
     vision = BACKBONES[kind]().config.to_dict()
     model = GCDModel(GCDModel.config_class(vision_config=vision, **TINY_HEAD)).eval()
@@ -78,17 +65,17 @@ def test_attention_of_the_class_token_is_that_of_the_unmodified_forward(kind: st
 
 @pytest.mark.parametrize("kind", BACKBONES)
 @pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
-def test_gradients_equal_those_of_the_unmodified_forward(kind: str, calls: Any) -> None:
+def test_class_token_and_gradients_equal_those_of_the_unmodified_forward(kind: str, calls: Any) -> None:
     torch.manual_seed(0)
     backbone = BACKBONES[kind]().eval()
     backbone.calls = calls(backbone)
     pixels, target = torch.randn(3, 3, 32, 32), torch.randn(3, 32)
     last = blocks_of(backbone)[-1]
-    wanted = torch.autograd.grad(
-        (backbone(pixels).last_hidden_state[:, 0] * target).sum(), list(last.parameters())
-    )
+    expected = backbone(pixels).last_hidden_state[:, 0]
+    wanted = torch.autograd.grad((expected * target).sum(), list(last.parameters()))
     tokens = embed(backbone, pixels).detach()
     found = class_token(backbone, tokens, rotation_of(backbone, pixels))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     got = torch.autograd.grad((found * target).sum(), list(last.parameters()))
     for one, other in zip(wanted, got, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -131,26 +118,6 @@ def test_frozen_prefix_builds_no_graph(model: PromptCCDModel) -> None:
     hook.remove()
     assert grown == [False, False]  # query pass and prompted pass
     assert output.bottleneck.requires_grad
-
-
-def test_prompts_enter_behind_the_class_token(model: PromptCCDModel) -> None:
-    """Inserting by hand the means the mixture ranks highest gives the same features."""
-    generator = torch.Generator().manual_seed(1)
-    means = F.normalize(torch.randn(6, 32, generator=generator), dim=1)
-    model.load_mixture(means, torch.full((6, 32), 0.1), torch.zeros(6))
-    model.config.prompts_per_image = 2
-    pixels = torch.randn(3, 3, 16, 16, generator=generator)
-    output = model(pixels, prompted=True)
-
-    plain = F.normalize(model.backbone(pixels).last_hidden_state[:, 0], dim=-1)
-    nearest = torch.cdist(plain, means).topk(2, largest=False).indices  # equal weights and variances
-    assert torch.equal(output.components, nearest)
-    tokens = model.backbone.embeddings(pixels)
-    prompts = means[nearest] + model.backbone.embeddings.position_embeddings[:, :1]
-    hidden = torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], dim=1)
-    hidden = model.backbone.layernorm(model.backbone.encoder(hidden).last_hidden_state)
-    torch.testing.assert_close(output.features, hidden[:, 0], rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(output.features, model(pixels, prompted=False).features)
 
 
 @pytest.fixture
@@ -382,7 +349,9 @@ def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tm
     model.set_categories(prototypes[:2], [0, 5], ["a", "b"])
     assert model.spread is None
     turn = torch.randn(32, 32) / 4
-    model.set_spread(CategorySpread(turn, torch.tensor([0.5, 2.0]), 1.2, 2.0, 1.5, 4.0, 0.2, 0.95))
+    model.set_measured(
+        "spread", CategorySpread(turn, torch.tensor([0.5, 2.0]), 1.2, 2.0, 1.5, 4.0, 0.2, 0.95)
+    )
     model.set_categories(prototypes, [5, 9, 0, 10], list("bcad"))
     model.save_pretrained(tmp_path / "with spread")
     again = PromptCCDModel.from_pretrained(tmp_path / "with spread")
@@ -402,7 +371,7 @@ def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tm
         assert 0 < found.novel.sum() < 40
         second = distances.scatter(1, best[:, None], torch.inf).argmin(1)
         torch.testing.assert_close(found.second_distances, distances.gather(1, second[:, None])[:, 0])
-    model.set_spread(None)
+    model.set_measured("spread", None)
     model.save_pretrained(tmp_path / "without")
     without = PromptCCDModel.from_pretrained(tmp_path / "without")
     assert without.spread is None
@@ -452,16 +421,15 @@ def test_what_is_not_loaded_starts_as_transformers_starts_it(config: PromptCCDCo
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_model_that_was_never_trained_is_ready_for_it(name: str, backbone_folder: Path) -> None:
-    """Its own buffers are 0, spreads 1, what learns is free, and the pretrained block is that of the backbone."""
+    """Its own buffers are 0, what learns is free, and the pretrained block is that of the backbone."""
     variant = VARIANTS[name]
     options = {"num_means": 2} if "num_means" in variant.config_class.__dataclass_fields__ else {}
     options |= {"category_ids": [0, 4], "category_names": ["crow", "heron"], **TINY_HEAD}
-    loaded = variant.from_pretrained(backbone_folder, spread=dict.fromkeys(SPREAD_SCALARS, 1.0), **options)
+    loaded = variant.from_pretrained(backbone_folder, **options)
     for model in (loaded, variant(loaded.config)):
         buffers = dict(model.named_buffers(recurse=False))
-        assert {"prototypes", "whitener", "spreads"} <= buffers.keys()
-        for key, buffer in buffers.items():
-            assert torch.equal(buffer, torch.full_like(buffer, float(key == "spreads"))), key
+        assert "prototypes" in buffers
+        assert not any(buffer.any() for buffer in buffers.values())
         last = blocks_of(model.backbone)[-1]
         if (kept := getattr(model, "pretrained_block", None)) is not None:
             assert all(map(torch.equal, kept.state_dict().values(), last.state_dict().values()))
