@@ -49,11 +49,14 @@ def cut(data: DataArguments, split: str | None) -> StageStream:
     return cut_unseen(stage_stream(data, 1), None, data.resolved.test_split, split, None)
 
 
-def test_a_test_split_without_a_category_is_told_and_no_other_blocks(own):
+def test_a_test_split_without_a_category_is_told(own):
     data = DataArguments(dataset=str(own), class_blocks=[2, 1])
     assert cut(data, "test").categories == ("kind 0", "kind 1", "kind 2")
     shutil.rmtree(own / "test" / "kind 2")
-    with pytest.raises(DataError, match=r"Split 'test' of .*sum to 3, but .* 2 categories .*kind 0, kind 1"):
+    with pytest.raises(
+        DataError,
+        match=r"split 'test' of .*sum to 3, but .* 2 categories .*kind 0, kind 1.*the option is --test_split",
+    ):
         cut(data, "test")
 
 
