@@ -1,6 +1,7 @@
 """Tables of the paper: laid out as it prints them, planned whole, and filled by real small runs."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,10 @@ from promptccd.cli.sweep_commands import _table_plan
 from promptccd.cli.tables import comparison_table
 from promptccd.evaluation import (
     PROTOCOLS,
-    AuditedRow,
     ContinualScore,
     StageScore,
     published_rows,
 )
-from promptccd.evaluation.paper import SHARED_COUNTS, audited_by_stage
 from promptccd.evaluation.tables import variant_averages
 from promptccd.reports.paper_tables import (
     TableEntry,
@@ -26,6 +25,7 @@ from promptccd.reports.paper_tables import (
     TablePlan,
     layout,
     paper_tables,
+    printed_entries,
     remarks,
 )
 from promptccd.runs import RunDirectory
@@ -38,10 +38,6 @@ BACKBONES = ("dino", "dinov2")
 SEPARATE = {"all_v1": 55.0, "old_v1": 65.0, "new_v1": 45.0}
 
 
-def figures(part: TablePart, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
-    return audited_by_stage(part.printed(backbone, method, benchmark))
-
-
 def plan(out: Path, **options: Any) -> TablePlan:
     wanted = {"recipes": RECIPES, "seeds": [1], "out": out, "backbone": "dino", "look": False}
     return TablePlan(**{**wanted, **options})
@@ -50,43 +46,35 @@ def plan(out: Path, **options: Any) -> TablePlan:
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: str) -> None:
-    """Every row on record has its place, no place lacks a row, and none is a figure of another table."""
     for part in TABLES[name]:
         assert part.protocol in PROTOCOLS
-        rows = [
-            row
-            for row in published_rows(None, None, part.published, backbone, part.setting)
-            if row.table == part.label
-        ]
-        places = part.places(backbone)
+        entries = printed_entries(part, backbone)
         if not part.label:
-            assert len(places) == {"spectrum": 3 * 7, "main": 2 * 4}[name]
-            assert not any(figures(part, backbone, *place) for place in places)
+            assert len(entries) == {"spectrum": 3 * 7, "main": 2 * 4}[name]
+            assert all(math.isnan(value) for entry in entries for value in entry.printed.values())
             continue
-        assert {(row.method, row.benchmark) for row in rows} == set(places)
-        for row in rows:
-            found = figures(part, backbone, row.method, row.benchmark)[row.stage].row
-            assert (found.all, found.old, found.new) == (row.all, row.old, row.new)
-        for method, benchmark in places:
-            entry = TableEntry(part, method, benchmark, figures(part, backbone, method, benchmark))
-            stages = {"metagcd": 4, "pa-cgcd": 1}.get(name, 3)
-            assert {*range(1, stages + 1)} <= set(entry.figures)
-            assert all(0 <= value <= 100 for value in entry.printed_average.values())
+        rows = published_rows(
+            protocol=part.published, backbone=backbone, setting=part.setting, table=part.label
+        )
+        assert set(zip(rows["method"], rows["benchmark"], strict=True)) == {
+            (entry.method, entry.benchmark) for entry in entries
+        }
+        assert all(0 <= value <= 100 for entry in entries for value in entry.printed.values())
 
 
 def test_the_averages_are_those_of_the_specification() -> None:
-    (main_table, _), (fine,) = TABLES["main"], TABLES["ssb"]
-    for part, backbone, place, printed in (
-        (main_table, "dino", ("orca", "cifar100"), (60.91, 66.61, 58.33)),
-        (main_table, "dinov2", ("happy", "caltech101"), (88.27, 90.98, 87.69)),
-        (fine, "dino", ("simgcd-replay", "cub"), (42.08, 72.65, 31.92)),
-        (TABLES["unknown"][0], "dino", ("pa-cgcd", "cub"), (52.27, 76.38, 44.24)),
-        (TABLES["unknown"][1], "dino", ("metagcd", "tinyimagenet"), (59.52, 63.18, 56.34)),
-        (TABLES["inductive"][0], "dino", ("grow-merge", "cifar100"), (55.85, 65.19, 52.34)),
-        (TABLES["gcd"][0], "dino", ("promptccd-gcd", "imagenet100"), (64.51, 81.20, 60.26)),
+    for name, index, backbone, place, printed in (
+        ("main", 0, "dino", ("orca", "cifar100"), (60.91, 66.61, 58.33)),
+        ("main", 0, "dinov2", ("happy", "caltech101"), (88.27, 90.98, 87.69)),
+        ("ssb", 0, "dino", ("simgcd-replay", "cub"), (42.08, 72.65, 31.92)),
+        ("unknown", 0, "dino", ("pa-cgcd", "cub"), (52.27, 76.38, 44.24)),
+        ("unknown", 1, "dino", ("metagcd", "tinyimagenet"), (59.52, 63.18, 56.34)),
+        ("inductive", 0, "dino", ("grow-merge", "cifar100"), (55.85, 65.19, 52.34)),
+        ("gcd", 0, "dino", ("promptccd-gcd", "imagenet100"), (64.51, 81.20, 60.26)),
     ):
-        average = TableEntry(part, *place, figures(part, backbone, *place)).printed_average
-        assert tuple(average.values()) == printed
+        entries = printed_entries(TABLES[name][index], backbone)
+        (entry,) = [each for each in entries if (each.method, each.benchmark) == place]
+        assert tuple(entry.printed.values()) == printed
 
 
 def record(method: str, benchmark: str, own: tuple, paper: tuple, mark: str = "", runs: int = 2) -> dict:
@@ -137,7 +125,7 @@ def test_numbers_of_categories_are_shared_but_by_a_method_that_counts(tmp_path: 
         for entry in entries
         for cell in entry.cells
     }
-    counts = {name: list(SHARED_COUNTS[name]["cifar100"]) for name in SHARED_COUNTS}
+    counts = {part.published: part.counts["cifar100"] for part in TABLES["unknown"]}
     assert given == {
         (name, method): counts[name]
         for name in counts
@@ -196,7 +184,7 @@ def test_a_method_appears_as_soon_as_it_has_a_recipe(tmp_path: Path) -> None:
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     assert entry.cells == ()
     assert entry.notes == ["gcd-replay is not built: the paper's figures alone."]
-    assert entry.printed_average == {"all": 49.93, "old": 73.15, "new": 41.47}
+    assert entry.printed == {"all": 49.93, "old": 73.15, "new": 41.47}
     shutil.copy(folder / "methods" / "promptccd-gcd.yaml", folder / "methods" / "gcd-replay.yaml")
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     (cell,) = entry.cells
@@ -241,7 +229,7 @@ def test_a_backbone_is_a_half_of_a_table_or_a_place(
     assert (wanted.backbone, wanted.weights, wanted.look) == (table, weights, False)
     assert wanted.out == Path(f"runs/main-{table}{'-small' if '--small' in words else ''}")
     (entry,) = wanted.entries("main")
-    assert entry.figures[None].row.backbone == table
+    assert entry.printed["all"] == {"dino": 64.27, "dinov2": 73.13}[table]
     assert entry.cells[0].recipe.model.backbone == trained_on
     assert entry.cells[0].recipe.data.dataset == "/photos"
 

@@ -1,12 +1,12 @@
 """``promptccd evaluate``, ``report`` and ``audit``; the last reads a table and loads no model."""
 
 import argparse
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from promptccd import reports, runs
+from promptccd import evaluation, reports, runs
 from promptccd.cli.options import (
     DEVICE,
     PLUGIN,
@@ -20,10 +20,17 @@ from promptccd.cli.options import (
 )
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
-from promptccd.evaluation.protocol_terms import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
+from promptccd.evaluation.protocol_terms import (
+    ESTIMATORS,
+    OUTCOMES,
+    PROTOCOLS,
+    ProtocolOptions,
+    options_by_protocol,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from promptccd.evaluation import ContinualScore
 
 Scores = dict[str, list["ContinualScore"]]
@@ -61,7 +68,7 @@ _AUDIT: Arguments = {
     "--protocol": dict(default="transductive_cacc", help="protocol, or all (default: transductive_cacc)"),
     "--method": dict(help="method (default: all)"),
     "--backbone": dict(choices=["dino", "dinov2", "other"], help="backbone (default: all)"),
-    "--verdict": dict(choices=get_args(Outcome), help="verdict of the rows (default: all)"),
+    "--verdict": dict(choices=OUTCOMES, help="verdict of the rows (default: all)"),
 }  # fmt: skip
 
 
@@ -186,47 +193,49 @@ def audit_command(options: argparse.Namespace) -> None:
     wanted = {name: getattr(options, name) for name in ("benchmark", "method", "protocol", "backbone")}
     if wanted["protocol"] == "all":
         wanted["protocol"] = None
-    rows = published_rows(**wanted, setting=None)
-    if not rows:
+    rows = evaluation.published_rows(**wanted)
+    if not len(rows):
         raise DataError(_nothing_published(wanted))
-    audited = audit_rows(rows)
+    audited = evaluation.audit(rows)
     if options.verdict:
-        audited = [each for each in audited if each.verdict.outcome == options.verdict]
-    show(options, [_plain_row(each) for each in audited], lambda: _audit_text(audited))
+        audited = audited[audited["outcome"] == options.verdict]
+    show(options, reports.records(audited), lambda: _audit_text(audited))
 
 
-def _nothing_published(wanted: dict[str, str | None]) -> str:
+def _nothing_published(wanted: Mapping[str, str | None]) -> str:
     """Which of the names the paper has no row of, and those it has."""
-    rows = published_rows(protocol=None, backbone=None, setting=None)
     for name, value in wanted.items():
-        known = sorted({getattr(row, name) for row in rows})
+        known = sorted(evaluation.published()[name].unique())
         if value is not None and value not in known:
             return f"The paper has no {name} {value!r}: it has {', '.join(known)}."
     given = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
     return f"The paper prints no row of {given}: leave one of them out."
 
 
-def _plain_row(each: AuditedRow) -> dict[str, Any]:
-    verdict = asdict(each.verdict)
-    implied = each.verdict.implied
-    return {**asdict(each.row), **verdict, "implied": list(implied) if implied else None}
-
-
-def _audit_text(audited: Sequence[AuditedRow]) -> str:
-    figures = ["All", "Old", "New", "implied", "declared", "verdict"]
-    header = ["data, method, backbone, setting", "stage", *figures]
-    lines = table(header, [_audited_cells(each) for each in audited], places=2).split("\n")
-    for line, (_, verdict) in enumerate(audited, start=2):  # after the header and its rule
-        if verdict.outcome != "consistent":
-            lines[line] += f"  {verdict.reason}"
-    counts = Counter(verdict.outcome for _, verdict in audited)
-    summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in get_args(Outcome))
+def _audit_text(audited: "pd.DataFrame") -> str:
+    header = [
+        "data, method, backbone, setting",
+        "stage",
+        "All",
+        "Old",
+        "New",
+        "implied",
+        "declared",
+        "verdict",
+    ]
+    cells = [
+        [
+            " ".join(filter(None, (row.benchmark, row.method, row.backbone, row.setting))),
+            row.stage, row.all, row.old, row.new,
+            "" if math.isnan(row.implied_low) else f"{row.implied_low:.4f}-{row.implied_high:.4f}",
+            "" if math.isnan(row.declared) else f"{row.declared:.4f}",
+            row.outcome,
+        ]
+        for row in audited.assign(stage=audited["stage"].astype(object).fillna("avg")).itertuples()
+    ]  # fmt: skip
+    lines = table(header, cells, places=2).split("\n")
+    for line, row in enumerate(audited.itertuples(), start=2):  # after the header and its rule
+        if row.outcome != "consistent":
+            lines[line] += f"  {row.reason}"
+    summary = ", ".join(f"{(audited['outcome'] == outcome).sum()} {outcome}" for outcome in OUTCOMES)
     return "\n".join([*lines, "", f"{len(audited)} rows: {summary}"])
-
-
-def _audited_cells(each: AuditedRow) -> list[Any]:
-    row, verdict = each
-    name = " ".join(part for part in (row.benchmark, row.method, row.backbone, row.setting) if part)
-    implied = f"{verdict.implied.low:.4f}-{verdict.implied.high:.4f}" if verdict.implied else ""
-    declared = "" if verdict.declared is None else f"{verdict.declared:.4f}"
-    return [name, row.stage or "avg", row.all, row.old, row.new, implied, declared, verdict.outcome]

@@ -293,11 +293,10 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
 
 def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> "TablePlan":
     overrides, weights = given_fields(options), None
-    hub_ids = {short: hub_id for hub_id, short in evaluation.BACKBONES.items()}
     name, _, place = (overrides.get("model", {}).get("backbone") or "").partition("=")
-    if name in hub_ids:
+    if name in reports.BACKBONES:
         del overrides["model"]["backbone"]
-        weights = place or hub_ids[name]
+        weights = place or reports.BACKBONES[name]
     backbone = name if weights else paper_tables()[options.table][0].backbone
     return reports.TablePlan(
         recipes=Path(options.config[0]) if options.config else recipe_folder(),

@@ -15,17 +15,10 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import discover_categories as discover_categories
     from promptccd.evaluation.continual import labelled_categories as labelled_categories
     from promptccd.evaluation.continual import score_part_routing as score_part_routing
-    from promptccd.evaluation.paper import BACKBONES as BACKBONES
-    from promptccd.evaluation.paper import AuditedRow as AuditedRow
-    from promptccd.evaluation.paper import Interval as Interval
-    from promptccd.evaluation.paper import PublishedRow as PublishedRow
-    from promptccd.evaluation.paper import SplitCounts as SplitCounts
-    from promptccd.evaluation.paper import Verdict as Verdict
-    from promptccd.evaluation.paper import audit_average as audit_average
+    from promptccd.evaluation.paper import audit as audit
     from promptccd.evaluation.paper import audit_row as audit_row
-    from promptccd.evaluation.paper import audit_rows as audit_rows
-    from promptccd.evaluation.paper import declared_split as declared_split
     from promptccd.evaluation.paper import implied_old_share as implied_old_share
+    from promptccd.evaluation.paper import published as published
     from promptccd.evaluation.paper import published_rows as published_rows
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
     from promptccd.evaluation.protocol_terms import ClusteringAccuracy as ClusteringAccuracy

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from promptccd.reports.page import render_page as render_page
     from promptccd.reports.page import safe_cell as safe_cell
     from promptccd.reports.page import write_report_files as write_report_files
+    from promptccd.reports.paper_tables import BACKBONES as BACKBONES
     from promptccd.reports.paper_tables import TablePlan as TablePlan
     from promptccd.reports.paper_tables import layout as layout
     from promptccd.reports.paper_tables import remarks as remarks
