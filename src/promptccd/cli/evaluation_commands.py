@@ -97,8 +97,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
     baselines: dict[str, Scores] = {name: {} for name in chosen}
     routed: Scores = {}
     rows = reports.row_names(options.runs)
-    wanted = reports.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
-    for path, row, baseline_rows in zip(options.runs, rows, wanted, strict=True):
+    ends = reports.baseline_rows(options.runs, rows) if options.baselines else [None for _ in rows]
+    for path, row, end in zip(options.runs, rows, ends, strict=True):
         evaluation = runs.RunEvaluation(
             path,
             options.dataset,
@@ -113,9 +113,12 @@ def evaluate_command(options: argparse.Namespace) -> None:
         for name, own in chosen.items():
             score = evaluation.evaluate(name, own)
             scores[name].setdefault(row, []).append(score)
-            for baseline, of_row in baseline_rows.items() if PROTOCOLS[name].has_baselines else ():
-                score_it = evaluation.raw_pixels if baseline == reports.PIXELS else evaluation.frozen_backbone
-                baselines[name].setdefault(of_row, []).append(score_it(name, own))
+            if end is not None and PROTOCOLS[name].has_baselines:
+                frozen = reports.frozen_name(evaluation.recipe, evaluation.run)
+                baselines[name].setdefault(f"{frozen}{end}", []).append(evaluation.frozen_backbone(name, own))
+                baselines[name].setdefault(f"{reports.PIXELS}{end}", []).append(
+                    evaluation.raw_pixels(name, own)
+                )
             _print_score(options, f"{path} ({name})", score, name)
         routing = None if ROUTING in chosen else evaluation.part_routing()
         if routing is not None:

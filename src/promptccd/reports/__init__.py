@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from promptccd.reports.report import write_run_comparison as write_run_comparison
     from promptccd.reports.run_groups import PIXELS as PIXELS
     from promptccd.reports.run_groups import baseline_rows as baseline_rows
+    from promptccd.reports.run_groups import frozen_name as frozen_name
     from promptccd.reports.run_groups import require_different as require_different
     from promptccd.reports.run_groups import row_names as row_names
     from promptccd.reports.sweep import OwnImages as OwnImages
