@@ -8,7 +8,6 @@ import pytest
 from promptccd.errors import ConfigurationError
 from promptccd.reports.run_groups import (
     baseline_rows,
-    require_different,
     require_seeds_alone,
     row_names,
 )
@@ -44,9 +43,10 @@ def test_an_unfinished_run_has_a_row_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_run_given_twice_is_refused(tmp_path: Path) -> None:
-    require_different([tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(ConfigurationError, match="given twice"):
-        require_different([tmp_path / "a", tmp_path / "b", tmp_path / "b" / ".." / "a"])
+    run = made(tmp_path / "b")
+    for refuse in (row_names, require_seeds_alone):
+        with pytest.raises(ConfigurationError, match=r"given twice|training.seed is 1 in both"):
+            refuse([made(tmp_path / refuse.__name__, 3), run, tmp_path / "b" / ".." / "b"])
 
 
 def test_seeds_share_a_row_wherever_they_lie(tmp_path: Path) -> None:

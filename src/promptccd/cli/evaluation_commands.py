@@ -85,7 +85,7 @@ def _list_protocols(evaluate: Parser) -> None:
 @command(("promptccd.reports.report",), _EVALUATE, _DATA, DEVICE, PLUGIN, _list_protocols)
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
-    reports.require_different(options.runs)
+    rows = reports.row_names(options.runs)
     chosen = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
@@ -96,7 +96,6 @@ def evaluate_command(options: argparse.Namespace) -> None:
     scores: dict[str, Scores] = {name: {} for name in chosen}
     baselines: dict[str, Scores] = {name: {} for name in chosen}
     routed: Scores = {}
-    rows = reports.row_names(options.runs)
     ends = reports.baseline_rows(options.runs, rows) if options.baselines else [None for _ in rows]
     for path, row, end in zip(options.runs, rows, ends, strict=True):
         evaluation = runs.RunEvaluation(

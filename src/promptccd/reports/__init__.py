@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from promptccd.reports.run_groups import PIXELS as PIXELS
     from promptccd.reports.run_groups import baseline_rows as baseline_rows
     from promptccd.reports.run_groups import frozen_name as frozen_name
-    from promptccd.reports.run_groups import require_different as require_different
     from promptccd.reports.run_groups import row_names as row_names
     from promptccd.reports.sweep import OwnImages as OwnImages
     from promptccd.reports.sweep import ProtocolScoring as ProtocolScoring

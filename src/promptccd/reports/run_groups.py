@@ -27,9 +27,13 @@ def row_names(paths: Sequence[str | Path]) -> list[str]:
     has a row of its own, because its average is over fewer stages.
 
     Raises:
+        ConfigurationError: a run is given twice; as two seeds it would narrow the deviation.
         RunError: a path is no run.
     """
-    runs = [_Run(Path(path).resolve()) for path in paths]
+    places = [Path(path).resolve() for path in paths]
+    if twice := {place for place in places if places.count(place) > 1}:
+        raise ConfigurationError(f"{min(twice)} is given twice: give every run once.")
+    runs = list(map(_Run, places))
 
     def names(run: _Run) -> list[str]:
         name = without_seed(run.path.name) + run.unfinished
@@ -37,10 +41,11 @@ def row_names(paths: Sequence[str | Path]) -> list[str]:
 
     def row(run: _Run) -> str:
         """The shortest name that no run has which differs in more than the seed."""
-        for number, name in enumerate(names(run)):
-            if _difference([other for other in runs if names(other)[number] == name]) is None:
-                return name
-        return str(run.path)  # given twice
+        return next(
+            name
+            for number, name in enumerate(names(run))
+            if _difference([other for other in runs if names(other)[number] == name]) is None
+        )
 
     return [row(run) for run in runs]
 
@@ -49,17 +54,8 @@ def require_seeds_alone(paths: Sequence[str | Path]) -> None:
     """Refuse, with a `ConfigurationError` that names the difference, to average runs that differ in more than seeds."""
     if difference := _difference([_Run(Path(path)) for path in paths]):
         raise ConfigurationError(
-            f"Expected runs that differ in their seed alone, but {difference}: put --compare before them, or report "
-            "them one by one."
+            f"Expected runs that differ in their seed alone, but {difference}: add --compare."
         )
-
-
-def require_different(paths: Sequence[str | Path]) -> None:
-    """Refuse, with a `ConfigurationError`, a run that is given twice: as two seeds it would narrow the deviation."""
-    places = [Path(path).resolve() for path in paths]
-    for number, place in enumerate(places):
-        if place in places[:number]:
-            raise ConfigurationError(f"{paths[number]} is given twice: give every run once.")
 
 
 def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[str | None]:
@@ -111,8 +107,9 @@ class _Run:
         own = _fields(run, recipe)
         backbone = _backbone_settings(Path(recipe.model.backbone or run.backbone), run, own)
         self.settings = own | {f"backbone.{name}": value for name, value in backbone.items()}
-        shown = _only(self.settings, "data.", "views.", "training.kmeans_", "training.category_", "backbone.")
-        self.baselines = json.dumps({**shown, "stages": finished}, sort_keys=True)
+        self.settings["finished stages"] = finished
+        deciding = ("data.", "views.", "training.kmeans_", "training.category_", "backbone.", "finished")
+        self.baselines = json.dumps(_only(self.settings, *deciding), sort_keys=True)
 
 
 def _backbone_settings(backbone: Path, run: RunDirectory, fields: Settings) -> Settings:

@@ -64,6 +64,7 @@ class OwnImages:
         if recipe.data.unlabelled == []:
             values = {**values, "data": {**values.get("data", {}), **HALF_LABELLED}}
             recipe = recipe_for_images(self.dataset, self.method, None, values)
+        require_whole_patches(recipe)
         return recipe
 
 
