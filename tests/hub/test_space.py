@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import snapshot_download
 
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
@@ -159,21 +159,6 @@ def test_a_name_that_the_hub_does_not_take_is_one_line(hub: Hub, name: str) -> N
     with pytest.raises(ConfigurationError, match="cannot be the name of a Space on the Hub"):
         push_space(name, "photographs")
     assert not hub.log
-
-
-def test_what_the_hub_refuses_is_told_in_its_words(hub: Hub) -> None:
-    hub.plan(lambda request: request.path == "/api/repos/create", Fault(status=402))
-    with pytest.raises(HubError, match=r"Not pushed: .*planned.* Run the same command again\."):
-        push_space("page", "photographs")
-
-
-@pytest.mark.parametrize("token", [Hub.read_token, Hub.stranger_token])
-def test_who_may_not_write_there_is_told(hub: Hub, token: str) -> None:
-    with pytest.raises(HubError, match="token of .* may not write"):
-        push_space("lab/page", "photographs", api=HfApi(token=token))
-    push_space("lab/page", "photographs")
-    with pytest.raises(HubError, match="token of .* may not write"):
-        push_space("lab/page", "photographs", api=HfApi(token=token))
 
 
 def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hub, caplog) -> None:

@@ -29,7 +29,6 @@ from promptccd.reports.paper_tables import (
     remarks,
 )
 from promptccd.runs import RunDirectory
-from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 
 RECIPES = Path(__file__).parents[2] / "hub_configs"
@@ -138,37 +137,26 @@ def test_numbers_of_categories_are_shared_but_by_a_method_that_counts(tmp_path: 
     assert len({cell.name for entry in entries for cell in entry.cells}) == 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TABLES)
-def test_a_trial_keeps_the_proportions_of_every_table(name: str, tmp_path: Path) -> None:
-    for entry in plan(tmp_path, small=True, backbone=TABLES[name][0].backbone).entries(name):
-        for cell in entry.cells:
-            data, training = cell.recipe.data.resolved, cell.recipe.training
-            assert sum(data.class_blocks) == data.num_classes == 20
-            assert min(data.class_blocks) > 0
-            assert training.epochs <= 16
-            assert training.epochs_of(1) <= 16
-            assert cell.recipe.model.backbone is None
-            assert cell.recipe.model.backbone_config["image_size"] == cell.recipe.views.image_size
-            if name == "unknown" and entry.method == "pa-cgcd" and entry.benchmark == "cifar100":
-                assert training.given_counts in ([17, 20, 23], [17, 17, 17])
-            if name == "spectrum":
-                assert data.class_blocks[0] == round(20 * cell.recipe.data.category_ratio)
-
-
-def test_a_trial_leaves_to_a_method_what_is_no_rate(tmp_path: Path) -> None:
-    """Prompts at test are on for digits alone, and their four patches have three parts."""
-    for method, backbone in (("promptccd", "dino"), ("promptccd-pp", "dinov2")):
-        wanted = plan(tmp_path, small=True, backbone=backbone, methods=[method], places={"caltech101": None})
-        ((cell,),) = [entry.cells for entry in wanted.entries("main")]
-        usual = Recipe.from_yaml(RECIPES / f"{method}-caltech101.yaml").model
-        digits = Recipe.from_yaml(RECIPES / f"{method}-digits.yaml").model
-        for name in ("prompts_at_test", "num_parts"):
-            assert cell.recipe.model.options.get(name) == usual.options.get(name)
-        assert digits.options != usual.options
-        data = cell.recipe.data
-        # Of 101 categories 71 are labelled, and 10 come at every stage.
-        assert (data.num_classes, data.resolved.class_blocks) == (20, (14, 2, 2, 2))
+@pytest.mark.moderate
+def test_a_trial_is_of_the_small_recipes_that_there_are(tmp_path: Path) -> None:
+    for name, wanted in (
+        ("main", {"cifar100", "caltech101"}),
+        ("unknown", {"cifar100"}),
+        ("spectrum", {"cifar100"}),
+    ):
+        places = dict.fromkeys(wanted) | ({"cub": None} if name == "unknown" else {})
+        entries = plan(tmp_path, small=True, backbone=TABLES[name][0].backbone, places=places).entries(name)
+        assert {entry.benchmark for entry in entries if entry.cells} == wanted
+        assert all("left out: there is no recipe" in entry.notes[0] for entry in entries if not entry.cells)
+        for entry in entries:
+            for cell in entry.cells:
+                assert cell.recipe.data.resolved.num_classes == 20
+                if name == "unknown" and entry.method == "pa-cgcd":
+                    assert cell.recipe.training.given_counts in ([17, 20, 23], [17, 17, 17])
+                if name == "spectrum":
+                    assert cell.recipe.data.resolved.class_blocks[0] == round(
+                        20 * cell.recipe.data.category_ratio
+                    )
 
 
 def recipes_without(method: str, folder: Path) -> Path:
@@ -199,13 +187,18 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
         ({}, []),
         ({"weights": "/weights"}, []),
         ({"overrides": {"model": {"backbone": "/weights"}}}, ["the backbone is not facebook/dino-vitb16"]),
-        (
-            {"small": True},
-            ["the backbone is not facebook/dino-vitb16", "the data or its part is not the paper's"],
-        ),
     ):
         (entry,) = plan(tmp_path, **wanted, **options).entries("ssb")
         assert list(entry.notes) == [f"Not comparable: {each}." for each in said]
+    places = {"cifar100": None, "imagenet100": "/nowhere"}
+    small, absent = plan(tmp_path, methods=["happy"], places=places, small=True).entries("main")
+    assert list(small.notes) == [
+        "Not comparable: the backbone is not facebook/dino-vitb16.",
+        "Not comparable: the data or its part is not the paper's.",
+    ]
+    assert list(absent.notes) == ["imagenet100 is left out: there is no recipe for imagenet100-small."]
+    (absent,) = plan(tmp_path, methods=["happy"], places={"cifar100": "/nowhere"}, look=True).entries("main")
+    assert absent.notes[0].startswith("cifar100 is left out: Nothing is at '/nowhere'")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +308,7 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
         for data in ("cifar100", "imagenet100")
     } | {("happy, k-means", "cifar100"), ("promptccd-gcd, native prediction", "cifar100")}
     for method, natively in (("promptccd-gcd", False), ("happy", True)):
-        scores = [RunDirectory(out / f"{method}-cifar100-seed{seed}").results for seed in (1, 2)]
+        scores = [RunDirectory(out / f"{method}-cifar100-small-seed{seed}").results for seed in (1, 2)]
         own = [(score.native if natively else score).average["all"] for score in scores]
         row = rows[method, "cifar100"]
         assert row["all"] == pytest.approx(sum(own) / 2, abs=1e-3)
@@ -327,20 +320,30 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
             assert row["old_paper"] is None
         assert rows[method, "imagenet100"]["runs"] == 0
         assert rows[method, "imagenet100"]["all_paper"] is not None
-    assert sum("imagenet100 is left out: Could not load dataset" in line for line in printed["remarks"]) == 1
+    assert (
+        sum(
+            "imagenet100 is left out: there is no recipe for imagenet100-small" in line
+            for line in printed["remarks"]
+        )
+        == 1
+    )
     assert "grow-merge is not built: the paper's figures alone." in printed["remarks"]
     text, page = (out / "table.md").read_text(), (out / "report" / "index.html").read_text()
     assert "native one for happy, k-means for all others" in printed["remarks"][0]
     assert "| happy, paper | 64.27 ! | 77.54 | 59.05 | 74.78 ! | 82.54 | 72.38 |" in text
     assert "grow-merge is not built" in page
     assert (out / "table.csv").read_text().count("\n") == 9
-    before = (out / "happy-cifar100-seed1" / "stage3" / "model-00002-of-00002.safetensors").stat().st_mtime_ns
+    before = (
+        (out / "happy-cifar100-small-seed1" / "stage3" / "model-00002-of-00002.safetensors")
+        .stat()
+        .st_mtime_ns
+    )
     assert main(words) == 0
     said = capsys.readouterr()
     assert "4 of 4 cells are finished already" in said.err or "starts" not in said.err
     assert "happy, difference" in said.out
     assert (
-        out / "happy-cifar100-seed1" / "stage3" / "model-00002-of-00002.safetensors"
+        out / "happy-cifar100-small-seed1" / "stage3" / "model-00002-of-00002.safetensors"
     ).stat().st_mtime_ns == before
 
 
@@ -350,14 +353,14 @@ def test_another_protocol_is_scored_once_beside_the_run(twenty: Path, tmp_path: 
     words = sweep("gcd", twenty, out, "--methods", "promptccd-gcd")
     assert main(words) == 0
     capsys.readouterr()
-    run = out / "promptccd-gcd-cifar100-seed1"
+    run = out / "promptccd-gcd-cifar100-small-seed1"
     assert main(["evaluate", str(run), "--protocol", "gcd", "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
     stored = json.loads((run / "score-gcd.json").read_text())
     assert stored == evaluated
     changed = {**stored, "stages": [{**row, "all": 12.5} for row in stored["stages"]]}
     for seed in (1, 2):  # what is scored is not scored again
-        (out / f"promptccd-gcd-cifar100-seed{seed}" / "score-gcd.json").write_text(json.dumps(changed))
+        (out / f"promptccd-gcd-cifar100-small-seed{seed}" / "score-gcd.json").write_text(json.dumps(changed))
     assert main([*words, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["rows"][0]
     assert (row["all"], row["all_std"]) == (12.5, 0.0)

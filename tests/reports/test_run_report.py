@@ -12,11 +12,10 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, MismatchError, RunError
-from promptccd.evaluation.tables import ABSENT, over_runs
+from promptccd.evaluation.tables import ABSENT, over_runs, text_grid
 from promptccd.reports import ReportOptions, write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
 from promptccd.reports.figures import history_charts
-from promptccd.reports.page import text_grid
 from promptccd.reports.tables import ReportedRun, report_tables, stage_costs
 from promptccd.runs import RunDirectory, RunEvaluation
 from tests.browsing import Visit

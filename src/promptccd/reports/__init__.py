@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from promptccd.reports.page import records as records
     from promptccd.reports.page import render_page as render_page
     from promptccd.reports.page import safe_cell as safe_cell
-    from promptccd.reports.page import write_report_files as write_report_files
     from promptccd.reports.paper_tables import BACKBONES as BACKBONES
     from promptccd.reports.paper_tables import TablePlan as TablePlan
     from promptccd.reports.paper_tables import layout as layout

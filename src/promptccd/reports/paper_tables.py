@@ -16,11 +16,11 @@ from promptccd.errors import ConfigurationError, DataError
 from promptccd.evaluation import ContinualScore, audit, published_rows
 from promptccd.evaluation.paper import MARKS, mark_of
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
-from promptccd.evaluation.tables import ABSENT, Grid, text_of
-from promptccd.reports.page import JsonRecord, render_page, signed, write_report_files
+from promptccd.evaluation.tables import ABSENT, Grid, signed, text_of
+from promptccd.reports.page import JsonRecord, render_page, write_report_files
 from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
 from promptccd.reports.table_parts import TablePart, paper_tables
-from promptccd.training.recipe import Recipe, laid_over, layers_of, recipe_path
+from promptccd.training.recipe import Recipe, laid_over, recipe_path
 
 BACKBONES = {"dinov2": "facebook/dinov2-base", "dino": "facebook/dino-vitb16"}  # halves of the paper's tables
 
@@ -73,7 +73,7 @@ class TablePlan:
         weights: of that backbone, by Hub id or place, where a person asks for them.
         methods: some of the table's; by default those for which the paper prints figures.
         places: some of its data sets, with their place if not that of their benchmark; all by default.
-        small: run a trial of minutes.
+        small: use recipes for a CPU, which two data sets have.
         look: leave out data that cannot be loaded, which may fetch it.
         settings: values to try, by ``section.field``.
         overrides: values of all cells, by section and field.
@@ -125,28 +125,24 @@ class TablePlan:
         file = self.recipes / "methods" / f"{method}.yaml"
         if not file.is_file():
             return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
-        path = recipe_path(file, f"{benchmark}{part.recipes}")
+        data = f"{benchmark}{part.recipes}{'-small' * self.small}"
+        if not (self.recipes / "data" / f"{data}.yaml").is_file():
+            return replace(entry, notes=[f"{benchmark} is left out: there is no recipe for {data}."])
+        path = recipe_path(file, data)
         recipe = Recipe.from_yaml(path)
-        blocks: Sequence[int] = recipe.data.resolved.class_blocks
-        own = _scaled_blocks(blocks) if self.small else blocks
         settings: dict[str, Sequence[Any]] = {key: [value] for key, value in part.settings.items()}
         # Other methods count by themselves.
         if benchmark in part.counts and recipe.training.counting == "known":
-            counts = [max(own[0], round(count * sum(own) / sum(blocks))) for count in part.counts[benchmark]]
+            own, paper = recipe.data.resolved.class_blocks, BENCHMARKS[benchmark].class_blocks
+            counts = [max(own[0], round(count * sum(own) / sum(paper))) for count in part.counts[benchmark]]
             settings["training.category_count"] = [counts]
         settings |= dict(self.settings)
-        fixed: dict[str, dict[str, Any]] = {}
+        fixed: dict[str, dict[str, Any]] = {"data": {"class_blocks": None}} if part.settings else {}
         if (place := self.places.get(benchmark)) is not None:
-            fixed["data"] = {"dataset": place}
+            fixed.setdefault("data", {})["dataset"] = place
         if self.weights or not (self.small or "backbone" in self.overrides.get("model", {})):
             fixed["model"] = {"backbone": self.weights or BACKBONES[self.backbone]}
-        small: dict[str, dict[str, Any]] = {}
-        if self.small:
-            digits = laid_over(layers_of(recipe_path(file, "digits")))
-            small = _small_values(digits, None if part.settings else own)
-            for section, _, field_name in (key.partition(".") for key in settings):
-                small[section].pop(field_name, None)
-        cells = plan_cells([path], self.seeds, settings, self.out, laid_over([small, self.overrides, fixed]))
+        cells = plan_cells([path], self.seeds, settings, self.out, laid_over([self.overrides, fixed]))
         facts = cells[0].recipe.data.resolved
         if self.look and (problem := _data_problem(facts.dataset, facts.split)):
             return replace(entry, notes=[f"{benchmark} is left out: {problem}"])
@@ -162,30 +158,6 @@ class TablePlan:
         if replace(own, class_blocks=facts.class_blocks, split_rule=facts.split_rule) != facts:
             found.append("Not comparable: the data or its part is not the paper's.")
         return found
-
-
-SMALL_CLASSES = 20
-_TUNED_ON_DIGITS = {"prompts_at_test", "num_parts"}  # options of the model that a trial does not take over
-
-
-def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) -> dict[str, dict[str, Any]]:
-    """The values of a trial: few images, and the rates, lengths and backbone of the method's recipe for digits."""
-    model = {name: value for name, value in digits["model"].items() if name not in _TUNED_ON_DIGITS}
-    training = dict(digits["training"])
-    del training["output_dir"]
-    return {
-        "data": {"num_classes": SMALL_CLASSES, "images_per_class": 100, "class_blocks": blocks},
-        "views": {"image_size": 32, "resize_size": 36},
-        "model": {**model, "backbone_config": {**model["backbone_config"], "image_size": 32}},
-        "training": {**training, "mixed_precision": "auto"},
-        "pretraining": dict(digits.get("pretraining", {})),
-    }
-
-
-def _scaled_blocks(blocks: Sequence[int]) -> list[int]:
-    """Numbers of categories in the same proportions for a trial, at least one at every stage."""
-    later = [max(1, round(SMALL_CLASSES * block / sum(blocks))) for block in blocks[1:]]
-    return [SMALL_CLASSES - sum(later), *later]
 
 
 @cache

@@ -14,7 +14,7 @@ from promptccd.evaluation.accuracy import matched_categories
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.models import load_configuration
-from promptccd.reports.cards import CategoryCard
+from promptccd.reports.cards import COLUMNS
 from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation, stream_records
 from promptccd.runs.stage import categories_at, count_range
@@ -125,7 +125,7 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
 
 def report_tables(
     runs: Sequence[ReportedRun],
-    cards: Sequence[CategoryCard],
+    cards: Sequence[Mapping[str, Any]],
     figure: MapFigure | None,
 ) -> ReportTables:
     """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
@@ -138,16 +138,18 @@ def report_tables(
     }
 
 
-def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) -> ReportTables:
+def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[Mapping[str, Any]]) -> ReportTables:
     """The tables that need no label of an image."""
     near = [
-        {"category": card.name, "known": known, "similarity": round(similarity, 4)}
+        {"category": card["category"], "known": known, "similarity": round(similarity, 4)}
         for card in cards
-        for known, similarity in card.near
+        for known, similarity in card["near"]
     ]
+    shown = pd.DataFrame(cards, columns=list(COLUMNS))
+    shown["sample_ids"] = [" ".join(map(str, ids)) for ids in shown["sample_ids"]]
     return {
         **{name: _of(runs, table) for name, table in _UNSCORED.items()},
-        "discovered": _of(runs[:1], lambda run: pd.DataFrame([card.record for card in cards])),
+        "discovered": _of(runs[:1], lambda run: shown),
         "nearest_known": _of(runs[:1], lambda run: pd.DataFrame(near)),
     }
 
