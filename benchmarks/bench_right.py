@@ -48,25 +48,21 @@ def one_day(
 ) -> tuple[float, float, float]:
     """The share that is right in the end, and the range that is said."""
     open_, now = np.ones(len(wrong), bool), wrong.copy()
-    order, draws, answers = np.argsort(sure, kind="stable"), list[tuple[int, int, int]](), list[bool]()
-    rounds = [rng.permutation(right.QUARTERS) for _ in range(looks)]
+    order, draws, answers = np.argsort(sure, kind="stable"), list[tuple[int, int]](), list[bool]()
     turn = 0
     while len(draws) < looks:
         turn += 1
         rest = order[open_[order]]
         if turn % blind_each == 0:
-            quarter = int(rounds[len(draws) // right.QUARTERS][len(draws) % right.QUARTERS])
-            row = int(rng.choice(np.array_split(rest, right.QUARTERS)[quarter]))
-            draws.append((len(answers), len(rest), quarter))
+            row = int(rng.choice(rest))
+            draws.append((len(answers), len(rest)))
         else:
             row = int(rest[0])
         err = rng.random() < errs
         answers.append(bool(wrong[row]) != (err and (not wrong[row] or rng.random() < 0.5)))
         now[row], open_[row] = err, False
     found = np.cumsum(answers[::-1])[::-1]
-    table = np.array(
-        [(answers[at], left, found[at], quarter) for at, left, quarter in draws], dtype=right._DRAWS
-    )
+    table = np.array([(answers[at], left, found[at]) for at, left in draws], dtype=right._DRAWS)
     left, looked = int(open_.sum()), int((~open_).sum())
     _, low, high = right.share_right([(table, left)], looked)
     return 1 - float(now.mean()), low, high

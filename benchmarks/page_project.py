@@ -109,7 +109,7 @@ def _grow(album: Path, found: Path) -> None:
     store = registry.store
     with store.transaction():
         store.run_each(
-            "insert into image(key, stage, category, confidence, pinned, unseen, quarter) values(?, ?, ?, ?, 0, 0, 0)",
+            "insert into image(key, stage, category, confidence, pinned, unseen) values(?, ?, ?, ?, 0, 0)",
             rows,
         )
         store.run(

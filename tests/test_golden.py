@@ -215,7 +215,7 @@ def registry_files(kept: Path) -> Written:
     tables = {
         "state": "num_known, stage, next_id, next_number from state",
         "category": "* from category order by id",
-        "image": "lower(hex(key)), stage, category, confidence, pinned, reviewed, was, unseen, quarter from image "
+        "image": "lower(hex(key)), stage, category, confidence, pinned, reviewed, was, unseen from image "
         "order by key",
         "forbidden": "lower(hex(key)), forbidden.category from forbidden join image on image.id = image order by 1, 2",
         "link": "lower(hex(one.key)), lower(hex(two.key)) from link "
@@ -392,7 +392,6 @@ def write_project(here: Path) -> Written:
     keep("stage1/kept", registry_files(out / ".promptccd"))
 
     printed = json.loads(discover(2, "--json"))
-    printed["seconds"] = sorted(printed["seconds"])
     texts["stage2/discover.json"] = _json(printed)
     yellow = home("3-20.bmp")
     correct("move", yellow, key["2-11.bmp"])  # of the stage before

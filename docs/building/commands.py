@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from promptccd.cli.main import COMMANDS, command_parser
 from promptccd.cli.options import Parser
-from promptccd.training.recipe import Recipe, describe_type, section_types
+from promptccd.data.options import describe_type
+from promptccd.training.recipe import Recipe, known_fields, section_types
 
 EVERY_COMMAND = {"help", "json", "debug"}  # said once, in the text of the page
 
@@ -19,13 +20,13 @@ def commands_page() -> str:
 def fields_page() -> str:
     """Every field of a recipe: type, default and meaning, section by section."""
     train = commands()["train"]
-    defaults = Recipe()
+    defaults, hints = Recipe(), known_fields()
     parts = []
     for section in section_types():
         (group,) = (each for each in train._action_groups if each.title == section)
         parts.append(f"## {section}\n\n{group.description}")
         for action in group._group_actions:
-            kind_of_value = describe_type(train.hints[action.dest])
+            kind_of_value = describe_type(hints[action.dest])
             meaning = (action.help or "").replace("%%", "%").partition(" (default:")[0]
             default = _shown(getattr(getattr(defaults, section), action.dest.partition(".")[2]))
             parts.append(
@@ -41,7 +42,7 @@ def fields_page() -> str:
     (methods,) = (each for each in train._action_groups if each.title == "methods")
     parts.append(f"## methods\n\n{methods.description} A recipe writes them in the section `model`.")
     for action in methods._group_actions:
-        kind_of_value = _choices(describe_type(train.hints[action.dest]))
+        kind_of_value = _choices(describe_type(hints[action.dest]))
         name = action.dest.replace(".", "-")
         parts.append(_entry(name, f"`{action.option_strings[0]}`", kind_of_value, action.help or ""))
     return "\n\n".join(parts)

@@ -18,7 +18,6 @@ export interface Summary {
   generation: string;
   title: string;
   can_write: boolean; // whether groups may be written beside the photographs
-  locked: string; // why nothing can be corrected
   photos: number;
   stage: number;
   groups: Group[];

@@ -41,7 +41,7 @@ export function App({ desk }: { desk: Desk }) {
 }
 
 function Bar({ desk }: { desk: Desk }) {
-  const { title, photos, undo, redo, can_write, locked } = desk.summary!;
+  const { title, photos, undo, redo, can_write } = desk.summary!;
   const Header = desk.isInside ? "div" : "header";
   const Title = desk.isInside ? "h2" : "h1";
   return (
@@ -50,7 +50,6 @@ function Bar({ desk }: { desk: Desk }) {
       {desk.place !== "groups" && <button class="back" onClick={() => desk.go("groups")}>‹ {t("groups")}</button>}
       <Title class="title" dir="auto">
         <a href="#view=groups">{title}</a> <small>{t("photos", { n: photos })}</small>
-        {locked && <small class="locked" title={locked}> · {t("locked")}</small>}
       </Title>
       <input
         type="search"

@@ -493,7 +493,6 @@ export class Desk {
 
   /** Makes a correction, shown at once, and says what it did, by default of how many and with which group; what is refused is taken back. One of photographs ends their selection. */
   async edit(edit: Edit, said?: Words, values: Record<string, string | number> = {}): Promise<boolean> {
-    if (this.summary!.locked) return this.tell(this.summary!.locked), false;
     const { images: rows = [] } = edit;
     const named = this.groupName(edit.category ?? (typeof edit.to === "number" ? edit.to : null)); // before it is another one, or gone
     const isLong = edit.do === "regroup";

@@ -47,9 +47,9 @@ MISTAKES = {
     "a bare name offline": ("predict promptccd-cub-stage3 {pictures}", "Write OWNER/promptccd-cub-stage3"),
     # Numbers
     "a negative learning rate": ("train --learning_rate -1", "Expected learning_rate >= 0, got -1.0"),
-    "a rate that is none": ("train --learning_rate nan", "expected float, got 'nan'"),
+    "a rate that is none": ("train --learning_rate nan", "Expected learning_rate >= 0, got nan"),
     "a batch of a billion": ("train --batch_size 1000000000", "Expected batch_size <= 1048576"),
-    "a number of 5000 digits": ("train --epochs {digits}", "Wrong type for training.epochs"),
+    "a number of 5000 digits": ("train --epochs {digits}", "Expected epochs to be int"),
     "so many categories": ("discover {stage} {pictures} --out {out} --num_categories 100000000000", "got 1000"),
     "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "whole number"),
     "an id of 5000 digits": ("categories {stage} rename {digits} heron", "the number or the name of a category"),
@@ -60,7 +60,7 @@ MISTAKES = {
     "a stage that was not trained": ("push {run} --namespace me --stage 9 --dry-run", "9"),
     # Values
     "a variant that does not exist": ("train --variant promptccd++", "| promptccd | promptccd-b"),
-    "a benchmark that does not exist": ("train --benchmark cifar", "expected digits | cifar100"),
+    "a benchmark that does not exist": ("train --benchmark cifar", "to be digits | cifar100"),
     "a field of another variant": ("train --config {recipe} --pool_size 5", "for promptccd 'pool_size'"),
     "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
     "a column that is not there": ("split {recipe} --label_column kind", "No label column 'kind'; the columns are"),

@@ -16,7 +16,6 @@ from promptccd.data.views import (
     EvaluationView,
     ResizedImage,
     TrainingViews,
-    _resized,
     _turned_crop,
     build_image_processor,
     normalise,
@@ -66,21 +65,6 @@ def test_default_views_are_resize_crop_flip_to_the_bit(size):
     assert views.is_contiguous()
     for view in views:
         assert np.array_equal(view.permute(1, 2, 0), resize_then_crop(image, ViewOptions(), generator))
-
-
-@pytest.mark.parametrize("resample", [Image.Resampling.LANCZOS, BICUBIC, Image.Resampling.BILINEAR])
-@pytest.mark.parametrize("scale", [4, 0.5])
-def test_a_box_is_resized_as_the_whole_is(resample, scale):
-    """What lies around the box is looked at, however far the filter looks, and up to the borders."""
-    image = picture(300, 600)
-    size = (int(300 / scale), int(600 / scale))
-    whole = image.resize((size[0], 600), resample).resize(size, resample)
-    assert np.array_equal(_resized(image, size, resample), whole)
-    side = size[0] // 5
-    for corner in ((side, side), (0, 0), (size[0] - side, size[1] - side)):
-        ends = (*corner, corner[0] + side, corner[1] + side)
-        part = _resized(image, (side, side), resample, tuple(end * scale for end in ends))
-        assert np.array_equal(part, whole.crop(ends))
 
 
 def test_every_crop_position_and_both_directions_come_up_evenly():
@@ -182,10 +166,10 @@ def test_view_of_a_reduced_photograph_is_that_of_the_whole(size, orientation):
     reduced = decode_image(content, enough=view.enough)
     assert min(reduced.image.size) < min(size) / 3
     exact, close = (view(decoded).int() for decoded in (decode_image(content), reduced))
-    assert (exact - close).abs().float().mean() < 0.8
+    assert (exact - close).abs().float().mean() < 2.5
     # it lies where the other lies, not a pixel beside it
     beside = (exact[:, 1:, 1:] - close[:, :-1, :-1]).abs().float().mean()
-    assert (exact - close).abs().float().mean() < beside / 4
+    assert (exact - close).abs().float().mean() < beside / 6
 
 
 def test_strips_take_little_memory():

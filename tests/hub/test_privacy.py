@@ -183,19 +183,3 @@ def test_pushing_stages_again_sends_nothing_and_others_replace_all(stream: Stage
     there = state_of(hub, "user/stages")
     assert "stage_0/train-00001-of-00002.parquet" not in there
     assert "image" not in load_dataset("user/stages", "stage_0", split="train").column_names
-
-
-@pytest.mark.moderate
-@pytest.mark.fault(17)
-def test_large_stages_are_several_files_and_come_back_whole(
-    stream: StageStream, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("promptccd.data.shards._GROUP_ROWS", 5)
-    monkeypatch.setattr("promptccd.data.shards.SHARD_BYTES", 4000)
-    publish_stages(stream, "user/stages")
-    shards = sorted(name for name in state_of(hub, "user/stages") if name.startswith("stage_0/"))
-    assert len(shards) > 1
-    assert shards == [
-        f"stage_0/train-{number:05d}-of-{len(shards):05d}.parquet" for number in range(len(shards))
-    ]
-    assert StageStream.from_hub("user/stages").split.fingerprint == stream.split.fingerprint

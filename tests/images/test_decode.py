@@ -547,7 +547,7 @@ def photograph(width=1030, height=773):
 
 def part_shown(decoded, size=(103, 77)):
     """What a decoded image shows of the picture, small, as integers."""
-    small = decoded.image.resize(size, Image.Resampling.BOX, decoded.box)
+    small = decoded.image.resize(size, Image.Resampling.BOX)
     return np.asarray(small).astype(int)
 
 

@@ -68,7 +68,7 @@ def test_a_camera_raw_says_how_its_jpeg_is_turned_unless_that_says_so_itself(ori
     for enough in (None, 100):
         found = decode_image(raw + FULL, enough=enough)
         expected = decode_image(oriented("JPEG", orientation, photograph(1200, 900)), enough=enough)
-        assert (found.size, found.box) == (expected.size, expected.box)
+        assert found.size == expected.size
         assert found.image is not None and expected.image is not None
         difference = np.abs(np.asarray(found.image).astype(int) - np.asarray(expected.image)).mean()
         assert difference < 4  # of another quality; another turn differs by 50

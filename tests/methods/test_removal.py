@@ -32,7 +32,7 @@ def walk(folder, gone):
         trained_a_step(method)
     import promptccd
     assert promptccd.__file__.startswith(folder)
-    print(gone, *sorted(METHODS), "|", *sorted({path.stem for path in recipes_in(folder + "/hub_configs")}))
+    print(gone, *sorted(METHODS), "|", *recipes_in(folder + "/hub_configs"))
 
 for folder in sys.argv[1:]:
     sys.stdout.flush()

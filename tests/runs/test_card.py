@@ -22,7 +22,7 @@ from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.card import BEGIN, END, merge_card, stage_card
-from promptccd.training.recipe import Recipe, recipe_path, recipes_in
+from promptccd.training.recipe import Recipe, recipes_in
 from tests.shipped_recipes import HUB_CONFIGS
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
@@ -247,13 +247,13 @@ def test_cards_of_every_method_and_every_data_set() -> None:
     methods, data = (sorted((HUB_CONFIGS / kind).glob("*.yaml")) for kind in ("methods", "data"))
     for number in range(max(len(methods), len(data))):
         method, each = methods[number % len(methods)], data[number % len(data)]
-        check_cards(recipe_path(method, each.stem))
+        check_cards(HUB_CONFIGS / f"{method.stem}-{each.stem}.yaml")
 
 
 @pytest.mark.slow
 def test_the_recipe_in_a_card_is_a_recipe(tmp_path: Path) -> None:
-    for path in recipes_in(HUB_CONFIGS):
-        recipe = Recipe.from_yaml(path)
+    for name in recipes_in(HUB_CONFIGS):
+        recipe = Recipe.from_yaml(name)
         (tmp_path / "recipe.yaml").write_text(
             re.search(r"```yaml\n(.*?)```", card_of(recipe), re.DOTALL).group(1)
         )

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.main import main, parse
-from promptccd.cli.recipe_options import given_fields
+from promptccd.cli.main import main
 from promptccd.errors import InterruptedRunError
 from promptccd.runs import RunEvaluation, load_model, train_run
 from tests.runs.test_resume import stage_hashes
@@ -15,26 +14,6 @@ from tests.runs.test_variants import Signals, Values, in_folder, listen, merged
 
 GIVEN = {"training": {"category_count": [4, 4, 6], "epochs": 1, "learning_rate": 1e-5}}
 PAPER = Path(__file__).parents[2] / "hub_configs"
-
-
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        (["85,100,115"], [85, 100, 115]),
-        (["[85,100,115]"], [85, 100, 115]),
-        (["85", "100", "115"], [85, 100, 115]),
-        (["85"], [85]),
-        (["kmeans"], "kmeans"),
-    ],
-)
-def test_numbers_and_words_are_typed_alike(words: list[str], value: object) -> None:
-    options = parse(["train", "--category_count", *words])
-    assert given_fields(options) == {"training": {"category_count": value}}
-
-
-def test_lists_of_other_fields_may_have_commas_too() -> None:
-    options = parse(["train", "--class_blocks", "7,1,1,1", "--cuts", "[[0.7, 1.0], [1.0]]"])
-    assert given_fields(options)["data"] == {"class_blocks": [7, 1, 1, 1], "cuts": [[0.7, 1.0], [1.0]]}
 
 
 @pytest.mark.slow

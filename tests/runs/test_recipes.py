@@ -14,11 +14,9 @@ from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
     located,
-    read_yaml_file,
     recipe_folder,
-    recipe_parts,
-    recipe_path,
     recipes_in,
+    sections_of,
     summary_of,
 )
 from tests.conftest import TINY_HEAD, coloured_images
@@ -91,7 +89,9 @@ def recipe_files(in_a_setting: bool = False) -> list[Path]:
     """All recipes by name but small ones and C-GCD's: those of the paper's stages, or those of other settings."""
     endings = tuple(f"-{setting}" for setting in SETTINGS)
     others = ("-small", "-demo", "-cgcd10", "00-cgcd", "cub-cgcd", "net-cgcd")
-    of_the_paper = [path for path in recipes_in(HUB_CONFIGS) if not path.stem.endswith(others)]
+    of_the_paper = [
+        HUB_CONFIGS / f"{name}.yaml" for name in recipes_in(HUB_CONFIGS) if not name.endswith(others)
+    ]
     return [path for path in of_the_paper if path.stem.endswith(endings) == in_a_setting]
 
 
@@ -129,7 +129,7 @@ def test_every_pair_is_of_a_method_and_a_data_set_that_exist() -> None:
     stems = {
         kind: {path.stem for path in (HUB_CONFIGS / kind).glob("*.yaml")} for kind in ("methods", "data")
     }
-    pairs = read_yaml_file(HUB_CONFIGS / "pairs.yaml")
+    pairs = sections_of(HUB_CONFIGS / "pairs.yaml")
     assert pairs
     for method, data in (pair.split("/") for pair in pairs):
         assert method in stems["methods"]
@@ -147,7 +147,7 @@ def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Pat
     read = Recipe.from_yaml(tmp_path / "promptccd-b-l2p-mine.yaml").training
     assert (read.epochs, read.batch_size, read.seed) == (6, 5, 3)
     assert read.output_dir == "runs/promptccd-b-l2p-mine"
-    assert [path.name for path in recipes_in(tmp_path)] == ["promptccd-b-l2p-mine.yaml"]
+    assert [*recipes_in(tmp_path)] == ["promptccd-b-l2p-mine"]
     (tmp_path / "promptccd-b-l2p-mine.yaml").write_text("training: {epochs: 9}")  # a file of that name wins
     assert Recipe.from_yaml(tmp_path / "promptccd-b-l2p-mine.yaml").training.epochs == 9
 
@@ -158,16 +158,6 @@ def test_a_single_category_may_be_given() -> None:
         TrainingArguments(category_count=[0, 1])
 
 
-def test_some_share_of_the_images_is_kept() -> None:
-    assert TrainingArguments(exemplar_share=1).exemplar_share == 1
-    for share, said in ((0, "> 0"), (1.1, "<= 1")):
-        with pytest.raises(ConfigurationError, match=f"Expected exemplar_share {said}"):
-            TrainingArguments(exemplar_share=share)
-    assert TrainingArguments(exemplars_per_class=1_000_000).exemplars_per_class == 1_000_000
-    with pytest.raises(ConfigurationError, match="Expected exemplars_per_class <= 1000000"):
-        TrainingArguments(exemplars_per_class=1_000_001)
-
-
 def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: Path) -> None:
     for name, text, said in (
         ("one.yaml", "# A rule. And why.\nmodel: {}\n", "A rule"),
@@ -176,13 +166,6 @@ def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: 
     ):
         (tmp_path / name).write_text(text)
         assert summary_of(tmp_path / name) == said
-
-
-def test_a_recipe_and_its_two_files_find_each_other() -> None:
-    method, data = HUB_CONFIGS / "methods" / "promptccd-pp.yaml", HUB_CONFIGS / "data" / "cub.yaml"
-    path = HUB_CONFIGS / "promptccd-pp-cub.yaml"
-    assert recipe_path(method, "cub") == path
-    assert recipe_parts(path) == (method, data)
 
 
 def test_a_bare_name_means_what_comes_along_and_a_path_itself(tmp_path: Path, monkeypatch) -> None:
@@ -221,7 +204,8 @@ def test_a_run_records_the_facts_of_its_benchmark(tmp_path: Path) -> None:
 
     Facts are the data set's and do not depend on the method, but for the number of parts, which PromptCCD++ alone has.
     """
-    for path in recipes_in(HUB_CONFIGS):
+    for name in recipes_in(HUB_CONFIGS):
+        path = HUB_CONFIGS / f"{name}.yaml"
         in_parts = path.stem.startswith("promptccd-pp-")
         if not (in_parts or path.stem.startswith("promptccd-gcd-")):
             continue

@@ -16,7 +16,7 @@ from promptccd.cli.main import main
 from promptccd.disk import problems_of, remove_leftovers, sha256_of, write_directory
 from promptccd.runs.stage import FROZEN, LEARNT, frozen_names, save_shards
 from promptccd.runs.start import model_on_meta
-from promptccd.training.recipe import Recipe, recipe_folder, recipe_path
+from promptccd.training.recipe import Recipe
 from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
 from tests.crash.test_crash import at
 
@@ -70,7 +70,7 @@ def test_who_reads_a_stage_notices_nothing(trained_run: Path, tmp_path: Path, mo
 @pytest.mark.parametrize("method", ["promptccd-gcd", "grow-merge", "promptccd-pp"])
 def test_all_methods_share_the_same_at_every_stage(method: str) -> None:
     """The last block learns in most; in Grow & Merge it learns at stage 0, and copies of it later."""
-    recipe = Recipe.from_yaml(recipe_path(recipe_folder() / "methods" / f"{method}.yaml", "cub"))
+    recipe = Recipe.from_yaml(f"{method}-cub")
     usual = Recipe.from_yaml("promptccd-cub")
     for stage in (0, 3):
         assert frozen_names(model_on_meta(recipe, stage)) == frozen_names(model_on_meta(usual, 0))

@@ -124,18 +124,18 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--set", "epochs=1,many"], "Wrong type for training.epochs: expected int, got 'many'"),
+        (["--set", "epochs=1,many"], "Expected training.epochs to be int, got 'many'"),
         (["--set", "epochs=1,0"], "Expected epochs >= 1, got 0"),
         (
             ["--set", "class_blocks=7,1"],
-            "Wrong type for data.class_blocks: expected list[int] or none, got 7",
+            "Expected data.class_blocks to be list[int] or none, got '7'",
         ),
         (["--set", "pool=l2p"], "for promptccd 'pool'"),
         (["--set", "seed=1,2"], "give its values to seeds"),
         (["--output_dir", "elsewhere"], "give its values to out"),
         (
             ["--set", "epochs=1,2", "--epochs", "5"],
-            "training.epochs is given twice: [1, 2] to be tried and 5 for all cells. Leave one out.",
+            "training.epochs is given twice: [1, 2] to be tried and '5' for all cells. Leave one out.",
         ),
         (["--set", "epochs=1,1"], "Two cells of the sweep would be called tiny-epochs=1-seed1"),
         (["--jobs", "0"], "--jobs: expected a whole number from 1 to 512, got '0'"),

@@ -194,7 +194,6 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
         "new": list(result.change.new),
         "waiting": result.waiting,
         "alike": result.alike,
-        "seconds": result.seconds,
         "assignments": [asdict(row) for row in result.rows],
         "written": [str(path) for path in result.paths],
         "exports": [_exported(each) for each in result.exports],

@@ -41,7 +41,6 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         shows_all: whether help shows the advanced options too.
-        hints: types of the fields of a recipe, by ``section.field``.
         more: adds options that need slow imports; called with the typed words if one of them is an unknown option, or
             for ``--help-all``.
     """
@@ -52,7 +51,6 @@ class Parser(argparse.ArgumentParser):
             **{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options},
         )
         self.shows_all = shows_all
-        self.hints: dict[str, Any] = {}
         self.more: Callable[[list[str]], None] | None = None
 
     @property
@@ -92,7 +90,6 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(words, namespace)
         if unknown:
             self.refuse(" ".join(unknown))
-        options.hints = self.hints
         return options
 
     def refuse(self, name: str) -> NoReturn:

@@ -14,7 +14,7 @@ from promptccd.cli.logs import hide_bars
 from promptccd.cli.options import DECODING, Arguments, command, limits_of, rendering_of, whole_number
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery import page as pages
-from promptccd.errors import ConfigurationError, DiskError, RunError, nothing_at, one_line
+from promptccd.errors import ConfigurationError, RunError, nothing_at, one_line
 
 if TYPE_CHECKING:
     from promptccd.discovery.page.server import ServingThread
@@ -62,12 +62,7 @@ def open_command(options: argparse.Namespace) -> None:
             _find_groups(folder, out, options)
         return
     if not is_project:
-        try:
-            _find_groups(folder, out, options)
-        except DiskError as error:
-            if not has_categories(out):
-                raise
-            logger.warning("Photographs that came since are not looked for: %s", error)
+        _find_groups(folder, out, options)
     # With millions of photographs the search for garbage among them is a third of the time that reading takes, and
     # holds corrections up for seconds later on.
     gc.disable()
@@ -81,8 +76,9 @@ def open_command(options: argparse.Namespace) -> None:
         gc.freeze()
         gc.enable()
     page.start()
-    kept = "every correction is kept as you make it."
-    print(f"{out} is open at {page.url} - Ctrl-C ends it; {page.project.locked or kept}", flush=True)
+    print(
+        f"{out} is open at {page.url} - Ctrl-C ends it; every correction is kept as you make it.", flush=True
+    )
     _serve(page, options, "Closed.")
 
 

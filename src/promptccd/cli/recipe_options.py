@@ -12,14 +12,11 @@ from typing import Any, Literal
 
 from promptccd import runs
 from promptccd.cli.options import PLUGIN, Arguments, Parser, declare
-from promptccd.data.options import alternatives
+from promptccd.data.options import alternatives, describe_type
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
     Recipe,
-    describe_type,
-    means_none,
     names_recipe,
-    parse_value,
     recipe_for_images,
     section_types,
 )
@@ -88,7 +85,6 @@ def _add_field(
     meaning: str | None,
 ) -> None:
     """Add the option of a field; help shows it if it has a meaning."""
-    parser.hints[name] = hint
     metavar, choices = _metavar(hint)
     group.add_argument(
         *flags,
@@ -186,30 +182,10 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Values of the fields that were given, by section and field."""
+    """Words of the fields that were given, by section and field."""
     fields: dict[str, dict[str, Any]] = {}
     for key, value in vars(options).items():
         section, dot, name = key.partition(".")
         if dot:
-            fields.setdefault(section, {})[name] = option_value(value, options.hints[key])
+            fields.setdefault(section, {})[name] = value
     return fields
-
-
-def option_value(given: str | list[str], hint: Any) -> Any:
-    """The value an option means, given the type of its field."""
-    options = alternatives(hint)
-    words = given if isinstance(given, list) else [given]
-    if len(words) == 1 and means_none(words[0], hint):
-        return None
-    choices = any(typing.get_origin(option) is Literal for option in options)
-    if any(typing.get_origin(option) is list and typing.get_args(option) == (str,) for option in options):
-        return words  # places, which may be called 2024
-    if isinstance(given, list):  # one list, its items one by one, or a word that the field takes
-        values = [parse_value(word) for word in words]
-        if len(values) == 1 and isinstance(values[0], str) and "," in values[0]:
-            values = [parse_value(f"[{words[0]}]")]
-        alone = len(values) == 1 and (isinstance(values[0], list) or (choices and isinstance(values[0], str)))
-        return values[0] if alone else values
-    takes_more = any(option is int or typing.get_origin(option) is list for option in options)
-    is_word = str in options or (choices and not takes_more)  # a column may be called 5
-    return given if is_word else parse_value(given)

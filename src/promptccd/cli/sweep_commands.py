@@ -20,13 +20,14 @@ from promptccd.cli.options import (
     show,
     whole_number,
 )
-from promptccd.cli.recipe_options import add_recipe_options, given_fields, option_value
+from promptccd.cli.recipe_options import add_recipe_options, given_fields
 from promptccd.cli.tables import comparison_table, table
 from promptccd.data.benchmarks import BENCHMARKS
+from promptccd.data.options import read_value, read_yaml
 from promptccd.disk import make_inside, write_file
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.reports.table_parts import paper_tables
-from promptccd.training.recipe import known_fields, parse_value, recipe_folder
+from promptccd.training.recipe import known_fields, recipe_folder
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
@@ -322,10 +323,11 @@ def parse_settings(texts: Sequence[str]) -> dict[str, list[Any]]:
         name, hint = _field(key)
         if name in settings:
             raise ConfigurationError(f"--set gives {name} twice: put all its values into one, {key}=V1,V2.")
-        found = parse_value(f"[{values}]")
-        if not isinstance(found, list):
-            raise ConfigurationError(f"Expected --set {key}=V1,V2, got {values!r}.")
-        settings[name] = [option_value(each, hint) if isinstance(each, str) else each for each in found]
+        try:
+            found = read_yaml(f"[{values}]")
+        except ValueError as error:
+            raise ConfigurationError(f"Expected --set {key}=V1,V2, got {values!r}: {error}") from error
+        settings[name] = [read_value(name, each, hint) for each in found]
     return settings
 
 

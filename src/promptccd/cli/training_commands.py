@@ -12,7 +12,7 @@ from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.errors import ConfigurationError, did_you_mean, nothing_at
 from promptccd.processes import is_first_process
-from promptccd.training.recipe import names_recipe, recipe_folder, recipe_parts, recipes_in, summary_of
+from promptccd.training.recipe import names_recipe, recipe_folder, recipes_in, summary_of
 
 logger = logging.getLogger(__name__)
 
@@ -112,22 +112,19 @@ def parameters_command(options: argparse.Namespace) -> None:
 @command((), _RECIPES)
 def recipes_command(options: argparse.Namespace) -> None:
     """``promptccd recipes``: the recipes with a word in their name, or else the methods and data sets."""
-    folder = recipe_folder()
-    paths = [path for path in recipes_in(folder) if (options.word or "") in path.stem]
-    if not paths:
-        hint = did_you_mean(options.word, (path.stem for path in recipes_in(folder)))
+    known = recipes_in(recipe_folder())
+    rows = [_row(name, *parts) for name, parts in known.items() if (options.word or "") in name]
+    if not rows:
+        hint = did_you_mean(options.word, known)
         raise ConfigurationError(
             f"No recipe is called {options.word!r}.{hint} `promptccd recipes` lists the recipes."
         )
-    rows = [_row(path) for path in paths]
     show(options, rows, lambda: "\n".join(_named(rows) if options.word else _parts(rows)))
 
 
-def _row(path: Path) -> dict[str, str]:
-    method, data = recipe_parts(path) or (path, path)
-    name = path.stem.removesuffix(f"-{data.stem}")
+def _row(name: str, method: Path, data: Path) -> dict[str, str]:
     texts = {"trains": summary_of(method), "on": summary_of(data)}
-    return {"name": path.stem, "method": name, "data": data.stem, **texts}
+    return {"name": name, "method": method.stem, "data": data.stem, **texts}
 
 
 def _named(rows: Sequence[dict[str, str]]) -> list[str]:

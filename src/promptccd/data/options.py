@@ -3,16 +3,22 @@
 The views themselves are apart, so that help need not import torch.
 """
 
+import contextlib
 import math
 import reprlib
 import types
 import typing
 from dataclasses import dataclass, field, fields
-from typing import Any
+from itertools import product
+from typing import Any, Literal
+
+import yaml
 
 from promptccd.errors import ConfigurationError
 
 _RANGE = "range"
+WORDS_FOR_NONE = ("none", "null", "~")
+_MOST_DIGITS = 20  # of a whole number in words
 MAX_SIDE = 8_192  # of a view, in pixels; the positions of a DINOv2 reach 518
 
 
@@ -52,6 +58,16 @@ def option(
     return field(metadata=metadata, **value)
 
 
+class Options:
+    """Base class of a recipe's sections: dataclasses whose values are read and checked when one is made."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type] # every section is a dataclass
+            value = read_value(item.name, getattr(self, item.name), item.type)
+            object.__setattr__(self, item.name, value)  # some sections are frozen
+        require_in_range(self)
+
+
 def require_in_range(section: Any) -> None:
     """Refuse a dataclass with a number outside the range that its field declares.
 
@@ -60,21 +76,12 @@ def require_in_range(section: Any) -> None:
     """
     for item in fields(section):
         allowed, value = item.metadata.get(_RANGE), getattr(section, item.name)
-        if allowed is None or value is None or isinstance(value, str):  # some fields also take a word
+        if allowed is None or value is None or isinstance(value, str | list):  # some fields also take these
             continue
-        if (expected := _expected_instead(value, *allowed)) is not None:
+        low, high, above = allowed
+        if not low <= value <= high or (above and value == low) or value == math.inf:
+            expected = f"<= {high}" if value > high else f"{'>' if above else '>='} {low}"
             raise ConfigurationError(f"Expected {item.name} {expected}, got {reprlib.repr(value)}.")
-
-
-def _expected_instead(value: float, low: float, high: float, above: bool) -> str | None:
-    """The range that a value violates, such as ``>= 1``; `None` if it is in range."""
-    if isinstance(value, int) and value.bit_length() > 62:
-        return "to have at most 18 digits"
-    if value <= low and (above or value < low):
-        return f"> {low}" if above else f">= {low}"
-    if value > high:
-        return f"<= {high}"
-    return None if math.isfinite(value) else "to be a finite number"
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
@@ -83,30 +90,90 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if is_union else (hint,)
 
 
-def with_floats(value: Any, hint: Any) -> Any:
-    """The value with integers turned into floats where the type hint asks for floats, inside lists too."""
-    options = alternatives(hint)
-    if isinstance(value, int) and not isinstance(value, bool) and float in options:
-        return float(value) if value.bit_length() <= 64 else value
-    for option in options:
-        if isinstance(value, list) and typing.get_origin(option) is list:
-            return [with_floats(item, typing.get_args(option)[0]) for item in value]
+def describe_type(hint: Any) -> str:
+    """A type in words a person would use: ``int``, ``no | bf16``, ``list[float] or none``."""
+    if typing.get_origin(hint) is Literal:
+        return " | ".join(str(choice) for choice in typing.get_args(hint))
+    if len(alternatives(hint)) > 1:
+        return " or ".join(describe_type(part) for part in alternatives(hint))
+    if hint is type(None):
+        return "none"
+    return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
+
+
+def read_yaml(text: str) -> Any:
+    """A YAML document with words alone: the type of a field decides whether ``1e-4`` or ``no`` is a number.
+
+    Raises:
+        ValueError: it is not YAML, or nested too deeply.
+    """
+    try:
+        return yaml.load(text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())[:300]) from error
+
+
+def read_value(name: str, value: Any, hint: Any) -> Any:
+    """The value of a field, from Python, or from words of a file or a command line.
+
+    Raises:
+        ConfigurationError: it does not fit the type; the name of the field is in the message.
+    """
+    kinds = sorted(alternatives(hint), key=lambda kind: kind is not type(None))  # none is no text
+    forms = [value]
+    if isinstance(value, list) and [*map(type, value)] == [str] and list[str] not in kinds:
+        forms.insert(0, value[0])  # an option of a list with a word that is one, such as [1, 2] or none
+    for form, kind in product(forms, kinds):
+        with contextlib.suppress(ValueError, OverflowError):
+            return _as_kind(form, kind)
+    raise ConfigurationError(
+        f"Expected {name} to be {describe_type(hint)}, got {reprlib.repr(value)} ({type(value).__name__})."
+    )
+
+
+def _as_kind(value: Any, kind: Any) -> Any:
+    """The value as one type; a `ValueError` if it is none of that type."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal and value in inner:
+        return value
+    if kind == list[str] and isinstance(value, str):
+        value = [value]
+    elif origin in (list, dict) and isinstance(value, str) and set(value) & set(",[{"):
+        value = read_yaml(value if value.startswith(("[", "{")) else f"[{value}]")
+    if origin is list and isinstance(value, list):
+        return [_as_kind(each, inner[0]) for each in value]
+    if origin is dict and isinstance(value, dict):
+        return {str(key): _as_kind(each, inner[1]) for key, each in value.items()}
+    return _as_scalar(value) if kind is Any else _as_plain(value, kind)
+
+
+def _as_plain(value: Any, kind: type) -> Any:
+    """The value as None, a switch, a number or a text; a `ValueError` if it is none of that type."""
+    is_text, is_whole = isinstance(value, str), type(value) is int
+    word = value.strip().lower() if is_text else None
+    if kind is type(None) and (value is None or word in WORDS_FOR_NONE or value == ["none"]):
+        return None
+    if kind is bool and (isinstance(value, bool) or word in ("true", "false")):
+        return value is True or word == "true"
+    if kind is int and (is_whole or (is_text and len(value) <= _MOST_DIGITS)):
+        return int(value)
+    if kind is float and (is_text or is_whole or isinstance(value, float)):
+        return float(value)
+    if kind is str and word and "\0" not in value:
+        return value
+    raise ValueError
+
+
+def _as_scalar(value: Any) -> Any:
+    """A value of unknown type: a word that looks like a number or a switch is one."""
+    for kind in (type(None), bool, int, float) if isinstance(value, str) else ():
+        with contextlib.suppress(ValueError):
+            return _as_plain(value, kind)
     return value
 
 
-def takes_whole_numbers(section: Any) -> Any:
-    """Let the float fields of a strict dataclass take integers too, as in PyTorch: ``momentum=0``."""
-    assign, hints = section.__setattr__, {each.name: each.type for each in fields(section)}
-
-    def assign_floats(self: Any, name: str, value: Any) -> None:
-        assign(self, name, with_floats(value, hints.get(name)))
-
-    section.__setattr__ = assign_floats
-    return section
-
-
 @dataclass(frozen=True)
-class ViewOptions:
+class ViewOptions(Options):
     """The views of an image."""
 
     image_size: int = option(224, "side of the square crop, in pixels", 1, MAX_SIDE, common=True)
@@ -117,7 +184,7 @@ class ViewOptions:
     zoom: float = option(0.0, "largest change of the side of a training view, as a fraction", 0, 0.9)
 
     def __post_init__(self) -> None:
-        require_in_range(self)
+        super().__post_init__()
         if self.image_size > self.resize_size:
             raise ConfigurationError(
                 f"Expected image_size <= resize_size, got {self.image_size} and {self.resize_size}: a crop is no "

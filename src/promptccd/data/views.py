@@ -104,22 +104,13 @@ class TrainingViews:
         return view[:, ::-1] if flip else view
 
 
-def _resized(
-    image: Image.Image,
-    size: tuple[int, int],
-    resample: int = BICUBIC,
-    box: tuple[float, float, float, float] | None = None,
-) -> Image.Image:
-    """An image, or a box of it, at another size: its rows first, then its columns.
+def _resized(image: Image.Image, size: tuple[int, int], resample: int = BICUBIC) -> Image.Image:
+    """An image at another size: its rows first, then its columns.
 
     Between the two every value is rounded, so the order shows: Pillow 13 takes the columns of tall images first, which
     changes up to a fifth of the values by a grey level or more. Each direction by itself is the same in all versions.
     """
-    left, top, right, bottom = box or (0, 0, *image.size)
-    reach = 3 * max(1, (bottom - top) / size[1])  # the widest filter, Lanczos, looks three pixels far
-    first, last = max(0, math.floor(top - reach)), min(image.height, math.ceil(bottom + reach))
-    rows = image.resize((size[0], last - first), resample, (left, first, right, last))
-    return rows.resize(size, resample, (0, top - first, size[0], bottom - first))
+    return image.resize((size[0], image.height), resample).resize(size, resample)
 
 
 def _turned_crop(
@@ -206,26 +197,21 @@ class EvaluationView:
         Strips lose their ends first, as in training views.
 
         Args:
-            image: RGB of any size, or one that was decoded reduced, the crop covers the same part of both; or resized
-                to `shorter_side`.
+            image: RGB of any size, decoded whole or reduced; or resized to `shorter_side`.
 
         Raises:
             ValueError: the image was skipped.
         """
         if isinstance(image, ResizedImage):
             return self._crop(Image.fromarray(image.pixels))
-        size = image.size
-        pixels, box = (image, None) if isinstance(image, Image.Image) else (image.image, image.box)
+        pixels = image if isinstance(image, Image.Image) else image.image
         if pixels is None:
             raise ValueError("Expected an image, got one that was skipped.")
-        middle = without_ends(pixels)
-        if middle is not pixels:
-            pixels, size, box = middle, middle.size, None
-        asked = self.processor.size
+        pixels, asked = without_ends(pixels), self.processor.size
         short = asked.get("shortest_edge")
-        resized = resized_size(size, short) if short else (asked["width"], asked["height"])
+        resized = resized_size(pixels.size, short) if short else (asked["width"], asked["height"])
         # As the processor resizes, but its arrays of a whole photograph take three times as long.
-        return self._crop(_resized(pixels, resized, self.processor.resample, box))
+        return self._crop(_resized(pixels, resized, self.processor.resample))
 
     def _crop(self, resized: Image.Image) -> torch.Tensor:
         batch = self.processor(

@@ -11,7 +11,6 @@ import numpy as np
 from datasets import Dataset, Features, Image
 from torch import Tensor
 
-from promptccd.clustering import CountEstimate
 from promptccd.data.cached import ImageCache
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
@@ -19,16 +18,9 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews
-from promptccd.discovery.checkpoint import (
-    EarlierDiscovery,
-    images_hash,
-    load_progress,
-    newest_stage_in,
-    save_checkpoint,
-)
+from promptccd.discovery.checkpoint import newest_stage_in, save_checkpoint
 from promptccd.discovery.intake.reading import IntakeFile
 from promptccd.discovery.options import AdaptationOptions
-from promptccd.discovery.project.record import categories_in, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import parsed_json, write_json
@@ -54,12 +46,6 @@ def require_head(session: DiscoverySession) -> None:
             "A bare backbone cannot be adapted: it has no projection head to learn with. Give a stage that training "
             "finished, or leave --adapt out."
         )
-
-
-def require_enough_images(session: DiscoverySession) -> None:
-    """Refuse fewer than four images with a `DataError`."""
-    if (count := len(_learnt(session))) < FEWEST_IMAGES:
-        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {count}.")
 
 
 def _learnt(session: DiscoverySession) -> list[IntakeFile]:
@@ -91,12 +77,12 @@ def adapt(
         InterruptedRunError: a signal was received; the session is as before.
     """
     require_head(session)
-    require_enough_images(session)
+    _require_images(session)
     found, student = session.assignment(), copy.deepcopy(session.model)
     _train(student, session, len(found.ids), options, stop or StopRequest())
     session.model = student.eval()
     # Training changed how known categories spread, and their images are not here to measure it.
-    session.model.set_spread(None)
+    session.model.set_measured("spread", None)
     features = session.embed(None if stop is None else stop.progress)
     row_of = {key: row for row, key in enumerate(session.current.keys)}
     after = features[[row_of[key] for key in found.keys]]
@@ -187,7 +173,7 @@ def values_asked(
     }
 
 
-def resume_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any]) -> EarlierDiscovery | None:
+def resume_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any]) -> bool:
     """Give a fresh session the model and the categories of the newest stage in a folder, if equal values trained it.
 
     Args:
@@ -196,43 +182,52 @@ def resume_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any
         asked: see `values_asked`.
 
     Returns:
-        What the discovery left in the folder; `None` if other values trained the newest stage, or there is none.
+        Whether there is such a stage.
 
     Raises:
-        RunError: the record of the stage is damaged, or the categories in `out` were changed after the training, and
-            before they could be written there.
+        RunError: the record of the stage is damaged.
     """
     newest = newest_stage_in(out)
     if newest is None or not (newest / RECORD).is_file():
-        return None
+        return False
     try:
-        record = parsed_json((newest / RECORD).read_text(encoding="utf-8"))
-        if record["asked"] != asked:
-            return None
-        estimate = CountEstimate(**record["estimate"])
-    except (ValueError, KeyError, TypeError, DataError) as error:
+        if parsed_json((newest / RECORD).read_text(encoding="utf-8")) != asked:
+            return False
+    except ValueError as error:
         raise RunError(f"{newest / RECORD} is damaged: give another --out.") from error
     logger.info("%s was trained by this very command: its results are written.", newest)
-    came_with, left = session.registry, categories_in(out)
     session.model = load_model(newest).to(session.model.device).eval()
     session.registry = load_registry(newest)
-    if left is not None and read_record(out)["model"] == session.model_space:
-        return load_progress(session, out)
-    logs = (left.log if left is not None else (), session.registry.log)
-    done, trained = ([(each.number, each.kind, each.what) for each in log] for log in logs)
-    if done != trained[: len(done)]:
+    return True
+
+
+def require_trainable(session: DiscoverySession, out: Path, is_trained: bool) -> None:
+    """Refuse to train on images that are too few, or over a stage that other images or values trained.
+
+    Args:
+        session: has read its images.
+        out: folder of the results.
+        is_trained: whether equal values trained the newest stage there.
+    """
+    if not session.is_grouped if is_trained else stage_folder(session, out).exists():
         raise RunError(
-            f"{newest} was trained before the categories in {out} were changed: give it as the model, without --adapt, "
-            "and another --out."
+            f"{newest_stage_in(out)} was trained already: give it as the model, without --adapt, or give another --out."
         )
-    before = left or came_with
-    if before.stage == session.registry.stage:  # the images were grouped there already
-        before = load_before(out) or before
-    return EarlierDiscovery(session.registry.copy(), before, estimate, record["images"])
+    _require_images(session)
 
 
-def save_adapted(session: DiscoverySession, folder: Path, asked: Mapping[str, Any]) -> None:
+def _require_images(session: DiscoverySession) -> None:
+    if (count := len(_learnt(session))) < FEWEST_IMAGES:
+        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {count}.")
+
+
+def save_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any]) -> None:
     """Write the session as a checkpoint with a record of the adaptation, whole or not at all."""
-    record = {"asked": asked, "images": images_hash(session), "estimate": session.estimate.to_dict()}
-    save_checkpoint(session, folder, lambda staging: write_json(staging / RECORD, record))
+    folder = stage_folder(session, out)
+    save_checkpoint(session, folder, lambda staging: write_json(staging / RECORD, asked))
     session.model.config.name_or_path = str(folder)  # as when it is loaded from there
+
+
+def stage_folder(session: DiscoverySession, out: Path) -> Path:
+    """The folder of the stage that is trained on the newest images."""
+    return out / f"stage{session.current.stage}"

@@ -1,12 +1,11 @@
 """Save a session as a checkpoint, or with its results for the next session to resume from."""
 
-import hashlib
 import json
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -83,7 +82,6 @@ def save_progress(session: DiscoverySession, out: Path, source: str | Path | Non
         # If new images look like known ones, it was not measured how often a confidence is right.
         "measured": spread is not None and spread.tells_new,
         "estimate": session.estimate.to_dict(),
-        "images": images_hash(session),
         "decoding": {"max_pixels": decoding.max_pixels, **decoding.rendering.to_dict()},
         "sources": list(dict.fromkeys(sources)),
     }
@@ -105,50 +103,57 @@ def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:
     return {"model": name, "method": method.title if method else ""}
 
 
-@dataclass(frozen=True)
-class EarlierDiscovery:
-    """The state of an earlier discovery in a folder.
+class EarlierDiscovery(NamedTuple):
+    """What an earlier discovery left: the registry before the newest stage, if it is not lost, and an estimate."""
 
-    Attributes:
-        registry: its categories, with later corrections.
-        before: the registry before the newest stage; `None` if it is lost.
-        estimate: of the number of categories.
-        images: hash of the newest stage's images, to which the estimate belongs.
-    """
-
-    registry: CategoryRegistry
     before: CategoryRegistry | None
-    estimate: CountEstimate
-    images: str
-
-    def estimate_for(self, session: DiscoverySession) -> CountEstimate:
-        """The estimate if it belongs to the session's images; otherwise the present number of their categories."""
-        ours = self.estimate.is_estimate and self.images == images_hash(session)
-        if ours or not session.num_categories:
-            return self.estimate
-        return CountEstimate.known(session.num_categories)
+    estimate: CountEstimate | None
 
 
-def load_progress(session: DiscoverySession, out: Path) -> EarlierDiscovery | None:
-    """The state of an earlier discovery in a folder; `None` if there is none.
+def load_progress(
+    session: DiscoverySession, out: Path, trained_from: CategoryRegistry | None = None
+) -> EarlierDiscovery | None:
+    """Give a session the categories that an earlier discovery left in a folder; `None` if there are none.
+
+    Args:
+        session: with its model.
+        out: folder of the results.
+        trained_from: the categories before the training of the session's stage, if `resume_adapted` found one. If its
+            writer was killed before it wrote the categories to the folder, those of the stage stay.
 
     Raises:
-        RunError: it was made with another model, so that its prototypes are of no use here, or by a newer version.
-        RegistryError: its registry is damaged.
+        RunError: they were found with another model, so that their prototypes are of no use here, or by a newer
+            version, or were changed after the training.
+        RegistryError: they are damaged.
     """
-    registry = categories_in(out)
-    if registry is None:
-        return None
-    record = read_record(out)
-    estimate, images = record["estimate"], record["images"]
-    if record["model"] != session.model_space:
-        newest = newest_stage_in(out)
-        raise RunError(
-            f"{out} holds categories that were found with another model. "
-            + (f"Give the one that was trained there, {newest}" if newest else "Give that one")
-            + ", or give another --out."
+    left = categories_in(out)
+    if left is not None:
+        record = read_record(out)
+        if record["model"] == session.model_space:
+            session.registry = left
+            return EarlierDiscovery(load_before(out), record["estimate"])
+        if trained_from is None:
+            newest = newest_stage_in(out)
+            raise RunError(
+                f"{out} holds categories that were found with another model. "
+                + (f"Give the one that was trained there, {newest}" if newest else "Give that one")
+                + ", or give another --out."
+            )
+        done, known = (
+            [(each.number, each.kind, each.what) for each in log.log] for log in (left, session.registry)
         )
-    return EarlierDiscovery(registry, load_before(out), estimate, images)
+        if done != known[: len(done)]:
+            raise RunError(
+                f"A stage was trained in {out} before the categories there were changed: give it as the model, without "
+                "--adapt, and another --out."
+            )
+    if trained_from is None:
+        return None
+    before = left or trained_from
+    if before.stage == session.registry.stage:  # the images were grouped there already
+        before = load_before(out) or before
+    estimate = session.model.config.count_estimate
+    return EarlierDiscovery(before, CountEstimate(**estimate) if estimate else None)
 
 
 def newest_stage_in(out: Path) -> Path | None:
@@ -156,8 +161,3 @@ def newest_stage_in(out: Path) -> Path | None:
     numbered = {each.name.removeprefix("stage"): each for each in out.glob("stage*") if has_registry(each)}
     newest = max(filter(str.isdecimal, numbered), key=int, default=None)
     return None if newest is None else numbered[newest]
-
-
-def images_hash(session: DiscoverySession) -> str:
-    """SHA-256, in hexadecimal, of the contents of the newest images, whatever their names and order."""
-    return hashlib.sha256("".join(sorted(session.current.keys)).encode()).hexdigest()

@@ -432,8 +432,11 @@ class DiscoverySession:
                 pins[keys[row]] = next(iter(found))
         return replace(given, pinned={**given.pinned, **pins}) if pins else given
 
-    def keep(self, estimate: CountEstimate) -> None:
-        """Leave images that were grouped before in their categories, with the number of categories from then."""
+    def keep(self, estimate: CountEstimate | None) -> None:
+        """Leave images that were grouped before in their categories; the estimate is that of the newest stage."""
+        newest = {key for key, stage in self.registry.images.items() if stage == self.registry.stage}
+        if estimate is None or not estimate.is_estimate or not newest <= self.current.files.keys():
+            estimate = CountEstimate.known(max(1, self.num_categories))
         self._estimate = estimate
 
     @property

@@ -3,19 +3,22 @@
 import json
 import logging
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow  # type: ignore[import-untyped]
 from datasets import ClassLabel, Features, Image, Value
 from huggingface_hub import DatasetCard, DatasetCardData, HfApi
+from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
 
 from promptccd.data.hub import LABELS_CONFIG, SPLIT_FILE, stage_config
-from promptccd.data.shards import write_shards
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.tables import BUILT_IN
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, DiskError
 from promptccd.hub.commits import CARD, PushedRepository, client, hub_errors, push_files, require_name
 from promptccd.images.clean import clean_image
 from promptccd.images.limits import SkippedFileError
@@ -23,6 +26,8 @@ from promptccd.runs.card import BEGIN, END, hub_id_of, licence_on
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
+
+_ROWS_AT_ONCE = 100  # images in memory at a time
 
 
 def publish_stages(
@@ -102,12 +107,30 @@ def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Pat
             features["image"] = Image()
         positions = progress_bar(range(len(stage)), len(stage), f"stage {stage.index}: writing images")
         records = (_stage_row(stage, position, ids_only) for position in positions)
-        written |= write_shards(folder, stage_config(stage.index), records, features)
+        written |= _parquet(folder, stage_config(stage.index), records, features)
     ids = np.concatenate([stage.sample_ids for stage in stages]).tolist()
     labels = np.concatenate([stages.evaluation_labels(stage) for stage in stages]).tolist()
     rows = ({"sample_id": sample, "label": label} for sample, label in zip(ids, labels, strict=True))
     features = Features({"sample_id": Value("int64"), "label": ClassLabel(names=list(stages.categories))})
-    return written | write_shards(folder, LABELS_CONFIG, rows, features)
+    return written | _parquet(folder, LABELS_CONFIG, rows, features)
+
+
+def _parquet(
+    folder: Path, config: str, records: Iterable[dict[str, object]], features: Features
+) -> dict[str, Path]:
+    """Write the rows of a config into a file; returns its path by that in the repository."""
+    place, rows, schema = f"{config}/train-00000-of-00001.parquet", iter(records), features.arrow_schema
+    try:
+        (folder / config).mkdir()
+        with ParquetWriter(folder / place, schema) as writer:
+            while group := [*islice(rows, _ROWS_AT_ONCE)]:
+                writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
+    except OSError as error:
+        raise DiskError(
+            f"Could not write {folder / place}: {error.strerror or error}. Free some space there and run the same "
+            "command again; TMPDIR chooses another place for temporary files."
+        ) from error
+    return {place: folder / place}
 
 
 def _stage_row(stage: Stage, position: int, ids_only: bool) -> dict[str, object]:

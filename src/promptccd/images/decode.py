@@ -48,14 +48,14 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 _CONTINUOUS = 0.5  # share of half-transparent pixels from which a fourth band is none of transparency
 _WHITE = 240  # grey level from which on a picture on white would vanish
 _T = TypeVar("_T")
-_UPRIGHT = {  # EXIF orientation -> the turn that undoes it, and the edges that become left, upper, right and lower
-    2: (Image.Transpose.FLIP_LEFT_RIGHT, (2, 1, 0, 3)),
-    3: (Image.Transpose.ROTATE_180, (2, 3, 0, 1)),
-    4: (Image.Transpose.FLIP_TOP_BOTTOM, (0, 3, 2, 1)),
-    5: (Image.Transpose.TRANSPOSE, (1, 0, 3, 2)),
-    6: (Image.Transpose.ROTATE_270, (3, 0, 1, 2)),
-    7: (Image.Transpose.TRANSVERSE, (3, 2, 1, 0)),
-    8: (Image.Transpose.ROTATE_90, (1, 2, 3, 0)),
+_UPRIGHT = {  # EXIF orientation -> the turn that undoes it
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
 }
 
 
@@ -103,10 +103,10 @@ class Decoding:
         side = min(max(image.size), max(FITTED_SIDE, min(image.size)))
         scale = side / max(decoded.size)
         shown = [side if fit == "squeeze" else max(1, round(scale * each)) for each in decoded.size]
-        part = image.resize((shown[0], shown[1]), Image.Resampling.BICUBIC, decoded.box, reducing_gap=3.0)
+        part = image.resize((shown[0], shown[1]), Image.Resampling.BICUBIC, reducing_gap=3.0)
         whole = Image.new("RGB", (side, side))
         whole.paste(part, ((side - part.width) // 2, (side - part.height) // 2))
-        return replace(decoded, image=whole, size=whole.size, box=(0, 0, side, side))
+        return replace(decoded, image=whole, size=whole.size)
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,6 @@ class DecodedImage:
         image: upright 8-bit RGB in the colours of sRGB, without metadata; `None` exactly when it is skipped.
         verdict: what became of it.
         size: width and height in pixels of the upright picture; `image` is smaller where it was decoded reduced.
-        box: left, upper, right and lower edge of the picture in `image`, in its pixels: the last row or column of a
-            reduced image may be covered only in part.
         loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
         taken: when the camera says it was taken, see `promptccd.images.capture_dates`; empty if it does not.
         jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
@@ -129,7 +127,6 @@ class DecodedImage:
     image: Image.Image | None
     verdict: Verdict
     size: tuple[int, int] = (0, 0)
-    box: tuple[float, float, float, float] = (0, 0, 0, 0)
     loaded: Image.Image | np.ndarray | None = None
     jpeg: bytes = b""
     levels: Levels | None = None
@@ -297,7 +294,8 @@ def _decode_opened(
         and _is_in_one_scan(image)
     ):
         is_large, enough = False, min(enough or width, min(width, height) // 2)
-    scale = 1 if enough is None else _reduce(image, enough)
+    if enough is not None:
+        _reduce(image, enough)
     if is_large or image.width * image.height > decoding.max_pixels:
         raise _RefusedError(
             f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
@@ -314,22 +312,17 @@ def _decode_opened(
         note,
         _frame_note(image, rgb) if not is_projected else f"{decoding.rendering.pages} of {len(pages)} pages",
     ]
-    cut = [0.0, 0.0, 0.0, 0.0]
-    if scale > 1:
-        cut[2:] = rgb.width - width / scale, rgb.height - height / scale
+    size = (width, height)
     if orientation in _UPRIGHT:
-        turn, order = _UPRIGHT[orientation]
-        rgb, cut = rgb.transpose(turn), [cut[edge] for edge in order]
+        rgb, size = rgb.transpose(_UPRIGHT[orientation]), size if orientation < 5 else size[::-1]
     if {own_orientation, stored_orientation} & _UPRIGHT.keys():  # Pillow itself turns TIFF while loading
         notes.append("turned upright by its EXIF orientation")
     rgb.info.clear()  # place, time and profile of the photograph stay behind
-    box = (cut[0], cut[1], rgb.width - cut[2], rgb.height - cut[3])
-    size = (round(scale * (box[2] - box[0])), round(scale * (box[3] - box[1])))
     notes += [_shape_note(*size), _fit_note(size, decoding.rendering)]
     text = "; ".join(filter(None, notes))
     verdict = Verdict(Status.NOTED if text else Status.USED, text)
     return DecodedImage(
-        rgb, verdict, size, box, loaded, levels=levels, pages=max(1, len(pages)), taken=capture_date(image)
+        rgb, verdict, size, loaded, levels=levels, pages=max(1, len(pages)), taken=capture_date(image)
     )
 
 
@@ -360,16 +353,10 @@ def _is_in_one_scan(image: Image.Image) -> bool:
     return scan[4:5] == bytes([len(image.getbands())])
 
 
-def _reduce(image: Image.Image, enough: int) -> int:
-    """Ask for fewer pixels of a JPEG file (an MPO is one); returns the factor by which its sides shrink.
-
-    Strips are left alone: they would lose their ends.
-    """
-    width, height = image.size
-    if image.format not in ("JPEG", "MPO") or max(width, height) > MAX_ASPECT * min(width, height):
-        return 1
-    drafted = image.draft(None, (enough, enough))
-    return 1 if drafted is None else round(width / drafted[1][2])
+def _reduce(image: Image.Image, enough: int) -> None:
+    """Ask for fewer pixels of a JPEG file (an MPO is one). Strips are left alone: they would lose their ends."""
+    if image.format in ("JPEG", "MPO") and max(image.size) <= MAX_ASPECT * min(image.size):
+        image.draft(None, (enough, enough))
 
 
 _Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Levels | None]

@@ -20,7 +20,7 @@ from promptccd.evaluation.tables import ABSENT, Grid, signed, text_of
 from promptccd.reports.page import JsonRecord, render_page, write_report_files
 from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
 from promptccd.reports.table_parts import TablePart, paper_tables
-from promptccd.training.recipe import Recipe, laid_over, recipe_path
+from promptccd.training.recipe import Recipe, laid_over
 
 BACKBONES = {"dinov2": "facebook/dinov2-base", "dino": "facebook/dino-vitb16"}  # halves of the paper's tables
 
@@ -122,13 +122,12 @@ class TablePlan:
     def _planned(self, entry: TableEntry) -> TableEntry:
         """An entry with its cells, or with a note why it has none."""
         part, method, benchmark = entry.part, entry.method, entry.benchmark
-        file = self.recipes / "methods" / f"{method}.yaml"
-        if not file.is_file():
+        if not (self.recipes / "methods" / f"{method}.yaml").is_file():
             return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
         data = f"{benchmark}{part.recipes}{'-small' * self.small}"
         if not (self.recipes / "data" / f"{data}.yaml").is_file():
             return replace(entry, notes=[f"{benchmark} is left out: there is no recipe for {data}."])
-        path = recipe_path(file, data)
+        path = self.recipes / f"{method}-{data}.yaml"
         recipe = Recipe.from_yaml(path)
         settings: dict[str, Sequence[Any]] = {key: [value] for key, value in part.settings.items()}
         # Other methods count by themselves.

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from huggingface_hub.dataclasses import strict
-
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
-from promptccd.data.options import MAX_SIDE, option, require_in_range, takes_whole_numbers
+from promptccd.data.options import MAX_SIDE, Options, option
 from promptccd.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,10 +45,8 @@ _MIXED_PRECISION = "auto: the launcher's setting, else bf16 on a CUDA GPU with b
 _IMAGE_CACHE = "folder of image copies shared by all runs; auto: inside the cache of datasets; off: no copies"
 
 
-@takes_whole_numbers
-@strict
 @dataclass(kw_only=True)
-class DataArguments:
+class DataArguments(Options):
     """Images, and how they are split into stages.
 
     `None` means the benchmark's value. Class blocks with another sum than the benchmark's categories mean other data.
@@ -124,7 +120,7 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         """Check ranges, and fields that depend on each other."""
-        require_in_range(self)
+        super().__post_init__()
         self._require_streams_alone()
         if (self.category_ratio is None) != (self.sample_ratio is None):
             raise ConfigurationError(
@@ -235,10 +231,8 @@ class DataArguments:
         return spectrum_split(num_categories, self.category_ratio, self.sample_ratio, stages)
 
 
-@takes_whole_numbers
-@strict
 @dataclass(kw_only=True)
-class ModelArguments:
+class ModelArguments(Options):
     """The model: a method, its options, and a backbone.
 
     Attributes:
@@ -254,20 +248,14 @@ class ModelArguments:
         None, "most memory for the weights of a checkpoint, in bytes (none: twice the largest DINO's)", 1
     )
 
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        require_in_range(self)
-
 
 def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
     """Share of the first rate in an epoch: a cosine from 1 to `factor`, which it would reach at epoch `epochs`."""
     return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
-@takes_whole_numbers
-@strict
 @dataclass(kw_only=True)
-class TrainingArguments:
+class TrainingArguments(Options):
     """The training, stage by stage.
 
     `None` for a value of unlabelled stages, or of prompts, keys, routers and classifiers, means the general value. The
@@ -349,7 +337,7 @@ class TrainingArguments:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        require_in_range(self)
+        super().__post_init__()
         if self.image_cache.lower() in ("none", "null", "no", "false"):
             raise ConfigurationError(
                 f"image_cache {self.image_cache} would be a folder of that name: say off, or ./{self.image_cache}."
@@ -394,7 +382,7 @@ class TrainingArguments:
 
 
 @dataclass(frozen=True)
-class PretrainingOptions:
+class PretrainingOptions(Options):
     """The pretraining of a backbone, where no pretrained one is given."""
 
     epochs: int = option(80, "passes over the images", 1, 999_999)
@@ -414,6 +402,3 @@ class PretrainingOptions:
     kernel_width: float = option(
         0.2, "cosine difference over which similarity falls by a factor e", 0, above=True
     )
-
-    def __post_init__(self) -> None:
-        require_in_range(self)

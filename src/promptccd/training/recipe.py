@@ -3,18 +3,14 @@
 import dataclasses
 import os
 import re
-import reprlib
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-from huggingface_hub.dataclasses import type_validator
 from huggingface_hub.errors import StrictDataclassError
 
-from promptccd.data.options import ViewOptions, alternatives, with_floats
+from promptccd.data.options import WORDS_FOR_NONE, ViewOptions, read_value, read_yaml
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
@@ -29,114 +25,9 @@ METHOD = "promptccd"  # for images of a person who names no method
 Layer = Mapping[str, Mapping[str, Any] | None]  # values by section and field
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML 1.2 where 1.1 surprises: ``1e-4`` is a number, ``no`` is a word, and no key is given twice."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the name and the shape are PyYAML's
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; refuses a key that is given twice, since one value would be lost."""
-        seen = set()
-        for key in [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]:
-            if key.value in seen:
-                problem = f"{key.value!r} is given twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
-    ),
-    list("-+0123456789."),
-)
-
-
-# Errors of PyYAML: its own, and those of 2024-02-31, of a number of five thousand digits and of [[[...
-_NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
-
-
-def read_yaml_file(path: Path) -> Any:
-    """The document of a file; empty if the file contains comments alone.
-
-    Raises:
-        ConfigurationError: there is no such file, or it is not YAML.
-    """
-    try:
-        if path.stat().st_size > LARGEST_RECIPE:  # an archive of images, for example
-            raise ConfigurationError(f"{str(path)!r} is larger than a recipe.")
-        text = path.read_text(encoding="utf-8")
-        if not text.strip():
-            raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
-        return yaml.load(text, Loader=_Loader) or {}
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled ones."
-        ) from error
-    except _NO_YAML as error:
-        raise ConfigurationError(
-            f"Recipe {str(path)!r} is not YAML: {' '.join(str(error).split())[:300]}"
-        ) from error
-
-
-def parse_value(text: str) -> Any:
-    """A value of the command line, read by the rules of the YAML file (``1e-4`` is a number)."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except _NO_YAML:
-        return text
-
-
 def field_types(section: Any) -> dict[str, Any]:
     """The type of every field of a section, by name."""
     return {item.name: item.type for item in dataclasses.fields(section)}
-
-
-def describe_type(hint: Any) -> str:
-    """A type in words a person would use: ``int``, ``no | bf16``, ``list[float] or none``."""
-    if typing.get_origin(hint) is Literal:
-        return " | ".join(str(choice) for choice in typing.get_args(hint))
-    if len(alternatives(hint)) > 1:
-        return " or ".join(describe_type(part) for part in alternatives(hint))
-    if hint is type(None):
-        return "none"
-    return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
-
-
-def means_none(value: Any, hint: Any) -> bool:
-    """Whether a word means none for a field that may be none: YAML writes ``null``, people write ``none``."""
-    return isinstance(value, str) and value.lower() in ("none", "null") and type(None) in alternatives(hint)
-
-
-def typed(section: str, values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as their fields store them: decimal numbers as floats, the word none as `None`.
-
-    Raises:
-        ConfigurationError: a value of the wrong type, or an empty name.
-    """
-    prepared = {
-        key: None if means_none(value, hints[key]) else with_floats(value, hints[key])
-        for key, value in values.items()
-    }
-    for key, value in prepared.items():
-        try:
-            type_validator(key, value, hints[key])  # before ranges, which may span several fields
-        except TypeError as error:
-            raise ConfigurationError(
-                f"Wrong type for {section}.{key}: expected {describe_type(hints[key])}, got "
-                f"{reprlib.repr(value)} ({type(value).__name__})."
-            ) from error
-        if isinstance(value, str) and (not value.strip() or "\0" in value):
-            raise ConfigurationError(f"Expected {section}.{key} to be a name, got {value!r}.")
-    return prepared
 
 
 def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
@@ -145,9 +36,8 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
     Raises:
         ConfigurationError: an unknown field, or a value of the wrong type or range.
     """
-    hints = field_types(section)
-    require_known(f"field of section {name!r}", values, hints)
-    return section(**typed(name, values, hints))
+    require_known(f"field of section {name!r}", values, field_types(section))
+    return section(**values)
 
 
 def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -196,7 +86,7 @@ class Recipe:
             if (is_read and len(given) != len(later)) or given[0] < known:
                 raise ConfigurationError(
                     f"Expected category_count to be a number for each of {len(later)} unlabelled stages, none below "
-                    f"the {known} labelled categories, got {reprlib.repr(given)}: labelled categories count too."
+                    f"the {known} labelled categories, got {given}: labelled categories count too."
                 )
 
     @classmethod
@@ -244,14 +134,11 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     Raises:
         ConfigurationError: the method has no such option, or a value is out of its range.
     """
-    hints = {name: item.type for name, item in method.options.items()}
+    hints: dict[str, Any] = {name: item.type for name, item in method.options.items()}
     require_known(f"field of section 'model' for {method.name}", options, field_types(ModelArguments) | hints)
-    none = type(None)
-    given = {
-        name: value for name, value in options.items() if value is not None and not means_none(value, none)
-    }
-    auto = {"num_parts": given.pop("num_parts")} if given.get("num_parts") == "auto" else {}
-    checked = typed("model", given, hints)
+    auto = {"num_parts": "auto"} if options.get("num_parts") == "auto" else {}
+    values = {name: read_value(name, options[name], hints[name] | None) for name in options.keys() - auto}
+    checked = {name: values[name] for name in options if values.get(name) is not None}
     try:
         method.model.config_class(**checked)
     except StrictDataclassError as error:
@@ -301,9 +188,7 @@ def located(recipe: Path) -> Path:
 
     So does ``hub_configs/promptccd-cub.yaml`` where there is no such folder: outside of a clone.
     """
-    if recipe.exists():
-        return recipe
-    if len(recipe.parts) == 1 and not recipe.suffix:
+    if not recipe.exists() and len(recipe.parts) == 1 and not recipe.suffix:
         return recipe_folder() / f"{recipe.name}.yaml"
     if recipe.parts[:1] == (RECIPES,) and not Path(RECIPES).exists():
         return recipe_folder().joinpath(*recipe.parts[1:])
@@ -317,55 +202,49 @@ def summary_of(part: Path) -> str:
     return " ".join(words.split()).partition(". ")[0].rstrip(".")
 
 
-def recipe_path(method: Path, data: str) -> Path:
-    """The path of the recipe for a file of ``methods`` and a data set."""
-    return method.parents[1] / f"{method.stem}-{data}.yaml"
-
-
-def recipes_in(folder: str | Path) -> list[Path]:
-    """Every recipe of a folder, one for each method and data set, by name."""
-    root = Path(folder)
-    methods, data = ({path.stem for path in (root / kind).glob("*.yaml")} for kind in ("methods", "data"))
-    return sorted(root / f"{method}-{each}.yaml" for method in methods for each in data)
-
-
-def recipe_parts(path: Path) -> tuple[Path, Path] | None:
-    """The files of the method and of the data set in a recipe's name; `None` if it is no such name."""
-    for method in sorted((path.parent / "methods").glob("*.yaml")):
-        prefix = f"{method.stem}-"
-        data = path.parent / "data" / f"{path.stem.removeprefix(prefix)}.yaml"
-        if path.stem.startswith(prefix) and data.is_file():
-            return method, data
-    return None
+def recipes_in(folder: str | Path) -> dict[str, tuple[Path, Path]]:
+    """The files of the method and of the data set of every recipe in a folder, by its name."""
+    methods, data = ([*Path(folder).glob(f"{kind}/*.yaml")] for kind in ("methods", "data"))
+    found = {f"{method.stem}-{each.stem}": (method, each) for method in methods for each in data}
+    return dict(sorted(found.items()))
 
 
 def layers_of(given: Path) -> list[Layer]:
     """The layers of a recipe, each by section; later ones override earlier ones."""
     path = located(given)
-    if path.exists() or not (path.parent / "methods").is_dir():
+    known = recipes_in(path.parent)
+    if path.exists() or not known:
         return [sections_of(path)]
-    if (parts := recipe_parts(path)) is not None:
-        method, data = parts
-        own = sections_of(path.parent / "pairs.yaml", f"{method.stem}/{data.stem}")
+    if path.stem in known:
+        method, data = known[path.stem]
+        own = sections_of(path.parent / "pairs.yaml").get(f"{method.stem}/{data.stem}") or {}
         folder = {"training": {"output_dir": f"runs/{path.stem}"}}
         return [sections_of(method), sections_of(data), own, folder]
-    hint = did_you_mean(path.stem, (each.stem for each in recipes_in(path.parent)))
     raise ConfigurationError(
-        f"Cannot read recipe {str(given)!r}: there is no such file, and no method and data set of that name.{hint} "
-        "Names are <method>-<data set>: `promptccd recipes` lists both."
+        f"Cannot read recipe {str(given)!r}: there is no such file, and no method and data set of that name."
+        f"{did_you_mean(path.stem, known)} Names are <method>-<data set>: `promptccd recipes` lists both."
     )
 
 
-def sections_of(path: Path, pair: str | None = None) -> Layer:
-    """The sections in a file of a recipe, or in the entry of ``pairs.yaml`` for one pair.
+def sections_of(path: Path) -> Layer:
+    """The sections in a file of a recipe; all values are words.
 
     Raises:
-        ConfigurationError: it does not consist of sections.
+        ConfigurationError: there is no such file, or it does not consist of sections.
     """
-    values = read_yaml_file(path)
-    if pair is not None and isinstance(values, dict):
-        values = values.get(pair, {})
-    if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
+    try:
+        if path.stat().st_size > LARGEST_RECIPE:  # an archive of images, for example
+            raise ConfigurationError(f"{str(path)!r} is larger than a recipe.")
+        values = read_yaml(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled ones."
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(f"Recipe {str(path)!r} is not YAML: {error}") from error
+    if not isinstance(values, dict) or not all(
+        isinstance(part, dict) or not part for part in values.values()
+    ):
         raise ConfigurationError(
             f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
         )
@@ -403,7 +282,7 @@ def names_recipe(word: str) -> bool:
         return False
     if path.exists():
         return path.suffix.lower() not in ONE_FILE
-    return path.suffix in SUFFIXES or recipe_parts(located(path)) is not None
+    return path.suffix in SUFFIXES or located(path).stem in recipes_in(located(path).parent)
 
 
 def shipped_methods() -> dict[str, Path]:
@@ -443,7 +322,7 @@ def recipe_for_images(
     data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{_slug(dataset)}"}
     values = assembled([*layers, {"data": data, "training": training}, overrides or {}])
     hidden = ("class_blocks", "category_ratio", "benchmark", "unlabelled")
-    if all(values["data"].get(name) is None for name in hidden):
+    if all(values["data"].get(name) in (None, *WORDS_FOR_NONE) for name in hidden):
         _require_no_slip(dataset)
         values["data"]["unlabelled"] = []
     return Recipe.from_dict(values)
@@ -482,7 +361,7 @@ def _method_named(name: str) -> tuple[str, list[Layer]]:
 
 def _require_no_slip(dataset: str) -> None:
     """Refuse a word that names no images, where it is nearly a recipe."""
-    hint = did_you_mean(dataset, (each.stem for each in recipes_in(recipe_folder())))
+    hint = did_you_mean(dataset, recipes_in(recipe_folder()))
     if hint and not Path(os.path.expanduser(dataset)).exists():
         raise ConfigurationError(
             f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists the recipes."

@@ -127,14 +127,16 @@ def test_what_somebody_changed_is_theirs(tmp_path: Path, what: str) -> None:
     assert tree(folder) == {place: text for place, text in before.items() if place != "heron/a.txt"}
     found = export(folder, {**FIRST, "owl/a.txt": "owl four"})
     assert bool(found.left) == (what not in ("moved", "deleted"))
-    renamed = {place.replace("owl/a.txt", "owl/a (yours).txt"): text for place, text in before.items()}
-    assert tree(folder) == {**FIRST, **renamed, "owl/a.txt": "owl four"}
+    moved = {place: text for place, text in before.items() if place == "rejected.txt"}
+    assert tree(folder) == {**FIRST, **moved, "owl/a.txt": "owl four"}
     assert outside.read_text() == "owl one"
     if found.left:
-        assert "changed after an export" in found.lines()[1] and "'owl/a (yours).txt" in found.lines()[1]
+        kept = tree(tmp_path / "out (kept)")
+        assert kept == {place: text for place, text in before.items() if place.startswith("owl/a.txt")}
+        assert "changed after an export" in found.lines()[1] and "'out (kept)/owl/a.txt" in found.lines()[1]
         (folder / "owl/a.txt").write_text("edited again")
-        assert export(folder, {**FIRST, "owl/a.txt": "owl five"}).left == ["owl/a (yours 2).txt"]
-        assert {**tree(folder), **renamed} == tree(folder)
+        assert export(folder, {**FIRST, "owl/a.txt": "owl five"}).left == ["out (kept 2)/owl/a.txt"]
+        assert tree(tmp_path / "out (kept)") == kept
 
 
 @pytest.mark.parametrize("mine", [None, "edited", "owl ONE"])
@@ -144,13 +146,12 @@ def test_the_same_export_again_restores_what_was_deleted_or_edited(tmp_path: Pat
     (folder / "owl/a.txt").unlink()
     if mine:
         (folder / "owl/a.txt").write_text(mine)
-    found = export(folder, FIRST)
+    found, kept = export(folder, FIRST), tmp_path / "out (kept)/owl/a.txt"
     if mine == "owl ONE":  # of the same size: looked at when another file needs its place
         assert (found.kept, tree(folder)) == (3, {**FIRST, "owl/a.txt": mine})
         return
-    assert (found.written, found.kept) == (1, 2)
-    assert found.left == (["owl/a (yours).txt"] if mine else [])
-    assert tree(folder) == {**FIRST, **({"owl/a (yours).txt": mine} if mine else {})}
+    assert (found.written, found.kept, tree(folder)) == (1, 2, FIRST)
+    assert kept.exists() == bool(mine) and (not mine or kept.read_text() == mine)
 
 
 def test_what_somebody_saves_during_an_export_is_theirs(tmp_path: Path) -> None:
@@ -162,7 +163,8 @@ def test_what_somebody_saves_during_an_export_is_theirs(tmp_path: Path) -> None:
         (tmp_path / "saved").write_text("mine")
         os.replace(tmp_path / "saved", folder / "owl/a.txt")
         kept.finish()
-    assert tree(folder) == {**FIRST, "owl/c.txt": "new", "owl/a (yours).txt": "mine"}
+    assert tree(folder) == {**FIRST, "owl/c.txt": "new"}
+    assert (tmp_path / "out (kept)/owl/a.txt").read_text() == "mine"
 
 
 def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> None:
@@ -173,13 +175,15 @@ def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> N
     (folder / "owl/c.txt").write_text("mine")
     wanted = {**FIRST, "stork/a.txt": "a", "crane/a.txt": "b", "owl/c.txt": "c"}
     found = export(folder, wanted)
-    assert sorted(found.left) == ["crane (yours)", "owl/c (yours).txt", "stork (yours)"]
-    assert (folder / "stork (yours)").read_text() == "no folder"
-    assert tree(folder) == {**wanted, "owl/c (yours).txt": "mine", "stork (yours)": "no folder"}
-    assert (folder / "crane (yours)").readlink() == tmp_path and not (tmp_path / "a.txt").exists()
+    assert found.left == [f"out (kept)/{each}" for each in ("crane", "owl/c.txt", "stork")]
+    assert tree(folder) == wanted and tree(tmp_path / "out (kept)") == {
+        "owl/c.txt": "mine",
+        "stork": "no folder",
+    }
+    assert (tmp_path / "out (kept)/crane").readlink() == tmp_path and not (tmp_path / "a.txt").exists()
 
 
-@pytest.mark.parametrize("name", ["new", "old", "gone"])
+@pytest.mark.parametrize("name", ["new", "old"])
 def test_a_link_next_to_the_folder_is_not_followed(tmp_path: Path, name: str) -> None:
     folder, outside = tmp_path / "out", tmp_path / "outside"
     export(folder, FIRST)
@@ -201,7 +205,8 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
         made_of = {name: hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in "abc"}
         with ExportFolder.opened(folder, {made_of[name]: str(photographs / name) for name in "abc"}) as kept:
             for place, name in names.items():
-                kept.add(Item(place, made_of[name], partial(link_or_copy, photographs / name), name))
+                make = partial(link_or_copy, photographs / name)
+                kept.add(Item(place, made_of[name], make, name, is_hashed=True))
             return kept.finish()
 
     for name in ("a", "b", "c"):

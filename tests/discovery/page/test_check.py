@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -236,26 +235,6 @@ def test_a_screen_is_one_key_and_a_digit_sends_those_that_are_pointed_at_elsewhe
         visit.locator(".status").filter(has_text=f"Taken back: {kind}").wait_for()
     assert not registry_in(project).looks
     assert [each.id for each in registry_in(project).active] == names
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way_out", ["Escape", "back", "reload", "close"])
-@pytest.mark.parametrize(("place", "key"), [("check", "1"), ("check", "Enter"), ("desk", "1")])
-def test_an_answer_is_stored_however_a_person_leaves(
-    visit: Page, project: Path, place: str, key: str, way_out: str
-) -> None:
-    visit.evaluate(f"location.hash = 'view={place}'")
-    visit.locator(".page img, .answers .offer").first.wait_for()
-    shown = max(1, visit.locator(".page img").count())
-    visit.keyboard.press(everything(visit) if place == "check" and key == "Enter" else key)
-    if way_out == "Escape":
-        visit.keyboard.press("Escape")
-    else:
-        {"back": visit.go_back, "reload": visit.reload, "close": visit.close}[way_out]()
-    due = time.monotonic() + 10
-    while not (reviewed := len(registry_in(project).looks)) and time.monotonic() < due:
-        time.sleep(0.05)
-    assert reviewed == (shown if key == "Enter" else 1)
 
 
 @pytest.mark.slow

@@ -83,9 +83,10 @@ def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegist
 
 
 def do(registry: CategoryRegistry, edit: Edit, **log: Any) -> LogEntry:
-    """Make an edit: a function of `edits` with its arguments."""
+    """Make an edit: a function of `edits` with its arguments; `log` is for `CategoryRegistry.noted`."""
     function, *arguments = edit
-    return function(registry, *arguments, **log)
+    with registry.noted(**log):
+        return function(registry, *arguments)
 
 
 def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> Edit:

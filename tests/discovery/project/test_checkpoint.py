@@ -19,7 +19,7 @@ from promptccd.discovery.project import (
 )
 from promptccd.discovery.project.store import CATEGORIES
 from promptccd.errors import DiskError, RegistryError
-from tests.discovery.project.streams import WIDTH, Images, can_undo, known_registry, sizes_add_up
+from tests.discovery.project.streams import WIDTH, Images, can_undo, do, known_registry, sizes_add_up
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 S2 = Images("s2", {1: 5, 3: 6, 6: 9}, seed=1)
@@ -31,7 +31,7 @@ def registry() -> CategoryRegistry:
     """One with something in every table, a log of both kinds of entries, and something to redo."""
     registry = known_registry()
     registry.observe(1, S1.groups(confidences=np.linspace(0, 1, len(S1.keys))))
-    edits.rename(registry, 3, "heron", time="2026-01-01T00:00:00Z")
+    do(registry, (edits.rename, 3, "heron"), time="2026-01-01T00:00:00Z")
     registry.observe(2, S2.groups())
     edits.split(registry, 3, S1.of(3)[:3], VECTOR, VECTOR, "鷺 \u202e <b>")
     edits.answer(registry, S1.keys[0], S1.keys[30])

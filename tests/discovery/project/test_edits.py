@@ -458,7 +458,7 @@ def test_copies_are_independent_and_time_is_in_the_log_alone(registry: CategoryR
     edits.rename(other, 0, "wasp")
     assert registry.state_hash() == before
     assert not can_undo(registry)
-    assert edits.rename(registry, 0, "wasp", time="2026-01-01T00:00:00Z").time == "2026-01-01T00:00:00Z"
+    assert do(registry, (edits.rename, 0, "wasp"), time="2026-01-01T00:00:00Z").time == "2026-01-01T00:00:00Z"
     assert registry.state_hash() == other.state_hash()
 
 

@@ -27,7 +27,7 @@ S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 def path(tmp_path: Path) -> Path:
     registry = known_registry()
     registry.observe(1, S1.groups(confidences=np.linspace(0, 1, len(S1.keys))))
-    edits.rename(registry, 3, "heron", time="2026-01-01T00:00:00Z")
+    do(registry, (edits.rename, 3, "heron"), time="2026-01-01T00:00:00Z")
     registry.store.write_to(tmp_path / "categories.sqlite")
     return tmp_path / "categories.sqlite"
 

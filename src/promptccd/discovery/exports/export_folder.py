@@ -1,28 +1,25 @@
 """An exported folder: the new one is made next to the old one and takes its place. Files of a person move along.
 
-The record ``.promptccd-export`` lists the files that an export made, with their size and checksum. Those that are as
-recorded are linked into the new folder. A process may be killed at any moment: up to the swap the old folder is as it
-was; afterwards the next export moves along the files of a person.
+The record ``.promptccd-export`` lists the files that an export made, with size and checksum. Only these are removed, if
+they are as recorded. A process may be killed at any moment: up to the swap the old folder is as it was; afterwards the
+next export completes the move.
 """
 
 import contextlib
 import errno
 import hashlib
-import itertools
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from promptccd import systems
 from promptccd.data.names import display_name
-from promptccd.discovery.exports.names import with_mark
+from promptccd.discovery.exports.names import Names
 from promptccd.disk import (
     EXPORTED,
     parsed_json,
@@ -36,10 +33,10 @@ from promptccd.disk import (
 from promptccd.errors import DataError, DiskError, RunError
 from promptccd.locks import FolderLock
 
-FORMAT = 2  # of the record
+FORMAT = 3  # of the record
 DIGITS = 32  # of a SHA-256 in the record
 WORK = ".exporting-"  # and the name of the folder: what an export needs while it runs, next to the folder
-NEW, OLD, GONE = "new", "old", "gone"  # folders in there
+NEW, OLD = "new", "old"  # folders in there
 _LARGEST_RECORD = 2**30  # bytes, for some million files
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _SHOWN = 10  # names in a message
@@ -55,6 +52,7 @@ class Item(NamedTuple):
         make: writes it under a name that is free, and returns the suffix to add to its place, if any.
         label: the photograph, for people.
         is_bare: whether the place lacks the suffix, which only the bytes tell.
+        is_hashed: whether `made_of` is the beginning of the SHA-256 of its bytes.
     """
 
     place: str
@@ -62,6 +60,7 @@ class Item(NamedTuple):
     make: Callable[[Path], str | None]
     label: str
     is_bare: bool = False
+    is_hashed: bool = False
 
 
 def text_item(place: str, text: str, label: str) -> Item:
@@ -71,7 +70,7 @@ def text_item(place: str, text: str, label: str) -> Item:
     def write(target: Path) -> None:
         target.write_bytes(content)
 
-    return Item(place, hashlib.sha256(content).hexdigest()[:DIGITS], write, label)
+    return Item(place, hashlib.sha256(content).hexdigest()[:DIGITS], write, label, is_hashed=True)
 
 
 @dataclass
@@ -83,7 +82,8 @@ class Export:
         photographs: how many are in it.
         written: files that were made now; the ``kept`` ones were there, perhaps under another name.
         missing: label of each photograph that is not in it, and the reason.
-        left: files that a person changed, or whose name the export needed: they stay, under these names.
+        left: files that a person changed, or whose name the export needed: they stay, at these places next to the
+            folder.
         notes: what else a person should know, a sentence each.
     """
 
@@ -131,26 +131,21 @@ class ExportFolder:
 
     def __init__(self, path: Path, originals: Mapping[str, str] | None, project: str):
         self.path, self.export, self._originals, self._project = path, Export(path), originals, project
-        self._work = path.with_name(f"{WORK}{path.name}")
-        self._new = self._work / NEW
-        for name in (NEW, OLD, GONE):
-            refuse_link(self._work / name)
-        if (self._work / OLD).exists():  # a process was killed on the way
-            self._complete()
-        for name in (NEW, GONE):
-            shutil.rmtree(self._work / name, ignore_errors=True)
-        owner, self._old = _read(path / EXPORTED)
+        work = path.with_name(f"{WORK}{path.name}")
+        self._new, self._old = work / NEW, work / OLD
+        if self._old.exists():  # a process was killed on the way
+            self._swap()
+        shutil.rmtree(self._new, ignore_errors=True)
+        owner, self._before = _read(path / EXPORTED)
         if owner != project and (path / EXPORTED).exists():
             raise RunError(
                 f"{path} was exported from another project, or before the project was moved: give another folder, or "
                 "move it away."
             )
-        self._files = dict(_files(path)) if path.exists() else {}
         self._lines = dict[str, _Line]()  # the new record
-        self._used = set[str]()  # files of the old folder that are in the new one
-        self._spare = dict[str, dict[str, None]]()  # the other ones, by what they were made of
-        for place in sorted(self._old.keys() & self._files.keys()):
-            self._spare.setdefault(self._old[place].made_of, {})[place] = None
+        self._spare = dict[str, list[str]]()  # places of files, last first, by what these were made of
+        for place in sorted(self._before.keys() & set(_own(path)), reverse=True):
+            self._spare.setdefault(self._before[place].made_of, []).append(place)
         self._new.mkdir()
 
     @classmethod
@@ -171,8 +166,8 @@ class ExportFolder:
             RunError: it is a link or of another project, or another export is writing it.
         """
         work = path.with_name(f"{WORK}{path.name}")
-        refuse_link(path)
-        refuse_link(work)
+        for each in (path, work, work / NEW, work / OLD):
+            refuse_link(each)
         if os.path.lexists(path) and not (path / EXPORTED).exists() and _is_used(path):
             raise DiskError(
                 f"{path} is there and was made by something else, so nothing is exported into it: give another folder, "
@@ -200,138 +195,100 @@ class ExportFolder:
         Raises:
             OSError: the disk is full or cannot be written.
         """
-        if wrong := systems.too_long(self._new / item.place):  # a little longer than where it will be
+        target, place = self._new / item.place, item.place
+        if wrong := systems.too_long(target):  # a little longer than where it will be
             self.export.missing.append((item.label, f"it would have {wrong}: give a shorter path with --to"))
             return ""
-        spare = self._spare.get(item.made_of, {})
+        target.parent.mkdir(parents=True, exist_ok=True)
+        spare = self._spare.get(item.made_of, [])
         while spare:
-            old = item.place if item.place in spare else next(iter(spare))
-            del spare[old]
-            is_here = old.startswith(item.place) and self._old[old].size == self._files[old].st_size
-            if is_here or self._is_unchanged(self.path / old, self._old[old]):
-                self.export.kept += 1
-                return self._link(old, item.place + os.path.splitext(old)[1] * item.is_bare)
-        return self._make(item)
-
-    def finish(self, photographs: int = 0, notes: Sequence[str] = ()) -> Export:
-        """Put the new folder in the place of the old one; returns the result, with these photographs and notes."""
-        export, last, ours = self.export, list[str](), set(self._used)
-        for place in sorted(self._old.keys() & self._files.keys() - self._used):
-            if self._is_unchanged(self.path / place, self._old[place]):
-                ours.add(place)
-                if not self._may_go(place):
-                    last.append(self._link(place, _free(place, "last copy", self._lines.__contains__)))
-        if last:
-            names = _some([repr(display_name(place)) for place in last])
-            export.notes.append(
-                f"Kept, because they are in no group and their originals are gone, {len(last)}: {names}."
-            )
-        export.photographs = photographs
-        export.notes += notes
-        if self._lines != self._old or export.written or not (self.path / EXPORTED).exists():
-            self._write_record()
-            if hasattr(os, "sync"):
-                os.sync()
-            if self.path.exists():
-                systems.rename(self.path, self._work / OLD)
-            self._complete({place: self._files[place] for place in ours})
-        return export
-
-    def _is_unchanged(self, path: Path, line: _Line) -> bool:
-        """Whether a file has the bytes that an export gave it, or is a photograph itself (a hard link to it)."""
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode):
-            return False
-        is_same = line.size == found.st_size and sha256_of(path).startswith(line.digest)
-        return is_same or _node(found) in self._photographs
-
-    @cached_property
-    def _photographs(self) -> set[tuple[int, int]]:
-        """Where the originals are on their disks."""
-        found = set()
-        for path in (self._originals or {}).values():
-            with contextlib.suppress(OSError):
-                found.add(_node(os.stat(path)))
-        return found
-
-    def _may_go(self, place: str) -> bool:
-        """Whether a file can be removed: its picture has another name as well, or can be made again."""
-        if self._originals is None or self._files[place].st_nlink > 1:
-            return True
-        path = self._originals.get(self._old[place].made_of)
-        if not path:  # `None` was forgotten; a row of a data set has no path
-            return path is not None
-        return any(each.is_file() for each in (Path(path), *Path(path).parents))  # the file, or its archive
-
-    def _link(self, old: str, place: str) -> str:
-        """Give a file of the old folder a place in the new one, which is returned."""
-        (self._new / place).parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(self.path / old, self._new / place)
-        self._lines[place] = self._old[old]._replace(size=self._files[old].st_size)
-        self._used.add(old)
-        return place
-
-    def _make(self, item: Item) -> str:
-        """The place of a file that is made now; empty if it is missing."""
-        target, place = self._new / item.place, item.place
+            here = [each for each in spare if each.startswith(place)]
+            old = here[-1] if here else spare[-1]
+            spare.remove(old)
+            line, path = self._before[old], self.path / old
+            if _is_unchanged(path, line, is_read=not here):  # what stays where it is need not be read
+                place += os.path.splitext(old)[1] * item.is_bare
+                link_or_copy(path, self._new / place)
+                self._lines[place], self.export.kept = line, self.export.kept + 1
+                return place
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
             if suffix := item.make(target):
                 place += suffix
                 systems.rename(target, self._new / place)
         except DataError as error:
             self.export.missing.append((item.label, str(error)))
             return ""
-        found = os.lstat(self._new / place)
-        is_photograph = _node(found) in self._photographs  # then it need not be read
-        digest = item.made_of if is_photograph else sha256_of(self._new / place)[:DIGITS]
-        self._lines[place] = _Line(found.st_size, digest, item.made_of)
+        made = self._new / place
+        digest = item.made_of if item.is_hashed else sha256_of(made)[:DIGITS]
+        self._lines[place] = _Line(made.stat().st_size, digest, item.made_of)
         self.export.written += 1
         return place
 
-    def _write_record(self) -> None:
-        header = {"format": FORMAT, **({"project": self._project} if self._project else {})}
-        lines: list[object] = [header]
-        for place, (size, digest, made_of) in sorted(self._lines.items()):
-            lines.append([place, size, digest, *([made_of] if made_of != digest else [])])
-        write_file(self._new / EXPORTED, b"".join(plain_json(each) + b"\n" for each in lines))
+    def finish(self, photographs: int = 0, notes: Sequence[str] = ()) -> Export:
+        """Put the new folder in the place of the old one; returns the result, with these photographs and notes."""
+        if self._lines != self._before or self.export.written or not (self.path / EXPORTED).exists():
+            header = {"format": FORMAT, **({"project": self._project} if self._project else {})}
+            lines = [header, *([place, *line] for place, line in sorted(self._lines.items()))]
+            write_file(self._new / EXPORTED, b"".join(plain_json(each) + b"\n" for each in lines))
+            if hasattr(os, "sync"):
+                os.sync()
+            if self.path.exists():
+                systems.rename(self.path, self._old)
+            self._swap()
+        self.export.photographs = photographs
+        self.export.notes += notes
+        return self.export
 
-    def _complete(self, ours: Mapping[str, os.stat_result] = MappingProxyType({})) -> None:
-        """Put the new folder in its place, and move what a person added or changed out of the old one.
+    def _swap(self) -> None:
+        """Put the new folder in its place, and remove the old one; what an export did not make moves along.
 
-        Args:
-            ours: files of the old folder that need not be read, unless a person replaced one meanwhile.
+        If the new folder needs a name of it, it stays in the old folder, which is then kept next to the new one.
         """
-        old = self._work / OLD
         if self._new.exists():
             systems.rename(self._new, self.path)
-        if old.exists():
-            lines = _read(old / EXPORTED)[1]
-            for place, found in sorted(_files(old)):
-                is_ours = place == EXPORTED or (place in ours and _version(found) == _version(ours[place]))
-                if is_ours or (place in lines and self._is_unchanged(old / place, lines[place])):
-                    continue
-                target = self._move(old, place)
-                if target != place or place in lines:
-                    self.export.left.append(target)
-            systems.rename(old, self._work / GONE)
+        if not self._old.exists():
+            return
+        lines, last = _read(self._old / EXPORTED)[1], list[str]()
+        for place in _own(self._old):
+            old, target, line = self._old / place, self.path / place, lines.get(place)
+            if line is not None:
+                # What has another name, in the new folder or among the photographs, need not be read.
+                is_linked = os.lstat(old).st_nlink > 1
+                if is_linked or _is_unchanged(old, line):
+                    if is_linked or self._may_go(line):
+                        old.unlink()
+                        continue
+                    last.append(repr(display_name(place)))
+            with contextlib.suppress(OSError):  # a file is where its folder would be
+                target.parent.mkdir(parents=True, exist_ok=True)
+            if target.parent.is_dir() and not os.path.lexists(target):
+                systems.rename(old, target)
+        if last:
+            self.export.notes.append(
+                f"Kept, because they are in no group and their originals are gone, {len(last)}: {_some(last)}."
+            )
+        if left := _own(self._old):
+            marks = ["kept", *(f"kept {number}" for number in range(2, 1_000))]
+            kept = self.path.with_name(Names(os.listdir(self.path.parent)).add(self.path.name, marks))
+            systems.rename(self._old, kept)
+            self.export.left += [f"{kept.name}/{place}" for place in left]
         systems.flush(self.path)
-        shutil.rmtree(self._work / GONE, ignore_errors=True)
+        shutil.rmtree(self._old, ignore_errors=True)
 
-    def _move(self, old: Path, place: str) -> str:
-        """Move a file of a person into the new folder; what has a name that the export needs gets a mark."""
-        *folders, name = place.split("/")
-        target = ""
-        for each in folders:
-            target = _free(f"{target}{each}", "yours", self._is_no_folder) + "/"
-        target = _free(target + name, "yours", lambda found: os.path.lexists(self.path / found))
-        (self.path / target).parent.mkdir(parents=True, exist_ok=True)
-        systems.rename(old / place, self.path / target)
-        return target
+    def _may_go(self, line: _Line) -> bool:
+        """Whether the picture of a file can be exported again."""
+        path = "" if self._originals is None else self._originals.get(line.made_of)
+        # `None` was forgotten; a row of a data set has no path; else the file is there, or its archive.
+        return path is not None and (
+            not path or any(each.is_file() for each in (Path(path), *Path(path).parents))
+        )
 
-    def _is_no_folder(self, place: str) -> bool:
-        path = self.path / place
-        return os.path.lexists(path) and (systems.is_link(path) or not path.is_dir())
+
+def _is_unchanged(path: Path, line: _Line, is_read: bool = True) -> bool:
+    """Whether a file has the bytes that an export gave it, or at least as many."""
+    found = os.lstat(path)
+    is_like = stat.S_ISREG(found.st_mode) and line.size == found.st_size
+    return is_like and (not is_read or sha256_of(path).startswith(line.digest))
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -366,7 +323,7 @@ def _read(record: Path) -> tuple[str, dict[str, _Line]]:
         header, *lines = map(parsed_json, read_file(record, _LARGEST_RECORD).splitlines())
         if header["format"] != FORMAT:
             raise ValueError("another format")
-        found = {place: _Line(size, digest, *made_of or [digest]) for place, size, digest, *made_of in lines}
+        found = {place: _Line(*line) for place, *line in lines}
         if any(list(map(type, line)) != [int, str, str] for line in found.values()):
             raise ValueError("a line of other types")
         return str(header.get("project", "")), found
@@ -379,22 +336,14 @@ def _read(record: Path) -> tuple[str, dict[str, _Line]]:
         ) from error
 
 
-def _files(root: Path, folder: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    """All but folders, by their paths in the root; links are not followed."""
-    for entry in os.scandir(root / folder):
-        place = f"{folder}/{entry.name}".lstrip("/")
-        if entry.is_dir(follow_symlinks=False) and not systems.is_link(entry):
-            yield from _files(root, place)
-        else:
-            yield place, os.lstat(entry.path)  # `entry.stat` has no node on Windows
-
-
-def _free(place: str, mark: str, is_taken: Callable[[str], bool]) -> str:
-    """A place that is free, in the same folder: with a mark in its name, and a number, if need be."""
-    folder, name = os.path.split(place)
-    marks = itertools.chain([mark], (f"{mark} {number}" for number in itertools.count(2)))
-    marked = (os.path.join(folder, with_mark(name, each)).replace(os.sep, "/") for each in marks)
-    return next(each for each in itertools.chain([place], marked) if not is_taken(each))
+def _own(root: Path) -> list[str]:
+    """Sorted paths of files and links in a folder, without the record and what systems leave."""
+    found = list[str]()
+    for parent, folders, names in os.walk(root):
+        links = [name for name in folders if systems.is_link(Path(parent, name))]
+        folders[:] = [name for name in folders if name not in links]
+        found += [Path(parent, name).relative_to(root).as_posix() for name in (*names, *links)]
+    return sorted(each for each in found if each != EXPORTED and not systems.left_by_system(each))
 
 
 def _is_used(path: Path) -> bool:
@@ -403,14 +352,6 @@ def _is_used(path: Path) -> bool:
         return any(not systems.left_by_system(f"{each.name}{'/' * each.is_dir()}") for each in path.iterdir())
     except OSError:
         return True
-
-
-def _node(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
-
-
-def _version(status: os.stat_result) -> tuple[int, ...]:
-    return *_node(status), status.st_size, status.st_mtime_ns
 
 
 def _some(each: list[str]) -> str:

@@ -59,7 +59,7 @@ def _items(photos: Photos, rows: Sequence[AssignmentRow]) -> Iterator[Item]:
         unique = names[row.category].add(name, [*marks, row.sha256[:6]])
         make = partial(_make, photos, row.picture, needs_suffix=not path)  # a row of a data set has none
         place = f"{folders[row.category]}/{unique}"
-        yield Item(place, row.sha256[:DIGITS], make, row.file, is_bare=not path)
+        yield Item(place, row.sha256[:DIGITS], make, row.file, is_bare=not path, is_hashed=True)
 
 
 def _make(photos: Photos, key: str, target: Path, *, needs_suffix: bool) -> str:

@@ -29,7 +29,7 @@ def safe_name(name: str, most_bytes: int = MOST_BYTES) -> str:
     return _shortened(plain or "_", most_bytes)
 
 
-def with_mark(name: str, mark: str) -> str:
+def _with_mark(name: str, mark: str) -> str:
     """A name with a mark before its suffix: ``IMG_1 (card B).jpg``."""
     stem, suffix = os.path.splitext(name)
     end = f" ({mark}){suffix}"
@@ -37,19 +37,18 @@ def with_mark(name: str, mark: str) -> str:
 
 
 class Names:
-    """Names in one folder; two that differ in case or composition alone count as one."""
+    """Names in one folder, of which some may be used; two that differ in case or composition alone count as one."""
 
-    def __init__(self) -> None:
-        self._used = set[str]()
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        self._used = set(map(_plain, used))
 
     def add(self, name: str, marks: Iterable[str]) -> str:
         """The name if it is free, or else with the first of the marks that makes it free, or a number from 2 on."""
         wanted, numbers = safe_name(name), map(str, itertools.count(2))
-        marked = (with_mark(wanted, safe_name(mark, 100)) for mark in itertools.chain(marks, numbers))
+        marked = (_with_mark(wanted, safe_name(mark, 100)) for mark in itertools.chain(marks, numbers))
         for each in itertools.chain([wanted], marked):
-            plain = unicodedata.normalize("NFC", each.casefold())
-            if plain not in self._used:
-                self._used.add(plain)
+            if _plain(each) not in self._used:
+                self._used.add(_plain(each))
                 return each
         raise AssertionError  # there are numbers without end
 
@@ -58,6 +57,10 @@ def folder_names(names: Mapping[int, str]) -> dict[int, str]:
     """The folder of each category, by id: its name, and its id where another has that name already."""
     unique = Names()
     return {identity: unique.add(names[identity], [str(identity)]) for identity in sorted(names)}
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFC", name.casefold())
 
 
 def _shortened(name: str, most_bytes: int) -> str:

@@ -23,8 +23,8 @@ from promptccd.discovery.exports.rows import assignments_csv
 from promptccd.discovery.page import files as photo_files
 from promptccd.discovery.page.files import rows_of
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.corrections_list import CORRECTIONS, Correction, Kind
 from promptccd.discovery.project.photos import SIDES
+from promptccd.discovery.project.project import CORRECTIONS, Correction, Kind
 from promptccd.errors import PromptCCDError, RegistryError
 from promptccd.images.decode import media_type
 from promptccd.images.limits import MIB

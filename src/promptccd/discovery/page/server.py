@@ -31,7 +31,7 @@ from promptccd.discovery.page.routes import NOT_KEPT, POLICY, project_routes
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.folder import PAGE, PROJECT
 from promptccd.disk import make_inside, open_to_change, read_file
-from promptccd.errors import DiskError, PromptCCDError, RunError
+from promptccd.errors import PromptCCDError, RunError
 from promptccd.locks import FolderLock
 
 ADDRESS = "address.json"
@@ -235,8 +235,7 @@ class OpenPage(ServingThread):
     """The page of a project; one process serves it, and any number of windows show it.
 
     It is at `url`, which contains the token. By default that is where the project was the last time, so that old
-    windows and bookmarks find it again; where that port is in use, the first free one from 7860 on. Where nothing can
-    be written, the project can only be viewed; `ProjectView.locked` says why.
+    windows and bookmarks find it again; where that port is in use, the first free one from 7860 on.
 
     Raises:
         RegistryError: there is no project, or it is damaged.
@@ -246,24 +245,15 @@ class OpenPage(ServingThread):
 
     def __init__(self, out: Path, port: int | None = None):
         self.project = ProjectView(out)
-        self._lock: FolderLock | None = None
-        address, last = out / PROJECT / PAGE / ADDRESS, None
-        try:
-            self._lock = FolderLock(make_inside(out / PROJECT, PAGE))
-            last = _last_address(address)
-        except DiskError as error:
-            self.project.locked = (
-                f"This project can only be looked at, and nothing was changed. {error} To sort it, copy {out} to where "
-                "you may write."
-            )
-        token, last_port = last or (secrets.token_urlsafe(TOKEN_BYTES), None)
+        self._lock = FolderLock(make_inside(out / PROJECT, PAGE))
+        address = out / PROJECT / PAGE / ADDRESS
+        token, last_port = _last_address(address) or (secrets.token_urlsafe(TOKEN_BYTES), None)
         listening = listen("127.0.0.1", port, last_port)
         auth = TokenAuth(token, f"promptccd_page_{listening.getsockname()[1]}")
         app = RequestFilter(project_routes(self.project), [Site.of_machine().refusal, auth.refusal])
         super().__init__(app, listening)
         self.url += f"?token={token}"
-        if self._lock is not None:
-            _write_address(address, self.url)
+        _write_address(address, self.url)
 
     def wait(self) -> None:
         """Until it ends by itself, or Ctrl-C; features are read meanwhile."""
@@ -279,8 +269,7 @@ class OpenPage(ServingThread):
         self.project.closing = True
         super().close()
         self.project.photos.close()
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
 
 
 def address_of(out: Path) -> str | None:
@@ -302,8 +291,6 @@ def address_of(out: Path) -> str | None:
                 "there first."
             ) from None
         return str(found["url"])
-    except DiskError:  # a project that can only be viewed; several processes may serve it
-        pass
     return None
 
 

@@ -148,10 +148,8 @@ class Look(NamedTuple):
         order: higher than of every look before.
         was: the category that it was in, or comes to be called as what it is in is called otherwise; `None` is none.
         left: if it was drawn blind, of how many that came with it nobody had looked at; 0 if a person chose it.
-        quarter: of the least sure order, from which it was drawn.
     """
 
     order: int
     was: int | None
     left: int = 0
-    quarter: int = 0

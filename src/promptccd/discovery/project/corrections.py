@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,7 +26,6 @@ def split(
     category: int,
     images: Sequence[str] | None = None,
     name: str | None = None,
-    **log: Any,
 ) -> LogEntry:
     """Cut a category in two, see `Project.split`; the means of the features of both parts become their prototypes.
 
@@ -57,11 +56,11 @@ def split(
     part, rest = features.mean(images), features.mean(key for key in members if key not in set(images))
     if rest is None or found.settled(registry.stage):
         rest = kept
-    return edits.split(registry, category, images, kept if part is None else part, rest, name, **log)
+    return edits.split(registry, category, images, kept if part is None else part, rest, name)
 
 
 def dissolve(
-    registry: CategoryRegistry, features: Features, category: int, *, rest_to_nearest: bool, **log: Any
+    registry: CategoryRegistry, features: Features, category: int, *, rest_to_nearest: bool
 ) -> LogEntry:
     """Remove a category that is none; each of its images goes to the nearest other one.
 
@@ -78,7 +77,7 @@ def dissolve(
         nearest = {
             key: others.ids[row] for key, row in zip(members, distances.argmin(1).tolist(), strict=True)
         }
-    return edits.not_a_category(registry, category, nearest, rest_to_nearest, **log)
+    return edits.not_a_category(registry, category, nearest, rest_to_nearest)
 
 
 def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> "FoundGroups":

@@ -13,7 +13,6 @@ from promptccd.discovery.project.categories import CategoryState, check_name, fr
 from promptccd.discovery.project.changes import LogEntry
 from promptccd.discovery.project.observe import unit, weighted_mean
 from promptccd.discovery.project.registry import CategoryRegistry
-from promptccd.discovery.project.store import stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
@@ -27,32 +26,20 @@ def edit(
 ) -> Callable[..., LogEntry]:
     """Make a function an entry of the log, whole or not at all; what was undone before can no longer be redone.
 
-    The function also accepts ``time``, of the log in ISO 8601, and ``drawn``: ``left`` and ``quarter``, see `Look`, of
-    an image that nobody chose. It raises a `RegistryError` where the edit is not possible; nothing changed then.
+    It raises a `RegistryError` where the edit is not possible; nothing changed then.
     """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def logged(
-        registry: CategoryRegistry,
-        *arguments: Any,
-        time: str | None = None,
-        drawn: Mapping[str, tuple[int, int]] | None = None,
-        **named: Any,
-    ) -> LogEntry:
+    def logged(registry: CategoryRegistry, *arguments: Any, **named: Any) -> LogEntry:
         bound = signature.bind(registry, *arguments, **named)
         bound.apply_defaults()
         _, *values = bound.arguments.items()
         what = {
             name: value for name, value in values if "prototype" not in name
         }  # the registry has the vectors
-        unseen = {key: draw for key, draw in (drawn or {}).items() if key not in registry.looks}
-        with registry.entry(function.__name__, {"kind": function.__name__} | what, time):
+        with registry.entry(function.__name__, {"kind": function.__name__} | what):
             function(*bound.args, **bound.kwargs)
-            registry.store.run_each(
-                "update image set unseen = ?, quarter = ? where key = ? and reviewed is not null",
-                [(*draw, stored_key(key)) for key, draw in unseen.items()],
-            )
         newest = registry.newest
         assert newest is not None
         return newest

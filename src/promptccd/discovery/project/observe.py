@@ -147,7 +147,7 @@ def _write_images(
     moved = {key for key, home in homes.items() if before.members.get(key) != home}
     reviewed = rows.looks.keys() & homes.keys() if moved else set()
     rows.store.run_each(
-        "insert into image(key, stage, category, confidence, pinned, unseen, quarter) values(?, ?, ?, ?, 0, 0, 0)",
+        "insert into image(key, stage, category, confidence, pinned, unseen) values(?, ?, ?, ?, 0, 0)",
         [
             (stored_key(key), stage, homes[key], sure.get(key))
             for key in sorted(homes.keys() - before.images.keys())

@@ -4,6 +4,8 @@ The command line, the windows of `open`, a visitor of the Space and Python all c
 same corrections leave the same bytes.
 """
 
+import functools
+import inspect
 import json
 import logging
 import os
@@ -12,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project import edits
 from promptccd.discovery.project.changes import LogEntry, StageChange
-from promptccd.discovery.project.corrections_list import Kind, correction
-from promptccd.discovery.project.opened import opened
+from promptccd.discovery.project.opened import place_of, registry_of_model, save_model
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
 from promptccd.discovery.project.store import Changes
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from promptccd.discovery.project.features import Features
 
 logger = logging.getLogger(__name__)
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 TOLD = ".edit.json"  # names a correction that its command has not reported yet
 OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
@@ -56,6 +59,61 @@ class Command:
 
     words: Sequence[str]
     tell: Callable[[CategoryRegistry], object]
+
+
+class Kind(StrEnum):
+    """The kinds of arguments of corrections."""
+
+    CATEGORY = "category"  # an id
+    CATEGORY_OR_NONE = "category or none"  # an id, or `None` for no category
+    CATEGORIES = "categories"  # a list of ids
+    TARGETS = "targets"  # for each of the images an id, or `None`
+    IMAGE = "image"  # a key
+    IMAGES = "images"  # a list of keys
+    NAME = "name"  # text
+    FLAG = "flag"  # true or false
+    ENTRY = "entry"  # the number of an entry of the log
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A correction that anybody who has a project can make.
+
+    Attributes:
+        name: of the correction, and of the method of `Project`.
+        arguments: kind of every argument, by its name, in the order of the method.
+        required: names of the arguments without a default.
+        function: the method of `Project`, which takes a project first.
+    """
+
+    name: str
+    arguments: Mapping[str, Kind]
+    required: frozenset[str]
+    function: Callable[..., Any]
+
+
+CORRECTIONS: dict[str, Correction] = {}  # by name, in the order of the declarations
+
+
+def correction(*kinds: Kind) -> Callable[[Method], Method]:
+    """Let a method of `Project` make a correction, under the lock and with an entry in the log.
+
+    It is listed in `CORRECTIONS`; `kinds` are those of its arguments, in their order.
+    """
+
+    def declare(method: Method) -> Method:
+        @functools.wraps(method)
+        def made(project: "Project", *given: Any, **named: Any) -> LogEntry:
+            entry: LogEntry = project.correct(lambda: project.note(lambda: method(project, *given, **named)))
+            return entry
+
+        _, *own = inspect.signature(method).parameters.values()
+        arguments = dict(zip((each.name for each in own), kinds, strict=True))
+        required = frozenset(each.name for each in own if each.default is each.empty)
+        CORRECTIONS[method.__name__] = Correction(method.__name__, arguments, required, made)
+        return cast(Method, made)
+
+    return declare
 
 
 class Project:
@@ -86,21 +144,35 @@ class Project:
         self.folder = Path(folder).absolute()  # "." has no name to put a new folder under
         self._command = command
         self.still, self._loading = threading.RLock(), threading.Lock()
-        self._store = opened(self.folder)
+        self._place = place_of(self.folder)
+        self._is_stage = self._place == self.folder
+        self.registry = (
+            registry_of_model(self._place) if self._is_stage else CategoryRegistry.open(self._place)
+        )
+        self._seen = self.registry.store.revision
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
-        self._draw: Callable[[], tuple[str, int, int] | None] | None = None
-
-    @property
-    def registry(self) -> CategoryRegistry:
-        """The categories, as `refresh` left them."""
-        return self._store.registry
+        self._draw: Callable[[], tuple[str, int] | None] | None = None
 
     def refresh(self) -> str:
-        """Apply the corrections of other processes; returns the name of the state."""
+        """Apply the corrections of other processes; returns the name of the state, which no other state has."""
         with self.still:
-            self._took(self._store.refresh())
-            return self._store.mark
+            if self._is_stage:
+                remove_leftovers(self._place.parent)
+                self.registry = registry_of_model(self._place)
+                self._took(None)
+            else:
+                before, self._seen = self._seen, self.registry.store.revision
+                if before != self._seen:
+                    self._took(self.registry.store.changes_since(before))
+            return self._mark()
+
+    def _mark(self) -> str:
+        registry = self.registry
+        if not self._is_stage:
+            return str(registry.store.revision)
+        counts = registry.next_number, len(registry.log), len(registry.redo_stack)
+        return f"{registry.state_hash()} {counts}"
 
     # Corrections
 
@@ -113,27 +185,22 @@ class Project:
             RunError: as below, if another process writes there and does not end.
             DiskError: as below, if it cannot be written; nothing changed.
         """
-        return self.edit(edits.rename, category, name)
+        return edits.rename(self.registry, category, name)
 
     @correction(Kind.CATEGORIES, Kind.NAME)
     def merge(self, categories: Sequence[int], name: str | None = None) -> LogEntry:
         """Say that several categories are one; the one with the least id survives."""
-        return self.edit(edits.merge, categories, name)
+        return edits.merge(self.registry, categories, name)
 
     @correction(Kind.IMAGES, Kind.CATEGORY_OR_NONE)
     def move(self, images: Sequence[str], to: int | None) -> LogEntry:
         """Put images into a category, or with `None` into none."""
-        return self.edit(self._move, images, to)
+        return edits.move(self.registry, images, to, self._means_after(dict.fromkeys(images, to)))
 
     @correction(Kind.IMAGES, Kind.TARGETS)
     def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
         """Put each image into the category that stands at its place in `to`, all in one step."""
-
-        def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
-            means = self._means_after(dict(zip(images, to, strict=False)))
-            return edits.sort(registry, images, to, means, **log)
-
-        return self.edit(act)
+        return edits.sort(self.registry, images, to, self._means_after(dict(zip(images, to, strict=False))))
 
     @correction(Kind.IMAGES, Kind.NAME)
     def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
@@ -142,15 +209,11 @@ class Project:
         Raises:
             RegistryError: none of them has features, which the category's prototype is made of.
         """
-
-        def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
-            if (mean := self.features().mean(images)) is None:
-                raise RegistryError(
-                    "None of these photographs has features here: run promptccd discover on them again."
-                )
-            return edits.gather(registry, images, mean, self._means_after(dict.fromkeys(images)), name, **log)
-
-        return self.edit(act)
+        if (mean := self.features().mean(images)) is None:
+            raise RegistryError(
+                "None of these photographs has features here: run promptccd discover on them again."
+            )
+        return edits.gather(self.registry, images, mean, self._means_after(dict.fromkeys(images)), name)
 
     @correction(Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
     def split(self, category: int, images: Sequence[str] | None = None, name: str | None = None) -> LogEntry:
@@ -161,11 +224,7 @@ class Project:
         """
         from promptccd.discovery.project import corrections
 
-        return self.edit(
-            lambda registry, **log: corrections.split(
-                registry, self.features(needed=True), category, images, name, **log
-            )
-        )
+        return corrections.split(self.registry, self.features(needed=True), category, images, name)
 
     @correction(Kind.CATEGORY, Kind.FLAG)
     def dissolve(self, category: int, *, to_nearest: bool = True) -> LogEntry:
@@ -179,11 +238,9 @@ class Project:
         from promptccd.discovery.project import corrections
 
         if not to_nearest:
-            return self.edit(edits.not_a_category, category)
-        return self.edit(
-            lambda registry, **log: corrections.dissolve(
-                registry, self.features(), category, rest_to_nearest=not self._store.is_stage, **log
-            )
+            return edits.not_a_category(self.registry, category)
+        return corrections.dissolve(
+            self.registry, self.features(), category, rest_to_nearest=not self._is_stage
         )
 
     def regroup(self, num_categories: int) -> StageChange:
@@ -205,7 +262,7 @@ class Project:
         found = corrections.find_anew(registry, self.folder, num_categories)
 
         def act() -> StageChange:
-            if self._store.mark != mark:
+            if self.refresh() != mark:
                 raise GoneError(
                     "Something was corrected while groups were looked for, so nothing was changed: ask again."
                 )
@@ -216,29 +273,25 @@ class Project:
     @correction(Kind.CATEGORY)
     def set_aside(self, category: int) -> LogEntry:
         """Say that the images of a category are nothing to find: it leaves the result, and what is like it follows."""
-        return self.edit(edits.set_aside, category)
+        return edits.set_aside(self.registry, category)
 
     @correction(Kind.IMAGES)
     def set_images_aside(self, images: Sequence[str]) -> LogEntry:
         """Say the same of single images; what is like them does not follow."""
-
-        def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
-            _, features = self.features().of(images)
-            prototype = features[0].numpy() if len(features) else None
-            means = self._means_after(dict.fromkeys(images))
-            return edits.set_images_aside(registry, images, prototype, means, **log)
-
-        return self.edit(act)
+        _, features = self.features().of(images)
+        prototype = features[0].numpy() if len(features) else None
+        means = self._means_after(dict.fromkeys(images))
+        return edits.set_images_aside(self.registry, images, prototype, means)
 
     @correction(Kind.CATEGORY)
     def take_back(self, category: int) -> LogEntry:
         """Say that a category that was set aside is one after all."""
-        return self.edit(edits.take_back, category)
+        return edits.take_back(self.registry, category)
 
     @correction(Kind.IMAGES)
     def confirm(self, images: Sequence[str]) -> LogEntry:
         """Approve images, by their keys, where they are; later groupings leave them there."""
-        return self.edit(edits.confirm, images)
+        return edits.confirm(self.registry, images)
 
     @correction(Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
     def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
@@ -247,21 +300,16 @@ class Project:
         Raises:
             RegistryError: the second is in no category any more.
         """
-
-        def act(registry: CategoryRegistry, **log: Any) -> LogEntry:
-            homes = registry.homes([first, second])
-            home, other = homes.get(first), homes.get(second)
-            if other is None:
-                raise RegistryError(
-                    "The photograph it is compared with is in no group any more: skip this one."
-                )
-            if home != other and not same:
-                return edits.answer(registry, first, second, **log)
-            if home == other and same:
-                return edits.confirm(registry, [first], **log)
-            return self._move(registry, [first], other if same else None, **log)
-
-        return self.edit(act)
+        homes = self.registry.homes([first, second])
+        home, other = homes.get(first), homes.get(second)
+        if other is None:
+            raise RegistryError("The photograph it is compared with is in no group any more: skip this one.")
+        if home != other and not same:
+            return edits.answer(self.registry, first, second)
+        if home == other and same:
+            return edits.confirm(self.registry, [first])
+        to = other if same else None
+        return edits.move(self.registry, [first], to, self._means_after({first: to}))
 
     @correction(Kind.IMAGES)
     def forget(self, images: Sequence[str] | None = None) -> LogEntry:
@@ -270,9 +318,70 @@ class Project:
         Raises:
             RegistryError: by default also if all are where they were, or none is.
         """
-        return self.edit(
-            lambda registry, **log: edits.forget(registry, self._away() if images is None else images, **log)
-        )
+        return edits.forget(self.registry, self._away() if images is None else images)
+
+    @correction(Kind.ENTRY)
+    def undo(self, number: int | None = None) -> LogEntry:
+        """Take the newest correction back.
+
+        Args:
+            number: of the log entry that it has to be; any by default.
+
+        Raises:
+            GoneError: something else was corrected meanwhile.
+        """
+        _require_latest(self.registry.newest, number)
+        return self.registry.undo()
+
+    @correction(Kind.ENTRY)
+    def redo(self, number: int | None = None) -> LogEntry:
+        """Do again what was undone last; arguments and errors are those of `undo`."""
+        _require_latest(self.registry.next_redo, number)
+        return self.registry.redo()
+
+    def note(self, act: Callable[[], LogEntry]) -> LogEntry:
+        """Make an edit, at this time; within `blind` that of the image that was drawn."""
+        drawn = self._draw and self._draw()
+        with self.registry.noted(now(), drawn):
+            entry = act()
+        if self._draw and (drawn is None or list(entry.what.get("images", ())) != [drawn[0]]):
+            raise GoneError("It is another photograph's turn: somebody has looked at this one meanwhile.")
+        return entry
+
+    def correct(self, act: Callable[[], Any]) -> Any:
+        """Change the registry by `act`, all of it or nothing; returns what that returns, `None` if it was done already.
+
+        Raises:
+            RegistryError: it is not possible; nothing changed.
+            RunError: another process writes there and does not end soon, or a link lies in the way.
+            DiskError: it cannot be written; nothing changed.
+        """
+        command, place, result = self._command, self._place.parent, None
+        record = place / TOLD
+        with self.still, FolderLock(place, wait_s=OTHERS_TAKE_S):
+            if command is not None:
+                remove_leftovers(place)
+            mark, words = self.refresh(), [self.folder.name, *(command.words if command else ())]
+            if command is not None and _read(record) == [words, mark]:
+                logger.info(
+                    "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
+                    "the command again to do it once more.",
+                    command.words[0],
+                )
+            else:
+                try:
+                    with self.registry.store.transaction():
+                        result = act()
+                        if command is not None:
+                            write_file(record, json.dumps([words, self._mark()]))
+                    if self._is_stage:
+                        save_model(self._place, self.registry)
+                finally:
+                    self.refresh()
+            if command is not None:
+                command.tell(self.registry)
+            record.unlink(missing_ok=True)
+        return result
 
     def find(self, image: str) -> str:
         """The key of an image from what a person has of it.
@@ -286,7 +395,7 @@ class Project:
         """
         if image in self.registry.images:
             return image
-        seen, path = pictures_in(self._store.folder), os.path.abspath(os.path.expanduser(image))
+        seen, path = pictures_in(self._place.parent), os.path.abspath(os.path.expanduser(image))
         found = [key for key in self.registry.images if key in seen and seen[key].is_called(key, image, path)]
         if len(found) != 1:
             raise RegistryError(
@@ -297,7 +406,7 @@ class Project:
 
     def away(self) -> list[str]:
         """Images whose files are not where they were: deleted, moved away, or on a disk that is not plugged in."""
-        images, seen = self.registry.images, pictures_in(self._store.folder)
+        images, seen = self.registry.images, pictures_in(self._place.parent)
         there = present(seen.values())
         return sorted(key for key, each in seen.items() if key in images and not each.is_here(there))
 
@@ -309,84 +418,6 @@ class Project:
                 "them all, delete this folder."
             )
         return found
-
-    @correction(Kind.ENTRY)
-    def undo(self, number: int | None = None) -> LogEntry:
-        """Take the newest correction back.
-
-        Args:
-            number: of the log entry that it has to be; any by default.
-
-        Raises:
-            GoneError: something else was corrected meanwhile.
-        """
-        return self.correct(lambda: self._latest(self.registry.newest, number) and self.registry.undo())
-
-    @correction(Kind.ENTRY)
-    def redo(self, number: int | None = None) -> LogEntry:
-        """Do again what was undone last; arguments and errors are those of `undo`."""
-        return self.correct(lambda: self._latest(self.registry.next_redo, number) and self.registry.redo())
-
-    def _move(
-        self, registry: CategoryRegistry, images: Sequence[str], to: int | None, **log: Any
-    ) -> LogEntry:
-        return edits.move(registry, images, to, self._means_after(dict.fromkeys(images, to)), **log)
-
-    def edit(self, function: Callable[..., LogEntry], *arguments: Any) -> LogEntry:
-        """Make a correction of `edits` once this project is up to date and nobody else writes to it."""
-
-        def act() -> LogEntry:
-            drawn = self._draw and self._draw()
-            entry = function(
-                self.registry, *arguments, time=now(), drawn={drawn[0]: drawn[1:]} if drawn else None
-            )
-            if self._draw and (drawn is None or list(entry.what.get("images", ())) != [drawn[0]]):
-                raise GoneError("It is another photograph's turn: somebody has looked at this one meanwhile.")
-            return entry
-
-        return self.correct(act)
-
-    def correct(self, act: Callable[[], Any]) -> Any:
-        """Change the registry by `act`, all of it or nothing; returns what that returns, `None` if it was done already.
-
-        Raises:
-            RegistryError: it is not possible; nothing changed.
-            RunError: another process writes there and does not end soon, or a link lies in the way.
-            DiskError: it cannot be written; nothing changed.
-        """
-        with self.still, FolderLock(self._store.folder, wait_s=OTHERS_TAKE_S):
-            if self._command is not None:
-                remove_leftovers(self._store.folder)
-            self._took(self._store.refresh())
-            command, record, result = self._command, self._store.folder / TOLD, None
-            words = [self.folder.name, *(command.words if command else ())]
-            if command is not None and _read(record) == [words, self._store.mark]:
-                logger.info(
-                    "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
-                    "the command again to do it once more.",
-                    command.words[0],
-                )
-            else:
-                with self.registry.store.transaction():
-                    result = act()
-                    if command is not None:
-                        write_file(record, json.dumps([words, self._store.mark]))
-                try:
-                    self._store.save()
-                finally:
-                    self._took(self._store.refresh())
-            if command is not None:
-                command.tell(self.registry)
-            record.unlink(missing_ok=True)
-        return result
-
-    @staticmethod
-    def _latest(entry: LogEntry | None, number: int | None) -> bool:
-        if number is not None and (entry is None or entry.number != number):
-            raise GoneError(
-                "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
-            )
-        return True
 
     # How much is right
 
@@ -464,6 +495,13 @@ class Project:
         """Bring what follows from the categories up to date; `None` if it is not known what changed."""
         if changes is None or changes.forgotten:
             self._features = None
+
+
+def _require_latest(entry: LogEntry | None, number: int | None) -> None:
+    if number is not None and (entry is None or entry.number != number):
+        raise GoneError(
+            "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
+        )
 
 
 def now() -> str:

@@ -44,7 +44,7 @@ def read_record(out: Path) -> dict[str, Any]:
         record = parsed_json(read_file(path, _LARGEST_RECORD))
         if (newer := newer_format(record.get("format", FORMAT), FORMAT)) is not None:
             raise RunError(f"{path} {newer}")
-        texts = [record[name] for name in ("model", "features", "images")] + record["sources"]
+        texts = [record[name] for name in ("model", "features")] + record["sources"]
         texts += [record["found_with"][name] for name in ("model", "method")]
         if not isinstance(record["measured"], bool):
             raise ValueError("measured or not is yes or no")

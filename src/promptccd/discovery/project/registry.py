@@ -21,7 +21,7 @@ from promptccd.errors import RegistryError
 _STATE = (  # what the hash of a state covers
     "select num_known, stage from state",
     "select * from category order by id",
-    "select key, stage, category, confidence, pinned, reviewed, was, unseen, quarter from image order by key",
+    "select key, stage, category, confidence, pinned, reviewed, was, unseen from image order by key",
     "select key, forbidden.category from forbidden join image on image.id = forbidden.image order by 1, 2",
     "select min(one.key, two.key), max(one.key, two.key) from link join image one on one.id = a "
     "join image two on two.id = b order by 1, 2",
@@ -40,6 +40,8 @@ class CategoryRegistry(Rows):
     Ids only count up: the id of a split that was undone is not given again, except to the same split when it is
     redone. Within a stage rows of prototypes are only appended; a new stage drops those that no category refers to.
     """
+
+    _noted: tuple[str | None, tuple[str, int] | None] = None, None
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
@@ -123,7 +125,7 @@ class CategoryRegistry(Rows):
                     identity, kept, state, born, row,
                 )  # fmt: skip
             run_each(
-                "insert into image(key, stage, category, pinned, unseen, quarter) values(?, ?, ?, 0, 0, 0)",
+                "insert into image(key, stage, category, pinned, unseen) values(?, ?, ?, 0, 0)",
                 [
                     (stored_key(key), stage, int(identity))
                     for key, identity in sorted((members or {}).items())
@@ -252,22 +254,40 @@ class CategoryRegistry(Rows):
             )
 
     @contextmanager
-    def entry(
-        self, kind: str, what: Mapping[str, Any], time: str | None = None, *, final: bool = False
-    ) -> Iterator[None]:
+    def noted(self, time: str | None = None, drawn: tuple[str, int] | None = None) -> Iterator[None]:
+        """Entries that are made within get a time.
+
+        Args:
+            time: in ISO 8601.
+            drawn: an image that nobody chose, with ``left``, see `Look`.
+        """
+        self._noted = time, drawn
+        try:
+            yield
+        finally:
+            self._noted = None, None
+
+    @contextmanager
+    def entry(self, kind: str, what: Mapping[str, Any], *, final: bool = False) -> Iterator[None]:
         """A change that the log names, whole or not at all.
 
         Args:
             kind: of the entry.
             what: its values.
-            time: when, in ISO 8601.
             final: whether neither the change nor earlier ones can be undone.
         """
         store = self.store
         with store.transaction():
-            number = self.next_number
+            number, (time, drawn) = self.next_number, self._noted
+            is_new = drawn is not None and drawn[0] not in self.looks
             store.record(None if final else number)
             yield
+            if drawn is not None and is_new:
+                store.run(
+                    "update image set unseen = ? where key = ? and reviewed is not null",
+                    drawn[1],
+                    stored_key(drawn[0]),
+                )
             store.record(None)
             has_changed = store.one("select 1 from change where entry = ? limit 1", number)
             if kind == GROUPING and not final and not has_changed:

@@ -18,10 +18,9 @@ COVERS = (
     0.95  # of ranges, where people err in none to MOST_ERRORS of their answers; see benchmarks/bench_right.py
 )
 MOST_ERRORS = 0.05
-QUARTERS = 4  # of the least sure order, each of which every fourth draw is from
 _ERRORS = (0.0, MOST_ERRORS / 2, MOST_ERRORS)
 _GRID, _SAMPLES = 1001, 4096
-_DRAWS = np.dtype([("wrong", bool), ("left", float), ("found", float), ("quarter", int)])
+_DRAWS = np.dtype([("wrong", bool), ("left", float), ("found", float)])
 
 
 @dataclass(frozen=True)
@@ -62,12 +61,11 @@ def wrong_left(draws: np.ndarray, left: int) -> np.ndarray:
     """Equally likely numbers of wrong photographs among those not looked at, from few to many.
 
     At every draw as many were wrong as are now and were found since: this gives the probability of each answer for each
-    number, by Bayes' rule from Jeffreys' prior. Draws that are spread over an order that knows something say more than
-    as many others, by the design effect of their quarters.
+    number, by Bayes' rule from Jeffreys' prior.
 
     Args:
-        draws: one after another: whether it was ``wrong``, how many were ``left`` to be drawn from, how many wrong ones
-            were ``found`` from this one on, itself included, and its ``quarter``.
+        draws: one after another: whether it was ``wrong``, how many were ``left`` to be drawn from, and how
+            many wrong ones were ``found`` from this one on, itself included.
         left: how many nobody has looked at now.
     """
     grid = np.linspace(0.0, left, _GRID)
@@ -78,19 +76,9 @@ def wrong_left(draws: np.ndarray, left: int) -> np.ndarray:
         rate = np.clip((grid[:, None] + draws["found"]) / draws["left"], 0, 1) * (1 - 2 * errors) + errors
         rate = np.clip(rate, 1e-6, 1 - 1e-6)
         likelihoods.append(np.where(draws["wrong"], np.log(rate), np.log1p(-rate)).sum(1))
-    density = prior + _effect(draws) * np.logaddexp.reduce(likelihoods)
+    density = prior + np.logaddexp.reduce(likelihoods)
     reached = np.cumsum(np.exp(density - density.max()))
     return np.interp((np.arange(_SAMPLES) + 0.5) / _SAMPLES, reached / reached[-1], grid)
-
-
-def _effect(draws: np.ndarray) -> float:
-    """How many draws at random one is worth that is spread over the quarters, see `wrong_left`."""
-    counts = np.bincount(draws["quarter"], minlength=QUARTERS)[:QUARTERS]
-    wrong = np.bincount(draws["quarter"], draws["wrong"], minlength=QUARTERS)[:QUARTERS]
-    if counts.min() < 2:
-        return 1.0
-    each, all_ = (wrong + 1) / (counts + 2), (wrong.sum() + 1) / (counts.sum() + 2)
-    return max(1.0, float(all_ * (1 - all_) / (each * (1 - each)).mean()))
 
 
 def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[float, float, float]:
@@ -126,7 +114,7 @@ def how_right(registry: CategoryRegistry, keys: Collection[str]) -> Right:
     kept = set(keys)
     left = Counter(map(images.__getitem__, kept.difference(looks)))
     looked = len(kept) - sum(left.values())
-    rows: dict[int, list[tuple[bool, float, float, int]]] = {stage: [] for stage in left}
+    rows: dict[int, list[tuple[bool, float, float]]] = {stage: [] for stage in left}
     found, drawn, wrong = dict[int, int](), 0, 0
     for key, look in sorted(looks.items(), key=lambda each: -each[1].order):
         if look.was is None:
@@ -135,33 +123,21 @@ def how_right(registry: CategoryRegistry, keys: Collection[str]) -> Right:
         found[stage] = found.get(stage, 0) + is_wrong
         if look.left:
             drawn, wrong = drawn + 1, wrong + is_wrong
-            rows.setdefault(stage, []).append((is_wrong, look.left, found[stage], look.quarter))
+            rows.setdefault(stage, []).append((is_wrong, look.left, found[stage]))
     if not drawn or not kept:
         return Right(None, None, None, drawn, wrong, looked, len(kept))
     strata = [(np.array(draws, dtype=_DRAWS), left.get(stage, 0)) for stage, draws in sorted(rows.items())]
     return Right(*share_right(strata, looked), drawn, wrong, looked, len(kept))
 
 
-def draw(registry: CategoryRegistry, keys: Iterable[str]) -> tuple[str, int, int] | None:
-    """The image to be looked at blind, how many came with it that nobody has looked at, and its quarter.
+def draw(registry: CategoryRegistry, keys: Iterable[str]) -> tuple[str, int] | None:
+    """The image to be looked at blind, and how many came with it that nobody has looked at.
 
     It stays the same until it is looked at, whatever else is. Arguments are those of `how_right`.
     """
-    looks, sure, images = registry.looks, registry.confidences, registry.images
-    drawn = [each.order for each in looks.values() if each.left]
-    last, (block, place) = max(drawn, default=-1), divmod(len(drawn), QUARTERS)
-    # Quarters are those of when the last one was drawn, so that this one is not another after each that is chosen.
-    frame = [key for key in keys if key not in looks or looks[key].order > last]
-    frame.sort(key=lambda key: (sure.get(key, 1.0), key))
-    turns = sorted(range(QUARTERS), key=lambda each: _chance(f"{block} {each}"))
-    parts = [(each, len(frame) * each // QUARTERS, len(frame) * (each + 1) // QUARTERS) for each in turns]
-    for quarter, start, end in [*parts[place:], *parts[:place]]:
-        if rest := [key for key in frame[start:end] if key not in looks]:
-            key = min(rest, key=lambda each: _chance(f"{block} {place} {each}"))
-            left = sum(images[each] == images[key] and each not in looks for each in frame)
-            return key, left, quarter
-    return None
-
-
-def _chance(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=8).digest()
+    looks, images = registry.looks, registry.images
+    number = sum(each.left > 0 for each in looks.values())
+    if not (rest := [key for key in keys if key not in looks]):
+        return None
+    key = min(rest, key=lambda each: blake2b(f"{number} {each}".encode(), digest_size=8).digest())
+    return key, sum(images[each] == images[key] for each in rest)

@@ -101,7 +101,7 @@ class Rows:
     @property
     def looks(self) -> Mapping[str, Look]:
         """The review of every image that a person has reviewed."""
-        return self._by_image("reviewed, was, unseen, quarter", "reviewed is not null", Look)
+        return self._by_image("reviewed, was, unseen", "reviewed is not null", Look)
 
     @property
     def states(self) -> Mapping[str, tuple[int, int | None, float | None, str]]:
@@ -405,9 +405,7 @@ class Rows:
 
     def drop_looks(self) -> None:
         """Forget that a person has reviewed the chosen images."""
-        self.store.run(
-            "update image set reviewed = null, was = null, unseen = 0, quarter = 0 where id in chosen"
-        )
+        self.store.run("update image set reviewed = null, was = null, unseen = 0 where id in chosen")
 
     def drop_contradicted_answers(self) -> None:
         """Remove answers about the chosen images, which a person has just placed, if they contradict the places."""

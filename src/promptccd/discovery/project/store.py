@@ -60,8 +60,7 @@ create table image(
   pinned integer not null check(pinned in (0, 1) and (not pinned or category is not null)),
   reviewed integer check(reviewed is null or (typeof(reviewed) = 'integer' and reviewed >= 0)),
   was integer check(was is null or typeof(was) = 'integer'),
-  unseen integer not null check(typeof(unseen) = 'integer' and unseen >= 0),
-  quarter integer not null check(typeof(quarter) = 'integer' and quarter >= 0));
+  unseen integer not null check(typeof(unseen) = 'integer' and unseen >= 0));
 create index members on image(category);
 create index reviews on image(reviewed) where reviewed is not null;
 create table forbidden(
@@ -86,7 +85,7 @@ ROWS = {
     "category": (1, ["id", "name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"]),
     "image": (
         1,
-        ["id", "key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen", "quarter"],
+        ["id", "key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen"],
     ),
     "forbidden": (2, ["image", "category"]),
     "link": (2, ["a", "b"]),

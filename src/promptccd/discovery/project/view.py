@@ -119,10 +119,9 @@ class ProjectView(Project):
         title: of the page.
         closing: whether the page is being closed: nobody need wait for what is new any more.
         can_write: whether groups may be written beside the photographs.
-        locked: why nothing can be corrected; empty where it can.
     """
 
-    can_write, locked = True, ""
+    can_write = True
 
     def __init__(self, out: Path):
         self.closing = False
@@ -361,13 +360,7 @@ class ProjectView(Project):
         return self._near[1]
 
     def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
-        """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``.
-
-        Raises:
-            DiskError: the project can only be looked at.
-        """
-        if self.locked:
-            raise DiskError(self.locked)
+        """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
         with self.still:
             base, store = self.refresh(), self.registry.store
             revision = store.revision
@@ -408,7 +401,6 @@ class ProjectView(Project):
             "generation": self.photos.generation,
             "title": self.title,
             "can_write": self.can_write,
-            "locked": self.locked,
             "photos": int(self.photos.here.sum()),
             "stage": registry.stage,
             "groups": groups,
