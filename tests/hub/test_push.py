@@ -223,15 +223,6 @@ def test_stages_that_were_pushed_before_a_failure_are_named(run: RunDirectory, h
     assert len(hub.log) == asked
 
 
-@pytest.mark.fault(19)
-def test_the_text_of_a_person_on_the_card_stays(run: RunDirectory, hub: Hub) -> None:
-    push_run(run, stages=[1])
-    card = hub.repo("user/run-stage1").at("main").files["README.md"].data.decode()
-    hub.add("user/run-stage1", {"README.md": (card + "\n## Field notes\n\nSeen in May.\n").encode()})
-    push_run(run, stages=[1])
-    assert "Seen in May." in hub.repo("user/run-stage1").at("main").files["README.md"].data.decode()
-
-
 @pytest.mark.parametrize("card", [b"\xff\xfe no text", b"---\na: [\n---\n"])
 def test_a_card_that_cannot_be_read_stays(run: RunDirectory, hub: Hub, caplog, card: bytes) -> None:
     hub.add("user/run-stage0", {"README.md": card})
