@@ -90,7 +90,7 @@ def test_words_files_and_commits_of_others_stay(kind: str, send: Send, hub: Hub,
 @pytest.mark.fault(20)
 @pytest.mark.parametrize(
     ("token", "said"),
-    [(Hub.read_token, "may not write"), (Hub.stranger_token, "may not write"), (False, "logged in")],
+    [(Hub.read_token, "may not write"), (Hub.stranger_token, "may not write"), (False, "Invalid username")],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_missing_rights_are_told(kind: str, send: Send, hub: Hub, monkeypatch, token, said: str) -> None:

@@ -47,13 +47,14 @@ class TableEntry:
 
 def printed_entries(part: TablePart, backbone: str) -> list[TableEntry]:
     """All entries of a part in the paper's order, without cells."""
-    rows = audit(published_rows(protocol=part.published, backbone=backbone, setting=part.setting))
+    rows = published_rows(protocol=part.published, backbone=backbone, setting=part.setting)
+    rows = audit(rows) if part.label else rows[:0]
     own = rows[rows["table"] == part.label]
     methods = dict.fromkeys([*part.methods, *own["method"]])
     benchmarks = dict.fromkeys([*part.benchmarks, *own["benchmark"]])
     entries = []
     for method, benchmark in product(methods, benchmarks):
-        printed = rows[(rows["method"] == method) & (rows["benchmark"] == benchmark) & bool(part.label)]
+        printed = rows[(rows["method"] == method) & (rows["benchmark"] == benchmark)]
         averages = printed[printed["stage"].isna()]
         figures = (averages if len(averages) else printed)[[*PARTS]].mean()
         mark = mark_of(printed) if figures.notna().any() else ""
