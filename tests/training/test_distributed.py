@@ -203,8 +203,10 @@ def test_every_process_has_the_mixture_that_the_first_one_fitted(
     def fitted(rank: int, num_processes: int = 2) -> list[list]:
         objective = MixtureObjective(
             model, StageContext(images, num_categories=2), TrainingArguments(),
-            SimpleNamespace(num_processes=num_processes), lambda what: features.roll(rank, 1),
+            SimpleNamespace(num_processes=num_processes, is_main_process=not rank),
+            lambda what: features.roll(rank, 1),
         )  # fmt: skip
+        objective.begin_stage()
         objective.begin_epoch(0)
         objective.end_stage()
         both = model.mixture, model.native_mixture
