@@ -55,7 +55,7 @@ def test_a_group_that_is_opened_by_key_has_the_focus_on_its_first_photograph(
     assert focused(person, "dataset.group") not in (None, opened)  # the group that one came from
 
 
-@pytest.mark.parametrize("where", ["all", "unsure", "rare", "group"])
+@pytest.mark.parametrize("where", ["all", "group"])
 def test_it_is_at_most_three_tabs_to_the_first_photograph(person: Person, project: Path, where: str) -> None:
     if where == "group":
         first_group(person, project)

@@ -483,10 +483,6 @@ def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, pro
     person.press("x")
     person.said("1 photograph is ignored.")
     assert [each.size for each in registry_in(project).aside] == [1]
-    person.go("view=rare")
-    person.page.locator(".cell img").first.wait_for()
-    assert person.page.locator("h2", has_text="Unusual first").count() == 1
-    assert person.page.locator(".head small", has_text=f"{KINDS * EACH - 1} photographs").count() == 1
 
 
 def test_two_windows_and_the_command_line_see_each_other(
