@@ -66,7 +66,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         """The pipeline of a checkpoint from anywhere, none of whose code is run.
 
         Args:
-            name: a folder, ``namespace/name`` or a bare name.
+            name: a folder or ``namespace/name``.
             kwargs: `HUB_OPTIONS` and ``max_model_bytes``, as `CategoryDiscoveryModel.from_pretrained` takes them; the
                 rest is for the pipeline (``device``, ``batch_size``).
 

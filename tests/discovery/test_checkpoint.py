@@ -33,7 +33,7 @@ def test_confidences_are_measured_where_the_model_tells_new_from_known(
     for known, told in (
         (replace(spread, separation=0.95), True), (replace(spread, separation=0.85), False), (None, False)
     ):  # fmt: skip
-        session.model.set_spread(known)
+        session.model.set_measured("spread", known)
         save_progress(session, tmp_path, albums[0])
         assert read_record(tmp_path)["measured"] is told
     path = tmp_path / PROJECT / RECORD

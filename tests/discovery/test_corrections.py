@@ -63,9 +63,9 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
     assert new[1] not in model.config.category_ids
     assert torch.equal(model.prototypes, torch.from_numpy(after.active_prototypes().matrix))
     for name, value in load_file(stage / "model-00002-of-00002.safetensors").items():
-        assert name in ("prototypes", "spreads") or torch.equal(value, before[name])
+        assert name in ("prototypes", "spread_spreads") or torch.equal(value, before[name])
     rows = [registry.active_prototypes().ids.index(each) for each in model.config.category_ids]
-    assert torch.equal(model.spreads, before["spreads"][rows])
+    assert torch.equal(model.spread_spreads, before["spread_spreads"][rows])
     correct(stage, lambda each: each.undo())
     correct(stage, lambda each: each.undo())
     assert registry_in(stage).state_hash() == registry.state_hash()

@@ -16,7 +16,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import fetch_stages, verify
 from promptccd.models import CheckpointError
-from promptccd.models.checkpoint import _user, find_model, split_revision
+from promptccd.models.checkpoint import find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.runs.start import published_processor
@@ -42,27 +42,12 @@ def warm(stage: str, hub: Hub) -> str:
     load_view(stage)
     load_model(stage)
     hub.log.clear()
-    _user.cache_clear()
     return stage
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    _user.cache_clear()
-    monkeypatch.setattr("promptccd.models.checkpoint._WHO_AM_I_SECONDS", 0.3)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.4)
-
-
-def test_a_bare_name_is_of_the_user_who_is_logged_in(
-    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert asked(hub, lambda: [load_model("run-stage3") for _ in range(3)]).count("GET /api/whoami-v2") == 1
-    _user.cache_clear()
-    hub.plan(lambda met: "whoami" in met.path, Fault(status=503, words="down"), math.inf)
-    with pytest.raises(OSError, match=r"the Hub did not answer whose it is \(.*503.*Write OWNER/"):
-        find_model("run-stage3")
-    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "user")
-    assert find_model("run-stage3").place == NAME
 
 
 TROUBLES = {
@@ -203,11 +188,6 @@ def test_the_hubs_words_are_said(stage: str, hub: Hub, waits, fault: Fault, said
         ("user/nothing", "hf_write", "user/nothing: 404 Client Error"),
         (f"{NAME}@v9", "hf_write", "Invalid rev id: v9"),
         ("a b/c", "hf_write", "'a b/c'"),
-        (
-            "https://huggingface.co/datasets/user/x",
-            "hf_write",
-            "datasets/user/x",
-        ),
     ],
 )
 def test_what_follows_is_said_and_nothing_else(
@@ -255,51 +235,19 @@ SHA = 40 * "a"
 WRITTEN = {
     "user/x": ("user/x", None),
     "user/x/": ("user/x", None),
-    " user/x ": ("user/x", None),
     "user/x@v1": ("user/x", "v1"),
-    "user/x@v1.0-rc/2": ("user/x", "v1.0-rc/2"),
     "user/x@refs/pr/4": ("user/x", "refs/pr/4"),
     f"user/x@{SHA}": ("user/x", SHA),
     "x@v1": ("x", "v1"),
-    "x": ("x", None),
-    "hf://user/x": ("user/x", None),
-    "hf://user/x@v1": ("user/x", "v1"),
-    "hf:/user/x": ("user/x", None),  # as a path makes of it
     "https://huggingface.co/user/x": ("user/x", None),
-    "http://huggingface.co/user/x/": ("user/x", None),
-    "https://www.huggingface.co/user/x": ("user/x", None),
-    "https:/huggingface.co/user/x": ("user/x", None),
-    "huggingface.co/user/x": ("user/x", None),
-    "https://hf.co/user/x": ("user/x", None),
     "https://huggingface.co/user/x/tree/main": ("user/x", "main"),
-    f"https://huggingface.co/user/x/commit/{SHA}": ("user/x", SHA),
     "https://huggingface.co/user/x/tree/refs%2Fpr%2F4": ("user/x", "refs/pr/4"),
-    "https://huggingface.co/user/x/tree/refs/pr/4": ("user/x", "refs/pr/4"),
-    "https://huggingface.co/user/x/blob/v1/config.json": ("user/x", "v1"),
-    "https://huggingface.co/user/x/resolve/main/model.safetensors?download=true": ("user/x", "main"),
-    "https://huggingface.co/user/x?library=transformers": ("user/x", None),
-    "https://huggingface.co/user/x#usage": ("user/x", None),
-    "https://huggingface.co/gpt2": ("gpt2", None),
-    "https://huggingface.co/user/x.git": ("user/x", None),
-    "user/x@v1/": ("user/x", "v1"),
-    "user/x/tree/main": ("user/x", "main"),
-    "models/x": ("models/x", None),
-    "https://huggingface.co/datasets/user/x": ("datasets/user/x", None),
-    "hf://spaces/user/x": ("spaces/user/x", None),
-    "datasets/x": ("datasets/x", None),
     # Of no Hub, and left alone.
-    "./x@v1": ("./x@v1", None),
-    "/srv/x@v1": ("/srv/x@v1", None),
-    "~/x": ("~/x", None),
-    "a/b/c": ("a/b/c", None),
-    "a b": ("a b", None),
-    "user/x@": ("user/x@", None),
-    "user/x@a@b": ("user/x@a@b", None),
-    "https://huggingface.co/user/x/tree/main/sub": ("https://huggingface.co/user/x/tree/main/sub", None),
-    "https://example.org/user/x": ("https://example.org/user/x", None),
-    "C:\\models\\x": ("C:\\models\\x", None),
-    "": ("", None),
-}
+    **{text: (text, None) for text in (
+        "./x@v1", "/srv/x@v1", "~/x", "a/b/c", "a b", "user/x@", "user/x@a@b", "https://example.org/user/x",
+        "C:\\models\\x", "", "https://huggingface.co/datasets/user/x",
+    )},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("written", WRITTEN)
@@ -309,7 +257,7 @@ def test_a_model_is_named_as_people_type_and_paste_it(written: str) -> None:
 
 def test_a_folder_is_one_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: Hub) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("user/x@v1", " blank", "x@2"):
+    for name in ("user/x@v1", "x@2"):
         Path(name).mkdir(parents=True)
         assert split_revision(name) == (name, None)
     assert split_revision(f"{hub.url}/user/y/tree/v2") == ("user/y", "v2"), "of a mirror"
@@ -317,7 +265,7 @@ def test_a_folder_is_one_whatever_its_name(tmp_path: Path, monkeypatch: pytest.M
 
 def spellings(hub: Hub) -> list[str]:
     first = hub.repo(NAME).tags["v1"].sha
-    return [f"{NAME}@v1", f"{hub.url}/{NAME}/tree/v1", f"hf://{NAME}@{first}", f" {NAME}@{first} "]
+    return [f"{NAME}@v1", f"{hub.url}/{NAME}/tree/v1", f"{NAME}@{first}"]
 
 
 @pytest.fixture

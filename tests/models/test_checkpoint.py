@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from accelerate import load_checkpoint_and_dispatch
 from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
@@ -33,6 +32,7 @@ from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.models import (
     VARIANTS,
+    CategorySpread,
     CheckpointError,
     backbone_configuration,
     load_configuration,
@@ -268,17 +268,24 @@ def test_shards_and_other_types_load_as_the_same_model(finished: Path) -> None:
     )
 
 
-def test_prototypes_lie_where_means_of_unit_features_can(finished: Path) -> None:
-    path = finished / "model.safetensors"
-    tensors = load_file(path)
-    direction = F.normalize(tensors["prototypes"], dim=1)
-    for length, is_taken in ((999.0, True), (1001.0, False)):
-        save_file({**tensors, "prototypes": length * direction}, path, metadata={"format": "pt"})
-        if is_taken:
-            assert len(PromptCCDModel.from_pretrained(finished).prototypes) == 2
-            continue
-        with pytest.raises(CheckpointError, match="no means of unit features"):
-            PromptCCDModel.from_pretrained(finished)
+@pytest.mark.parametrize(
+    ("name", "accepted", "refused"),
+    [("prototypes", 999.0, 1001.0), ("spread_spreads", 1e-9, 0.0), ("mixture.variances", 1e-9, 0.0)],
+)
+def test_buffers_allow_distances(name: str, accepted: float, refused: float, tmp_path: Path) -> None:
+    model = small("promptccd")
+    model.set_measured("spread", CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 1.5, 4.0, 0.2, 0.95))
+    model.load_mixture(torch.zeros(3, 32), torch.ones(3, 32), torch.zeros(3))
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for value in (accepted, refused):
+        tensors[name][1] = torch.eye(32)[0] * value if name == "prototypes" else value
+        save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        if value == accepted:
+            assert PromptCCDModel.from_pretrained(tmp_path).spread is not None
+        else:
+            with pytest.raises(CheckpointError, match=f"{name} of"):
+                PromptCCDModel.from_pretrained(tmp_path)
 
 
 PROCESSOR = {

@@ -1,7 +1,6 @@
 """What the models of all methods do alike: answers on request, prompts drawn anew, categories of their own."""
 
 import copy
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import torch.nn.functional as F
 from promptccd import GCDModel
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.randomness import torch_generator
-from promptccd.models import VARIANTS, CategoryDiscoveryModel, CategorySpread, CheckpointError
-from promptccd.models.checkpoint import require_distances
+from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from tests.conftest import TINY_HEAD
 from tests.models.finished import BACKBONES, METHODS
 from tests.order_one import fill
@@ -122,30 +120,6 @@ def test_categories_are_copied_in_the_models_precision_and_have_a_name_each(buil
             model.set_categories(torch.ones(2, 32), ids, names)
 
 
-def test_numbers_that_nothing_can_be_computed_with_are_refused(built: Built) -> None:
-    """Nothing is said of the least that can be computed with."""
-    model = built("promptccd")
-    model.set_categories(torch.eye(32)[:3], [0, 1, 4], ["cat", "dog", "owl"])
-    model.set_spread(CategorySpread(torch.eye(32), torch.full((3,), 1e-9), 1.0, 2.0, 1.5, 4.0, 0.2, 0.95))
-    model.prototypes[1] *= 1000
-    model.mixture.variances[2, 7] = 1e-9
-    require_distances(model, "here")
-
-    def refused(said: str, values: torch.Tensor, place: tuple[int, ...], value: float) -> None:
-        before = values[place].clone()
-        values[place] = value
-        with pytest.raises(CheckpointError, match=f"{said} of here"):
-            require_distances(model, "here")
-        values[place] = before
-
-    refused("prototypes", model.prototypes, (2, 0), math.nan)
-    refused("prototypes", model.prototypes, (2, 0), 1001.0)
-    refused("spreads", model.spreads, (1,), 0.0)
-    refused("mixture.variances", model.mixture.variances, (5, 31), 0.0)
-    model.set_spread(None)
-    require_distances(model, "here")
-
-
 def test_parameters_that_learn_are_given_out_once_by_their_role(built: Built) -> None:
     for method in METHODS:
         model: CategoryDiscoveryModel = built(method)
@@ -175,7 +149,7 @@ def test_a_model_predicts_by_the_mixture_of_its_checkpoint(backbone_folder: Path
     labels = torch.arange(20) % 4
     unit = torch.nn.functional.normalize(features)
     mixture = CalibratedMixture().fit(unit, labels).partial_fit(unit, num_categories=5)
-    model.set_gaussians(mixture.gaussians_)
+    model.set_measured("gaussians", mixture.gaussians_)
     model.save_pretrained(tmp_path)
     again = GCDModel.from_pretrained(tmp_path)
     for each in (model, again):

@@ -64,20 +64,6 @@ def test_prompts_are_the_likeliest_components_of_the_normalised_feature(
         assert torch.equal(model.mixture.log_joint(query), expected)
 
 
-@pytest.mark.parametrize(("kind", "shape"), [("diag", (4,)), ("spherical", (1,))])
-def test_a_mixture_is_valid_where_every_covariance_is_positive(kind: Any, shape: tuple[int, ...]) -> None:
-    """A new one is; one component that is not is enough to refuse it."""
-    mixture = GaussianMixture(3, 4, kind)
-    assert mixture.covariance_type == kind
-    assert mixture.variances.shape == (3, *shape)
-    for smallest, valid in ((1e-9, True), (0.0, False), (-1e-9, False)):
-        values = torch.full((3, 4), 0.5)
-        values[1, 0] = smallest
-        variances = {"diag": values, "spherical": values[:, :1]}[kind]
-        mixture.load(torch.zeros(3, 4), variances, torch.zeros(3))
-        assert mixture.is_valid() is valid
-
-
 def test_a_mixture_prompts_from_its_first_component_on(backbone_folder: Path) -> None:
     model = PromptCCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
     pixels = torch.randn(2, 3, 16, 16)

@@ -36,7 +36,9 @@ def honest(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, imag
         config = method.model.config_class(vision_config=vision, num_known=1, **own, **TINY_HEAD)
         model = method.model(config)
         model.set_categories(torch.randn(2, 32, generator=generator), [0, 1], ["zero", "one"])
-        model.set_spread(CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 3.0, 4.0, 0.1, 0.95))
+        model.set_measured(
+            "spread", CategorySpread(torch.eye(32), torch.ones(2), 1.0, 2.0, 3.0, 4.0, 0.1, 0.95)
+        )
         model.save_pretrained(root / name)
     shutil.copytree(backbone_folder, root / "backbone")
     for folder in root.iterdir():

@@ -54,15 +54,6 @@ def test_the_error_says_why_there_is_no_model(
         find_model(name)
 
 
-def test_the_error_of_a_bare_name_says_what_was_tried(monkeypatch) -> None:
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(OSError, match=r"the Hub is switched off.*PROMPTCCD_NAMESPACE"):
-        find_model("promptccd-pp-cub-stage3")
-    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "team")
-    with pytest.raises(OSError, match="team/promptccd-pp-cub-stage3"):
-        find_model("promptccd-pp-cub-stage3")
-
-
 def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a_model(
     tmp_path: Path,
 ) -> None:

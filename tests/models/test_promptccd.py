@@ -26,7 +26,6 @@ from transformers import (
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategorySpread
-from promptccd.models.assignment import SPREAD_SCALARS
 from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed, rotation_of
 from promptccd.models.head import ProjectionHead
 from promptccd.training.fast import FastCalls
@@ -382,7 +381,9 @@ def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tm
     model.set_categories(prototypes[:2], [0, 5], ["a", "b"])
     assert model.spread is None
     turn = torch.randn(32, 32) / 4
-    model.set_spread(CategorySpread(turn, torch.tensor([0.5, 2.0]), 1.2, 2.0, 1.5, 4.0, 0.2, 0.95))
+    model.set_measured(
+        "spread", CategorySpread(turn, torch.tensor([0.5, 2.0]), 1.2, 2.0, 1.5, 4.0, 0.2, 0.95)
+    )
     model.set_categories(prototypes, [5, 9, 0, 10], list("bcad"))
     model.save_pretrained(tmp_path / "with spread")
     again = PromptCCDModel.from_pretrained(tmp_path / "with spread")
@@ -402,7 +403,7 @@ def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tm
         assert 0 < found.novel.sum() < 40
         second = distances.scatter(1, best[:, None], torch.inf).argmin(1)
         torch.testing.assert_close(found.second_distances, distances.gather(1, second[:, None])[:, 0])
-    model.set_spread(None)
+    model.set_measured("spread", None)
     model.save_pretrained(tmp_path / "without")
     without = PromptCCDModel.from_pretrained(tmp_path / "without")
     assert without.spread is None
@@ -452,16 +453,15 @@ def test_what_is_not_loaded_starts_as_transformers_starts_it(config: PromptCCDCo
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_model_that_was_never_trained_is_ready_for_it(name: str, backbone_folder: Path) -> None:
-    """Its own buffers are 0, spreads 1, what learns is free, and the pretrained block is that of the backbone."""
+    """Its own buffers are 0, what learns is free, and the pretrained block is that of the backbone."""
     variant = VARIANTS[name]
     options = {"num_means": 2} if "num_means" in variant.config_class.__dataclass_fields__ else {}
     options |= {"category_ids": [0, 4], "category_names": ["crow", "heron"], **TINY_HEAD}
-    loaded = variant.from_pretrained(backbone_folder, spread=dict.fromkeys(SPREAD_SCALARS, 1.0), **options)
+    loaded = variant.from_pretrained(backbone_folder, **options)
     for model in (loaded, variant(loaded.config)):
         buffers = dict(model.named_buffers(recurse=False))
-        assert {"prototypes", "whitener", "spreads"} <= buffers.keys()
-        for key, buffer in buffers.items():
-            assert torch.equal(buffer, torch.full_like(buffer, float(key == "spreads"))), key
+        assert "prototypes" in buffers
+        assert not any(buffer.any() for buffer in buffers.values())
         last = blocks_of(model.backbone)[-1]
         if (kept := getattr(model, "pretrained_block", None)) is not None:
             assert all(map(torch.equal, kept.state_dict().values(), last.state_dict().values()))

@@ -142,7 +142,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             self.whitener_,
             self.means_,
             self.sizes_,
-            tuple(self.classes_.tolist()),
+            self.classes_.tolist(),
             num_known=self.num_known_,
             known_share=self.known_share_,
             temperature=self.temperature_,

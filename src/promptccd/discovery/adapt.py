@@ -82,7 +82,7 @@ def adapt(
     _train(student, session, len(found.ids), options, stop or StopRequest())
     session.model = student.eval()
     # Training changed how known categories spread, and their images are not here to measure it.
-    session.model.set_spread(None)
+    session.model.set_measured("spread", None)
     features = session.embed(None if stop is None else stop.progress)
     row_of = {key: row for row, key in enumerate(session.current.keys)}
     after = features[[row_of[key] for key in found.keys]]

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 # The values of a model that no feature depends on: naming a category must not cost a second forward.
 _NOT_IN_FEATURES = (
-    "head.", "classifier.", "class_means", "class_deviation", "margin", "feature_deviations", "prototypes", "whitener",
-    "spreads", "native_mixture.",
+    "head.", "classifier.", "class_means", "class_deviation", "margin", "feature_deviations", "prototypes", "spread_",
+    "native_mixture.",
 )  # fmt: skip
 _NOT_IN_FEATURES_CONFIG = frozenset(
     {

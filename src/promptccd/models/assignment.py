@@ -42,6 +42,11 @@ class CategorySpread:
     temperature: float
     separation: float
 
+    @staticmethod
+    def shapes(count: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Its tensors; all else are numbers, which a configuration stores."""
+        return {"whitener": (width, width), "spreads": (count,)}
+
     @property
     def tells_new(self) -> bool:
         """Whether images of unknown categories can be told from others; without training on the images they cannot."""
@@ -82,10 +87,6 @@ class CategorySpread:
         return torch.softmax(-squared.sqrt() / self.temperature, dim=1)
 
 
-# Its fields that a configuration stores; the others are buffers of the model.
-SPREAD_SCALARS = ("typical", "reach", "border", "slope", "temperature", "separation")
-
-
 @dataclass(frozen=True, eq=False)
 class CategoryGaussians:
     """A Gaussian around each category, with one covariance and two shares: a fitted `CalibratedMixture`.
@@ -104,11 +105,16 @@ class CategoryGaussians:
     whitener: Tensor
     means: Tensor
     sizes: Tensor
-    ids: tuple[int, ...]
+    ids: list[int]
     num_known: int
     known_share: float
     temperature: float
     balance: float
+
+    @staticmethod
+    def shapes(count: int, width: int) -> dict[str, tuple[int, ...]]:
+        """Its tensors; all else are numbers, which a configuration stores."""
+        return {"whitener": (width, width), "means": (count, width), "sizes": (count,)}
 
     @torch.no_grad()
     def log_joint(self, features: Tensor) -> Tensor:
@@ -132,8 +138,11 @@ class CategoryGaussians:
         return torch.tensor(self.ids, device=features.device)[self.log_joint(features).argmax(1)]
 
 
-# Its fields that a configuration stores, as for `SPREAD_SCALARS`.
-GAUSSIANS_STORED = ("ids", "num_known", "known_share", "temperature", "balance")
+# What a model knows of its categories besides prototypes, by the name of its configuration's field.
+MEASURED: dict[str, type[CategorySpread] | type[CategoryGaussians]] = {
+    "spread": CategorySpread,
+    "gaussians": CategoryGaussians,
+}
 
 
 def log_density(points: Tensor, means: Tensor, sizes: Tensor, temperature: float) -> Tensor:

@@ -11,12 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, can_return_tuple
 
 from promptccd.errors import CheckpointError, one_line, shown
 from promptccd.models.assignment import (
-    GAUSSIANS_STORED,
-    SPREAD_SCALARS,
+    MEASURED,
     Assignment,
     CategoryGaussians,
     CategorySpread,
@@ -38,9 +37,8 @@ from promptccd.models.checkpoint import (
     HUB_OPTIONS,
     MAX_MODEL_BYTES,
     find_model,
-    require_all_keys,
     require_bytes,
-    require_distances,
+    require_whole,
     stored_tensors,
     without_base_prefix,
     without_key_report,
@@ -112,11 +110,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
     predicts: ClassVar[bool] = False  # by a classifier or mixture of its own, so that no Gaussians are fitted
 
     prototypes: Tensor
-    whitener: Tensor
-    spreads: Tensor
-    gaussian_whitener: Tensor
-    gaussian_means: Tensor
-    gaussian_sizes: Tensor
 
     def __init__(self, config: CategoryDiscoveryConfig):
         super().__init__(config)
@@ -126,20 +119,18 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.mixture: GaussianMixture | None = None
         self.part_labeller: Any = None  # of a method with part labels
         self.hub_options: dict[str, Any] = {}  # that found the checkpoint, and its image processor too
-        self._first_values: dict[str, float] = {}
-        self.add_buffer("prototypes", len(config.category_ids), vision.hidden_size)
-        if config.spread is not None:
-            self.add_buffer("whitener", vision.hidden_size, vision.hidden_size)
-            self.add_buffer("spreads", len(config.category_ids), value=1.0)
-        if config.gaussians is not None:
-            self.add_buffer("gaussian_whitener", vision.hidden_size, vision.hidden_size)
-            self.add_buffer("gaussian_means", len(config.gaussians["ids"]), vision.hidden_size)
-            self.add_buffer("gaussian_sizes", len(config.gaussians["ids"]))
+        count, width = len(config.category_ids), vision.hidden_size
+        self.add_buffer("prototypes", count, width)
+        for name, measured in MEASURED.items():
+            if (numbers := getattr(config, name)) is not None:
+                for part, shape in measured.shapes(
+                    len(numbers.get("ids", config.category_ids)), width
+                ).items():
+                    self.add_buffer(f"{name}_{part}", *shape)
 
-    def add_buffer(self, name: str, *shape: int, value: float = 0.0) -> None:
-        """Register a buffer that holds this value wherever no checkpoint gives it another."""
-        self.register_buffer(name, torch.full(shape, value))
-        self._first_values[name] = value
+    def add_buffer(self, name: str, *shape: int) -> None:
+        """Register a buffer of zeros, which a checkpoint or training fills."""
+        self.register_buffer(name, torch.zeros(shape))
 
     def post_init(self) -> None:
         """Finish the model once all its parts are there: initialise weights, and freeze what does not learn."""
@@ -150,9 +141,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, CategoryDiscoveryModel):
-            for name, value in module._first_values.items():
-                if name in module._buffers:
-                    init.constant_(module._buffers[name], value)
+            for buffer in module._buffers.values():
+                init.zeros_(buffer)
         elif callable(start := getattr(module, "initialise", None)):  # our own parts know how they start
             start(self.config.initializer_range)
         elif type(module).__module__.startswith("transformers.models."):  # of a copied block
@@ -200,10 +190,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
             model, info = super().from_pretrained(
                 None, *args, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
-        require_all_keys(info, found.is_backbone, place)
+        require_whole(model, info, found.is_backbone, place)
         if found.is_backbone:
             model.adopt_backbone()
-        require_distances(model, place)
         model.config.name_or_path = model.name_or_path = place
         model.hub_options = found.options
         model.freeze()
@@ -333,25 +322,18 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.backbone.eval()
         return self
 
+    @can_return_tuple
     def forward(
-        self,
-        pixel_values: Tensor,
-        prompted: bool | None = None,
-        project: bool = False,
-        *,
-        return_dict: bool | None = None,
-    ) -> Any:
-        """Features of images, and on request the projection that the losses read.
+        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+    ) -> CategoryDiscoveryOutput:
+        """Features of images, and on request the projection that the losses read; a tuple with ``return_dict=False``.
 
         Args:
             pixel_values: normalised images ``(B, 3, H, W)``.
             prompted: whether prompts act; `None` means as at test. A model without prompts ignores it.
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
-            return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple; `None` asks the configuration.
         """
-        output = self.compute_output(pixel_values, prompted, project)
-        as_dict = self.config.return_dict if return_dict is None else return_dict
-        return output if as_dict else output.to_tuple()
+        return self.compute_output(pixel_values, prompted, project)
 
     def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
@@ -405,17 +387,27 @@ class CategoryDiscoveryModel(PreTrainedModel):
     @property
     def gaussians(self) -> CategoryGaussians | None:
         """The calibrated mixture of the finished stages; `None` where none was fitted."""
-        if self.config.gaussians is None:
-            return None
-        stored = {**self.config.gaussians, "ids": tuple(self.config.gaussians["ids"])}
-        return CategoryGaussians(self.gaussian_whitener, self.gaussian_means, self.gaussian_sizes, **stored)
+        return self._measured("gaussians")
 
-    def set_gaussians(self, gaussians: CategoryGaussians) -> None:
-        """Store a calibrated mixture."""
-        stored = {name: getattr(gaussians, name) for name in GAUSSIANS_STORED}
-        self.config.gaussians = {**stored, "ids": [*gaussians.ids]}
-        for name in ("whitener", "means", "sizes"):
-            self.register_buffer(f"gaussian_{name}", getattr(gaussians, name).to(self.prototypes))
+    @property
+    def spread(self) -> CategorySpread | None:
+        """How far images of each category spread, in the order of the prototypes; `None` where it was not measured."""
+        return self._measured("spread")
+
+    def _measured(self, name: str) -> Any:
+        parts = MEASURED[name].shapes(0, 0)
+        if (numbers := getattr(self.config, name)) is None:
+            return None
+        return MEASURED[name](**{each: getattr(self, f"{name}_{each}").float() for each in parts}, **numbers)
+
+    def set_measured(self, name: str, found: CategorySpread | CategoryGaussians | None) -> None:
+        """Store the ``"spread"`` of the categories or their ``"gaussians"``; `None` removes it."""
+        numbers = {} if found is None else dict(vars(found))
+        for part in MEASURED[name].shapes(0, 0):
+            self._buffers.pop(f"{name}_{part}", None)
+            if found is not None:
+                self.register_buffer(f"{name}_{part}", numbers.pop(part).to(self.prototypes))
+        setattr(self.config, name, numbers or None)
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
         """Store one prototype per category, ``(C, D)`` means of unit features, with its id and name.
@@ -424,26 +416,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
         category until a stage measures it again.
         """
         if (spread := self.spread_for(ids)) is not None:
-            self.spreads = spread.spreads.to(self.spreads)
+            self.set_measured("spread", spread)
         self.prototypes = prototypes.detach().to(self.prototypes).clone()
         self.config.category_ids, self.config.category_names = list(ids), list(names)
         self.config.validate_categories()
-
-    def set_spread(self, spread: CategorySpread | None) -> None:
-        """Store how far the images of each category spread, in the order of the prototypes; `None` removes it."""
-        scalars = {} if spread is None else {name: getattr(spread, name) for name in SPREAD_SCALARS}
-        self.config.spread = scalars or None
-        for name in ("whitener", "spreads"):
-            self._buffers.pop(name, None)
-            if spread is not None:
-                self.register_buffer(name, getattr(spread, name).to(self.prototypes))
-
-    @property
-    def spread(self) -> CategorySpread | None:
-        """How far images of each category spread, in the order of the prototypes; `None` where it was not measured."""
-        if self.config.spread is None:
-            return None
-        return CategorySpread(self.whitener.float(), self.spreads.float(), **self.config.spread)
 
     def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
         """The same for these categories, on the CPU; one that is not known gets the spread of a new category."""

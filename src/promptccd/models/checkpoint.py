@@ -10,16 +10,14 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import torch
-from huggingface_hub import constants, get_session, get_token, hf_hub_download, is_offline_mode
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub import try_to_load_from_cache as cached_file
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -34,14 +32,13 @@ from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
-NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
 BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}  # backbones of this package
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 _MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
-_WHO_AM_I_SECONDS = 10.0
+_POSITIVE = ("spread_spreads", ".variances")  # buffers that distances are divided by
 # Products of tensors at other addresses than those that torch allocates may round differently: a resumed run would not
 # be equal to one that was not interrupted.
 _ALIGNMENT = 64
@@ -49,13 +46,8 @@ _ALIGNMENT = 64
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.", "decoder.", "embeddings.mask_token")
 _BASES = ("dinov2.", "dinov2_with_registers.", "vit.", "dinov3_vit.")
 
-_PART = r"[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
-_MODEL_NAME = re.compile(
-    r"(?:(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/+|hf:/+)?"
-    rf"(?P<name>(?:(?:datasets|spaces)/(?=[^/@]+/[^/@]))?{_PART}(?:/{_PART})?)"
-    r"(?:/(?:tree|commit)/(?P<tree>refs/[a-z]+/[^/?#]+|[^/?#]+)|/(?:blob|resolve)/(?P<file>[^/?#]+)/[^?#]+"
-    r"|@(?P<at>[^@?#\s]*[^@?#\s/]))?/*(?:[?#].*)?",
-    re.IGNORECASE,
+_PAGE = re.compile(
+    r"(?:https?://huggingface\.co/)?(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:(?:@|/tree/)(?P<revision>[^@?#\s]+))?/?"
 )
 
 
@@ -82,29 +74,19 @@ class FoundModel:
 def split_revision(name: str) -> tuple[str, str | None]:
     """The name of a model and its revision, of ``user/x``, ``user/x@revision``, or the address of its page.
 
-    A folder is returned as it is, and so is what cannot be of the Hub. Names of data sets and Spaces begin with
-    ``datasets/`` or ``spaces/``.
+    A folder is returned as it is, and so is what cannot be of the Hub.
     """
-    text = name.strip()
-    if os.path.isdir(name) or text.startswith((".", "/", "~")):
+    found = _PAGE.fullmatch(name.removeprefix(f"{constants.ENDPOINT}/"))
+    if found is None or os.path.isdir(name) or name.startswith("."):
         return name, None
-    if text.startswith(f"{constants.ENDPOINT}/"):
-        text = f"hf:/{text.removeprefix(constants.ENDPOINT)}"
-    found = _MODEL_NAME.fullmatch(text)
-    if found is None:
-        return name, None
-    revision = found["at"] or found["tree"] or found["file"]
-    return found["name"].removesuffix(".git"), None if revision is None else unquote(revision)
+    return found["name"], found["revision"] and unquote(found["revision"])
 
 
 def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     """Find a model and read its configuration.
 
-    A local folder and a name with a namespace mean themselves. A bare name means the bundled backbone of that name, or
-    else the repository under ``$PROMPTCCD_NAMESPACE`` or under the user who is logged in.
-
     Args:
-        name: a folder, ``namespace/name`` or a bare name, also with ``@revision``, or the address of its page.
+        name: a folder, a bundled backbone, ``namespace/name``, also with ``@revision``, or the address of its page.
         hub_options: `HUB_OPTIONS`.
 
     Raises:
@@ -125,7 +107,11 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     if revision is not None:
         hub_options["revision"] = revision
     if "/" not in place and os.sep not in place and not os.path.isdir(place):
-        place = BUNDLED.get(place) or f"{_namespace_of(place, hub_options)}/{place}"
+        if place not in BUNDLED:
+            raise OSError(
+                f"No model {written!r}: no such folder.{did_you_mean(place, BUNDLED)} Of the Hub, give OWNER/{place}."
+            )
+        place = BUNDLED[place]
     try:
         path = file_of(place, CONFIGURATION, **hub_options)
     except OSError as error:
@@ -144,37 +130,6 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     if not os.path.isdir(place) and (commit := extract_commit_hash(path, None)):
         hub_options["revision"] = commit
     return FoundModel(place, _read_json(path, place), hub_options)
-
-
-def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
-    """The namespace of a model of which only the last part of the name is given."""
-    if (namespace := os.environ.get(NAMESPACE_VARIABLE)) is not None:
-        return namespace
-    given = options.get("token")
-    token = given if isinstance(given, str) else None if given is False else get_token()
-    why = "nobody is logged in (`hf auth login`)"
-    if options.get("local_files_only") or is_offline_mode():
-        why = "the Hub is switched off (HF_HUB_OFFLINE), which knows its owner"
-    elif token is not None:
-        try:
-            return _user(token)
-        except Exception as error:  # of the network, or for a wrong token
-            why = f"the Hub did not answer whose it is ({one_line(error)})"
-    raise OSError(
-        f"No model {name!r}: no such folder, and {why}.{did_you_mean(name, BUNDLED)} Write OWNER/{name}, "
-        f"or set ${NAMESPACE_VARIABLE}."
-    )
-
-
-@lru_cache(maxsize=8)
-def _user(token: str) -> str:
-    """The owner of a token; `whoami` of huggingface_hub would wait for a silent Hub without end."""
-    headers = build_hf_headers(token=token)
-    answer = get_session().get(
-        f"{constants.ENDPOINT}/api/whoami-v2", headers=headers, timeout=_WHO_AM_I_SECONDS
-    )
-    hf_raise_for_status(answer)
-    return str(answer.json()["name"])
 
 
 def file_of(place: str, name: str, **hub_options: Any) -> str | None:
@@ -320,16 +275,17 @@ def without_base_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in tensors.items()}
 
 
-def require_all_keys(info: Mapping[str, Any], is_backbone: bool, place: str) -> None:
-    """Refuse what transformers only logs: keys that are missing, unexpected or of another size.
+def require_whole(model: nn.Module, info: Mapping[str, Any], is_backbone: bool, place: str) -> None:
+    """Refuse keys that transformers only logs, and buffers that no distance can be computed with.
 
     Args:
-        info: what `from_pretrained` of transformers reports.
+        model: as loaded.
+        info: what `from_pretrained` of transformers reports: keys that are missing, unexpected or of another size.
         is_backbone: a bare backbone has none of our own parts, and may have a head.
         place: of the checkpoint.
 
     Raises:
-        CheckpointError: naming the keys.
+        CheckpointError: naming the keys, or the tensor.
     """
     missing, unexpected = info["missing_keys"], info["unexpected_keys"]
     if is_backbone:
@@ -343,25 +299,13 @@ def require_all_keys(info: Mapping[str, Any], is_backbone: bool, place: str) -> 
                 f"{one_line(', '.join(sorted(keys)[:8]))}. Download it again, or load it with the class it was saved "
                 "with."
             )
-
-
-def require_distances(model: nn.Module, place: str) -> None:
-    """Refuse prototypes, spreads and mixtures that no distance can be computed with.
-
-    Raises:
-        CheckpointError: naming the tensor.
-    """
     for name, tensor in model.named_buffers():
         if tensor.is_meta or not tensor.numel():  # offloaded, or of no category yet
             continue
-        last = name.rpartition(".")[2]
-        if last == "prototypes" and not tensor.float().norm(dim=1).max() <= _FARTHEST:
+        if name == "prototypes" and not tensor.float().norm(dim=1).max() <= _FARTHEST:
             raise CheckpointError(f"{name} of {place} are no means of unit features: download it again.")
-        if last == "spreads" and not (tensor > 0).all():
+        if name.endswith(_POSITIVE) and not (tensor > 0).all():
             raise CheckpointError(f"{name} of {place} are not positive: download it again.")
-    for name, part in model.named_modules():
-        if callable(is_valid := getattr(part, "is_valid", None)) and not is_valid():
-            raise CheckpointError(f"{name}.variances of {place} are not positive: download it again.")
 
 
 @contextmanager

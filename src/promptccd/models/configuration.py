@@ -13,7 +13,6 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from promptccd.errors import CheckpointError, one_line, shown
-from promptccd.models.assignment import GAUSSIANS_STORED, SPREAD_SCALARS
 
 # No other architecture is ever built.
 BACKBONE_TYPES = ("dinov2", "dinov2_with_registers", "dinov3_vit", "vit")
@@ -48,7 +47,17 @@ _COMMON = PreTrainedConfig.__dataclass_fields__.keys()
 _OF_OUTPUTS = {"apply_layernorm", "out_features", "out_indices", "reshape_hidden_states", "stage_names"}
 _BOUNDS = "promptccd.bounds"  # in the metadata of a field
 _DTYPE_NAMES = (None, "float32", "bfloat16", "float16", "float64")
-_ESTIMATE = {"count", "low", "high", "method", "margin"}
+# Numbers that training measures, with their lowest and highest value; `assignment` and `CountEstimate` explain them.
+_MEASURED: dict[str, dict[str, tuple[float, float]]] = {
+    "count_estimate": dict.fromkeys(("low", "count", "high"), (1, 2**53)),
+    "spread": dict.fromkeys(
+        ("typical", "reach", "border", "slope", "temperature", "separation"), (1e-6, 1e6)
+    ),
+    "gaussians": {
+        "num_known": (1, MOST_CATEGORIES), "known_share": (1e-15, 1), "temperature": (1e-15, 1e15), "balance": (0, 1)
+    },
+}  # fmt: skip
+_NOT_NUMBERS = {"count_estimate": {"method", "margin"}, "gaussians": {"ids"}}
 _LONGEST_NAME = 1_000
 _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 
@@ -89,13 +98,26 @@ def require_side(side: int, patch_size: int, what: str) -> None:
         )
 
 
-def require_backbone(values: Mapping[str, Any]) -> None:
-    """Refuse sizes that no backbone of the DINO family has, before its configuration lists its layers one by one.
+def backbone_config_of(values: Any) -> PreTrainedConfig:
+    """The configuration of a bare backbone, of the values of its ``config.json``; without a type it is a DINOv2.
+
+    Sizes that no backbone of the DINO family has are refused before its configuration lists its layers one by one.
 
     Raises:
-        ValueError: naming the field, its value and its bounds.
+        CheckpointError: naming the field, its value and its bounds.
     """
-    config_class = _backbone_class(values)
+    kind = values.get("model_type", "dinov2") if isinstance(values, Mapping) else values
+    if kind not in BACKBONE_TYPES:
+        raise CheckpointError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {shown(kind)}.")
+    config_class: type[PreTrainedConfig] = CONFIG_MAPPING[kind]
+    try:
+        _require_sizes(values, config_class)
+        return config_class(**own_values(values, config_class))
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise CheckpointError(f"No configuration of a backbone: {one_line(error)}") from error
+
+
+def _require_sizes(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> None:
     for name, (low, high) in _BACKBONE_BOUNDS.items():
         _require_between(values.get(name), low, high, optional=True, name=f"{name} to be ")
     side, patch, width, heads = (
@@ -110,17 +132,6 @@ def require_backbone(values: Mapping[str, Any]) -> None:
         )
 
 
-def _backbone_class(values: Any) -> type[PreTrainedConfig]:
-    """The class of a backbone's configuration; without a ``model_type`` it is a DINOv2."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"Expected vision_config to be an object, got {shown(values)}.")
-    kind = values.get("model_type", "dinov2")
-    if kind not in BACKBONE_TYPES:
-        raise ValueError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {shown(kind)}.")
-    found: type[PreTrainedConfig] = CONFIG_MAPPING[kind]
-    return found
-
-
 def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
     """The fields of a configuration in a ``config.json``; all other keys are ignored.
 
@@ -128,34 +139,14 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
     files or build something else.
 
     Raises:
-        ValueError: a foreign type of model, backbone or number.
+        ValueError: a foreign type of number.
     """
-    kind = values.get("model_type", config_class.model_type)
-    if kind != config_class.model_type:
-        raise ValueError(f"Expected a model of type {config_class.model_type!r}, got {shown(kind)}.")
     dtype = values.get("dtype") or values.get("torch_dtype")  # the second before version 5 of transformers
     if dtype not in _DTYPE_NAMES:
         raise ValueError(f"Expected a dtype of {', '.join(map(str, _DTYPE_NAMES[1:]))}, got {shown(dtype)}.")
     names = config_class.__dataclass_fields__.keys() - _COMMON - _OF_OUTPUTS
     kept = {name: value for name, value in values.items() if name in names and not name.startswith("_")}
-    if (vision := kept.get("vision_config")) is not None:
-        backbone = _backbone_class(vision)
-        kept["vision_config"] = {**own_values(vision, backbone), "model_type": backbone.model_type}
     return kept if dtype is None else {**kept, "dtype": dtype}
-
-
-def backbone_config_of(values: Mapping[str, Any]) -> PreTrainedConfig:
-    """The configuration of a bare backbone, of the values of its ``config.json``.
-
-    Raises:
-        CheckpointError: of another type, or with a size that no backbone has.
-    """
-    try:
-        require_backbone(values)
-        config_class = _backbone_class(values)
-        return config_class(**own_values(values, config_class))
-    except (StrictDataclassError, TypeError, ValueError) as error:
-        raise CheckpointError(f"No configuration of a backbone: {one_line(error)}") from error
 
 
 def _require_line(text: Any, where: str) -> None:
@@ -167,6 +158,11 @@ def _require_line(text: Any, where: str) -> None:
         raise ValueError(
             f"Expected {where} to be lines of at most {_LONGEST_NAME} characters, got {shown(text)}."
         )
+
+
+def _require_ascending(*numbers: Any) -> None:
+    if any(type(each) is not int for each in numbers) or [*numbers] != sorted(numbers):
+        raise ValueError(f"Expected whole numbers that do not fall, got {shown(numbers)}.")
 
 
 def _require_ids(ids: Any, where: str) -> None:
@@ -197,9 +193,9 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         confidence_temperature: of the soft-max over squared distances to prototypes that gives the confidences of
             `assign`, where `spread` is unknown.
         spread: numbers of `CategorySpread`, measured when a stage ends; `None` where they were not measured. The
-            buffers ``whitener`` and ``spreads`` belong to it.
+            buffers ``spread_*`` belong to it.
         gaussians: ids and numbers of `CategoryGaussians`, the prediction of a model without one of its own; `None`
-            where it was not fitted. The buffers ``gaussian_*`` belong to it.
+            where it was not fitted. The buffers ``gaussians_*`` belong to it.
         initializer_range: standard deviation of weights that no checkpoint fills.
         precision: in which features are computed, as in training: ``"float32"`` or ``"bfloat16"`` (mixed).
     """
@@ -262,11 +258,12 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             raise CheckpointError(f"No {cls.__name__}: {one_line(error)}") from error
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the type and the sizes of the backbone before its configuration is built."""
-        if isinstance(self.vision_config, dict):
-            require_backbone(self.vision_config)
-        elif self.vision_config is not None:
-            _backbone_class({"model_type": self.vision_config.model_type})
+        """Build the configuration of the backbone, of a type and of sizes that it may have."""
+        if (
+            self.vision_config is not None
+            and getattr(self.vision_config, "model_type", None) not in BACKBONE_TYPES
+        ):
+            self.vision_config = backbone_config_of(self.vision_config)
         super().__post_init__(**kwargs)
 
     def validate_categories(self) -> None:
@@ -281,35 +278,19 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             _require_line(name, "category_names")
 
     def validate_measured(self) -> None:
-        """Refuse scalars that no spread of categories has, and an estimated number of categories without its range."""
-        if (spread := self.spread) is not None:
-            if set(spread) != set(SPREAD_SCALARS):
-                raise ValueError(
-                    f"Expected the keys {', '.join(SPREAD_SCALARS)} of spread, got {shown(spread)}."
-                )
-            if not all(isinstance(each, int | float) and 1e-6 <= each <= 1e6 for each in spread.values()):
-                raise ValueError(f"Expected numbers from 1e-6 to 1e6 in spread, got {shown(spread)}.")
+        """Refuse numbers that no training measures: see `_MEASURED`."""
+        for name, bounds in _MEASURED.items():
+            if (found := getattr(self, name)) is None:
+                continue
+            keys = {*bounds, *_NOT_NUMBERS.get(name, ())}
+            if set(found) != keys:
+                raise ValueError(f"Expected {name} to have {sorted(keys)}, got {shown(found)}.")
+            for key, (low, high) in bounds.items():
+                _require_between(found[key], low, high, name=f"{key} of {name} to be ")
         if (found := self.count_estimate) is not None:
-            if set(found) != _ESTIMATE:
-                raise ValueError(f"Expected count_estimate to have {sorted(_ESTIMATE)}, got {shown(found)}.")
             for key in ("method", "margin"):
                 _require_line(found[key], f"count_estimate[{key!r}]")
-            low, count, high = numbers = [found[key] for key in ("low", "count", "high")]
-            if not all(type(each) is int for each in numbers) or not 1 <= low <= count <= high:
-                raise ValueError(
-                    f"Expected 1 <= low <= count <= high in count_estimate, got {shown(numbers)}."
-                )
-
-    def validate_gaussians(self) -> None:
-        """Refuse ids and numbers that no calibrated mixture has."""
-        if (fitted := self.gaussians) is None:
-            return
-        if set(fitted) != set(GAUSSIANS_STORED):
-            raise ValueError(f"Expected gaussians to have {GAUSSIANS_STORED}, got {shown(fitted)}.")
-        _require_ids(fitted["ids"], "ids of gaussians")
-        if type(fitted["num_known"]) is not int:
-            raise ValueError(f"Expected a whole num_known in gaussians, got {shown(fitted['num_known'])}.")
-        highest = {"num_known": len(fitted["ids"]), "known_share": 1, "temperature": 1e15, "balance": 1}
-        for key, high in highest.items():
-            low = {"num_known": 1, "balance": 0}.get(key, 1e-15)
-            _require_between(fitted[key], low, high, name=f"{key} of gaussians to be ")
+            _require_ascending(found["low"], found["count"], found["high"])
+        if (found := self.gaussians) is not None:
+            _require_ids(found["ids"], "ids of gaussians")
+            _require_ascending(1, found["num_known"], len(found["ids"]))

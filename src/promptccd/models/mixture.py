@@ -58,10 +58,6 @@ class GaussianMixture(nn.Module):
         """K."""
         return len(self.means)
 
-    def is_valid(self) -> bool:
-        """Whether every variance is positive, so that a density can be computed."""
-        return bool((self.variances > 0).all())
-
     def load(
         self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
     ) -> None:

@@ -102,7 +102,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
     """Load a finished stage of any variant from a folder or the Hub.
 
     Args:
-        path: a folder, ``namespace/name`` or a bare name.
+        path: a folder or ``namespace/name``.
         max_model_bytes: see `CategoryDiscoveryModel.from_pretrained`.
 
     Raises:

@@ -274,7 +274,7 @@ def learn_prediction(
         count = min(max(num_categories, known), known + len(features))
         mixture = CalibratedMixture.of(gaussians, features.device, random_state=seed)
         mixture.partial_fit(features, num_categories=count)
-    model.set_gaussians(mixture.gaussians_)
+    model.set_measured("gaussians", mixture.gaussians_)
 
 
 def observe_stage(

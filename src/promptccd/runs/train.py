@@ -416,7 +416,9 @@ class _Training:
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
         labelled = torch.arange(len(rows)) < len(assigned[0])
         everything = torch.cat(features)
-        model.set_spread(measure_spread(everything, rows, model.prototypes, seed=seed, labelled=labelled))
+        model.set_measured(
+            "spread", measure_spread(everything, rows, model.prototypes, seed=seed, labelled=labelled)
+        )
         if self.is_main:
             self._record(features[-1], assignments)
             self._save(features[-1], assignments, registry)
