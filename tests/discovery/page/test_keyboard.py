@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.discovery.corrected import registry_in
 from tests.discovery.page.test_page import CHOSEN, Person, first_group, sizes
 from tests.discovery.page.test_page import person as person
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
@@ -112,16 +108,3 @@ def test_f6_goes_from_area_to_area_and_back(person: Person, project: Path) -> No
     assert focused(person, "ariaPosInSet") == "1"
     person.press("/", "F6")
     assert "search" not in focused(person)
-
-
-def test_who_came_by_mouse_has_chosen_nothing(person: Person, browser: Browser, project: Path) -> None:
-    before = registry_in(project).state_hash()
-    person.click(".card .open")
-    person.page.locator(".cell img").first.wait_for()
-    person.page.wait_for_timeout(200)
-    assert person.page.evaluate(CHOSEN) == []
-    person.press("Delete")
-    person.said("Select a photograph first")
-    assert registry_in(project).state_hash() == before
-    person.press("Escape")
-    person.page.locator(".card img").first.wait_for()

@@ -255,19 +255,6 @@ def test_same_or_different_is_one_key_each(person: Person, project: Path) -> Non
     assert len(registry_in(project).log) == len(answered)
 
 
-@pytest.mark.parametrize("where", ["changed", "same", "map", "groups"])
-def test_a_key_for_photographs_does_nothing_where_none_is_looked_at(
-    person: Person, project: Path, where: str
-) -> None:
-    before = registry_in(project).state_hash()
-    person.go(f"view={where}")
-    person.page.wait_for_timeout(800)
-    person.press("Delete", "g", "b", "m")
-    person.page.wait_for_timeout(300)
-    assert registry_in(project).state_hash() == before
-    assert not person.page.locator("dialog[open]").count()
-
-
 # What the screen shows as chosen: the photograph that is large or sorted, the selection, or the cell with the focus.
 CHOSEN = """() => {
   const root = document.querySelector('promptccd-desk').shadowRoot;

@@ -344,6 +344,8 @@ REFUSED = {
     "an undo of something else": ({"do": "undo", "number": 7}, "Something else was corrected"),
     "an unknown action": ({"do": "delete"}, "Expected one of rename"),
     "no action": ({}, "Expected one of rename"),
+    "groups that are no list": ({"do": "sort", "images": [0, 1], "to": [0, "a"]}, "Expected 'to' to be a list"),
+    "a group for one of two": ({"do": "sort", "images": [0, 1], "to": [0]}, "for each"),
     "a path for a name": ({"do": "rename", "category": 0, "name": 7}, "Expected 'name'"),
 }  # fmt: skip
 
