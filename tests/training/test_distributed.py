@@ -282,21 +282,14 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mixture": ({}, {}),
     "dualprompt": ({"variant": "promptccd-b", "pool": "dualprompt"}, {}),
     "parts": ({"variant": "promptccd-pp", "num_parts": 2}, {}),
-    "metagcd": (
-        {"variant": "metagcd", "options": {"meta_episodes": 1, "meta_epochs": 2, "meta_learning_rate": 0.1}},
-        {},
-    ),
+    "metagcd": ({"variant": "metagcd", "options": {"meta_episodes": 1, "meta_epochs": 2}}, {}),
     # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
     "frost": ({"variant": "frost", "options": {"drift_weight": 0.1}}, {}),
     "vb-cgcd": ({"variant": "vb-cgcd"}, {"discovery_epochs": 0}),
-    # Of few images, a small ridge makes rounding larger.
-    "dydm": ({"variant": "dydm", "options": {"expansion_size": 40, "memory_ridge": 10.0}}, {}),
+    "dydm": ({"variant": "dydm", "options": {"expansion_size": 40}}, {}),
     "gcd-replay": ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
     "simgcd-replay": ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
-    "grow-merge": (
-        {"variant": "grow-merge", "options": {"top_ranks": 2, "known_quantile": 0.5}},
-        {"exemplars_per_class": 3},
-    ),
+    "grow-merge": ({"variant": "grow-merge"}, {"exemplars_per_class": 3}),
 }
 ONE_STEP = {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
 
