@@ -172,13 +172,41 @@ def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
     assert "was made before" not in caplog.text
 
 
-def test_a_stage_has_no_features_to_split_or_gather_by(run):
-    project = Project(run / "stage3")
-    category = new_of(run / "stage3")[0]
+@pytest.mark.moderate
+def test_a_stage_of_a_run_is_split_by_its_features(run):
+    category = max(new_of(run / "stage3"), key=lambda each: registry_in(run / "stage3").category(each).size)
+    size = registry_in(run / "stage3").category(category).size
+    Project(run / "stage3").split(category, [])
+    registry = registry_in(run / "stage3")
+    part = registry.category(registry.next_id - 1)
+    assert 0 < part.size <= registry.category(category).size
+    assert part.size + registry.category(category).size == size
+    assert all(key.startswith("row:") for key in registry.members_of(part.id))
+    chosen = registry.members_of(category)[:1]
+    Project(run / "stage3").split(category, chosen, "odd one")
+    assert registry_in(run / "stage3").members_of(registry.next_id) == chosen
+    assert load_model(run / "stage3").config.names_by_id[registry.next_id] == "odd one"
+
+
+@pytest.mark.slow
+def test_what_was_split_before_changes_no_move_in_a_stage(run, tmp_path):
+    """A split computes features that a move does without; a move after it does without them, too."""
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    registry = registry_in(run / "stage3")
+    category = max((each for each in registry.active if not each.settled(3)), key=lambda each: each.size).id
+    image = registry.members_of(0)[:1]
+    one = Project(run / "stage3")
+    one.split(category)
+    one.move(image, category)
+    Project(other / "stage3").split(category)
+    Project(other / "stage3").move(image, category)
+    assert registry_in(run / "stage3").state_hash() == registry_in(other / "stage3").state_hash()
+
+
+def test_a_stage_by_itself_cannot_be_split(run, tmp_path):
+    alone = Path(shutil.copytree(run / "stage3", tmp_path / "alone" / "stage3"))
     with pytest.raises(RegistryError, match="no features of images of category"):
-        project.split(category)
-    with pytest.raises(RegistryError, match="has features here"):
-        project.gather(project.registry.members_of(category)[:1])
+        Project(alone).split(new_of(alone)[0], [])
 
 
 def test_in_a_discovery_prototypes_follow_the_images(found):

@@ -40,7 +40,8 @@ def split(
     if not members:
         raise RegistryError(
             f"There are no features of images of category {category} here, and a split needs them: run promptccd "
-            "discover on these images with this model, and split the category in its --out folder."
+            "discover on these images again, or edit the --out folder that it wrote; a stage that a run left is split "
+            "inside its run."
         )
     if len(members) < 2:
         raise DataError(f"Category {category} has {len(members)} images here; it takes two to split it.")

@@ -46,8 +46,8 @@ class Features:
         return self.matrix[rows].sum(0, dtype=torch.float64).numpy() / len(rows) if rows else None
 
 
-def features_of(folder: Path, keys: Sequence[str]) -> Features:
-    """Features of images that a discovery left; of none in a run, whose features are not stored.
+def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> Features:
+    """Features of images: those that a discovery left, or, if they are needed, those of the run that a stage lies in.
 
     Raises:
         RunError: it is not said what they were computed with.
@@ -56,7 +56,21 @@ def features_of(folder: Path, keys: Sequence[str]) -> Features:
         record = read_record(folder)
         with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
             return Features(keys, *seen.features(record["features"], keys))
-    return Features(keys)
+    return _features_of_run(folder) if needed else Features(keys)
+
+
+def _features_of_run(folder: Path) -> Features:
+    """Features of a run's images up to the stage in a folder; of none if it is in no run."""
+    from promptccd.runs.evaluate import RunEvaluation
+    from promptccd.runs.folder import RunDirectory
+    from promptccd.runs.stage import key_of
+
+    run, name = RunDirectory(folder.parent), folder.name
+    if not run.begun or not name.removeprefix("stage").isdecimal():
+        return Features([])
+    evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
+    keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
+    return Features(keys, torch.cat(evaluation.features(stage, evaluation.images[: stage + 1])).cpu())
 
 
 def means_after(

@@ -56,7 +56,7 @@ def save_model(place: Path, registry: CategoryRegistry) -> None:
     """Write a model again with what was done to its categories.
 
     Its prototypes are those that were trained. They stay as they are where images move, since the features of a run are
-    not stored with them; so no category of it is split, nor made of single images.
+    not stored with them; a split needs features and computes them.
     """
     import torch
 

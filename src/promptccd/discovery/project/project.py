@@ -224,7 +224,7 @@ class Project:
         """
         from promptccd.discovery.project import corrections
 
-        return corrections.split(self.registry, self.features(), category, images, name)
+        return corrections.split(self.registry, self.features(needed=True), category, images, name)
 
     @correction(Kind.CATEGORY, Kind.FLAG)
     def dissolve(self, category: int, *, to_nearest: bool = True) -> LogEntry:
@@ -464,8 +464,13 @@ class Project:
 
     # What follows from features
 
-    def features(self) -> "Features":
-        """Features of all images that have some, in memory from the first call on."""
+    def features(self, *, needed: bool = False) -> "Features":
+        """Features of all images that have some; those that were kept stay in memory from the first call on.
+
+        Args:
+            needed: also where they have to be computed. They serve this call alone: a correction that does without
+                them must not come out otherwise because another one was made before.
+        """
         from promptccd.discovery.project.features import features_of
 
         with self._loading:
@@ -473,6 +478,8 @@ class Project:
                 shown = set(self._shown)
                 rest = sorted(key for key in self.registry.images if key not in shown)
                 self._features = features_of(self.folder, [*self._shown, *rest])
+            if needed and not self._features.row_of:
+                return features_of(self.folder, self._features.keys, needed=True)
             return self._features
 
     def _means_after(self, targets: Mapping[str, int | None]) -> dict[int, "np.ndarray"]:
