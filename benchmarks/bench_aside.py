@@ -26,7 +26,6 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from benchmarks.bench_count import embedded
-from promptccd.data.labels import image_column_of, label_column_of
 from promptccd.data.tables import load_images
 from promptccd.discovery import DiscoveryResult, DiscoverySession, Project, discover
 from promptccd.discovery.grouping import KnownCategories, group_images
@@ -46,8 +45,8 @@ class Streams:
 
     def __init__(self, data: str, split: str, seed: int):
         self.images, self.numbers = load_images(data, split), np.random.default_rng([7, seed])
-        self.column = image_column_of(self.images, None)
-        labels = np.array(self.images[label_column_of(self.images, None)][:])
+        self.column = "image"
+        labels = np.array(self.images["label"][:])
         sizes = np.bincount(labels)
         enough = np.flatnonzero((sizes >= 2 * EACH) & (sizes < 400))
         chosen = self.numbers.permutation(enough)[:KINDS]

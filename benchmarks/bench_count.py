@@ -138,13 +138,12 @@ def count(prior: str, features: Features, known: int, seed: int) -> CountEstimat
 
 def embedded(data: str, split: str, backbone: str) -> tuple[Tensor, Tensor]:
     """Unit [CLS] of a bare backbone over a data set, and the labels of its images."""
-    from promptccd.data.labels import image_column_of, label_column_of
     from promptccd.data.tables import load_images
     from promptccd.data.views import normalise
     from promptccd.discovery.embedding import load_embedder
 
     images = load_images(data, split)
-    column = image_column_of(images, None)
+    column = "image"
     model, view = load_embedder(backbone)
     found = []
     with torch.inference_mode():
@@ -152,7 +151,7 @@ def embedded(data: str, split: str, backbone: str) -> tuple[Tensor, Tensor]:
             pictures = [each.convert("RGB") for each in images[start : start + 256][column]]
             pixels = normalise(torch.stack([view(each) for each in pictures]), view.mean, view.std)
             found.append(model.features_of(pixels))
-    return torch.cat(found), torch.tensor(images[label_column_of(images, None)][:])
+    return torch.cat(found), torch.tensor(images["label"][:])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -138,7 +138,6 @@ def _discover(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 TRAININGS = {
     "bf16": "--mixed_precision bf16",
     "frozen": "--mixed_precision bf16 --frozen_precision bf16",
-    "compiled": "--mixed_precision bf16 --frozen_precision bf16 --compile true",
 }
 
 

@@ -28,7 +28,6 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from promptccd.clustering.spread import measure_spread
-from promptccd.data.labels import image_column_of, label_column_of
 from promptccd.data.tables import load_images
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
@@ -175,8 +174,8 @@ class Album:
 
     def __init__(self, data: str, split: str, backbone: str):
         self._images = load_images(data, split)
-        self._column = image_column_of(self._images, None)
-        self.labels = np.asarray(self._images[label_column_of(self._images, None)][:])
+        self._column = "image"
+        self.labels = np.asarray(self._images["label"][:])
         self._model, self._view = load_embedder(backbone)
 
     def image(self, row: int) -> Image.Image:

@@ -9,7 +9,6 @@ what is left to gain.
 import copy
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -26,7 +25,7 @@ from promptccd.methods import StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.batches import Batch, training_loss
 from promptccd.training.devices import accelerator_for
-from promptccd.training.fast import FastCalls, WholeBatches
+from promptccd.training.fast import FastCalls
 from promptccd.training.options import TrainingArguments
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -36,12 +35,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "promptccd-b": {"pool": "l2p"},
 }
 PRECISIONS = ("no", "bf16")
-# How a step is computed: its precision, that of the frozen blocks, and whether it is compiled.
+# How a step is computed: its precision, and that of the frozen blocks.
 WAYS = {
-    "bf16": ("bf16", "same", False),
-    "frozen": ("bf16", "bf16", False),
-    "compiled": ("bf16", "bf16", True),
-    "no": ("no", "same", False),
+    "bf16": ("bf16", "same"),
+    "frozen": ("bf16", "bf16"),
+    "no": ("no", "same"),
 }
 COMPONENTS = 100
 # What the host waits in for the device, by its name in a profile.
@@ -97,7 +95,7 @@ def model_of(name: str, sizes: Sizes, device: torch.device) -> CategoryDiscovery
 
 def step_of(name: str, way: str, sizes: Sizes, on_cpu: bool) -> tuple[Callable[[], None], Any]:
     """One step as `StageTrainer` takes it, and the model."""
-    precision, frozen, compiled = WAYS[way]
+    precision, frozen = WAYS[way]
     AcceleratorState._reset_state(reset_partial_state=True)  # one precision after the other
     arguments = TrainingArguments(mixed_precision=precision, prompt_warmup_epochs=0)  # type: ignore[arg-type]
     accelerator = accelerator_for(arguments, torch.device("cpu" if on_cpu else "cuda"))
@@ -110,13 +108,12 @@ def step_of(name: str, way: str, sizes: Sizes, on_cpu: bool) -> tuple[Callable[[
     wrapped, optimizer = accelerator.prepare(model, optimizer)
     model.train()
     model.backbone.calls = FastCalls(model.backbone, frozen)
-    forward = WholeBatches(wrapped, 2 * sizes.images) if compiled else wrapped
     pixels = torch.randn(sizes.images, 2, 3, sizes.side, sizes.side, device=accelerator.device)
     batch = Batch(pixels, None, torch.arange(sizes.images))
     total = torch.zeros((), device=accelerator.device)
 
     def step() -> None:
-        losses = training_loss(forward, objective, batch, 0)
+        losses = training_loss(wrapped, objective, batch, 0)
         optimizer.zero_grad()
         accelerator.backward(losses["loss"])
         optimizer.step()
@@ -152,16 +149,7 @@ def measure_step(name: str, way: str, sizes: Sizes, on_cpu: bool) -> dict[str, f
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     seconds = seconds_of(step, sizes.steps, device)
-    with (
-        torch.compiler.set_stance(
-            "force_eager"
-        ),  # whose arithmetic is the same; nothing counts that of a compiled one
-        warnings.catch_warnings(),
-        FlopCounterMode(display=False) as counted,
-    ):
-        warnings.filterwarnings(
-            "ignore", "Using `torch.compile.module.` when there are global hooks"
-        )  # its own
+    with FlopCounterMode(display=False) as counted:
         step()
     waits = waits_of(step, device)
     found = {

@@ -30,7 +30,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
-from promptccd.data.labels import image_column_of, label_column_of
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import seed_of, torch_generator
 from promptccd.data.tables import load_images
@@ -109,7 +108,7 @@ def as_both_see(folder: str, split: str, cache: Path) -> Photographs:
 
 @torch.inference_mode()
 def _seen(images: Dataset, label: str) -> Photographs:
-    column, network = image_column_of(images, None), teacher()
+    column, network = "image", teacher()
     small, large = (
         EvaluationView(build_image_processor(ViewOptions(image_size=side, resize_size=side)))
         for side in (SIDE, TEACHER_SIDE)
@@ -122,7 +121,7 @@ def _seen(images: Dataset, label: str) -> Photographs:
         local = network(pixels.to(memory_format=torch.channels_last)).flatten(2).mT
         seen.append((torch.stack([small(each) for each in pictures]), local.mean(1).half(), local.half()))
     small_images, pooled, local = (torch.cat(each) for each in zip(*seen, strict=True))
-    return Photographs(small_images, pooled, local, torch.tensor(images[label_column_of(images, None)][:]))
+    return Photographs(small_images, pooled, local, torch.tensor(images["label"][:]))
 
 
 class Targets:

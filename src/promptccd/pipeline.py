@@ -99,9 +99,9 @@ class CategoryDiscoveryPipeline(Pipeline):
         if isinstance(inputs, Column):  # a list whose images are read one by one
             return list(super().__call__((image for image in inputs), **kwargs))
         if isinstance(inputs, Dataset):
-            inputs = KeyDataset(inputs, image_column_of(inputs, None))
+            inputs = KeyDataset(inputs, image_column_of(inputs))
         elif isinstance(inputs, IterableDataset) and inputs.features is not None:
-            column = image_column_of(inputs, None)
+            column = image_column_of(inputs)
             inputs = (row[column] for row in inputs)
         return super().__call__(inputs, **kwargs)
 

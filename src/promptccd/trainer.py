@@ -1,7 +1,7 @@
 """Training in the manner of transformers: a model, arguments, data and callbacks; ``promptccd train`` calls it too."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,13 @@ from promptccd.models.checkpoint import BUNDLED, MAX_MODEL_BYTES, find_model
 from promptccd.processes import is_first_process
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.tracking import Tracking
-from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
+from promptccd.training.callbacks import (
+    Callbacks,
+    CategoryDiscoveryCallback,
+    RunState,
+    TrainingControl,
+    require_callbacks,
+)
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
@@ -44,10 +50,31 @@ def train_recipe(
     training, push = recipe.training, None
     run = RunDirectory(training.output_dir)
     if training.push_to_hub:
-        push = pusher(run, training.hub_namespace, training.hub_private)
+        push = _Push(run, pusher(run, training.hub_namespace, training.hub_private))
     if training.resume_from is not None and is_first_process():  # the others wait for it
         fetch_stages(training.resume_from, run)
-    return train_run(recipe, accelerator, push, stages=stages, callbacks=callbacks)
+    score = train_run(recipe, accelerator, stages=stages, callbacks=[*callbacks, *([push] if push else [])])
+    if push and is_first_process():  # stages that an earlier command has finished and could not push
+        push.push_finished()
+    return score
+
+
+class _Push(CategoryDiscoveryCallback):
+    """Pushes finished stages; other processes wait for the first one in the next stage."""
+
+    def __init__(self, run: RunDirectory, push: Callable[[RunDirectory, Sequence[int]], None]):
+        self.run, self.push = run, push
+
+    def push_finished(self) -> None:
+        """Push the finished stages that were not pushed yet."""
+        self.push(self.run, range(self.run.num_finished))
+
+    def on_stage_end(
+        self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
+    ) -> None:
+        """Push the stage and those that failed before."""
+        if state.is_main_process:
+            self.push_finished()
 
 
 _KINDS = {  # arguments that transformers' own Trainer would accept too, and what to give instead

@@ -63,7 +63,7 @@ MISTAKES = {
     "a benchmark that does not exist": ("train --benchmark cifar", "to be digits | cifar100"),
     "a field of another variant": ("train --config {recipe} --pool_size 5", "for promptccd 'pool_size'"),
     "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
-    "a column that is not there": ("split {recipe} --label_column kind", "No label column 'kind'; the columns are"),
+    "a column that is not there": ("split {recipe} --label_column kind", "No column 'kind'. Columns: "),
     "a crop larger than the picture": ("split {recipe} --image_size 64", "Expected image_size <= resize_size"),
     "a set without a value": ("sweep --config {recipe} --seeds 1 --set epochs", "--set KEY=V1,V2, got 'epochs'"),
     "an export that does not exist": ("discover {stage} {pictures} --out {out} --export zip", "invalid choice: 'zip'"),

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.labels import Layout, close_to, label_column_of, read_categories
+from promptccd.data.labels import Layout, close_to, read_categories
 from promptccd.data.tables import open_images
 from promptccd.errors import DataError
 from promptccd.images.limits import SkippedFileError
@@ -33,10 +33,11 @@ def read(place: Path, split: str = "train", **columns: object) -> list[tuple[int
     """The shade and the label of every row, as a training reads them."""
     opened = open_images(str(place), split, layout=Layout(**columns))  # type: ignore[arg-type]
     chosen = Layout(**columns)  # type: ignore[arg-type]
-    column = label_column_of(opened.table, opened.layout.label)
-    ids, names = read_categories(opened.table, column, chosen)
+    ids, names = read_categories(opened.table, "label", chosen)
     found = {row: names[label] for row, label in enumerate(ids.tolist()) if label >= 0}
-    stages = StageStream.from_dataset(opened, split_rule="whole", unlabelled=[], layout=chosen)
+    stages = StageStream.from_dataset(
+        str(place), split=split, split_rule="whole", unlabelled=[], layout=chosen
+    )
     images = stages[0].images
     shades = [np.asarray(images.decode(row).image)[0, 0, 0].item() for row in range(len(images))]
     by_row = dict(zip(sorted(found), shades, strict=True))
@@ -70,10 +71,10 @@ def test_columns_with_other_names_are_found_by_their_content(folder: Path, caplo
     assert read(write(folder, "Datei,Art", AB)) == PLAIN
     assert "'Datei' is read as paths of images (--image_column" in caplog.text
     assert "'Art' is read as the label (--label_column" in caplog.text
-    with pytest.raises(DataError, match="names the columns .*and one of label"):
+    with pytest.raises(DataError, match="holds the labels.*label, category"):
         read(write(folder, "Datei,Art,Ort", [f"{each},x" for each in AB]))
     with pytest.raises(
-        DataError, match="names the columns"
+        DataError, match="holds the images"
     ):  # a list without a heading would lose its first row
         read(write(folder, "9.png,c", AB))
 
@@ -131,7 +132,7 @@ def test_other_words_for_no_label(folder: Path) -> None:
     assert [label for _, label in read(place, na=())] == ["Na", "K", "none", "unknown", "NA", "?"]
     ids = write(folder, "path,label", ["0", "1", "-1", "2", "-1", "0"])
     assert [label for _, label in read(ids)] == ["0", "1", "2", "0"]
-    with pytest.raises(DataError, match="Row 2 of column 'label' has no label .*--label_na"):
+    with pytest.raises(DataError, match="Row 2 has no label .*--label_na"):
         StageStream.from_dataset(str(ids), class_blocks=[2, 1])
     degrees = write(folder, "path,label", ["-1", "-2", "0", "-1", "1", "0"])
     assert len(read(degrees)) == 6  # temperatures, of which -1 is one
@@ -308,5 +309,5 @@ def test_names_that_are_nearly_a_known_one() -> None:
 def test_parquet_of_vectors_has_no_images(folder: Path) -> None:
     rows = pd.DataFrame({"vector": [[0.5] * 8] * 6, "label": AB})
     rows.to_parquet(folder / "vectors.parquet")
-    with pytest.raises(DataError, match="Which column holds the images.*'vector'"):
+    with pytest.raises(DataError, match="holds the images.*vector, label"):
         read(folder / "vectors.parquet")

@@ -13,7 +13,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Value
 from PIL import Image as Pillow
 
 from promptccd.data import StageStream
-from promptccd.data.folders import FolderSource, LabelledFolder, by_category, images_in
+from promptccd.data.folders import FolderFiles, FolderSource, Row, by_category, images_in
 from promptccd.data.labels import read_categories
 from promptccd.data.tables import load_images, open_images
 from promptccd.discovery.intake.reading import read_intake
@@ -41,19 +41,18 @@ def categories(folder: Path, names: tuple[str, ...] = KINDS, each: int = 3) -> P
     return folder
 
 
-def sizes(found: LabelledFolder, split: str = "train") -> dict[str, int]:
-    names = [name for _, name in found.splits.get(split, [])]
+def sizes(found: tuple[list[Row], FolderFiles]) -> dict[str, int]:
+    names = [name for _, name, _ in found[0]]
     return {name: names.count(name) for name in sorted(set(names))}
 
 
-def read(folder: Path, roots: Sequence[Path] = ()) -> LabelledFolder:
+def read(folder: Path, roots: Sequence[Path] = ()) -> tuple[list[Row], FolderFiles]:
     """What is found in a folder; every file is used or listed."""
     files = images_in(FolderSource(folder, roots), IntakeLimits())
     files.require_readable(folder)
-    found = by_category(folder, files)
-    used = sum(map(len, found.splits.values())) + len(found.unlabelled)
-    assert len(files) == used + len(found.left_out)
-    return found
+    rows = by_category(folder, files) or []
+    assert len({path for path, _, _ in rows} | files.left_out.keys()) == len(rows) + len(files.left_out)
+    return rows, files
 
 
 WORDS = [
@@ -114,11 +113,11 @@ def test_what_is_no_image_is_listed_with_its_reason(where: str, tmp_path: Path) 
         (folder / where / name).write_bytes(content)
     found = read(folder)
     assert sizes(found) == dict.fromkeys(KINDS, 3)
-    reasons = {Path(path).name: reason for path, reason in found.left_out.items()}
+    reasons = {Path(path).name: reason for path, reason in found[1].left_out.items()}
     assert reasons.keys() == NO_IMAGES.keys()
     for name, (_, said) in NO_IMAGES.items():
         assert said in reasons[name]
-    assert open_images(str(folder)).left_out == found.left_out
+    assert open_images(str(folder)).left_out == found[1].left_out
 
 
 @pytest.mark.parametrize(
@@ -132,9 +131,11 @@ def test_folders_of_systems_are_not_searched_and_said(name: str, tmp_path: Path)
         image(place / name / "THUMB_XL.jpg")
     found = read(folder)
     assert sizes(found) == dict.fromkeys(KINDS, 3)
-    assert sorted(found.left_out) == sorted([name, f"boat/{name}"])  # the folders, of which nothing is read
+    assert sorted(found[1].left_out) == sorted(
+        [name, f"boat/{name}"]
+    )  # the folders, of which nothing is read
     kind = "hidden folder" if name.startswith(".") else "folder of an operating system"
-    assert set(found.left_out.values()) == {f"{kind}, not searched"}
+    assert set(found[1].left_out.values()) == {f"{kind}, not searched"}
 
 
 def test_a_loose_image_is_named_and_what_lies_deeper_is_counted(tmp_path: Path) -> None:
@@ -143,9 +144,10 @@ def test_a_loose_image_is_named_and_what_lies_deeper_is_counted(tmp_path: Path) 
     image(tmp_path / "boat" / "edited" / "raw" / "0.png")
     found = read(tmp_path)
     assert sizes(found) == {"boat": 4, "bus": 3, "tram": 3}
-    assert found.left_out == {"cover.png": "in no category: it lies beside the folders of categories"}
-    assert "11 files found: 10 images with a category; 1 left out: in no category" in str(found)
-    assert "1 images lie deeper" in str(found)
+    assert found[1].left_out == {"cover.png": "in no category: it lies beside the folders of categories"}
+    said = found[1].summary(found[0])
+    assert said.startswith("11 files found: 10 images with a category; 1 images lie deeper, and count for")
+    assert "1 left out: in no category" in said
 
 
 LINKS: dict[str, tuple[Callable[[Path], str], str]] = {
@@ -166,7 +168,7 @@ def test_links_that_lead_elsewhere_are_named_as_links(name: str, tmp_path: Path)
     (folder / "boat" / "link").symlink_to(make(folder))
     found = read(folder)
     assert sizes(found) == dict.fromkeys(KINDS, 3)
-    assert found.left_out == {"boat/link": said}
+    assert found[1].left_out == {"boat/link": said}
 
 
 def test_links_are_followed_inside_and_where_a_person_allows_it(tmp_path: Path) -> None:
@@ -245,9 +247,9 @@ def test_what_promptccd_wrote_among_images_is_one_line(place, names, said, tmp_p
         path.write_text("{}")
     found = read(folder)
     assert sizes(found) == dict.fromkeys(KINDS, 3)
-    assert found.left_out == {f"{place}/": f"folder not searched: {said}"}
+    assert found[1].left_out == {f"{place}/": f"folder not searched: {said}"}
     (folder / place / names[-1]).unlink()
-    assert len(read(folder).left_out) > 1  # the other names may be anybody's
+    assert len(read(folder)[1].left_out) > 1  # the other names may be anybody's
 
 
 NOTES = {

@@ -89,16 +89,16 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "a workbook": (b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml\xff", r"an office file\).*CSV UTF-8"),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(50), r"no table of text \(starts like an image\)"),
-    "a page": (b"<html><table><tr><td>path</td></tr></table>", "names the columns"),
+    "a page": (b"<html><table><tr><td>path</td></tr></table>", "lists no image"),
     "zeros": (bytes(600), "no table of text"),
     "a comma in a path": (b"path,label\na.png,heron\nb, c.png,tit\n", "Line 3 of 'list.csv' has 3 columns, .* names 2"),
     "a comma in the last text": (b"path,label,\na.png,heron, grey\n", "Line 2 of 'list.csv' has 3 columns"),
     "an open quote": (b'path,label\na.png,x\nb.png,"y\nc.png,z\n', r"of 'list.csv' is no row \(unexpected end"),
     "a quote in a text in quotes": (b'path,label\n"a "x" b.png",y\n', "Line 2 of 'list.csv' is no row"),
-    "no path": (b"sep=;\nPfad;Path;Label\n;;x\n", "Line 3 of 'list.csv' has no Path: name the image"),
-    "nothing": (b"", r"names the columns \[\]: expected one of path, .* and one of label, .*such as path,label"),
+    "no path": (b"sep=;\nPfad;Path;Label\n;;x\n", "Row 1 of '.*list.csv' names no image"),
+    "nothing": (b"", "lists no image: .*such as path,label"),
     "no rows": (b"path;label\r\n;\r\n", "'list.csv' lists no image"),
-    "no heading": (b"a.png;heron\n", r"names the columns \['a.png', 'heron'\]"),
+    "no heading": (b"a.png;heron\nb.png;tit\n", r"Which column .*Columns: a.png, heron"),
 }  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def test_metadata_is_read_as_lists_are(name: str, by: str, encoding: str, folder
     ("content", "said"),
     [
         ("file_name;label\na.png;Möwe\n".encode("cp1252"), "Line 2 of 'metadata.csv' is not UTF-8"),
-        (b"file_name;label\na.png;x\n;y\n", "Line 3 of 'metadata.csv' has no file_name"),
+        (b"file_name;label\na.png;x\n;y\n", "Row 2 of 'metadata.csv' names no image"),
     ],
 )
 def test_metadata_that_cannot_be_read_is_told(content: bytes, said: str, folder: Path) -> None:

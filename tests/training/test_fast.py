@@ -1,7 +1,5 @@
 """Cheaper ways to run plain blocks: the [CLS] row, copies of frozen blocks, and compiled steps."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +7,20 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.errors import InterruptedRunError
-from promptccd.methods import METHODS
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models.backbone import BlockCalls, blocks_of, embed, rotation_of, run_block, run_prefix
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
 from promptccd.training import stage_trainer
 from promptccd.training.callbacks import CategoryDiscoveryCallback
-from promptccd.training.fast import FrozenBlock, WholeBatches, fast
+from promptccd.training.fast import FrozenBlock, fast
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_HEAD, quick_recipe, resumable_recipe
+from tests.conftest import TINY_HEAD, resumable_recipe
 from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
-from tests.training.test_pretend_gpu import MODEL, TRAINING
 
 
 def draw_weights(module: nn.Module) -> None:
@@ -237,64 +232,8 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
 # Compiled steps; dynamo makes the graphs here, and PyTorch itself runs them
 
 
-class Graphs:
-    """A backend that keeps what it is given and runs it as it is."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        images = [each for each in inputs if isinstance(each, Tensor) and each.shape[1:] == (3, 16, 16)]
-        self.rows += [len(each) for each in images]
-        return graph.forward
-
-
-@pytest.mark.moderate
-def test_a_whole_batch_is_one_graph_and_another_is_none(model: PromptCCDModel) -> None:
-    graphs, pixels = Graphs(), torch.randn(6, 3, 16, 16)
-    model.train()
-    forward = WholeBatches(model, rows=6, backend=graphs)
-    for rows in (6, 4, 6, 2, 6):
-        found = forward(pixels[:rows], prompted=False, project=True)
-        expected = model(pixels[:rows], prompted=False, project=True)
-        assert torch.equal(found.bottleneck, expected.bottleneck)
-        assert found.bottleneck.requires_grad
-    assert graphs.rows == [6]
-
-
-@pytest.mark.slow
-def test_every_stage_has_its_graphs(model: PromptCCDModel) -> None:
-    """Dynamo stops at eight of one function, unless it forgets those of before."""
-    graphs, pixels = Graphs(), torch.randn(2, 3, 16, 16)
-    for stage in range(10):
-        model.config.stage = stage
-        WholeBatches(model, rows=2, backend=graphs)(pixels, project=True)
-    assert graphs.rows == [2] * 10
-
-
 def trained(values: dict[str, dict], folder: Path, **training: object) -> dict[str, bytes]:
     AcceleratorState._reset_state(reset_partial_state=True)
     own = {**values["training"], "output_dir": str(folder), **training}
     train_run(Recipe.from_dict({**values, "training": own}))
     return weights_of(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_compiled_whole(
-    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = quick_recipe(image_folder, tiny_backbone, tmp_path, variant=name, **MODEL.get(name, {}))
-    values["data"]["class_blocks"] = [3, 2]
-    values["training"] |= {
-        "epochs": 1,
-        "learning_rate": 1e-3,
-        "prompt_warmup_epochs": 0,
-        **TRAINING.get(name, {}),
-    }
-    plain, graphs = trained(values, tmp_path / "plain"), Graphs()
-    monkeypatch.setattr(stage_trainer, "WholeBatches", partial(WholeBatches, backend=graphs))
-    counters.clear()
-    assert trained(values, tmp_path / "with", compile=True) == plain
-    assert len(graphs.rows) >= 2  # a graph for each stage at least
-    assert not counters["graph_break"]

@@ -1,12 +1,10 @@
 """Parts of the trainer that a whole run would not show to be wrong."""
 
-import io
 import logging
 import math
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from importlib.util import module_from_spec
 from itertools import pairwise
 from pathlib import Path
@@ -41,40 +39,6 @@ def test_learning_rate_is_the_papers_cosine() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(1000.0, [5]), (0.0, [3, 4, 5])])
-def test_off_a_terminal_the_last_epoch_is_always_said(
-    seconds: float, said: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", seconds)
-    caplog.set_level(logging.INFO, progress.__name__)
-    bars = progress.EpochProgress(stage=1, epochs=5, first_epoch=2, steps=1)
-    for epoch in (2, 3, 4):
-        bars.end_epoch(epoch, 0.5)
-    bars.close()
-    lines = [f"stage 1: epoch {epoch}/5, loss 0.500" for epoch in said]
-    assert [record.getMessage()[: len(lines[0])] for record in caplog.records] == lines
-
-
-def test_what_is_left_is_of_the_stage_and_from_the_steps_that_were_done(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An epoch that was taken up three quarters through says little of how long one takes."""
-    clock = iter([0.0, 25.0, 125.0, 325.0])
-    monkeypatch.setattr(
-        progress, "time", SimpleNamespace(monotonic=lambda: next(clock))
-    )  # others keep theirs
-    caplog.set_level(logging.INFO, progress.__name__)
-    bars = progress.EpochProgress(stage=1, epochs=6, first_epoch=3, steps=4, first_step=3)
-    for epoch in (3, 4, 5):
-        bars.end_epoch(epoch, 0.5)
-    bars.close()
-    assert [record.getMessage().partition("0.500, ")[2] for record in caplog.records] == [
-        "100.00 s per epoch, 3 min left of this stage",
-        "100.00 s per epoch, 100 s left of this stage",
-        "144.44 s per epoch",
-    ]
-
-
 @pytest.mark.parametrize(("disabled", "expected"), [(True, True), (False, None), (None, None)])
 def test_bars_are_shown_on_terminals_unless_the_hubs_variable_says_no(
     disabled: bool | None, expected: bool | None, monkeypatch: pytest.MonkeyPatch
@@ -84,29 +48,6 @@ def test_bars_are_shown_on_terminals_unless_the_hubs_variable_says_no(
     anew = module_from_spec(progress.__spec__)
     progress.__spec__.loader.exec_module(anew)
     assert anew.NO_BARS is expected
-
-
-class Terminal(io.StringIO):
-    """What bars take for one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_on_a_terminal_a_bar_shows_epochs_and_the_loss(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, progress.__name__)
-    terminal = Terminal()
-    monkeypatch.setattr(progress, "tqdm", partial(progress.tqdm, file=terminal, mininterval=0, miniters=1))
-    bars = progress.EpochProgress(stage=1, epochs=7, first_epoch=2, steps=5)
-    bars.end_epoch(2, 0.25)
-    bars.end_epoch(6, 0.25)
-    bars.close()
-    assert caplog.records == []
-    shown = terminal.getvalue()
-    for text in ("stage 1:", " 2/7 ", " 3/7 ", " 4/7 ", "loss=0.250"):
-        assert text in shown, text
 
 
 def test_a_snapshot_brings_back_weights_momentum_and_a_mixture_of_another_size(model: PromptCCDModel) -> None:
@@ -193,10 +134,11 @@ def test_long_work_off_a_terminal_says_how_much_is_left(
     clock = iter(range(0, 1000, 6))  # seconds; one look before the first item, and one at each
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     caplog.set_level(logging.INFO, progress.__name__)
-    assert list(progress.progress_bar("abcde", 5, "reading")) == [*"abcde"]
-    assert [each.getMessage() for each in caplog.records] == [
-        "reading: 1 of 5, 48 s left",
-        "reading: 3 of 5, 16 s left",
+    labels = iter(range(9))
+    assert list(progress.progress_bar("abcde", 5, lambda: f"loss {next(labels)}")) == [*"abcde"]
+    assert [each.getMessage().partition(": ")[2] for each in caplog.records] == [
+        "1 of 5, 48 s left",
+        "3 of 5, 16 s left",
     ]
 
 

@@ -19,9 +19,8 @@ from promptccd.cli.options import (
     MOST_WORKERS,
     PLUGIN,
     Arguments,
-    Parser,
+    advanced,
     command,
-    declare,
     limits_of,
     rendering_of,
     show,
@@ -57,6 +56,13 @@ _DISCOVER: Arguments = {
     "--num_categories": dict(metavar="auto|N", type=lambda text: None if text == "auto" else whole_number(1)(text),
         help="number of all categories, known ones included (default: auto, which estimates it)"),
     "--adapt": dict(action="store_true", help="training of one stage on the images first, into DIR/stage<t+1>"),
+    "--export": dict(metavar="FORMAT", nargs="*", action="extend", choices=FORMATS, default=[],
+        help=f"formats to export the groups in, with the photographs of all sources: {titles()}"),
+    "--near_duplicates": dict(choices=NEAR_DUPLICATE_MODES, default="auto",
+        help="images that count as one: copies and bursts, copies alone (exact), or none (default: auto)"),
+    "--seed": dict(type=whole_number(0, MOST_SEED), default=1, help="random seed (default: 1)"),
+}  # fmt: skip
+_ADVANCED: Arguments = {
     "--epochs": dict(type=whole_number(), default=AdaptationOptions.epochs,
         help=f"epochs of --adapt (default: {AdaptationOptions.epochs})"),
     "--batch_size": dict(type=whole_number(1),
@@ -66,13 +72,8 @@ _DISCOVER: Arguments = {
         help="number of images that are decoded at once (default: the number of cores)"),
     "--limit": dict(metavar="FILES", type=whole_number(1),
         help="largest number of files; more are refused (default: no limit)"),
-    "--export": dict(metavar="FORMAT", nargs="*", action="extend", choices=FORMATS, default=[],
-        help=f"formats to export the groups in, with the photographs of all sources: {titles()}"),
-    "--near_duplicates": dict(choices=NEAR_DUPLICATE_MODES, default="auto",
-        help="images that count as one: copies and bursts, copies alone (exact), or none (default: auto)"),
     "--precision": dict(choices=["auto", "fp32", "bf16"], default="auto",
         help="precision of the features (default: auto, bf16 on a GPU with bf16 in hardware)"),
-    "--seed": dict(type=whole_number(0, MOST_SEED), default=1, help="random seed (default: 1)"),
 }  # fmt: skip
 _SPREAD: Arguments = DEVICE | {  # of which one may be given
     "--devices": dict(metavar="all|N",
@@ -83,10 +84,6 @@ _SPREAD: Arguments = DEVICE | {  # of which one may be given
         help="chunk I of N of the new files, which is embedded and not grouped; when all N are done, the command "
         "without --chunk groups them"),
 }  # fmt: skip
-
-
-def _spread(discover: Parser) -> None:
-    declare(discover.add_mutually_exclusive_group(), _SPREAD)
 
 
 def _check_source(options: argparse.Namespace) -> None:
@@ -114,7 +111,11 @@ def _check_source(options: argparse.Namespace) -> None:
 
 
 @command(
-    ("promptccd.discovery.discover",), _DISCOVER, _spread, DECODING, PLUGIN, MODEL_LIMIT, check=_check_source
+    ("promptccd.discovery.discover",),
+    _DISCOVER,
+    advanced(_SPREAD, exclusive=True),
+    advanced(_ADVANCED, DECODING, PLUGIN, MODEL_LIMIT),
+    check=_check_source,
 )
 def discover_command(options: argparse.Namespace) -> None:
     """``promptccd discover``."""

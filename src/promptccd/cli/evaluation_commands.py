@@ -13,6 +13,7 @@ from promptccd.cli.options import (
     WORKERS,
     Arguments,
     Parser,
+    advanced,
     command,
     show,
     to_json,
@@ -66,16 +67,17 @@ _AUDIT: Arguments = {
 
 
 def _list_protocols(evaluate: Parser) -> None:
-    """Add the table of protocols to ``--help``."""
+    """Add the protocols to the help."""
     lines = ["protocols (--protocol NAME):"]
     for name, protocol in PROTOCOLS.items():
         lines += [f"  {name}", f"      {protocol.text}"]
-        lines += [f"      scored: {protocol.images}", f"      reference: {protocol.reference}"]
-        lines += [f"      {protocol.counted}: {protocol.count}"]
+        if evaluate.shows_all:
+            lines += [f"      scored: {protocol.images}", f"      reference: {protocol.reference}"]
+            lines += [f"      {protocol.counted}: {protocol.count}"]
     evaluate.epilog = "\n".join(lines)
 
 
-@command(("promptccd.reports.report",), _EVALUATE, _DATA, DEVICE, PLUGIN, _list_protocols)
+@command(("promptccd.reports.report",), _EVALUATE, advanced(_DATA, DEVICE, PLUGIN), _list_protocols)
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
     reports.require_different(options.runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 import traceback
@@ -27,37 +28,65 @@ if TYPE_CHECKING:
 # typed command is imported, and what the command needs only after its words were read: help waits for no torch.
 COMMANDS = {
     "training_commands": {
-        "train": "Train all stages on your images or by a recipe; resumes an interrupted run.",
-        "split": "Show the stages that images or a recipe are cut into; trains nothing.",
+        "train": "Train all stages on your images or by a recipe, or resume a run.",
+        "split": "Show the stages of images or a recipe, without training.",
         "parameters": "Count the parameters that a model learns.",
         "recipes": "List the bundled recipes.",
     },
     "sweep_commands": {
-        "sweep": "Train and compare recipes x values x seeds; resumes an interrupted sweep.",
+        "sweep": "Train and compare recipes x values x seeds, or resume a sweep.",
     },
     "evaluation_commands": {
         "evaluate": "Recompute the scores of runs from their saved stages.",
         "report": "Write a page about runs: one HTML file, with CSV and JSON.",
-        "audit": "Check the rows that the paper prints against the split they are said to come from.",
+        "audit": "Check the rows that the paper prints against the paper's split.",
     },
     "model_commands": {
-        "explain": "Show what a stage attended to in an image, and which prompts acted.",
+        "explain": "Show the parts of an image that a stage attended to.",
         "predict": "Assign images to the categories of a stage.",
         "push": "Push the stages of a run to the Hub, each to its own repository.",
-        "space": "Put the page on the Hub, as a Space with a model of yours.",
-        "verify": "Recompute what a run or a repository claims.",
+        "space": "Publish the page on the Hub as a Space with your model.",
+        "verify": "Recompute the results of a run or a repository.",
     },
     "discovery_commands": {
         "discover": "Group your images into known categories and new ones.",
-        "export": "Export groups: as folders, as keywords, or as a data set to publish.",
+        "export": "Export groups as folders, as keywords, or as a data set.",
     },
     "page_commands": {
-        "demo": "Serve the page on which people group their images in the browser.",
-        "open": "Review and correct the groups of your photographs in the browser.",
+        "demo": "Serve a page on which people group their images.",
+        "open": "Group your photographs and correct the groups in the browser.",
     },
     "category_commands": {
-        "categories": "List, rename, merge, split or dissolve categories, move images, undo; ids are never reused.",
+        "categories": "Correct categories: rename, merge, split, move images, undo.",
     },
+}
+
+
+GROUPS = {  # of the help, with modules of `COMMANDS`
+    "Sort photographs": ("page_commands", "discovery_commands", "category_commands"),
+    "Train": ("training_commands",),
+    "Compare runs": ("sweep_commands", "evaluation_commands"),
+    "Use and share models": ("model_commands",),
+}
+EXAMPLES = {
+    "train": "labelled/ --unlabelled week01/ week02/ --output_dir runs/birds",
+    "split": "labelled/ --class_blocks 10 5 5",
+    "parameters": "--config promptccd-cub",
+    "recipes": "cifar100",
+    "sweep": "labelled/ --method promptccd gcd --seeds 1 2 3",
+    "evaluate": "runs/birds",
+    "report": "runs/birds --out report/",
+    "audit": "--benchmark cub",
+    "explain": "runs/birds/stage3 bird.jpg --out explained/",
+    "predict": "runs/birds/stage3 photos/",
+    "push": "runs/birds --namespace me --dry-run",
+    "space": "push me/birds --model photographs",
+    "verify": "me/promptccd-birds-stage3",
+    "discover": "photographs photos/ --out groups/",
+    "export": "groups/ folders",
+    "demo": "photographs",
+    "open": "photos/",
+    "categories": 'groups/ rename 3 "night heron"',
 }
 
 
@@ -110,12 +139,19 @@ def parse(words: Sequence[str]) -> Any:
         return typed.parse_args(words[1:])
     from promptccd.cli.options import Parser
 
-    parser = Parser(prog="promptccd", description="Continual category discovery with prompt pools.")
+    text = "Continual category discovery with prompt pools."
+    for title, modules in GROUPS.items():
+        text += f"\n\n{title}:"
+        for each, purpose in (
+            (each, COMMANDS[module][each]) for module in modules for each in COMMANDS[module]
+        ):
+            text += f"\n  {each:12}{purpose}"
+    text += "\n\n`promptccd COMMAND --help` explains a command."
+    parser = Parser(prog="promptccd", usage="promptccd COMMAND ...", description=text)
     parser.add_argument("--version", action="version", version=f"promptccd {__version__}")
-    listed = parser.add_subparsers(required=True, metavar="COMMAND")
-    for commands in COMMANDS.values():
-        for each, text in commands.items():
-            listed.add_parser(each, help=text)
+    listed = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    for each in (each for commands in COMMANDS.values() for each in commands):
+        listed.add_parser(each)
     if name and not name.startswith("-"):
         parser.refuse(name)
     return parser.parse_args(words or ["--help"])
@@ -132,7 +168,8 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
 
     for module, commands in COMMANDS.items():
         if name in commands:
-            parser = Parser(prog=f"promptccd {name}", description=commands[name], shows_all=shows_all)
+            text = f"{commands[name]}\n\nExample: promptccd {name} {EXAMPLES[name]}"
+            parser = Parser(prog=f"promptccd {name}", description=text, shows_all=shows_all)
             parser.add_argument("--json", action="store_true", help="JSON instead of a table")
             parser.add_argument("--debug", action="store_true", help="traceback of an error")
             command: Command = getattr(import_module(f"promptccd.cli.{module}"), f"{name}_command")

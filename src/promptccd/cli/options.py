@@ -34,6 +34,20 @@ def whole_number(low: int | None = None, high: int | None = None) -> Callable[[s
     return read
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help with one name for an option, and three dots for a list of values."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=28)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        name, value = action.option_strings[0], action.metavar or "|".join(map(str, action.choices or ()))
+        value = " ".join(value) if isinstance(value, tuple) else value or action.dest.upper()
+        return f"{name} {value}{' ...' * (action.nargs in ('+', '*'))}"
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises its errors, and refuses abbreviations and empty arguments.
 
@@ -48,7 +62,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, shows_all: bool = False, **options: Any):
         super().__init__(
             *arguments,
-            **{"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter, **options},
+            **{"allow_abbrev": False, "formatter_class": Help, **options},
         )
         self.shows_all = shows_all
         self.more: Callable[[list[str]], None] | None = None
@@ -171,6 +185,20 @@ def declare(parser: argparse._ActionsContainer, table: Arguments) -> None:
     """Add the arguments of a table."""
     for name, given in table.items():
         parser.add_argument(name, **given)
+
+
+def advanced(*tables: Arguments, exclusive: bool = False) -> Callable[[Parser], None]:
+    """Arguments that only ``--help-all`` shows; if `exclusive`, they exclude each other."""
+
+    def add(parser: Parser) -> None:
+        hidden = {} if parser.shows_all else {"help": argparse.SUPPRESS}
+        place = parser.add_mutually_exclusive_group() if exclusive else parser
+        for table in tables:
+            declare(place, {name: given | hidden for name, given in table.items()})
+        if "--help-all" not in parser._option_string_actions:
+            parser.add_argument("--help-all", action="help", help="show all options")
+
+    return add
 
 
 def rendering_of(options: argparse.Namespace) -> "Rendering":

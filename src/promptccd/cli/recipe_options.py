@@ -5,13 +5,13 @@ import dataclasses
 import inspect
 import typing
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from promptccd import runs
-from promptccd.cli.options import PLUGIN, Arguments, Parser, declare
+from promptccd.cli.options import PLUGIN, Arguments, Parser, advanced, declare
 from promptccd.data.options import alternatives, describe_type
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
@@ -25,32 +25,30 @@ LONGEST_CHOICES = 40  # characters of the choices that help writes for a value
 _WORDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 
 
-def add_recipe_options(parser: Parser, without: Collection[str] = ()) -> None:
+def add_recipe_options(parser: Parser, shows_common: bool = True) -> None:
     """Add ``--field`` for every field, and ``--section.field`` where sections share the name.
 
     Options of methods are added if one is typed, or for ``--help-all``.
 
     Args:
         parser: of a command.
-        without: fields that the command sets itself: ``--help`` does not show them.
+        shows_common: whether ``--help`` shows the common fields.
     """
     sections = section_types()
     counts = Counter(item.name for kind in sections.values() for item in dataclasses.fields(kind))
     added: set[str] = set()
+    common = None if parser.shows_all else parser.add_argument_group("settings")
     for section, kind in sections.items():
-        items = {f"{section}.{item.name}": item for item in dataclasses.fields(kind)}
-        shown = {
-            name for name, item in items.items()
-            if parser.shows_all or (item.metadata["common"] and name not in without)
-        }  # fmt: skip
-        group = parser.add_argument_group(section, _first_line(kind) if shown else None)
-        for name, item in items.items():
+        group = common or parser.add_argument_group(section, _first_line(kind))
+        for item in dataclasses.fields(kind):
+            name = f"{section}.{item.name}"
             flags = [f"--{item.name}"] * (item.name not in added) + [f"--{name}"] * (counts[item.name] > 1)
             added.add(item.name)
             meaning = item.metadata["help"]
             meaning += _default(item) if "(none:" not in meaning else ""
-            _add_field(parser, group, flags, name, item.type, meaning if name in shown else None)
-    parser.add_argument("--help-all", action="help", help="show all options, those of methods too")
+            is_shown = parser.shows_all or (shows_common and item.metadata["common"])
+            _add_field(parser, group, flags, name, item.type, meaning if is_shown else None)
+    advanced()(parser)
     parser.more = lambda words: _add_method_options(parser, words)
 
 

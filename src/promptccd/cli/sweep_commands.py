@@ -15,6 +15,7 @@ from promptccd.cli.options import (
     PLUGIN,
     Arguments,
     Parser,
+    advanced,
     command,
     declare,
     show,
@@ -124,6 +125,8 @@ _SWEEP: Arguments = {
         help="cells to train at once (default: 1; all with another engine)"),
     "--engine": dict(choices=["local", "slurm", "ray"], default="local",
         help="processes of this machine, jobs of Slurm, or the Ray cluster of RAY_ADDRESS (default: local)"),
+}  # fmt: skip
+_ENGINES: Arguments = {
     "--slurm": dict(metavar="KEY=VALUE", nargs="+", default=[], help="options of sbatch: partition=gpu gres=gpu:1"),
     "--cell-gpus": dict(type=float, metavar="G", help="GPUs of a Ray cluster for each cell; two cells share .5"),
 }  # fmt: skip
@@ -147,10 +150,11 @@ _TABLE: Arguments = {
 
 
 def _declare_groups(sweep: Parser) -> None:
+    advanced(_ENGINES, PLUGIN)(sweep)
     declare(sweep.add_mutually_exclusive_group(), _INSTEAD)
     table_group = "a table of the paper instead of recipes, laid out like it"
     declare(sweep.add_argument_group("tables", table_group), _TABLE)
-    add_recipe_options(sweep, without=("training.output_dir", "training.seed", "training.resume_from"))
+    add_recipe_options(sweep, shows_common=False)
 
 
 def _require_fitting(options: argparse.Namespace) -> None:
@@ -179,7 +183,7 @@ def _require_fitting(options: argparse.Namespace) -> None:
 
 
 @command(
-    ("promptccd.trainer", "promptccd.reports.paper_tables"), _SWEEP, PLUGIN, _declare_groups,
+    ("promptccd.trainer", "promptccd.reports.paper_tables"), _SWEEP, _declare_groups,
     check=_require_fitting,
 )  # fmt: skip
 def sweep_command(options: argparse.Namespace) -> None:

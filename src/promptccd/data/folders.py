@@ -39,6 +39,7 @@ _OUR_FOLDERS = {  # by the names that are all in such a folder
     ("config.json", CHECKSUMS): "a model",
 }
 _MOST_SPLITS = 5
+Row = tuple[str, str, str]  # path, category and split of an image
 
 
 class FolderSource(ImageSource):
@@ -172,11 +173,13 @@ class FolderFiles:
         images: paths of images, in the order of the source.
         left_out: why each other file is no image, by path.
         damaged: paths of those that have the suffix of an image.
+        notes: how the levels of folders are read, where that is a guess.
     """
 
     images: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.images) + len(self.left_out)
@@ -190,6 +193,14 @@ class FolderFiles:
                 f"{len(self.damaged)} of {called} images in {str(folder)!r} cannot be read: "
                 f"{'; '.join(f'{reason} ({count})' for reason, count in reasons)}. Get them again, or take them away."
             )
+
+    def summary(self, rows: Sequence[Row]) -> str:
+        """What a folder holds, of which these rows are used."""
+        reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
+        what = "images with a category" if not rows or rows[0][1] else "images"
+        parts = [f"{len(rows) + len(self.left_out)} files found: {len(rows)} {what}", *self.notes]
+        parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
+        return "; ".join([*parts, *[FOLLOWED] * (OUTSIDE in self.left_out.values())])
 
 
 def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
@@ -218,56 +229,16 @@ def masks_of(source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits
     return masks_among(by_name, lambda name: source.read(by_name[name], ByteBudget(limits, source.name)))
 
 
-@dataclass
-class LabelledFolder:
-    """Images of a folder with their categories.
-
-    Attributes:
-        splits: path and category of every image, by split.
-        left_out: why each other file is in no split, by path.
-        unlabelled: paths of the images of a folder without any sub-folder of images.
-        deeper: how many images are deeper than in the folder of their category.
-        notes: how the levels of folders are read, where that is a guess.
-    """
-
-    splits: dict[str, list[tuple[str, str]]]
-    left_out: dict[str, str]
-    unlabelled: Sequence[str] = ()
-    deeper: int = 0
-    notes: Sequence[str] = ()
-
-    def __str__(self) -> str:
-        images = sum(map(len, self.splits.values()))
-        found = images + len(self.unlabelled) + len(self.left_out)
-        reasons = [f"{reason} ({count})" for reason, count in Counter(self.left_out.values()).most_common(4)]
-        what = f"{len(self.unlabelled)} images" if self.unlabelled else f"{images} images with a category"
-        parts = [f"{found} files found: {what}", *self.notes]
-        parts += [f"{len(self.left_out)} left out: {'; '.join(reasons)}"] * bool(self.left_out)
-        if self.deeper:
-            parts.append(f"{self.deeper} images lie deeper, and count for the folder of their category")
-        parts += [FOLLOWED] * (OUTSIDE in self.left_out.values())
-        return "; ".join(parts)
-
-
-@dataclass(frozen=True)
-class _Levels:
-    """The levels at which folders are categories and splits, and what to report of that."""
-
-    category: int = 0
-    split: int | None = None
-    note: str = ""
-
-
 def by_category(
     folder: Path, files: FolderFiles, top: Literal["splits", "categories"] | None = None
-) -> LabelledFolder:
-    """Images of a sub-folder per category, and of splits above or below them.
+) -> list[Row] | None:
+    """Images of a sub-folder per category, and of splits above or below them; `None` without sub-folders of images.
 
     Composed and decomposed spellings of a name are one category. A loose image is left out where others have folders.
 
     Args:
         folder: the folder, for messages.
-        files: what it holds.
+        files: what it holds; images that are used in no category are listed with their reasons.
         top: what the folders of the first level are; `None` decides by names.
 
     Raises:
@@ -276,39 +247,43 @@ def by_category(
     """
     parts = {path: Path(path).parts for path in files.images}
     first_level = sorted({names[0] for names in parts.values() if len(names) > 1})
-    found = LabelledFolder({}, dict(files.left_out), () if first_level else files.images)
-    what = f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, "
-    if first_level and top is None and (known := _annotated(first_level, files)):
+    if not first_level:
+        return None
+    if top is None and (known := _annotated(first_level, files)):
         raise DataError(
             f"{str(folder)!r} is a data set in the layout of {known}, in which files besides the images say what they "
             "show. Make a table of path,label from these, or group the images without labels: promptccd discover "
             f"photographs {folder} --out groups/"
         )
-    levels = _levels_of(first_level, list(parts.values()), top)
-    if levels.split == 0:
-        splits = Counter(SPLITS.get(name.casefold(), name) for name in first_level)
-        if not any(len(names) > 2 for names in parts.values()):
-            raise DataError(
-                f"{what}which are parts of a data set and no categories, and no folder in them says which category an "
-                "image is of. Put the images of each into a sub-folder per category; if these are categories, give "
-                "--top_folders categories."
-            )
-        if splits.most_common(1)[0][1] > 1:
-            raise DataError(f"{what}of which two mean the same part of a data set: rename one.")
-    found.notes = [levels.note] * bool(levels.note)
-    depth = max(levels.category, levels.split or 0) + 2
-    for path, names in parts.items() if first_level else ():
+    what = f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, "
+    category, split, note = _levels_of(first_level, list(parts.values()), top)
+    files.notes += [note] * bool(note)
+    if split == 0 and not any(len(names) > 2 for names in parts.values()):
+        raise DataError(
+            f"{what}which are parts of a data set and no categories, and no folder in them says which category an "
+            "image is of. Put the images of each into a sub-folder per category; if these are categories, give "
+            "--top_folders categories."
+        )
+    if split == 0 and len({_split_called(name) for name in first_level}) < len(first_level):
+        raise DataError(f"{what}of which two mean the same part of a data set: rename one.")
+    rows, deeper = list[Row](), 0
+    depth = max(category, split or 0) + 2
+    for path, names in parts.items():
         if len(names) < depth:
-            found.left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
-            continue
-        if not _is_utf8(path):
-            found.left_out[display_name(path)] = "name that is not UTF-8: rename the file or its folder"
-            continue
-        found.deeper += len(names) > depth
-        split = "train" if levels.split is None else names[levels.split]
-        rows = found.splits.setdefault(SPLITS.get(split.casefold(), normalize("NFC", split)), [])
-        rows.append((path, normalize("NFC", names[levels.category])))
-    return found
+            files.left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
+        elif not _is_utf8(path):
+            files.left_out[display_name(path)] = "name that is not UTF-8: rename the file or its folder"
+        else:
+            deeper += len(names) > depth
+            part = "train" if split is None else _split_called(names[split])
+            rows.append((path, normalize("NFC", names[category]), part))
+    if deeper:
+        files.notes.append(f"{deeper} images lie deeper, and count for the folder of their category")
+    return rows
+
+
+def _split_called(name: str) -> str:
+    return SPLITS.get(name.casefold(), normalize("NFC", name))
 
 
 def _is_utf8(name: str) -> bool:
@@ -337,34 +312,29 @@ def _annotated(first_level: Sequence[str], files: FolderFiles) -> str:
 
 def _levels_of(
     first_level: Sequence[str], parts: Sequence[Sequence[str]], top: Literal["splits", "categories"] | None
-) -> _Levels:
-    """The levels of splits and categories, by the names of folders."""
-    if top is not None or not first_level:
-        return _Levels(1, 0) if top == "splits" else _Levels()
+) -> tuple[int, int | None, str]:
+    """The levels at which folders are categories and splits, by their names; and what to report of that."""
+    if top is not None:
+        return (1, 0, "") if top == "splits" else (0, None, "")
     are_splits = [name.casefold() in SPLITS for name in first_level]
     if all(are_splits):
-        return _Levels(1, 0)
+        return 1, 0, ""
     below: dict[str, set[str]] = {name: set() for name in first_level}
     for names in parts:
         if len(names) > 2:
             below[names[0]].add(normalize("NFC", names[1]))
     # An image that is no deeper than the first level has the category of its folder.
     if not all(below.values()) or any(len(names) == 2 for names in parts):
-        return _Levels()
-    every = set.union(*below.values())
-    listed = ", ".join(map(display_name, first_level[:4]))
-    if len({SPLITS.get(name.casefold(), "") for name in every}) > 1 and all(
-        name.casefold() in SPLITS for name in every
-    ):
-        return _Levels(
-            0,
-            1,
-            f"folders {', '.join(sorted(every))} below the categories are read as splits (--split chooses)",
-        )
-    shared = set.intersection(*below.values())
+        return 0, None, ""
+    every, shared = set.union(*below.values()), set.intersection(*below.values())
+    meant = {SPLITS.get(name.casefold(), "") for name in every}
+    if len(meant) > 1 and "" not in meant:
+        listed = ", ".join(sorted(every))
+        return 0, 1, f"folders {listed} below the categories are read as splits (--split chooses)"
     if len(first_level) < 2 or len(every) < 2 or 2 * len(shared) < len(every):
-        return _Levels()
+        return 0, None, ""
     is_few = any(are_splits) or len(first_level) < min(len(every), _MOST_SPLITS + 1)
     read, other = ("splits", "categories") if is_few else ("categories", "splits")
+    listed = ", ".join(map(display_name, first_level[:4]))
     note = f"folders {listed} hold the same sub-folders and are read as {read} (--top_folders {other} reads {other})"
-    return _Levels(1, 0, note) if is_few else _Levels(note=note)
+    return (1, 0, note) if is_few else (0, None, note)

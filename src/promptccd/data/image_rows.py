@@ -41,7 +41,6 @@ class ImageRows:
 
     Args:
         table: the data set.
-        image_column: the column; by default the only one that holds images.
         roots: folders that may hold the files that rows name; by default the download folders.
         decoding: how they become pixels.
 
@@ -56,12 +55,11 @@ class ImageRows:
     def __init__(
         self,
         table: datasets.Dataset,
-        image_column: str | None = None,
         roots: Sequence[str | os.PathLike[str]] | None = None,
         decoding: Decoding | None = None,
     ):
         self.decoding = decoding or Decoding()
-        self._column = image_column_of(table, image_column)
+        self._column = image_column_of(table)
         table = table.with_format(None).select_columns([self._column])
         self._table = table.cast_column(self._column, datasets.Image(decode=False))
         if roots is None:
@@ -75,7 +73,7 @@ class ImageRows:
 
     def select(self, rows: np.ndarray) -> "ImageRows":
         """The images of these rows, in this order."""
-        return ImageRows(self._table.select(rows), self._column, self._roots, self.decoding)
+        return ImageRows(self._table.select(rows), self._roots, self.decoding)
 
     def part(self, rows: np.ndarray) -> "ImageRows":
         """The same as `select`, for images whose copies are kept with those of the others."""
@@ -105,7 +103,7 @@ class ImageRows:
         found = decide(self.decoding, [*self._deep_rows()], self.read)
         if str(found.rendering) and found != self.decoding:
             logger.info("%s (--window sets another).", str(found.rendering).capitalize())
-        return ImageRows(self._table, self._column, self._roots, found)
+        return ImageRows(self._table, self._roots, found)
 
     def _deep_rows(self) -> Iterator[int]:
         """Rows that by their first bytes may have more than 8 bits a value."""

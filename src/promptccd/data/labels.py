@@ -18,6 +18,7 @@ from promptccd.errors import DataError
 logger = logging.getLogger(__name__)
 
 LABEL = "label"  # column with the category
+SPLIT = "split"  # column that says of which split a row is
 STREAM = "stream"  # column that names the stream with which an image without a label arrives
 NO_CATEGORY = -1  # id of a row without a label
 UNLABELLED = ("", "unlabelled", "unlabeled")  # words in place of a label, in any case
@@ -62,7 +63,7 @@ class Layout:
             whatever they hold; `None` refuses cells that look like several labels.
         top_folders: whether the folders of the first level are splits or categories; `None` decides by their names and
             those of their sub-folders.
-        is_required: whether a table without the named columns is refused.
+        optional: columns, ``image`` or ``label``, that a table may lack although they are named.
     """
 
     image: str | None = None
@@ -70,23 +71,23 @@ class Layout:
     na: tuple[str, ...] | None = None
     separator: str | None = None
     top_folders: Literal["splits", "categories"] | None = None
-    is_required: bool = True
+    optional: tuple[str, ...] = ()
 
-    def find(self, given: str | None, columns: Sequence[str], names: Iterable[str]) -> list[str]:
-        """Layout with the given name, or else with one of the usual names, the preferred one first."""
-        if given is not None and (
-            found := [each for each in columns if each == given] or called(columns, [given])
-        ):
-            return found
-        if given is not None and self.is_required:
-            option = "--image_column" if names is IMAGE_COLUMNS else "--label_column"
+    def named(self, what: Literal["image", "label"], columns: Sequence[str]) -> list[str]:
+        """The column of images or of labels that has the given name; none without a name."""
+        if (given := getattr(self, what)) is None:
+            return []
+        found = [each for each in columns if each == given] or called(columns, [given])
+        if not found and what not in self.optional:
             raise DataError(
-                f"No column {given!r}. Columns: {', '.join(map(display_name, columns))}. Set {option} to one of them."
+                f"No column {given!r}. Columns: {', '.join(map(display_name, columns))}. Set --{what}_column to one "
+                "of them."
             )
-        return called(columns, names)
+        return found
 
 
 DETECTED = Layout()  # no column is named
+BOTH = ("image", LABEL)
 
 
 def plain(name: str) -> str:
@@ -99,61 +100,25 @@ def called(columns: Sequence[str], names: Iterable[str]) -> list[str]:
     return [each for name in dict.fromkeys(map(plain, names)) for each in columns if plain(each) == name]
 
 
-def image_column_of(dataset: Dataset, image_column: str | None) -> str:
-    """Name of the image column: `image_column`, or the only column of images.
+def image_column_of(dataset: Dataset) -> str:
+    """Name of the only column of images.
 
     Raises:
-        DataError: it is missing, holds no images, or there are several to choose from.
+        DataError: there is none, or several.
     """
     found = [name for name, feature in dataset.features.items() if isinstance(feature, Image)]
-    if image_column is None and len(found) == 1:
-        return found[0]
-    if image_column in found:
-        return str(image_column)
-    wanted = (
-        "Which column holds the images?" if image_column is None else f"No image column {image_column!r}."
-    )
-    remedy = (
-        "Set --image_column."
-        if found
-        else "A column of paths or bytes is made one of images in Python: dataset.cast_column(NAME, datasets.Image())."
-    )
-    raise DataError(f"{wanted} Image columns: {found}; all columns: {dataset.column_names}. {remedy}")
-
-
-def label_column_of(dataset: Dataset, label_column: str | None) -> str:
-    """Name of the label column: the given one, the only class-label column, or one with a usual name.
-
-    Raises:
-        DataError: it is missing or there are several to choose from.
-    """
-    if label_column is not None:
-        if label_column in dataset.column_names:
-            return label_column
+    if len(found) != 1:
         raise DataError(
-            f"No label column {label_column!r}; the columns are {dataset.column_names}. Set --label_column."
+            f"Expected one column of images, got {found}; all columns: {dataset.column_names}. Select one of them "
+            "(dataset.select_columns), or make one of paths or bytes: dataset.cast_column(NAME, datasets.Image())."
         )
-    found = [name for name, feature in dataset.features.items() if isinstance(feature, ClassLabel)]
-    if len(found) == 1:
-        return found[0]
-    others = [name for name, feature in dataset.features.items() if not isinstance(feature, Image)]
-    if LABEL in others or (not found and (others := called(others, LABEL_COLUMNS))):
-        return LABEL if LABEL in others else others[0]
-    if all(isinstance(feature, Image) for feature in dataset.features.values()):
-        raise DataError(
-            "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
-            "list them in a CSV file of path,label; give those without a label as --unlabelled FOLDER. To group "
-            "images without labels: promptccd discover photographs FOLDER --out groups/"
-        )
-    raise DataError(
-        f"Which column holds the labels? The columns are {dataset.column_names}. Set --label_column."
-    )
+    return found[0]
 
 
-def split_column_of(columns: Sequence[str], values: Mapping[str, Sequence[Any]]) -> tuple[list[str], str]:
+def split_column_of(columns: Mapping[str, Sequence[Any]]) -> tuple[list[str], str]:
     """The split of every row by a column that holds words such as train and test, or no row; and what to report."""
-    for column in called(columns, SPLIT_COLUMNS):
-        words = ["" if each is None else str(each).strip() for each in values[column]]
+    for column, cells in columns.items():
+        words = ["" if each is None else str(each).strip() for each in cells]
         known = _YES_NO if plain(column).startswith("istrain") else SPLITS
         if any(word.casefold() in known for word in words):
             splits = [known.get(word.casefold(), word) for word in words]

@@ -50,18 +50,6 @@ def cut_sizes(num_images: int, ratios: Sequence[float]) -> list[int]:
     return [*sizes, remaining]
 
 
-class BlocksError(DataError):
-    """The blocks are of another number of categories than there are.
-
-    Attributes:
-        fact: that, without what to do: of a test split other blocks are no way out.
-    """
-
-    def __init__(self, fact: str, remedy: str):
-        super().__init__(f"{fact}: {remedy}.")
-        self.fact = fact
-
-
 @dataclass(frozen=True)
 class StageCount:
     """What one stage holds, to compare with the paper's table.
@@ -392,11 +380,11 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
         )
     if sum(blocks) != num_categories:
         more = f" and {num_categories - MOST_NAMES} more" if num_categories > MOST_NAMES else ""
-        raise BlocksError(
+        raise DataError(
             f"class_blocks {list(blocks)} sum to {sum(blocks)}, but the data set has {num_categories} categories "
-            f"({', '.join(map(display_name, categories[:MOST_NAMES]))}{more})",
+            f"({', '.join(map(display_name, categories[:MOST_NAMES]))}{more}): "
             f"let the blocks sum to {num_categories}, such as --class_blocks "
-            f"{' '.join(map(str, fitting_blocks(num_categories, len(blocks))))}",
+            f"{' '.join(map(str, fitting_blocks(num_categories, len(blocks))))}."
         )
     return blocks
 

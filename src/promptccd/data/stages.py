@@ -18,10 +18,11 @@ from datasets import Dataset
 from promptccd.data.hub import published_tables, require_images
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
+    BOTH,
     DETECTED,
+    LABEL,
     Layout,
     close_to,
-    label_column_of,
     read_categories,
 )
 from promptccd.data.splits import (
@@ -34,8 +35,7 @@ from promptccd.data.splits import (
     select_rows,
     split_in_streams,
 )
-from promptccd.data.streams import Stream, name_of_place, open_streams, read_labels, rest_of
-from promptccd.data.tables import OpenedImages, open_images
+from promptccd.data.streams import Stream, name_of_place, open_place, open_streams, read_labels, rest_of
 from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
@@ -107,43 +107,28 @@ class DataSource:
         return StageStream.from_dataset(chosen, **{**self.options, **changes})
 
 
-def _open_dataset(
-    dataset: str | Dataset | OpenedImages,
-    split: str,
-    image_roots: Sequence[str | os.PathLike[str]] | None,
-    layout: Layout = DETECTED,
-) -> OpenedImages:
-    """The data set that `StageStream.from_dataset` was given."""
-    if isinstance(dataset, OpenedImages):
-        return dataset
-    if isinstance(dataset, str):
-        return open_images(dataset, split, [os.fspath(root) for root in image_roots or ()], layout=layout)
-    if isinstance(dataset, Dataset):
-        return OpenedImages(dataset, layout=layout)
-    raise DataError(
-        f"Expected a datasets.Dataset or a name, got {type(dataset).__name__}. Give one split, such as "
-        "dataset['train']; read a stream first: Dataset.from_generator(lambda: (yield from stream), "
-        "features=stream.features)."
-    )
-
-
 def _category_ids(
-    opened: OpenedImages, layout: Layout, may_lack_labels: bool
+    table: Dataset, name: str, layout: Layout, may_lack_labels: bool
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
-    column = label_column_of(opened.table, opened.layout.label or layout.label)
-    ids, names = read_categories(opened.table.select_columns([column]), column, layout)
+    if LABEL not in table.column_names:
+        raise DataError(
+            "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
+            "list them in a CSV file of path,label; give those without a label as --unlabelled FOLDER. To group "
+            "images without labels: promptccd discover photographs FOLDER --out groups/"
+        )
+    ids, names = read_categories(table, LABEL, layout)
     missing = np.flatnonzero(ids == UNUSED)
     if len(missing) and not may_lack_labels:
         raise DataError(
-            f"Row {missing[0]} of column {column!r} has no label ({opened.table[int(missing[0])][column]!r}), and "
+            f"Row {missing[0]} has no label ({table.select_columns([LABEL])[int(missing[0])][LABEL]!r}), and "
             "class_blocks need one for every image: they hide labels, to score by them. Leave --class_blocks out, and "
             "images without a label come as a stream of their own; or remove the row, choose another --label_column, "
             "or give --label_na other words."
         )
     if not names:
         raise DataError(
-            f"No image of {name_of_place(opened.name)!r} has a label (column {column!r}): label some, or group all of "
+            f"No image of {name_of_place(name)!r} has a label: label some, or group all of "
             "them without: promptccd discover photographs FOLDER --out groups/"
         )
     return ids, names
@@ -185,7 +170,7 @@ class StageStream(Sequence[Stage]):
     @classmethod
     def from_dataset(
         cls,
-        dataset: str | Dataset | OpenedImages,
+        dataset: str | Dataset,
         *,
         class_blocks: Sequence[int] = (),
         cuts: Sequence[Sequence[float]] | None = None,
@@ -211,7 +196,7 @@ class StageStream(Sequence[Stage]):
 
         Args:
             dataset: a loaded `datasets.Dataset`, or a name that `promptccd.data.tables.open_images` takes: a Hub id,
-                a local folder, or ``"digits"``; or what that function opened.
+                a local folder, or ``"digits"``.
             class_blocks: number of categories per stage, for example ``[70, 10, 10, 10]``.
             cuts: share of the remainder every stage takes, per class block; `None` is the paper's table.
             unlabelled: instead of class blocks, streams that really have no labels, a stage each: names as `dataset`
@@ -240,11 +225,10 @@ class StageStream(Sequence[Stage]):
                 why and what to do.
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
-        opened = _open_dataset(dataset, split, image_roots, layout)
-        source = DataSource(opened.name or opened.table, given)
-        if opened.name:
-            image_roots = [*roots_of(opened.name), *(image_roots or ())]
-        ids, names = _category_ids(opened, layout, unlabelled is not None)
+        decoding = Decoding(max_pixels, rendering or Rendering())
+        opened, images = open_place(dataset, split, image_roots, decoding, layout)
+        source = DataSource(dataset, given)
+        ids, names = _category_ids(opened.table, opened.name, layout, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
             names,
@@ -254,13 +238,6 @@ class StageStream(Sequence[Stage]):
             held_out=held_out,
             held_out_only=held_out_only,
         )
-        images = ImageRows(
-            opened.table,
-            opened.layout.image or layout.image,
-            image_roots,
-            Decoding(max_pixels, rendering or Rendering()),
-        )
-        images.require_own_files("the data set")
         images = images.with_one_rendering()
         if unlabelled is None or split_rule == "whole":
             used = np.flatnonzero(category_ids != UNUSED)  # by any seed
@@ -276,10 +253,10 @@ class StageStream(Sequence[Stage]):
             whole = images.select(used)
             parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
             return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)
-        roots = list(image_roots or ())
+        roots = [*(roots_of(opened.name) if opened.name else ()), *(image_roots or ())]
         roots += [root for each in unlabelled if isinstance(each, str) for root in roots_of(each)]
         streams = rest_of(opened.table, np.flatnonzero(ids == UNUSED), images, name_of_place(opened.name))
-        optional = replace(layout, is_required=False)
+        optional = replace(layout, optional=BOTH)
         streams += open_streams(unlabelled, split, roots, images.decoding, len(images), opened.name, optional)
         if not streams:
             raise DataError(_nothing_arrives(name_of_place(opened.name), len(categories)))
@@ -308,7 +285,7 @@ class StageStream(Sequence[Stage]):
         split, labels, tables = published_tables(name, revision)
         if dataset is None:
             require_images(name, tables)
-            images = [ImageRows(table, "image", roots_of(name)) for table in tables]
+            images = [ImageRows(table.select_columns(["image"]), roots_of(name)) for table in tables]
             for stage, rows in enumerate(images):
                 rows.require_own_files(f"stage {stage} of {name!r}")
         else:
@@ -454,10 +431,7 @@ def _rows_of(
     dataset: str | Dataset, split: CategorySplit, published: np.ndarray, name: str
 ) -> list[ImageRows]:
     """The images of every stage, from the source data set of a repository that holds only ids."""
-    opened = _open_dataset(dataset, "train", None)
-    images = ImageRows(opened.table, roots=roots_of(opened.name) if opened.name else None)
-    images.require_own_files("the source data set")
-    images = images.with_one_rendering()
+    images = open_place(dataset)[1].with_one_rendering()
     labels = np.full(len(images), UNUSED, dtype=np.int64)
     labels[: len(published)] = published[: len(images)]
     found = _data_fingerprint(images, labels, split.categories)

@@ -14,16 +14,16 @@ from datasets import Dataset
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
+    DETECTED,
     LABEL,
     NO_CATEGORY,
     STREAM,
     Layout,
     in_order,
-    label_column_of,
     read_categories,
 )
 from promptccd.data.names import display_name
-from promptccd.data.tables import OpenedImages, image_roots, open_images
+from promptccd.data.tables import OpenedImages, image_roots, open_images, read_columns
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import digest_of
@@ -62,7 +62,7 @@ def open_streams(
     decoding: Decoding,
     first_id: int,
     labelled_place: str = "",
-    layout: Layout | None = None,
+    layout: Layout = DETECTED,
 ) -> list[Stream]:
     """Open streams, in order; every container of `open_images` may be one, and labels in it are not read.
 
@@ -86,11 +86,9 @@ def open_streams(
             if (real := _real(place)) in seen:
                 raise DataError(f"The stream {name!r} is {seen[real]!r} once more: give it once.")
             seen[real] = name
-        opened, images = _open(place, split, roots, decoding, False, layout)
+        opened, images = open_place(place, split, roots or None, decoding, layout, labelled=False)
         if not len(images):
             raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
-        if LABEL in opened.table.column_names:
-            logger.info("%s: its labels are not looked at (--labels takes labels that came later).", name)
         sample_ids = np.arange(first_id, first_id + len(images), dtype=np.int64)
         streams.append(Stream(name, images, sample_ids, opened.left_out))
         first_id += len(images)
@@ -101,22 +99,38 @@ def _real(place: str) -> str:
     return os.path.realpath(os.path.expanduser(place))
 
 
-def _open(
+def open_place(
     place: str | Dataset,
-    split: str,
-    roots: _Roots,
-    decoding: Decoding,
-    labelled: bool,
-    layout: Layout | None,
+    split: str = "train",
+    roots: _Roots | None = None,
+    decoding: Decoding | None = None,
+    layout: Layout = DETECTED,
+    labelled: bool = True,
 ) -> tuple[OpenedImages, ImageRows]:
-    """The rows of a place and their images, which may name files of its own and no others."""
+    """A table, by a name that `open_images` takes or from Python, and its images.
+
+    The roots are folders that may hold the files that rows name, besides that of a place that is given by name; `None`
+    is the download folders for a table from Python. The other arguments are those of `open_images` and `ImageRows`.
+
+    Raises:
+        DataError: it cannot be opened, or names files that are not its own.
+    """
     if isinstance(place, str):
-        opened = open_images(place, split, [os.fspath(root) for root in roots], labelled, layout)
-        roots = [*image_roots(place), *roots]
+        opened = open_images(place, split, [os.fspath(root) for root in roots or ()], labelled, layout)
+        roots = [*image_roots(place), *(roots or ())]
+    elif isinstance(place, Dataset):
+        table, notes = read_columns(place, "the data set", layout, labelled)
+        opened = OpenedImages(table)
+        if notes:
+            logger.info("The data set: %s.", "; ".join(notes))
     else:
-        opened = OpenedImages(place)
-    images = ImageRows(opened.table, opened.layout.image, roots or None, decoding)
-    images.require_own_files(repr(name_of_place(place)))
+        raise DataError(
+            f"Expected a datasets.Dataset or a name, got {type(place).__name__}. Give one split, such as "
+            "dataset['train']; read a stream first: Dataset.from_generator(lambda: (yield from stream), "
+            "features=stream.features)."
+        )
+    images = ImageRows(opened.table, roots, decoding)
+    images.require_own_files(repr(name_of_place(place)) if isinstance(place, str) else "the data set")
     return opened, images
 
 
@@ -138,18 +152,16 @@ def read_labels(
     split: str,
     roots: _Roots,
     decoding: Decoding,
-    layout: Layout | None = None,
+    layout: Layout = DETECTED,
 ) -> dict[bytes, str]:
     """Labels that came when their images had been grouped already, by what the pictures show (`digest_of`).
 
     Arguments and errors are those of `open_streams`; where places differ in a label, the last one counts.
     """
     names: dict[bytes, str] = {}
-    layout = layout or Layout(is_required=False)
     for place in places:
-        opened, images = _open(place, split, roots, decoding, True, layout)
-        column = label_column_of(opened.table, opened.layout.label)
-        ids, categories = read_categories(opened.table, column, layout)
+        opened, images = open_place(place, split, roots or None, decoding, layout)
+        ids, categories = read_categories(opened.table, LABEL, layout)
         rows = np.flatnonzero(ids != NO_CATEGORY)
         if not len(rows):
             raise DataError(

@@ -12,14 +12,13 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
-import pandas as pd
 from datasets import ClassLabel, Dataset, Features, Image, Value, concatenate_datasets, load_dataset_builder
 from huggingface_hub import constants
 from sklearn.datasets import load_digits
@@ -28,7 +27,6 @@ from promptccd.data.folders import (
     IMAGE_SUFFIXES,
     FolderFiles,
     FolderSource,
-    LabelledFolder,
     by_category,
     images_in,
 )
@@ -47,6 +45,7 @@ from promptccd.data.labels import (
     IMAGE_COLUMNS,
     LABEL,
     LABEL_COLUMNS,
+    SPLIT,
     SPLIT_COLUMNS,
     SPLITS,
     STREAM,
@@ -81,6 +80,7 @@ GROUPED = "assignments.csv"  # that a discovery writes next to its project
 _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
 _UNNAMED = r"discovered \d+"  # name there of a category that has none
 _KNOWN = (*IMAGE_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, STREAM)
+_PATHS = "path of the image"  # column while a table is read
 _PROBED = 50  # rows that tell what a column without a usual name holds
 _GIVE = (
     "Give a folder of a sub-folder per category, a CSV of path,label, a parquet file, or a data set of the Hub as "
@@ -165,30 +165,27 @@ class OpenedImages:
     """One split of an image data set.
 
     Attributes:
-        table: its rows.
+        table: its rows, with the columns ``image``, and ``label`` and ``stream`` where labels are wanted.
         left_out: why files of a folder are in no split, by path.
         name: of the folder or file; empty for a table from Python.
-        layout: names of the columns of images and labels where the reader chose them.
     """
 
     table: Dataset
     left_out: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
-    layout: Layout = DETECTED
 
 
 @dataclass(frozen=True)
-class _Splits:
-    """Tables of a data set by split, or by "" of one without splits; files that are no rows, and what to log.
+class _Found:
+    """What a place holds: tables by split, or by "" of one without splits; files that are no rows; and what to report.
 
-    `refusals` says why splits are of no use.
+    The columns of a table are read already where the reader made them, see `read_columns`.
     """
 
     tables: Mapping[str, Dataset]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    notes: str = ""
-    layout: Layout = DETECTED
-    refusals: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    is_read: bool = False
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
@@ -201,7 +198,7 @@ def open_images(
     split: str = "train",
     roots: Sequence[str] = (),
     labelled: bool = True,
-    layout: Layout | None = None,
+    layout: Layout = DETECTED,
 ) -> OpenedImages:
     """Open one split of an image data set, and log what else a folder holds.
 
@@ -226,19 +223,52 @@ def open_images(
     if (is_path or is_windows) and not path.exists():
         why = " It is a path of Windows." if is_windows and os.sep == "/" else ""
         raise DataError(f"{nothing_at(dataset)}{why} {_GIVE}")
-    layout = layout or DETECTED
     with _in_one_line(dataset):
-        found = _local(path, roots, labelled, layout) if path.exists() else _Splits(load_hub(dataset))
-        found = _by_rows(found, path if path.is_dir() else path.parent, layout, labelled)
-    if found.notes:
-        logger.info("%s: %s.", dataset, found.notes)
-    if "" in found.tables or (not labelled and len(found.tables) == 1):
-        split = next(iter(found.tables))
-    if split in found.refusals:
-        raise DataError(found.refusals[split])
-    if split not in found.tables:
-        raise no_split(dataset, split, found.tables)
-    return OpenedImages(found.tables[split], found.left_out, dataset, found.layout)
+        found = _local(path, roots, labelled, layout) if path.exists() else _Found(load_hub(dataset))
+        tables, notes = found.tables, [*found.notes]
+        chosen = next(iter(tables)) if len(tables) == 1 else split
+        if chosen in tables and not found.is_read:
+            folder, own = path if path.is_dir() else path.parent, [*image_roots(dataset), *roots]
+            table, more = read_columns(tables[chosen], dataset, layout, labelled, folder, own)
+            tables, notes = {**tables, chosen: table}, [*notes, *more]
+        if len(tables) == 1:
+            tables = _divided(tables[chosen], chosen, labelled)
+    if notes:
+        logger.info("%s: %s.", dataset, "; ".join(notes))
+    if "" in tables or (not labelled and len(tables) == 1):
+        split = next(iter(tables))
+    if split not in tables:
+        raise no_split(dataset, split, tables)
+    if found.is_read:
+        _require_categories(dataset, split, tables)
+    return OpenedImages(tables[split], found.left_out, dataset)
+
+
+def _divided(table: Dataset, split: str, labelled: bool) -> dict[str, Dataset]:
+    """The parts of a table by its column `SPLIT`, or the table itself as a split of this name."""
+    if SPLIT not in table.column_names:
+        return {split: table}
+    words, table = np.array(table[SPLIT][:], dtype=object), table.remove_columns(SPLIT)
+    if not labelled:
+        return {split: table}
+    return {each: table.select(np.flatnonzero(words == each)) for each in in_order({*words.tolist()} - {""})}
+
+
+def _require_categories(dataset: str, split: str, tables: Mapping[str, Dataset]) -> None:
+    """Refuse a split of one category where another has several, as in data sets of defects (MVTec)."""
+    if not all(isinstance(each.features.get(LABEL), ClassLabel) for each in tables.values()):
+        return
+    counts = {name: len(set(each[LABEL][:])) for name, each in tables.items()}
+    largest = max(counts, key=counts.__getitem__)
+    if counts[split] == 1 < counts[largest]:
+        files = tables[largest].cast_column("image", Image(decode=False))["image"][:]
+        place = os.path.commonpath([each["path"] or "" for each in files])
+        name = tables[split].features[LABEL].int2str(tables[split][LABEL][0])
+        raise DataError(
+            f"The split {split!r} of {display_name(dataset)!r} has the one category {name!r}, and {largest!r} has "
+            f"{counts[largest]}, as data sets of defects (MVTec) have: give --split {largest}, or group its images "
+            f"without labels: promptccd discover photographs {place} --out groups/"
+        )
 
 
 @contextmanager
@@ -267,19 +297,18 @@ def image_roots(place: str) -> tuple[str, ...]:
     return (os.path.dirname(folder) if os.path.isfile(folder) else folder,)
 
 
-def _local(place: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
+def _local(place: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Found:
     """Read a folder or a file of this computer."""
     if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
         place = _up_to_date(place / GROUPED)
     if not place.is_file():
-        return _folder(
-            place.resolve(), roots, labelled, layout
-        )  # "." has no name, by which `datasets` calls it
+        return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, which `datasets` asks for
     if place.suffix.lower() == _PARQUET:
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
-        return _Splits(built(builder, str(place)))
+        return _Found(built(builder, str(place)))
     if place.suffix.lower() in ONE_FILE:
-        return _by_list(place, [*image_roots(str(place)), *roots], labelled, layout)
+        table, notes = _listed(place, layout)
+        return _Found({"train": table}, notes=notes)
     raise DataError(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
         "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
@@ -297,14 +326,14 @@ def _up_to_date(grouped: Path) -> Path:
     return grouped
 
 
-def _folder(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits:
+def _folder(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Found:
     for name in CARDS:
         _require_own_file(folder / name, folder)
     if saved := saved_tables(folder):
         for table in chain.from_iterable(saved.values()):
             _require_own_file(table, folder)
         parts = {split: [Dataset.from_file(str(file)) for file in files] for split, files in saved.items()}
-        return _Splits({split: concatenate_datasets(tables) for split, tables in parts.items()})
+        return _Found({split: concatenate_datasets(tables) for split, tables in parts.items()})
     for name in CARDS:
         require_plain_card(folder / name, str(folder))
     if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled, layout)) is not None:
@@ -314,7 +343,7 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) 
     builder = load_dataset_builder(str(folder))
     for file in data_files_of(builder):
         _require_own_file(file, folder)
-    return _Splits(built(builder, str(folder), _LOCAL_KINDS))
+    return _Found(built(builder, str(folder), _LOCAL_KINDS))
 
 
 def _require_own_file(path: str | Path, folder: Path) -> None:
@@ -347,192 +376,243 @@ def _is_of_the_hub(folder: Path) -> bool:
     return any(each.suffix.lower() in _TABLE_SUFFIXES for at in ("*", "data/*") for each in folder.glob(at))
 
 
-def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Splits | None:
+def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Found | None:
     """Image files in folders; `None` for a folder without any, in which `datasets` may find tables."""
     files = images_in(FolderSource(folder, [*image_roots(str(folder)), *roots]), IntakeLimits())
     files.require_readable(folder)
     if labelled and (described := _by_metadata(folder, files, layout)) is not None:
         return described
-    found = (
-        by_category(folder, files, layout.top_folders)
-        if labelled
-        else LabelledFolder({}, files.left_out, files.images)
-    )
-    names = in_order({name for rows in found.splits.values() for _, name in rows}) if found.splits else None
-    splits = found.splits
-    others = (path for path in folder.rglob("*") if path.name not in _NOTES) if not splits else ()
+    rows = by_category(folder, files, layout.top_folders) if labelled else None
+    others = () if rows else (path for path in folder.rglob("*") if path.name not in _NOTES)
     suffixes = {path.suffix.lower() for path in others}
-    if found.unlabelled and suffixes.isdisjoint(_TABLE_SUFFIXES):
-        splits = {"train": [(path, "") for path in found.unlabelled]}
-    if splits:
-        tables = {
-            split: _image_table([(folder / path, name) for path, name in rows], names)
-            for split, rows in splits.items()
-        }
-        return _Splits(tables, found.left_out, str(found), refusals=_refusals(folder, splits))
+    if rows is None and suffixes.isdisjoint(_TABLE_SUFFIXES):
+        rows = [(path, "", "train") for path in files.images]
+    if rows:
+        columns: dict[str, list[Any]] = {"image": [str(folder / path) for path, _, _ in rows]}
+        columns[SPLIT], names = (
+            [split for _, _, split in rows],
+            in_order({name for _, name, _ in rows} - {""}),
+        )
+        features = Features({"image": Image(), SPLIT: Value("string")})
+        if names:
+            columns[LABEL] = [names.index(name) for _, name, _ in rows]
+            features[LABEL] = ClassLabel(names=names)
+        table = Dataset.from_dict(columns, features)
+        return _Found({"train": table}, files.left_out, [files.summary(rows)], is_read=True)
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     remedy = "Put images into it, or leave it out."
     if labelled:
         remedy = "Put the images of each category into a sub-folder of it, or give another folder."
     raise DataError(
-        f"Folder {display_name(str(folder))!r} holds no image that can be used. {found}. {remedy}"
+        f"Folder {display_name(str(folder))!r} holds no image that can be used. {files.summary(())}. {remedy}"
     )
 
 
-def _refusals(folder: Path, splits: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, str]:
-    """Splits of one category where another has several, as in data sets of defects (MVTec): nothing to learn from."""
-    names = {split: {name for _, name in rows} for split, rows in splits.items()}
-    largest = max(names, key=lambda split: len(names[split]))
-    place = os.path.commonpath([path for path, _ in splits[largest]]) if len(names) > 1 else ""
-    return {
-        split: f"The split {split!r} of {display_name(str(folder))!r} has the one category {next(iter(found))!r}, and "
-        f"{largest!r} has {len(names[largest])}, as data sets of defects (MVTec) have: give --split {largest}, or "
-        f"group its images without labels: promptccd discover photographs {folder / place} --out groups/"
-        for split, found in names.items()
-        if len(found) == 1 < len(names[largest])
-    }
-
-
-def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Splits | None:
+def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | None:
     """The images that metadata files name, with their categories; `None` if no such file names categories.
 
     A metadata file is in the folder or in those of its splits, and names files from its own place on. Images that it
     does not name are left out.
     """
-    places = {"train": folder}
-    places |= {
-        SPLITS[each.name.casefold()]: each for each in folder.iterdir() if each.name.casefold() in SPLITS
-    }
-    tables, notes, left_out = dict[str, Dataset](), list[str](), dict(files.left_out)
-    for split, place in places.items():
-        for file in sorted(place.iterdir()) if place.is_dir() else ():
-            if file.name.casefold() not in _METADATA_FILES:
-                continue
-            _require_own_file(file, folder)
-            with suppress(ForeignTableError):
-                found = _by_list(file, image_roots(str(folder)), True, layout, by_content=False)
-                shown = display_name(os.path.relpath(file, folder))
-                left_out.pop(shown, None)
-                notes += [f"{shown}: {found.notes}"] * bool(found.notes)
-                tables[split] = found.tables["train"]
+    places = [folder, *(each for each in sorted(folder.iterdir()) if each.name.casefold() in SPLITS)]
+    tables, notes, named, left_out = list[Dataset](), list[str](), set[str](), dict(files.left_out)
+    for file in (each for place in places if place.is_dir() for each in sorted(place.iterdir())):
+        if file.name.casefold() not in _METADATA_FILES:
+            continue
+        _require_own_file(file, folder)
+        shown = display_name(os.path.relpath(file, folder))
+        with suppress(ForeignTableError):
+            table, said = _listed(file, layout)
+            table, more = read_columns(
+                table, shown, layout, True, file.parent, image_roots(str(folder)), by_content=False
+            )
+            if file.parent != folder or SPLIT not in table.column_names:
+                table = table.remove_columns([*{SPLIT} & {*table.column_names}])
+                word = SPLITS.get(file.parent.name.casefold(), "train") if file.parent != folder else "train"
+                table = table.add_column(SPLIT, [word] * len(table))
+            paths = table.cast_column("image", Image(decode=False))["image"]
+            named |= {os.path.relpath(each["path"], folder) for each in paths}
+            tables.append(table)
+            left_out.pop(shown, None)
+            notes += [f"{shown}: {each}" for each in (*said, *more)]
     if not tables:
         unread = [name for name in left_out if Path(name).name.casefold() in _METADATA_FILES]
         files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABEL_COLUMNS for name in unread})
         return None
-    images = (table.cast_column("image", Image(decode=False))["image"] for table in tables.values())
-    named = {os.path.relpath(each["path"], folder) for each in chain.from_iterable(images)}
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
     counts = f"{len(named)} images that metadata files name; {len(others)} others are left out"
     # A named file that is no image is a row, which its stage reports.
     left_out = {path: reason for path, reason in left_out.items() if path not in named}
-    return _Splits(tables, {**left_out, **others}, "; ".join([counts, *notes]), _CHOSEN)
+    table = concatenate_datasets(tables)
+    return _Found({"train": table}, {**left_out, **others}, [counts, *notes], is_read=True)
 
 
-_CHOSEN = Layout("image", LABEL)  # how the reader of lists calls its columns
+def _listed(file: Path, layout: Layout) -> tuple[Dataset, list[str]]:
+    """The cells of a list as texts, null where they are empty; and notes on how it is written."""
+    shown, given = display_name(file.name), filter(None, (layout.image, layout.label))
+    sheet = read_sheet(file, (*_KNOWN, *given))
+    notes, twice = [*sheet.attrs["notes"]], {*sheet.columns[sheet.columns.duplicated()]} - {""}
+    notes += [f"of several columns {each!r} the first is read" for each in sorted(twice)]
+    sheet = sheet.loc[:, ~sheet.columns.duplicated()]
+    if {*sheet.columns} >= _GROUPS:  # its column category is a number
+        named = sheet["name"].mask(sheet["name"].str.fullmatch(_UNNAMED), "")
+        sheet = sheet.drop(columns="category").assign(name=named)
+    if sheet.empty:
+        raise DataError(
+            f"{shown!r} lists no image: give a first line such as path,label, and a line for each image."
+        )
+    cells = {each: [normalize("NFC", text) or None for text in sheet[each]] for each in sheet.columns}
+    features = Features({each: Value("string") for each in sheet.columns})
+    return Dataset.from_dict(cells, features), notes
 
 
-def _columns_of(
-    sheet: pd.DataFrame, name: str, layout: Layout, labelled: bool, by_content: bool
-) -> tuple[str, str | None, list[str]]:
-    """The columns of images and labels: the named ones, or else those with usual names or usual content; and notes.
+def read_columns(
+    table: Dataset,
+    name: str,
+    layout: Layout = DETECTED,
+    labelled: bool = True,
+    folder: Path = Path(),
+    roots: Sequence[str] = (),
+    by_content: bool = True,
+) -> tuple[Dataset, list[str]]:
+    """A table with the columns ``image``, ``label``, ``stream`` and `SPLIT`, as far as it has them; and what to report.
+
+    The columns are the named ones, or else those with usual names, or with usual content. Images may be bytes, or paths
+    below the folder. A file that cannot be read stays a row, so that stages are cut alike wherever the files are.
+
+    Args:
+        table: of any columns.
+        name: of the table, for messages.
+        layout: names of columns.
+        labelled: whether labels are wanted.
+        folder: place that paths are relative to.
+        roots: folders that files may be in, for notes on them; a file elsewhere is not opened.
+        by_content: whether a column may be found by its content.
 
     Raises:
-        ForeignTableError: there are none.
+        ForeignTableError: it has no column of images, or several, or none of labels.
+        DataError: a named column is missing, or a row names no image.
     """
-    names, notes = [*sheet.columns], list[str]()
-    images = layout.find(layout.image, names, IMAGE_COLUMNS)
-    if labelled and {*names} >= _GROUPS:
-        labels = ["name"]  # its column category is a number
-    else:
-        labels = layout.find(layout.label, [each for each in names if each not in images[:1]], LABEL_COLUMNS)
-    if by_content and not any(each.lower().endswith(IMAGE_SUFFIXES) for each in names):  # there is a heading
-        if not images and (images := [each for each in names if _holds_files(sheet[each])]):
-            notes.append(f"column {images[0]!r} is read as paths of images (--image_column sets another)")
-        if images and not labels and labelled:
-            used = {*images, *called(names, [*SPLIT_COLUMNS, STREAM, *IMAGE_COLUMNS]), ""}
-            labels = [each for each in names if each not in used]
-            labels = labels if len(labels) == 1 else []
-            notes += [
-                f"column {each!r} is read as the label (--label_column sets another)" for each in labels
-            ]
-    if not images or not (labels or not labelled):
-        wanted = [IMAGE_COLUMNS[:5], *([LABEL_COLUMNS[:4]] if labelled else [])]
-        listed = " and ".join(f"one of {', '.join(each)}" for each in wanted)
-        raise ForeignTableError(
-            f"The first line of {name!r} names the columns {[*map(display_name, names)]}: expected {listed}, such as "
-            f"{','.join(each[0] for each in wanted)}; or set --image_column and --label_column."
-        )
-    for column, *others in (images, *([labels] if labelled else [])):
-        notes += [f"column {column!r} is read and not {', '.join(map(repr, others))}"] * bool(others)
-    if not labelled and labels:
-        notes.append(f"{', '.join(map(repr, labels))} not looked at")
-    return images[0], labels[0] if labelled else None, notes
+    kinds = {each: _kind_of(feature) for each, feature in table.features.items()}
+    by_content = by_content and not any(each.lower().endswith(IMAGE_SUFFIXES) for each in kinds)  # a heading
+    image, notes = _image_column(table, name, kinds, layout, by_content)
+    columns, others = {"image": image}, [each for each in kinds if each != image]
+    if labelled:
+        label, said = _label_column(table, name, kinds, others, layout, by_content)
+        notes += said
+        others = [each for each in others if each != label]
+        columns |= {LABEL: label} if label else {}
+        columns |= {STREAM: each for each in called(others, [STREAM])[:1]}  # noqa: B035 - one, or none
+    elif labels := layout.named("label", others) or called(others, LABEL_COLUMNS):
+        notes.append(f"{', '.join(map(repr, labels))} not looked at (--labels reads labels that came later)")
+    table, splits = table.with_format(None), list[str]()
+    if labelled:
+        splits, note = split_column_of({each: table[each][:] for each in called(others, SPLIT_COLUMNS)})
+        notes += filter(None, [note])
+    if kinds[image] == "path":
+        paths, said = _files_meant(folder, table[image][:], name, roots)
+        table, notes, columns["image"] = table.add_column(_PATHS, paths), [*notes, *said], _PATHS
+    table = table.select_columns([*columns.values()])
+    table = table.rename_columns({old: new for new, old in columns.items() if new != old})
+    table = table.cast_column("image", Image())
+    return (table.add_column(SPLIT, splits) if splits else table), notes
 
 
-def _holds_files(cells: Iterable[str]) -> bool:
+def _image_column(
+    table: Dataset, name: str, kinds: Mapping[str, str], layout: Layout, by_content: bool
+) -> tuple[str, list[str]]:
+    """The column of images, and what to report of it."""
+    found = layout.named("image", [*kinds]) or [each for each in kinds if kinds[each] == "image"]
+    if len(found) > 1:
+        raise _no_column(name, kinds, "images", IMAGE_COLUMNS)
+    usual = [each for each in called([*kinds], IMAGE_COLUMNS) if kinds[each]]
+    found = found or sorted(usual, key=lambda each: kinds[each] == "path")
+    found = found or [each for each in kinds if kinds[each] == "bytes"]
+    notes = _preferred(found)
+    if not found and by_content:
+        found = [each for each in kinds if kinds[each] == "path" and _holds_files(table[:_PROBED][each])]
+        notes = [
+            f"column {each!r} is read as paths of images (--image_column sets another)" for each in found[:1]
+        ]
+    if not found or not kinds[found[0]]:
+        raise _no_column(name, kinds, "images", IMAGE_COLUMNS)
+    return found[0], notes
+
+
+def _preferred(columns: Sequence[str]) -> list[str]:
+    first, others = columns[:1], ", ".join(map(repr, columns[1:]))
+    return [f"column {each!r} is read and not {others}" for each in first if others]
+
+
+def _label_column(
+    table: Dataset,
+    name: str,
+    kinds: Mapping[str, str],
+    others: Sequence[str],
+    layout: Layout,
+    by_content: bool,
+) -> tuple[str, list[str]]:
+    """The column of labels among the others, and what to report of it; empty for a table of images and nothing else."""
+    classes = [each for each in others if isinstance(table.features[each], ClassLabel)]
+    found = layout.named("label", others)
+    found = found or (classes if len(classes) == 1 else called(others, [LABEL] if classes else LABEL_COLUMNS))
+    notes = _preferred(found)
+    if not found and by_content:
+        used = {*called(others, [*SPLIT_COLUMNS, STREAM, *IMAGE_COLUMNS]), ""}
+        found = [each for each in others if each not in used]
+        found = found if len(found) == 1 else []
+        notes = [f"column {each!r} is read as the label (--label_column sets another)" for each in found]
+    if not found and (others or "image" not in kinds.values()):
+        raise _no_column(name, kinds, "labels", LABEL_COLUMNS)
+    return (found[0] if found else ""), notes
+
+
+def _no_column(name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str]) -> ForeignTableError:
+    return ForeignTableError(
+        f"Which column of {display_name(name)!r} holds the {what}? Columns: {', '.join(map(display_name, kinds))}. "
+        f"Expected {what} in one of them called {', '.join(usual[:5])}; or set --{what.rstrip('s')}_column."
+    )
+
+
+def _holds_files(cells: Iterable[Any]) -> bool:
     """Whether most cells are names of image files."""
-    filled = [each for each in cells if each][:_PROBED]
+    filled = [str(each) for each in cells if each]
     return 2 * sum(each.lower().endswith(IMAGE_SUFFIXES) for each in filled) > len(filled)
 
 
-def _by_list(
-    file: Path, roots: Sequence[str], labelled: bool, layout: Layout, by_content: bool = True
-) -> _Splits:
-    """The images that a table lists, with their categories if they are wanted; paths are relative to its folder.
-
-    A file that cannot be read stays a row, so that stages are cut alike wherever the files are; it is counted and
-    named. A row without a category has none in the table; columns of streams and splits stay.
-    """
-    shown, given = display_name(file.name), filter(None, (layout.image, layout.label))
-    sheet = read_sheet(file, (*_KNOWN, *given))
-    notes, twice = sheet.attrs["notes"], {*sheet.columns[sheet.columns.duplicated()]} - {""}
-    notes = [*notes, *(f"of several columns {each!r} the first is read" for each in sorted(twice))]
-    sheet = sheet.loc[:, ~sheet.columns.duplicated()]
-    image, label, chosen = _columns_of(sheet, shown, layout, labelled, by_content)
-    if sheet.empty:
-        raise DataError(f"{shown!r} lists no image: give a line of path,label for each.")
-    if (bare := sheet.index[sheet[image] == ""]).size:
-        raise DataError(f"Line {bare[0]} of {shown!r} has no {image}: name the image, or remove the line.")
-    if label is not None and {*sheet.columns} >= _GROUPS:
-        sheet = sheet.assign(name=sheet["name"].mask(sheet["name"].str.fullmatch(_UNNAMED), ""))
-    paths, said = _files_meant(file.parent, sheet[image].tolist(), [os.path.realpath(root) for root in roots])
-    also = [*SPLIT_COLUMNS, *([] if label is None else [STREAM])]
-    kept = {} if label is None else {LABEL: label}
-    for each in called([*sheet.columns], also):
-        if each not in (image, label):
-            kept[STREAM if each.casefold() == STREAM else each] = each
-    columns: dict[str, list[str | None]] = {"image": [*paths]}
-    columns |= {name: [normalize("NFC", each) or None for each in sheet[kept[name]]] for name in kept}
-    features = Features({"image": Image(), **dict.fromkeys(kept, Value("string"))})
-    table = Dataset.from_dict(columns, features=features)
-    return _Splits({"train": table}, notes="; ".join([*notes, *chosen, *said]), layout=_CHOSEN)
-
-
-def _files_meant(folder: Path, names: Sequence[str], roots: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The file that each cell of a list means, and notes on files that are not there or no images.
+def _files_meant(
+    folder: Path, names: Sequence[str | None], table: str, roots: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The file that each cell of a table means, and notes on files that are not there or no images.
 
     A bare name that is no file of the folder means the only image below it with that name, with or without suffix.
     """
-    paths, notes, found = [_file_meant(folder, name) for name in names], list[str](), list[str]()
-    bare = [
-        row for row, path in enumerate(paths) if not os.path.lexists(path) and not {*"/\\"} & {*names[row]}
-    ]
-    by_name = _images_by_name(folder) if bare else {}
-    for row in bare:
-        if len(places := by_name.get(names[row], [])) == 1:
-            paths[row] = str(places[0])
-            found.append(
-                f"{display_name(names[row])!r} is {display_name(os.path.relpath(places[0], folder))!r}"
-            )
+    if None in names:
+        raise DataError(
+            f"Row {names.index(None) + 1} of {table!r} names no image: name one, or remove the row."
+        )
+    paths, notes = [_file_meant(folder, str(each)) for each in names], list[str]()
+    roots, found, gone, others = (
+        [os.path.realpath(root) for root in roots],
+        list[str](),
+        list[str](),
+        list[str](),
+    )
+    by_name: Mapping[str, list[Path]] | None = None
+    for row, name in enumerate(map(str, names)):
+        shown = display_name(name)
+        if not os.path.lexists(paths[row]) and not {*"/\\"} & {*name}:
+            by_name = _images_by_name(folder) if by_name is None else by_name
+            if len(places := by_name.get(name, [])) == 1:
+                paths[row] = str(places[0])
+                found.append(f"{shown!r} is {display_name(os.path.relpath(places[0], folder))!r}")
+        if not os.path.lexists(paths[row]):
+            gone.append(repr(shown))
+        elif reason := _why_no_image(paths[row], roots):
+            others.append(f"{shown!r} ({reason})")
     if found:
         notes.append(f"{len(found)} of {len(paths)} files are found by their names, {found[0]}")
-    gone, others = list[str](), list[str]()
-    for name, path in zip(names, paths, strict=True):
-        if not os.path.lexists(path):
-            gone.append(repr(display_name(name)))
-        elif reason := _why_no_image(path, roots):
-            others.append(f"{display_name(name)!r} ({reason})")
     for wrong, what in ((gone, "not there"), (others, "no images")):
         notes += [f"{len(wrong)} of {len(paths)} files are {what}, the first is {wrong[0]}"] if wrong else []
     return paths, notes
@@ -550,54 +630,10 @@ def _images_by_name(folder: Path) -> Mapping[str, list[Path]]:
     return found
 
 
-def _by_rows(found: _Splits, folder: Path, layout: Layout, labelled: bool) -> _Splits:
-    """The same with a column of images, and cut by a column of splits where there is but one split."""
-    tables = {split: _with_images(table, folder, layout) for split, table in found.tables.items()}
-    notes, chosen = found.notes, found.layout
-    if chosen == DETECTED:
-        present = {each for table in tables.values() for each in table.column_names}
-        chosen = layout
-        if not layout.is_required:
-            image, label = (each if each in present else None for each in (layout.image, layout.label))
-            chosen = replace(layout, image=image, label=label)
-    if labelled and len(tables) == 1:
-        table = next(iter(tables.values()))
-        texts = [each for each in called(table.column_names, SPLIT_COLUMNS) if each != chosen.label]
-        plain_table = table.with_format(None)
-        splits, note = split_column_of(texts, {each: plain_table[each][:] for each in texts})
-        notes = "; ".join(filter(None, [notes, note]))
-        if splits:
-            tables = {
-                split: table.select([row for row, each in enumerate(splits) if each == split])
-                for split in in_order({*splits} - {""})
-            }
-    return replace(found, tables=tables, notes=notes, layout=chosen)
-
-
-def _with_images(table: Dataset, folder: Path, layout: Layout) -> Dataset:
-    """A table whose images are paths, bytes or structs of both, as a table with a column of images."""
-    features = table.features
-    given = [layout.image] if layout.image in features else []
-    if any(isinstance(features[each], Image) for each in given or features):
-        return table
-    kinds = {name: _kind_of(feature) for name, feature in features.items()}
-    usual = [each for each in called([*features], IMAGE_COLUMNS) if kinds[each]]
-    bytes_first = sorted(usual, key=lambda each: kinds[each] == "path") or [
-        each for each, kind in kinds.items() if kind == "bytes"
-    ]
-    texts = [each for each, kind in kinds.items() if kind == "path"]
-    by_content = [each for each in texts if _holds_files(map(str, table[:_PROBED][each]))]
-    column = next(iter([*given, *bytes_first, *by_content]), None)
-    if column is None or not kinds[column]:
-        return table  # refused with its columns where images are read
-    if kinds[column] == "path":
-        cells = [each and _file_meant(folder, each) for each in table[column][:]]
-        table = table.remove_columns(column).add_column(column, cells)
-    return table.cast_column(column, Image())
-
-
 def _kind_of(feature: Any) -> str:
-    """Whether a column can hold images as bytes or as paths; empty for neither."""
+    """Whether a column holds images, or can as bytes or as paths; empty for none of these."""
+    if isinstance(feature, Image):
+        return "image"
     if isinstance(feature, dict):
         return "bytes" if {"bytes", "path"} >= {*feature} and "bytes" in feature else ""
     kind = str(getattr(feature, "dtype", ""))
@@ -628,14 +664,3 @@ def _file_meant(folder: Path, name: str) -> str:
     names = dict.fromkeys([name, name.replace("\\", "/")])
     names |= dict.fromkeys(normalize(form, each) for form in ("NFC", "NFD") for each in [*names])
     return str(folder / next((each for each in names if os.path.lexists(folder / each)), here))
-
-
-def _image_table(rows: Sequence[tuple[Path, str]], names: Sequence[str] | None = None) -> Dataset:
-    """Images with their categories, of which these are all names; by default without."""
-    columns: dict[str, list[Any]] = {"image": [str(path) for path, _ in rows]}
-    features = Features({"image": Image()})
-    if names is not None:
-        id_of = {name: number for number, name in enumerate(names)}  # none for an image without a category
-        columns[LABEL] = [id_of.get(name) for _, name in rows]
-        features[LABEL] = ClassLabel(names=list(names))
-    return Dataset.from_dict(columns, features=features)

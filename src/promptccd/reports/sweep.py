@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from transformers.utils import logging as transformers_logging
 
-from promptccd.data.labels import Layout, label_column_of, read_categories
+from promptccd.data.labels import LABEL, Layout, read_categories
 from promptccd.data.tables import open_images
 from promptccd.disk import make_inside, open_to_change, problems_of, remove_leftovers, write_file
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
@@ -73,9 +73,8 @@ class OwnImages:
 @cache
 def _half_labelled(dataset: str, split: str, layout: Layout) -> tuple[int, ...]:
     """Half of the categories at stage 0, the others in up to three stages."""
-    opened = open_images(dataset, split, layout=layout)
-    label = label_column_of(opened.table, opened.layout.label)
-    count = len(read_categories(opened.table, label, layout)[1])
+    table = open_images(dataset, split, layout=layout).table
+    count = len(read_categories(table, LABEL, layout)[1])
     later = min(3, count // 2)
     blocks = (count - count // 2, *(count // 2 // later + (n < count // 2 % later) for n in range(later)))
     logger.info("%s: --class_blocks %s, unless given.", dataset, " ".join(map(str, blocks)))

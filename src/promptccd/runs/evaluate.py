@@ -15,7 +15,6 @@ from torch import Tensor
 from promptccd.clustering import CountEstimate
 from promptccd.data.cached import ImageCache
 from promptccd.data.readable import Original, StageImages
-from promptccd.data.splits import BlocksError
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError
@@ -333,11 +332,6 @@ def cut_named(
     whole = replace(data, split=name, held_out=0.0, images_per_class=None)
     try:
         return stage_stream(whole, seed, split_rule=rule, rendering=rendering)
-    except BlocksError as error:
-        raise DataError(
-            f"Split {name!r} of {facts.dataset!r} does not have the run's categories: {error.fact}. Give --test_split "
-            "a split with images of every category; or train with --held_out 0.2."
-        ) from error
     except DataError as error:
         raise DataError(
             f"No test images from split {name!r} of {facts.dataset!r}: {error} For evaluation the option is "

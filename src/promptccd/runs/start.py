@@ -18,12 +18,13 @@ from transformers import Dinov2Config, PreTrainedConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.hub import published_split
+from promptccd.data.labels import BOTH
 from promptccd.data.loaders import Progress
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.splits import CategorySplit
 from promptccd.data.stages import StageStream
-from promptccd.data.tables import BUILT_IN, open_images
+from promptccd.data.tables import BUILT_IN
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.disk import remove_leftovers, trusted, write_directory, write_file
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
@@ -277,25 +278,20 @@ def stage_stream(
                 f"{list(published.class_blocks)}), and no unseen images. Give the data set that they were cut from."
             )
         return StageStream.from_hub(facts.dataset)
-    opened = open_images(facts.dataset, facts.split, roots, layout=data.layout)
-
-    def column(given: str | None, usual: str | None) -> str | None:
-        """The column that was asked for, or else the benchmark's if the data has it."""
-        return usual if given is None and usual in opened.table.column_names else given
-
-    layout = replace(
-        data.layout,
-        image=column(data.image_column, facts.image_column),
-        label=column(data.label_column, facts.label_column),
-    )
     return StageStream.from_dataset(
-        opened,
+        facts.dataset,
+        split=facts.split,
         class_blocks=facts.class_blocks,
         cuts=data.resolved_cuts,
         unlabelled=data.unlabelled,
         labels=data.labels or (),
         seed=seed,
-        layout=layout,
+        layout=replace(  # the benchmark's columns, if the data has them
+            data.layout,
+            image=facts.image_column,
+            label=facts.label_column,
+            optional=tuple(each for each in BOTH if getattr(data, f"{each}_column") is None),
+        ),
         accept_new_labels=data.accept_new_labels,
         class_order=facts.class_order,
         num_classes=facts.num_classes,

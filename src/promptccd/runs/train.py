@@ -3,8 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -75,14 +74,10 @@ from promptccd.training.stage_trainer import StageTrainer, TrainingState
 
 logger = logging.getLogger(__name__)
 
-# Called with a run and its finished stages, for example to push them.
-AfterStages = Callable[[RunDirectory, Sequence[int]], None]
-
 
 def train_run(
     recipe: Recipe,
     accelerator: Accelerator | None = None,
-    after_stages: AfterStages | None = None,
     *,
     stages: StageStream | None = None,
     callbacks: Sequence[CategoryDiscoveryCallback] = (),
@@ -92,8 +87,6 @@ def train_run(
     Args:
         recipe: the data, the model and how to train it.
         accelerator: by default one is made as the recipe says; it may not accumulate gradients or shard the model.
-        after_stages: the main process calls it with the run and its finished stages, at the start (if any are
-            finished) and after every stage.
         stages: by default they are cut as the recipe says.
         callbacks: called during the training; they may end it early.
 
@@ -136,9 +129,7 @@ def train_run(
         accelerator.wait_for_everyone()
         context.enter_context(_named_failures(run, training.batch_size))
         context.enter_context(reproducible(training.deterministic))
-        if after_stages and accelerator.num_processes > 1 and accelerator.is_main_process:
-            after_stages = context.enter_context(in_background(after_stages))
-        score = _Training(recipe, stages, run, accelerator, stop, after_stages, callbacks).train()
+        score = _Training(recipe, stages, run, accelerator, stop, callbacks).train()
     if own_processes:
         accelerator.end_training()
     return score
@@ -159,23 +150,6 @@ def _named_failures(run: RunDirectory, batch_size: int) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def in_background(work: AfterStages) -> Iterator[AfterStages]:
-    """The same work in a thread, so that processes that train together do not wait for it.
-
-    The end of the context waits for all calls and raises the first error of one; a training that failed waits for
-    none, since the same command calls again.
-    """
-    calls = list[Future[None]]()
-    pool = ThreadPoolExecutor(1, "after stages")
-    try:
-        yield lambda run, finished: calls.append(pool.submit(work, run, [*finished]))
-        for call in calls:
-            call.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
 class _Training:
     """The stages of one call of `train_run`, in one process."""
 
@@ -192,11 +166,10 @@ class _Training:
         run: RunDirectory,
         accelerator: Accelerator,
         stop: StopRequest,
-        after_stages: AfterStages | None,
         callbacks: Sequence[CategoryDiscoveryCallback],
     ):
         self.recipe, self.stages, self.run, self.arguments = recipe, stages, run, recipe.training
-        self.accelerator, self.stop, self.after_stages = accelerator, stop, after_stages
+        self.accelerator, self.stop = accelerator, stop
         self.is_main, self.method = accelerator.is_main_process, method_named(recipe.model.variant)
         self.view = evaluation_view(recipe, run)
         self.view.record(stages.rendering)
@@ -218,7 +191,8 @@ class _Training:
             logger.info("Finished already in %s: stages %s.", self.run.path, ", ".join(map(str, finished)))
         if self.is_main:
             score_finished(self.run, self.stages, finished)
-            self._conclude(finished)
+            for stage in finished:
+                self.run.forget_states(stage)
         if len(finished) < len(self.stages):
             self.callbacks.call("on_train_begin")
             try:
@@ -243,20 +217,12 @@ class _Training:
             if stage.index in finished:
                 continue
             self._train_stage(stage)
-            finished = sorted([*finished, stage.index])
             if self.is_main:
-                self._conclude(finished)
+                self.run.forget_states(stage.index)
             self.accelerator.wait_for_everyone()
             self._report_stage(stage.index)
             if self.stop.agreed(self.accelerator) and self.stop.asked:
                 raise self.stop.error(f"stage {stage.index} is finished")
-
-    def _conclude(self, finished: Sequence[int]) -> None:
-        """Delete states of finished stages and pass these to `after_stages`, also those of an earlier process."""
-        for stage in finished:
-            self.run.forget_states(stage)
-        if finished and self.after_stages is not None:
-            self.after_stages(self.run, finished)
 
     def _report_stage(self, stage: int) -> None:
         """Call the callbacks for a finished stage; every process reads its records."""

@@ -1,13 +1,13 @@
 """Cheaper ways to the same values for blocks that are transformers' own, with nothing around them.
 
 Of the last block's output only [CLS] is read: it needs query, attention and MLP of one token, a hundredth of a block's
-work. The blocks before do not learn, so a step can use copies of their weights in lower precision. A step of whole
-batches can be compiled. The copies are never saved, and the results at the end of a stage are computed without them.
+work. The blocks before do not learn, so a step can use copies of their weights in lower precision. The copies are never
+saved, and the results at the end of a stage are computed without them.
 """
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
@@ -21,7 +21,7 @@ from transformers.models.dinov2_with_registers.modeling_dinov2_with_registers im
 from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTLayer
 from transformers.models.vit.modeling_vit import ViTLayer
 
-from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import BlockCalls, Prefix, Rotation, blocks_of, run_block
 
 logger = logging.getLogger(__name__)
@@ -210,29 +210,3 @@ def _concatenated(*parts: nn.Linear) -> nn.Linear:
     joined = nn.Linear(1, 1, device="meta")
     joined.weight, joined.bias = (nn.Parameter(each, requires_grad=False) for each in (weight, bias))
     return joined
-
-
-class WholeBatches:
-    """The forward of a model, compiled for the number of rows of a whole batch; other batches run uncompiled.
-
-    So which kernels compute a batch does not depend on the batches before it, and a resumed training runs the same
-    ones.
-
-    Args:
-        wrapped: the model of this stage, as Accelerate wrapped it.
-        rows: of a whole batch, in this process.
-        backend: of `torch.compile`.
-    """
-
-    def __init__(self, wrapped: nn.Module, rows: int, backend: str | Callable[..., Any] = "inductor"):
-        torch.compiler.reset()  # forgets the graphs of earlier stages: after eight, dynamo makes no more
-        self.wrapped, self.rows = wrapped, rows
-        self._compiled = torch.compile(wrapped, dynamic=False, backend=backend)
-
-    def __call__(self, pixel_values: Tensor, **options: Any) -> CategoryDiscoveryOutput:
-        """The output of a forward."""
-        is_whole = len(pixel_values) == self.rows
-        output: CategoryDiscoveryOutput = (self._compiled if is_whole else self.wrapped)(
-            pixel_values, **options
-        )
-        return output

@@ -268,7 +268,7 @@ class TrainingArguments(Options):
     seed: int = option(1, "random seed", 0, 10**18 - 1, common=True)
     epochs: int = option(200, "epochs per stage", 1, 999_999, common=True)  # states are ordered by six digits
     discovery_epochs: int | None = option(
-        None, "epochs per unlabelled stage; 0 trains nothing there (none: epochs)", 0, 999_999, common=True
+        None, "epochs per unlabelled stage; 0 trains nothing there (none: epochs)", 0, 999_999
     )
     batch_size: int = option(
         128, "images per step over all processes, two views of each", 2, 2**20, common=True
@@ -315,24 +315,21 @@ class TrainingArguments(Options):
     max_categories: int | None = option(
         None, "most categories that kmeans tries (none: twice the known ones)", 0, 1_000_000
     )
-    mixed_precision: MixedPrecision = option("auto", _MIXED_PRECISION, common=True)
+    mixed_precision: MixedPrecision = option("auto", _MIXED_PRECISION)
     frozen_precision: Literal["same", "bf16"] = option(
         "same", "precision of the frozen blocks while a stage trains: same (float32), or bf16"
     )
-    compile: bool = option(False, "torch.compile of a step's forward, again in each stage")
     deterministic: bool = option(False, "slower deterministic algorithms on a GPU; a CPU is deterministic")
-    num_workers: int | None = option(
-        None, "loader processes (none: up to 8 with a CUDA GPU, else 0)", 0, 512, common=True
-    )
+    num_workers: int | None = option(None, "loader processes (none: up to 8 with a CUDA GPU, else 0)", 0, 512)
     image_cache: str = option("auto", _IMAGE_CACHE)
     feature_batch_size: int = option(256, "images per forward without gradient", 1, 2**20)
     save_minutes: float = option(12.0, "minutes between resumable states; 0 saves every step", 0)
-    report_to: Tracker = option("none", "experiment tracker of accelerate", common=True)
-    push_to_hub: bool = option(False, "push of each finished stage to its own repository", common=True)
+    report_to: Tracker = option("none", "experiment tracker of accelerate")
+    push_to_hub: bool = option(False, "push of each finished stage to its own repository")
     hub_namespace: str | None = option(None, "user or organisation to push to (none: who is logged in)")
     hub_private: bool = option(False, "private new repositories")
     resume_from: str | None = option(
-        None, "stage on the Hub to fetch and resume after, such as team/promptccd-cub-stage2", common=True
+        None, "stage on the Hub to fetch and resume after, such as team/promptccd-cub-stage2"
     )
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -26,16 +26,21 @@ _ECHOES_S = 5.0  # in which a request to end that comes again is the same one
 NO_BARS = True if HF_HUB_DISABLE_PROGRESS_BARS else None
 
 
-def progress_bar(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-    """Iterate under a bar; a line every few seconds where stderr is no terminal or bars are switched off."""
-    bar = tqdm(items, total=total, desc=label, leave=False, disable=NO_BARS)
+def progress_bar(items: Iterable[Any], total: int, label: str | Callable[[], str]) -> Iterator[Any]:
+    """Iterate under a bar; a line every few seconds where stderr is no terminal or bars are switched off.
+
+    A function as label is asked before every item.
+    """
+    named = label if callable(label) else lambda: label
+    bar = tqdm(items, total=total, desc=named(), leave=False, disable=NO_BARS)
     started = logged = time.monotonic()
     for done, item in enumerate(bar):
         now = time.monotonic()
+        bar.set_description(named(), refresh=False)
         if bar.disable and now - logged >= SECONDS_BETWEEN_LINES:
             logged = now
             left = (now - started) * max(0, total - done) / max(1, done)
-            logger.info("%s: %d of %d, %s left", label, done, total, readable_time(left))
+            logger.info("%s: %d of %d, %s left", named(), done, total, readable_time(left))
         yield item
 
 
@@ -46,38 +51,6 @@ def readable_time(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
-
-
-class EpochProgress:
-    """A bar over the epochs of a stage; off a terminal a line every few seconds.
-
-    A resumed stage starts at `first_epoch` and `first_step`.
-    """
-
-    def __init__(self, stage: int, epochs: int, first_epoch: int, steps: int, first_step: int = 0):
-        self._stage, self._epochs, self._began = stage, epochs, first_epoch + first_step / max(1, steps)
-        self._started = self._logged = time.monotonic()
-        self._bar = tqdm(
-            total=epochs, initial=first_epoch, desc=f"stage {stage}", unit="epoch", disable=NO_BARS
-        )
-
-    def end_epoch(self, epoch: int, loss: float) -> None:
-        """Count a finished epoch; `loss` is its mean."""
-        self._bar.set_postfix(loss=f"{loss:.3f}")
-        self._bar.update()
-        done, now = epoch + 1, time.monotonic()
-        if self._bar.disable and (done == self._epochs or now - self._logged >= SECONDS_BETWEEN_LINES):
-            self._logged = now
-            per_epoch = (now - self._started) / (done - self._began)
-            left = f", {readable_time(per_epoch * (self._epochs - done))} left of this stage"
-            logger.info(
-                "stage %d: epoch %d/%d, loss %.3f, %.2f s per epoch%s",
-                self._stage, done, self._epochs, loss, per_epoch, left if done < self._epochs else "",
-            )  # fmt: skip
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self._bar.close()
 
 
 class TrainingStopped(InterruptedRunError):

@@ -18,11 +18,11 @@ from promptccd.methods import Objective, Rows, StageContext
 from promptccd.methods.processes import sent, share_of
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.batches import Batch, BatchPlan, Forward, training_loader, training_loss
-from promptccd.training.fast import WholeBatches, fast
+from promptccd.training.fast import fast
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments
-from promptccd.training.progress import EpochProgress, StopRequest
+from promptccd.training.progress import StopRequest, progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class StageTrainer:
     """
 
     unsaved: TrainingState | None = None
+    _loss: float | None = None  # mean of the last epoch
 
     def __init__(
         self,
@@ -131,20 +132,19 @@ class StageTrainer:
         self.model.train()
         shares = self.plan.shares(self.epochs, (first_epoch, first_step), *self._processes)
         batches = iter(training_loader(self.context, self.views, shares, self.arguments))
-        bars = EpochProgress(self.stage, self.epochs, first_epoch, self.steps, first_step)
-        if not self.epochs and self.accelerator.is_main_process:
-            logger.info("stage %d: not trained, discovery_epochs is 0", self.stage)
         self._saved = time.monotonic()
         step, sums = first_step, resumed.sums if first_step else {}
         try:
             with fast(self.model, self.arguments.frozen_precision):
-                forward = self._compiled(wrapped) if self.arguments.compile else wrapped
-                for epoch in range(first_epoch, self.epochs):
-                    self._run_epoch(forward, optimizer, batches, epoch, step, sums, bars)
+                for epoch in progress_bar(
+                    range(first_epoch, self.epochs), self.epochs - first_epoch, self._label
+                ):
+                    self._run_epoch(wrapped, optimizer, batches, epoch, step, sums)
                     step, sums = 0, {}
+            if self.accelerator.is_main_process:
+                logger.info("%s, after %d epochs", self._label(), self.epochs)
             self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
         finally:
-            bars.close()
             self.accelerator.free_memory()
             self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
 
@@ -170,9 +170,8 @@ class StageTrainer:
             return torch.optim.AdamW(groups, lr=self.learning_rate)
         return torch.optim.SGD(groups, lr=self.learning_rate, momentum=arguments.momentum)
 
-    def _compiled(self, wrapped: nn.Module) -> Forward:
-        whole = np.arange(min(self.plan.batch_size, len(self.images)))
-        return WholeBatches(wrapped, len(share_of(whole, *self._processes)) * self.views.options.num_views)
+    def _label(self) -> str:
+        return f"stage {self.stage}" + (f", loss {self._loss:.3f}" if self._loss is not None else "")
 
     def _run_epoch(
         self,
@@ -182,7 +181,6 @@ class StageTrainer:
         epoch: int,
         first_step: int,
         sums: dict[str, Tensor],
-        bars: EpochProgress,
     ) -> None:
         """Run an epoch from a step on; `sums` are the losses of the steps before."""
         started = time.monotonic()
@@ -220,7 +218,7 @@ class StageTrainer:
                 rate, seconds = self.learning_rate * share, time.monotonic() - started
                 self.record(EpochRecord(self.stage, epoch, done, means, rate, seconds, images, rates))
             self._save_where_due(optimizer, epoch, step, {**totals, "steps": torch.tensor(float(done))})
-        bars.end_epoch(epoch, self._finite(totals["loss"], epoch) / max(1, before + self.steps))
+        self._loss = self._finite(totals["loss"], epoch) / max(1, before + self.steps)
 
     def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
         device, view, with_label = self.accelerator.device, self.evaluation_view, None

@@ -7,7 +7,6 @@ from dataclasses import replace
 import datasets
 
 from promptccd.data.image_rows import ImageRows
-from promptccd.data.labels import image_column_of
 from promptccd.data.names import display_name
 from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file
 from promptccd.data.tables import image_roots, open_images
@@ -81,8 +80,7 @@ class DatasetSource(ImageSource):
         Raises:
             DataError: it cannot be loaded.
         """
-        opened = open_images(dataset)
-        table = opened.table.select_columns([image_column_of(opened.table, None)])
+        table = open_images(dataset, labelled=False).table
         return cls(table, f"Data set {dataset!r}", image_roots(dataset))
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
