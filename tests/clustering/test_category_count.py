@@ -16,6 +16,13 @@ def test_reads_as_a_range_and_never_as_a_bare_number():
     assert estimate.range == (80, 88)
 
 
+def test_another_count_stretches_the_range_and_a_given_one_stays_given():
+    estimate = CountEstimate(5, 4, 6, "split_merge", "x")
+    for count, low, high in ((5, 4, 6), (2, 2, 6), (9, 4, 9)):
+        assert estimate.including(count) == CountEstimate(count, low, high, "split_merge", "x")
+    assert CountEstimate.known(5).including(3) == CountEstimate.known(3)
+
+
 @pytest.mark.parametrize(("low", "high"), [(85, 90), (80, 83), (0, 84)])
 def test_the_range_holds_the_count(low, high):
     with pytest.raises(DataError, match="1 <= low <= count <= high"):

@@ -64,6 +64,12 @@ class CountEstimate:
         """A count that the data or a person gave, so that nothing was estimated."""
         return cls(count, count, count, "known", "nothing: given with the data")
 
+    def including(self, count: int) -> "CountEstimate":
+        """The same estimate with another count, in a range that holds it."""
+        if not self.is_estimate:
+            return self.known(count)
+        return replace(self, count=count, low=min(self.low, count), high=max(self.high, count))
+
     @property
     def is_estimate(self) -> bool:
         """Whether the count was estimated and not given."""
