@@ -60,7 +60,7 @@ def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
     labels = torch.arange(10).repeat_interleave(torch.tensor(sizes)) * 3  # with gaps
     features = torch.arange(len(labels)).float()[:, None]
     of_row = dict(enumerate(labels.tolist()))
-    made = trials(features, labels, seed=5)
+    made = [*trials(features, labels, seed=5)]
     assert [trial.held_out for trial in made] == [2, 4, 5] * 2  # a fifth, 35 % and a half
     held = set()
     for trial in made:
@@ -84,7 +84,7 @@ def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
         torch.equal(one.labelled, other.labelled)
         for one, other in zip(made, trials(features, labels, 5), strict=True)
     )
-    assert not torch.equal(made[0].labelled, trials(features, labels, 6)[0].labelled)
+    assert not torch.equal(made[0].labelled, next(trials(features, labels, 6)).labelled)
 
 
 @pytest.mark.parametrize(
