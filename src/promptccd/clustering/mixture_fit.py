@@ -81,10 +81,10 @@ class MixtureSteps:
                 previous, state = log_likelihood, self.m_step(responsibilities, state)
             del responsibilities  # before the next ones are made
         return MixtureParameters(
-            *(
-                each.to(self.points)
-                for each in (state.means, state.variances, state.log_weights, state.floor)
-            ),
+            means=state.means.to(self.points),
+            variances=state.variances.to(self.points),
+            log_weights=state.log_weights.to(self.points),
+            floor=state.floor.to(self.points),
             log_likelihood=log_likelihood,
             num_iterations=iteration,
             converged=converged,
