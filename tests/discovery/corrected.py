@@ -53,8 +53,8 @@ def rows_of(path: Path) -> str:
 
 def features_of(session: DiscoverySession) -> Features:
     """The features of a session that nobody has written down yet."""
-    keys = [key for stage in session.stages for key in stage.keys]
-    return Features(keys, torch.cat([stage.features for stage in session.stages]))
+    found = session.remembered.features([*session.registry.images])
+    return Features([*found], torch.stack([*found.values()]))
 
 
 def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> None:

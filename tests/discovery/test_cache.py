@@ -171,40 +171,6 @@ def test_the_next_folder_costs_its_new_images_and_lists_the_known_ones(run, albu
 
 
 @pytest.mark.slow
-def test_corrections_of_every_kind_stay_when_images_are_added(run, album, tmp_path):
-    out, kinds = tmp_path / "out", ([4, 5], [6, 4])
-    run(album, "out", "--num_categories", "5")
-    given = set(registry_in(out).categories)
-    for stage, more in enumerate(kinds):
-        registry = registry_in(out)
-        first, second, third, *_ = sorted(
-            (each.id for each in registry.active if each.size > 1), key=lambda each: -each
-        )
-        keys = registry.members_of(first)
-        for words in (
-            ("rename", second, f"heron {stage}"), ("split", third), ("move", second, keys[0]), ("merge", second, third),
-            ("undo",), ("redo",), ("dissolve", first),
-        ):  # fmt: skip
-            assert main(["categories", str(out), *map(str, words)]) == 0
-        before = registry_in(out)
-        assert not (set(before.categories) - set(registry.categories)) & given
-        given |= set(before.categories)
-        for path in write_pictures(
-            tmp_path / f"more {stage}", more, per_category=4, seed=20 + stage
-        ).iterdir():
-            shutil.move(path, album / f"{stage}-{path.name}")
-        run(album)
-        after = registry_in(out)
-        assert before.members.items() <= after.members.items()
-        assert all(after.categories[each].name == before.categories[each].name for each in before.categories)
-        assert min(set(after.categories) - given, default=before.next_id) >= before.next_id
-        assert [entry.what for entry in before.log if entry.time] == [
-            entry.what for entry in after.log if entry.time
-        ]
-        given |= set(after.categories)
-
-
-@pytest.mark.slow
 def test_moved_renamed_and_touched_files_are_known_and_changed_ones_are_seen(
     run, album, tmp_path, monkeypatch
 ):

@@ -1,6 +1,5 @@
 """The recipes that come along: every one is whole, and its name says what it trains."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS as METHOD_TABLE
-from promptccd.reports.paper_tables import TablePlan
-from promptccd.reports.sweep import Settings
 from promptccd.runs import load_model, train_run
 from promptccd.runs.start import model_options, record_of
 from promptccd.training.options import TrainingArguments
@@ -200,35 +197,6 @@ def test_a_setting_changes_the_stages_alone() -> None:
             "training": usual["training"] | {"output_dir": f"runs/{path.stem}"},
         }
         assert Recipe.from_yaml(path).to_dict() == expected, path.stem
-
-
-PHOTOGRAPHS: dict[str, Settings] = {  # what the small recipe of Caltech-101 has beside the trial's values
-    "views": {"image_size": 64, "resize_size": 72},
-    "model": {"backbone": "photographs", "backbone_config": {}},
-}
-
-
-@pytest.mark.moderate
-@pytest.mark.parametrize("half", ["dino", "dinov2"])
-@pytest.mark.parametrize(("benchmark", "own"), [("cifar100", {}), ("caltech101", PHOTOGRAPHS)])
-def test_a_small_recipe_trains_as_the_trial_of_a_table_does(
-    half: str, benchmark: str, own: Mapping[str, Settings], tmp_path: Path
-) -> None:
-    plan = TablePlan(
-        recipes=HUB_CONFIGS, seeds=[1], out=tmp_path, backbone=half, places={benchmark: None},
-        small=True, look=False, overrides=own,
-    )  # fmt: skip
-    trials = [cell for entry in plan.entries("main") for cell in entry.cells]
-    assert len(trials) > 5
-    for trial in trials:
-        recipe = Recipe.from_yaml(HUB_CONFIGS / f"{Path(trial.config).stem}-small.yaml").to_dict()
-        expected = trial.recipe.to_dict()
-        # methods without a mixture read neither
-        own_clock = {name: expected["training"][name] for name in ("refit_every", "prompt_warmup_epochs")}
-        if expected["model"]["variant"] != "promptccd":
-            recipe["training"] |= own_clock
-        recipe["training"] |= {name: expected["training"][name] for name in ("output_dir", "seed")}
-        assert recipe == expected, trial.name
 
 
 def test_a_run_records_the_facts_of_its_benchmark(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from promptccd.disk import problems_of
 from promptccd.evaluation import Discovery
 from promptccd.hub import verify
 from promptccd.reports import ReportOptions, write_report
-from promptccd.reports.tables import read_run
+from promptccd.reports.tables import ReportedRun
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import earlier_images, key_of, observe_stage
 from tests.discovery.corrected import correct, registry_in
@@ -271,7 +271,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     correct(run / "stage1", lambda registry: edits.not_a_category(registry, new.id))
     go_on(run)
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
-    measured = read_run(RunEvaluation(str(run)))
+    measured = ReportedRun(RunEvaluation(str(run)))
     assert measured.score.to_dict()["stages"] == RunDirectory(run).results.to_dict()["stages"]
     page = write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
     assert "no category" in page.read_text()
@@ -288,7 +288,7 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     kept, gone = [each for each in last.active if not each.known][:2]
     for words in (("rename", str(kept.id), "heron"), ("merge", str(kept.id), str(gone.id))):
         assert main(["categories", str(run / "stage3"), *words]) == 0
-    measured = read_run(RunEvaluation(str(run)))
+    measured = ReportedRun(RunEvaluation(str(run)))
     rows = RunDirectory(trained_run).results.to_dict()["stages"]
     assert measured.score.to_dict()["stages"] == rows
     assert measured.names[kept.id] == "heron"

@@ -410,9 +410,10 @@ def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Pat
     names = [cell["cell"] for cell in json.loads(capsys.readouterr().out)]
     assert names == [f"promptccd-{each}-album-seed{seed}" for each in ("pp", "gcd") for seed in (1, 2)]
     small = {"model": {"backbone": "photographs"}}
-    for blocks, wanted in (({}, [3, 1, 1]), ({"class_blocks": [2, 3]}, [2, 3])):
+    for blocks, wanted in (({}, None), ({"class_blocks": [2, 3]}, [2, 3])):
         (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, {"data": blocks, **small})
         assert cell.recipe.data.class_blocks == wanted
+        assert cell.recipe.data.category_ratio == (None if wanted else 0.5)
         assert (cell.recipe.views.image_size, cell.recipe.views.resize_size) == (64, 72)
     overridden = {"views": {"image_size": 56}, **small}
     (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, overridden)

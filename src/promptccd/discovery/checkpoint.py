@@ -71,7 +71,8 @@ def save_progress(session: DiscoverySession, out: Path, source: str | Path | Non
         place = Path(os.path.expanduser(source))
         sources += [str(place.absolute() if place.exists() else source)]
     sources += [os.path.abspath(os.path.expanduser(each)) for each in session.image_roots]
-    spread, decoding = session.spread, session.current.intake.decoding
+    spread = None if session.given else session.model.spread
+    decoding = session.current.intake.decoding
     record = {
         "format": FORMAT,
         "model": session.model_space,

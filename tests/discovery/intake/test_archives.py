@@ -249,13 +249,6 @@ def test_bad_archives_are_refused_with_limit_and_value(tmp_path, case):
     assert str(tmp_path) not in str(raised.value)
 
 
-def test_equal_members_are_duplicates(tmp_path):
-    (tmp_path / "a.zip").write_bytes(packed(("x/a.png", PNG), ("y/a.png", PNG)))
-    with read_intake(tmp_path / "a.zip") as intake:
-        assert [file.duplicate_of for file in intake.files] == [None, 0]
-        assert intake.report().used == intake.report().duplicates == 1
-
-
 def test_links_and_folders_are_no_archives(tmp_path):
     (tmp_path / "a.zip").write_bytes(packed(("a.png", PNG)))
     (tmp_path / "link.zip").symlink_to(tmp_path / "a.zip")
