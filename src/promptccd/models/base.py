@@ -108,9 +108,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     roles: ClassVar[Mapping[str, str]] = {}
     head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
     block_parts: ClassVar[Sequence[str]] = ("backbone",)  # children that are blocks
-    compares_blocks: ClassVar[bool] = (
-        False  # the objective feeds the tokens of a forward to a second last block
-    )
+    compares_blocks: ClassVar[bool] = False  # the objective feeds tokens of a forward to a second last block
     predicts: ClassVar[bool] = False  # by a classifier or mixture of its own, so that no Gaussians are fitted
 
     prototypes: Tensor
