@@ -16,7 +16,7 @@ from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.project import edits, has_registry
 from promptccd.discovery.project.features import features_of
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import PROJECT
 from promptccd.disk import REPLACED, problems_of
 from promptccd.errors import PromptCCDError, RegistryError, RunError
 from promptccd.runs import load_model
