@@ -442,7 +442,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        return assign(**self._nearest_arguments(features))
+        return assign(**self._nearest(features))
 
     @torch.no_grad()
     def nearest(self, features: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -455,10 +455,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        return nearest(**self._nearest_arguments(features), top_k=top_k)
+        return nearest(**self._nearest(features), top_k=top_k)
 
-    def _nearest_arguments(self, features: Tensor) -> dict[str, Any]:
-        """What `assign` and `nearest` both take."""
+    def _nearest(self, features: Tensor) -> dict[str, Any]:
+        """Arguments of `assign` and `nearest`."""
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
         return {
