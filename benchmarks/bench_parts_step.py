@@ -18,7 +18,7 @@ from transformers import Dinov2Config
 from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.methods.contrastive import info_nce_loss
-from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, Routing, Teacher, log_shares, modulate
+from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, Teacher, log_shares, modulate
 from promptccd.models.backbone import blocks_of, embed, patch_count
 from promptccd.training.fast import FastCalls
 
@@ -50,23 +50,23 @@ def plain_output(model: PromptCCDPlusPlusModel, pixels: Tensor) -> PartPromptOut
     """The same by the book: whole forwards of the unmodified backbone, once for attention and once for features."""
     teacher = model._teacher
     assert teacher is not None
-    routing, features, cosines = _whole_forward(model, pixels, model.pools, None)
+    logits, features, cosines = _whole_forward(model, pixels, model.pools, None)
     output = PartPromptOutput(
         features=features,
         bottleneck=model.head(features),
         scores=cosines,
-        part_logits=routing.logits,
+        part_logits=logits,
     )
     with torch.no_grad():
-        routing, features, _ = _whole_forward(model, pixels, teacher.pools, teacher)
+        logits, features, _ = _whole_forward(model, pixels, teacher.pools, teacher)
         output.teacher_features, output.teacher_bottleneck = features, teacher.head(features)
-        output.teacher_log_shares = log_shares(routing.logits)
+        output.teacher_log_shares = log_shares(logits)
     return output
 
 
 def _whole_forward(
     model: PromptCCDPlusPlusModel, pixels: Tensor, pools: PartPools, teacher: Teacher | None
-) -> tuple[Routing, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     backbone = model.backbone
     blocks: list[Any] = [
         *blocks_of(backbone)[:-1],
@@ -81,12 +81,12 @@ def _whole_forward(
     attention = _full_attention(blocks[-1], hidden)[:, :, 0, -patches:].transpose(1, 2)
     with torch.no_grad():
         blocks[-1](hidden)  # an unmodified forward does not stop at the attention
-    routing = model.router(tokens[:, -patches:], attention)
-    selection = pools.select(routing.contextual, routing.parts)
+    contextual, logits = model.router(tokens[:, -patches:], attention)
+    selection = pools.select(contextual, logits.argmax(-1))
     hidden = modulate(tokens, pools.bias(selection.indices))
     for block in blocks:
         hidden = block(hidden)
-    return routing, backbone.layernorm(hidden)[:, 0], selection.cosines
+    return logits, backbone.layernorm(hidden)[:, 0], selection.cosines
 
 
 def _full_attention(block: Any, hidden: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ print(f"Categories: {found.estimate}")  # every file was judged by itself: used,
 
 groups = group_views(session)
 for group in groups:
-    faces = [session.file_of(key)[1].name for key in group.typical[:3]]
+    faces = [session.current.files[key].name for key in group.typical[:3]]
     print(f"{group.title} ({group.standing}): {group.size} images, such as {', '.join(faces)}")
 
 # A name is a correction: it stays with the group over later images, and can be undone.
@@ -35,4 +35,3 @@ Project(args.out).rename(largest.id, "most of them")
 # The same images again: nothing is computed anew, and what was corrected is written for others to read.
 again = discover(DiscoverySession.open(args.model), args.photos, args.out, exports=["folders"])
 print("Wrote", *again.paths)
-session.forget()

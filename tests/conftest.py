@@ -14,9 +14,9 @@ import random
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it brings
@@ -52,6 +52,27 @@ TINY_HEAD = {
     "projection_bottleneck_size": 16,
     "projection_output_size": 64,
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Reports that can be sent to the process that collects them.
+
+    A failure that shows half of a surrogate pair, as in a file name that is not UTF-8, would end the whole run by an
+    internal error that names no test.
+    """
+    return sendable((yield))
+
+
+def sendable(data: Any) -> Any:
+    """The same lists, tuples and dictionaries, with a backslash and digits for what UTF-8 cannot encode."""
+    if isinstance(data, str):
+        return data.encode(errors="backslashreplace").decode()
+    if isinstance(data, dict):
+        return {sendable(key): sendable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return type(data)(map(sendable, data))
+    return data
 
 
 @pytest.fixture(scope="session", autouse=True)

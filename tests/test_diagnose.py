@@ -1,6 +1,5 @@
 """What is measured of a backbone before anything is trained, and what is said of it."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -16,21 +15,15 @@ from benchmarks.diagnose import (
     _on_their_way,
     answers_to,
     counts_of,
-    diagnose,
     main,
     mean_cosine,
     with_mixture,
 )
 from promptccd import GCDModel, PromptCCDModel
-from promptccd.data import StageStream
-from promptccd.data.options import ViewOptions
-from promptccd.data.readable import StageImages
-from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.errors import DataError
 from promptccd.evaluation import continual_accuracy
 from promptccd.models.backbone import class_position
-from promptccd.training.progress import progress_bar
-from tests.conftest import TINY_HEAD, coloured_images
+from tests.conftest import TINY_HEAD
 
 
 def world(
@@ -140,60 +133,6 @@ def test_prompts_are_followed_into_every_block(backbone_folder: Path) -> None:
         placed = torch.cat([tokens[:, :1], means[chosen] + position, tokens[:, 1:]], dim=1)
         second = plain.backbone.encoder.layer[0](placed)
     torch.testing.assert_close(found["raw"][:, 1], mean_cosine(second[:, 1:4]), rtol=1e-4, atol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def pictures() -> tuple[StageImages, np.ndarray]:
-    """Eight categories of 20 images that differ in colour, all labelled."""
-    stage = StageStream.from_dataset(coloured_images(8, 20), class_blocks=[1], split_rule="whole").labelled
-    return StageImages.read(stage, 0, progress_bar), stage.labels
-
-
-@pytest.mark.slow
-def test_a_backbone_is_diagnosed_and_left_as_it_was(
-    backbone_folder: Path, pictures: tuple[StageImages, np.ndarray], caplog
-) -> None:
-    images, labels = pictures
-    model = PromptCCDModel.from_pretrained(backbone_folder, **TINY_HEAD).eval()
-    model.config.prompts_per_image = 3
-    view = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
-    options = DiagnosisOptions(seeds=(4, 9), floors=(0.05, 0.5), restarts=2, batch_size=50, categories=(6,))
-    caplog.set_level("INFO", "benchmarks.diagnose")
-    found = diagnose(model, images, labels, view, options)
-    assert found.images == 160
-    assert [each.categories for each in found.answers] == [6, 8]
-    assert all(list(each.rows) == ["k-means", "diag 0.05", "diag 0.5"] for each in found.answers)
-    assert all(
-        len(values) == 2 for each in found.answers for row in each.rows.values() for values in row.values()
-    )
-    answered = [each for each in caplog.messages if "answered" in each]
-    assert [each.split(";")[0] for each in answered] == [
-        "6 categories, seed 4: answered, 1 of 4", "6 categories, seed 9: answered, 2 of 4",
-        "8 categories, seed 4: answered, 3 of 4", "8 categories, seed 9: answered, 4 of 4",
-    ]  # fmt: skip
-    assert answered[-1].endswith("about 0 s left")
-    read = found.prompts
-    assert (read.components, read.prompts, model.config.prompts_per_image) == (5, 3, 3)
-    assert all(len(each) == 2 for each in read.cosines.values())
-    known = Cut.of(labels, 8, 4)
-    with torch.no_grad():
-        pixels = torch.stack([view(images[row]) for row in range(len(images))])
-        features = model.features_of(normalise(pixels, view.mean, view.std), prompted=False)
-    own = torch.from_numpy(known.ids)
-    stage = torch.zeros(len(images), dtype=torch.bool)
-    stage[torch.from_numpy(known.stages[0])] = True
-    means = torch.stack([features[stage & (own == each)].mean(0) for each in range(5)])
-    torch.testing.assert_close(model.mixture.means, means, rtol=1e-4, atol=1e-5)
-    assert read.lengths["means of the mixture"] == pytest.approx(float(means.norm(dim=1).mean()), rel=1e-4)
-    chosen = model.mixture.log_joint(features).topk(3).indices
-    pairs = itertools.combinations(chosen.tolist(), 2)
-    assert read.shared == pytest.approx(np.mean([len(set(a) & set(b)) for a, b in pairs]))
-    assert 0 < read.choice_effect < read.prompt_effect
-    assert all(effect > 0 for effect in read.told_apart)
-    assert read.told_apart[0] != read.prompt_effect
-    scored = answers_to(Cut.of(labels, 6, 9), features, options)
-    for name, row in found.answers[0].rows.items():
-        assert {part: values[1] for part, values in row.items()} == pytest.approx(scored[name], abs=3)
 
 
 @pytest.mark.slow

@@ -125,13 +125,3 @@ def test_parts_share_the_slow_tests_and_nothing_else(collected: Callable[..., li
     for part in parts:
         cases = {name.partition("[")[2] for name in part if name.startswith("test_one")}
         assert cases == {name.partition("[")[2] for name in part if name.startswith("test_other")}
-
-
-@pytest.mark.slow
-def test_by_the_commit_what_was_changed_is_run_whatever_its_part(
-    collected: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rotation, "part_of_commit", lambda: 4)
-    for changed, expected in ((set(), collected("--slow-part", "4")), ({"test_suite.py"}, collected())):
-        monkeypatch.setattr(rotation, "changed_tests", lambda changed=changed: changed)
-        assert collected("--slow-part", "commit") == expected

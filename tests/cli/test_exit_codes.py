@@ -468,7 +468,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(**_: object) -> None:
         raise IndexError("a bug")
 
-    monkeypatch.setattr("promptccd.cli.evaluation_commands.published_rows", broken)
+    monkeypatch.setattr("promptccd.evaluation.published_rows", broken)
     ended = run_forked(["audit"])
     assert ended.code == 1
     assert "Traceback" in ended.err

@@ -1,7 +1,7 @@
 """Pictures of a person, and sessions over a tiny model that was really trained."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,12 +46,10 @@ def stage0(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def session(stage0: Path, cache: SeenFiles) -> Iterator[DiscoverySession]:
+def session(stage0: Path, cache: SeenFiles) -> DiscoverySession:
     """A session over the labelled stage."""
     AcceleratorState._reset_state(reset_partial_state=True)
-    opened = DiscoverySession.open(stage0, seen=cache)
-    yield opened
-    opened.forget()
+    return DiscoverySession.open(stage0, seen=cache)
 
 
 def grouped(session: DiscoverySession, album: Path, num_categories: int | None = None) -> DiscoverySession:

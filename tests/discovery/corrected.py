@@ -10,7 +10,7 @@ import torch
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import CategoryRegistry, Command, edits
 from promptccd.discovery.project.features import Features, means_after
-from promptccd.discovery.project.folder import CATEGORIES, PROJECT
+from promptccd.discovery.project.record import CATEGORIES, PROJECT
 from promptccd.discovery.project.store import Store
 from tests.discovery.project.streams import Edit, do
 
@@ -53,8 +53,8 @@ def rows_of(path: Path) -> str:
 
 def features_of(session: DiscoverySession) -> Features:
     """The features of a session that nobody has written down yet."""
-    keys = [key for stage in session.stages for key in stage.keys]
-    return Features(keys, torch.cat([stage.features for stage in session.stages]))
+    found = session.remembered.features([*session.registry.images])
+    return Features([*found], torch.stack([*found.values()]))
 
 
 def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> None:

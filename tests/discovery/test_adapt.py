@@ -21,7 +21,7 @@ from promptccd.discovery import (
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import CategoryRegistry, edits
-from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT
+from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy
@@ -96,14 +96,6 @@ def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path,
     assert again.current.stage == 1
     assert [row.category for row in repeated.rows] == [row.category for row in result.rows]
     assert discover(DiscoverySession.open(folder), albums[1], tmp_path / "elsewhere").change.stage == 2
-
-
-@pytest.mark.slow
-def test_what_training_moved_is_measured_by_nobody(session, albums):
-    grouped(session, albums[0])
-    assert session.model.spread is not None
-    adapt(session, QUICK)
-    assert session.model.spread is None
 
 
 @pytest.mark.slow
@@ -236,16 +228,6 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
     with pytest.raises(RunError, match="before the categories there were changed"):
         discover(DiscoverySession.open(stage0, seen=cache), albums[0], spare, adaptation=QUICK)
     assert registry_in(spare).category(0).name == "heron"
-
-
-@pytest.mark.moderate
-def test_the_newest_of_many_stages_is_named(stage0, backbone_folder, albums, cache, tmp_path):
-    out = tmp_path / "out"
-    discover(DiscoverySession.open(stage0, seen=cache), albums[0], out)
-    for number in (8, 9, 10):
-        shutil.copytree(stage0, out / f"stage{number}")
-    with pytest.raises(RunError, match=r"Give the one that was trained there, .*stage10"):
-        discover(DiscoverySession.open(backbone_folder, seen=cache), albums[0], out)
 
 
 def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, albums, tmp_path):

@@ -80,14 +80,6 @@ def test_a_photograph_under_another_name_is_where_it_is(found, backbone_folder, 
 
 
 @pytest.mark.moderate
-def test_what_was_edited_into_another_picture_leaves_the_old_one_away(found, backbone_folder, album):
-    shutil.copy(numbered(album.parent / "more", [5], per_category=1) / "5-000.png", album / "1-002.png")
-    assert main(["discover", str(backbone_folder), str(album), "--out", str(found)]) == 0
-    count, in_groups, here = state(found)
-    assert (count, in_groups, here.count(False)) == (8, 8, 1)
-
-
-@pytest.mark.moderate
 def test_forgetting_takes_those_that_are_away_and_can_be_undone(found, album, capsys):
     before = registry_in(found)
     (album / "0-001.png").unlink()

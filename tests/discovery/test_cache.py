@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import PROJECT
 from promptccd.images import identity
 from promptccd.models import CategoryDiscoveryModel
 from tests.discovery.conftest import write_pictures
@@ -168,40 +168,6 @@ def test_the_next_folder_costs_its_new_images_and_lists_the_known_ones(run, albu
     }
     sources = json.loads((tmp_path / "out" / PROJECT / "project.json").read_text())["sources"]
     assert sources == [str(album), str(other)]
-
-
-@pytest.mark.slow
-def test_corrections_of_every_kind_stay_when_images_are_added(run, album, tmp_path):
-    out, kinds = tmp_path / "out", ([4, 5], [6, 4])
-    run(album, "out", "--num_categories", "5")
-    given = set(registry_in(out).categories)
-    for stage, more in enumerate(kinds):
-        registry = registry_in(out)
-        first, second, third, *_ = sorted(
-            (each.id for each in registry.active if each.size > 1), key=lambda each: -each
-        )
-        keys = registry.members_of(first)
-        for words in (
-            ("rename", second, f"heron {stage}"), ("split", third), ("move", second, keys[0]), ("merge", second, third),
-            ("undo",), ("redo",), ("dissolve", first),
-        ):  # fmt: skip
-            assert main(["categories", str(out), *map(str, words)]) == 0
-        before = registry_in(out)
-        assert not (set(before.categories) - set(registry.categories)) & given
-        given |= set(before.categories)
-        for path in write_pictures(
-            tmp_path / f"more {stage}", more, per_category=4, seed=20 + stage
-        ).iterdir():
-            shutil.move(path, album / f"{stage}-{path.name}")
-        run(album)
-        after = registry_in(out)
-        assert before.members.items() <= after.members.items()
-        assert all(after.categories[each].name == before.categories[each].name for each in before.categories)
-        assert min(set(after.categories) - given, default=before.next_id) >= before.next_id
-        assert [entry.what for entry in before.log if entry.time] == [
-            entry.what for entry in after.log if entry.time
-        ]
-        given |= set(after.categories)
 
 
 @pytest.mark.slow

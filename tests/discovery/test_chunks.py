@@ -5,14 +5,10 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 import sqlite3
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -22,15 +18,13 @@ from promptccd import systems
 from promptccd.cli import discovery_commands
 from promptccd.discovery import DiscoverySession, discover, embedding, make_part
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project.folder import CHUNKS, PROJECT
+from promptccd.discovery.project.record import CHUNKS, PROJECT
 from promptccd.disk import temporary
-from promptccd.errors import ConfigurationError, DivergedError, RunError
-from promptccd.locks import OWNER, FolderLock
-from promptccd.reports import PoolOfDevices
+from promptccd.errors import ConfigurationError, RunError
+from promptccd.locks import FolderLock
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import content_of
 from tests.discovery.test_discover import run
-from tests.processes import owner_number
 
 FEW = ("--batch_size", "4", "--num_categories", "4")
 
@@ -135,20 +129,6 @@ def test_parts_hold_what_nobody_knows(stage0, mixed, tmp_path):
     assert len(paths_in(part)) == 38
 
 
-@pytest.mark.slow
-def test_parts_of_tables(stage0, mixed, tmp_path):
-    source = str(tmp_path / "table")
-    images = [Image.open(path) for path in sorted(mixed.glob("[0-3]-0*.png"))]
-    datasets.Dataset.from_dict({"image": images}).save_to_disk(source)
-    for out in ("one", "other"):
-        for part in (1, 2) * (out == "other"):
-            make_part(opened(stage0), source, tmp_path / out, part, 2)
-        assert run(stage0, Path(source), tmp_path / out, *FEW) == 0
-    same(tmp_path / "other", tmp_path / "one")
-    make_part(opened(stage0), source, tmp_path / "other", 1, 1)
-    assert not (tmp_path / "other" / PROJECT / CHUNKS).exists()
-
-
 def test_nothing_stays_of_who_was_killed_at_a_part_or_taking_it_over(stage0, mixed, alone, tmp_path):
     make_part(opened(stage0), mixed, tmp_path, 1, 2)
     (part,) = (tmp_path / PROJECT / CHUNKS).iterdir()
@@ -183,12 +163,6 @@ def test_a_lost_part_is_made_here(stage0, mixed, alone, tmp_path, caplog):
         "2 of 3 parts failed, and are made here: the node is gone"
     ]
     same(tmp_path, alone)
-
-
-def test_a_part_that_cannot_be_made_says_why(stage0, mixed, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding, "_forward", lambda *given, precision: given[2].flatten(1) * torch.nan)
-    with pytest.raises(DivergedError, match="are not numbers"):
-        discover(opened(stage0), mixed, tmp_path, engine=Engine([]))
 
 
 def test_somebody_at_a_part_is_not_cut_off(stage0, mixed, alone, tmp_path):
@@ -252,30 +226,3 @@ def test_a_process_for_each_device(monkeypatch, caplog, gpus, wanted, devices):
     assert engine is None or engine.cpus == 8 // len(devices)
     assert f"--devices {wanted}: processes {len(devices or ['one'])} (" in caplog.text
     assert ("no GPU is here" in caplog.text) == (not gpus)
-
-
-def strikes(parts: Path, count: int) -> threading.Thread:
-    """Kills whoever is at the first part, so many times."""
-
-    def strike() -> None:
-        killed = set[int]()
-        while len(killed) < count:
-            with contextlib.suppress(OSError, ValueError):
-                found = owner_number(parts / "000001-of-2" / OWNER)
-                if found not in killed:
-                    os.kill(found, signal.SIGKILL)
-                    killed.add(found)
-            time.sleep(0.01)
-
-    thread = threading.Thread(target=strike, daemon=True)
-    thread.start()
-    return thread
-
-
-@pytest.mark.slow
-def test_a_killed_process_changes_no_byte(stage0, mixed, alone, tmp_path):
-    striking = strikes(tmp_path / PROJECT / CHUNKS, 1)
-    discover(opened(stage0), mixed, tmp_path, num_categories=4, engine=PoolOfDevices(["", ""]))
-    striking.join(1)
-    assert not striking.is_alive()
-    same(tmp_path, alone)

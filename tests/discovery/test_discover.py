@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import io
 import json
 import os
 import signal
@@ -20,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, PromptCCDError, RunError
 from promptccd.images import identity
 from promptccd.locks import FolderLock
@@ -28,7 +27,6 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.progress import StopRequest
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
-from tests.discovery.intake.test_archives import REFUSED, SKIPPING
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
 from tests.discovery.stored import alter, stored_in
 
@@ -79,41 +77,6 @@ def test_a_signal_ends_a_long_part_before_its_end(stage0, albums, tmp_path):
     assert raised.value.exit_code == 128 + signal.SIGINT
 
 
-@pytest.mark.slow
-def test_three_stages_of_one_folder_keep_what_people_said(stage0, albums, tmp_path, capsys):
-    out, ids, count = tmp_path / "out", set(), 6
-    for stage, album in enumerate(albums, start=1):
-        assert run(stage0, album, out, "--num_categories", str(count)) == 0
-        registry = registry_in(out)
-        assert registry.stage == stage
-        new = [each.id for each in registry.active if each.born == stage and each.size > 1]
-        assert not ids.intersection(new)
-        ids |= set(registry.categories)
-        named, merged = new[0], new[1]
-        for action in (("rename", named, f"kind {stage}"), ("split", named), ("merge", merged, 1)):
-            assert main(["categories", str(out), *map(str, action)]) == 0
-        ids |= set(registry_in(out).categories)
-        count = len(registry_in(out).active) + 4
-    before = registry_in(out)
-    kinds = {each.name for each in before.active}
-    assert {"kind 1", "kind 2", "kind 3"} <= kinds
-    assert run(stage0, albums[-1], out) == 0
-    assert registry_in(out).state_hash() == before.state_hash()
-    assert run(stage0, albums[-1], out, "--num_categories", str(len(before.active) + 1)) == 0
-    after = registry_in(out)
-    assert {"kind 1", "kind 2", "kind 3"} <= {each.name for each in after.active}
-    assert [entry.what for entry in after.log if entry.time] == [
-        entry.what for entry in before.log if entry.time
-    ]
-    for each in before.categories.values():
-        assert after.categories[each.id].name == each.name
-        assert after.categories[each.id].merged_into == each.merged_into
-    assert {row["name"] for row in rows_of(out)} >= {"kind 3"}
-    assert main(["categories", str(out), "undo"]) == 0  # the forced regrouping
-    assert registry_in(out).state_hash() == before.state_hash()
-    capsys.readouterr()
-
-
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory) -> Path:
     """What strangers send, as the intake's own tests have it, and some ordinary pictures."""
@@ -152,39 +115,6 @@ def test_hostile_files_are_all_accounted_for(stage0, hostile, tmp_path, capsys):
     assert [each["photographs"] for each in printed["exports"]] == [files["used"]] * 2
     exported = [path for path in (out / "publish").rglob("*") if path.suffix in (".jpg", ".png", ".webp")]
     assert len(exported) == files["used"]
-
-
-@pytest.mark.fault(40)
-@pytest.mark.parametrize("case", ["up", "link", "nested", "override", "thousandfold"])
-def test_hostile_archives_run_through(stage0, tmp_path, case, capsys):
-    content, expected = SKIPPING[case]
-    (tmp_path / "album.zip").write_bytes(content)
-    code = run(stage0, tmp_path / "album.zip", tmp_path / "out")
-    if not any(not reason for reason in expected.values()):
-        assert code == 2
-        return
-    assert code == 0
-    assert {row["file"].lstrip("'"): row["status"] == "skipped" for row in rows_of(tmp_path / "out")} == {
-        name: bool(reason) for name, reason in expected.items()
-    }
-    assert sorted(os.listdir(tmp_path)) == ["album.zip", "out"]
-
-
-@pytest.mark.parametrize("case", ["overlap", "quoted overlap", "cut", "no archive"])
-def test_refused_archives_leave_no_results(stage0, tmp_path, case, capsys):
-    (tmp_path / "album.zip").write_bytes(REFUSED[case][0])
-    assert run(stage0, tmp_path / "album.zip", tmp_path / "out") == 2
-    err = capsys.readouterr().err
-    assert "Traceback" not in err
-    assert "album.zip" in err
-    assert os.listdir(tmp_path / "out") == [PROJECT]
-
-
-def test_nothing_usable_is_one_line(stage0, tmp_path, capsys):
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images/a.png").write_bytes(b"<html>")
-    assert run(stage0, tmp_path / "images", tmp_path / "out") == 2
-    assert "holds no image that can be used" in capsys.readouterr().err
 
 
 def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, session, tmp_path):
@@ -346,12 +276,6 @@ def test_a_backbone_alone_works_too(backbone_folder, albums, tmp_path):
     assert {row["known"] for row in rows} == {"new"}
     assert run(backbone_folder, albums[1], tmp_path / "out") == 0
     assert {row["known"] for row in rows_of(tmp_path / "out")} <= {"new", "settled"}
-
-
-def test_csv_is_what_the_session_says(session, albums, tmp_path):
-    result = discover(session, albums[0], tmp_path / "out")
-    text = (tmp_path / "out/assignments.csv").read_text()
-    assert [row["file"] for row in csv.DictReader(io.StringIO(text))] == [row.file for row in result.rows]
 
 
 def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):

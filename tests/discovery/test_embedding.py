@@ -1,7 +1,6 @@
 import copy
 import shutil
 import time
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from promptccd.discovery.embedding import (
     resolve_precision,
 )
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.intake.seen import SEEN, SeenFiles
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DivergedError, RunError
 from tests.discovery.conftest import image_of
 
@@ -116,16 +115,6 @@ def test_cached_features_are_not_computed_again(model, counted, view, intake, tm
     shutil.rmtree(tmp_path / "cache")
     embed_images(model, view, intake, seen=SeenFiles(tmp_path / "cache"))
     assert counted.images == 30
-
-
-def test_damaged_features_are_computed_again(model, counted, view, intake, tmp_path):
-    with closing(SeenFiles(tmp_path)) as seen:
-        first = embed_images(model, view, intake, seen=seen)
-    (tmp_path / SEEN).write_bytes((tmp_path / SEEN).read_bytes()[:5000])
-    for _ in range(2):
-        with closing(SeenFiles(tmp_path)) as seen:
-            assert torch.equal(embed_images(model, view, intake, seen=seen), first)
-    assert counted.images == 20
 
 
 def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):

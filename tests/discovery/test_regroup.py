@@ -9,8 +9,8 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.project import GoneError, corrections
-from promptccd.discovery.project.folder import PROJECT, RECORD
-from promptccd.errors import DataError, RegistryError
+from promptccd.discovery.project.record import PROJECT, RECORD
+from promptccd.errors import RegistryError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 
@@ -131,8 +131,3 @@ def test_a_group_that_is_none_goes_to_the_nearest_or_to_none(found: Path) -> Non
     project.refresh()
     project.dissolve(first)
     assert all(key in project.registry.members for key in members)
-
-
-def test_more_groups_than_photographs_cannot_be(found: Path) -> None:
-    with pytest.raises(DataError):
-        Project(found).regroup(25)

@@ -70,27 +70,6 @@ def test_names_are_text_and_nothing_is_asked_of_the_network(page, visit: Visit) 
     assert "What changed" in text
     for phrase in ("Renamed", "Retired", "merged into", "Grown"):
         assert phrase in text
-    drawn = visit.page.locator("#map use").count()
-    assert drawn == len([row for row in rows if row.status == "used"])
-
-
-@pytest.mark.moderate
-def test_an_override_turns_only_its_own_name(page, visit: Visit) -> None:
-    """What follows a name that switches the direction of writing still stands to its right."""
-    session, rows, path = page
-    here = {row.category for row in rows}
-    turned = [each for each in session.registry.active if each.name.startswith("\u202e") and each.id in here]
-    visit.page.goto(path.as_uri())
-    assert turned, "the fixture names a category with images so"
-    heading = visit.page.locator(f"#category-{turned[0].id} h3 bdi")
-    assert heading.count() == 1
-    entry = visit.page.locator(".legend li", has_text="gnp")
-    boxes = entry.evaluate(
-        """item => { const range = document.createRange(); range.selectNodeContents(item.lastChild);
-        const tail = range.getBoundingClientRect(), name = item.querySelector('bdi').getBoundingClientRect();
-        return [name.right, tail.left] }"""
-    )
-    assert boxes[1] >= boxes[0] - 1
 
 
 @pytest.mark.moderate
@@ -119,20 +98,6 @@ def test_it_fits_a_phone_carries_no_metadata_and_is_the_same_twice(page, visit: 
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert write_page(session, rows, tmp_path / "again.html").read_bytes() == path.read_bytes()
     assert b"Exif" not in path.read_bytes()
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_too_few_images_for_a_map(session, tmp_path, count) -> None:
-    album = tmp_path / "few"
-    album.mkdir()
-    for number in range(count):
-        Image.new("RGB", (20, 20), (99 * number, 0, 0)).save(album / f"{number}.png")
-    grouped(session, album)
-    text = write_page(session, assignment_rows(session), tmp_path / "few.html").read_text()
-    assert 'id="map"' not in text
-    assert f"Groups in {count} image" in text
-    counted = "1 file: 1 image, 0 copies, " if count == 1 else "2 files: 2 images, 0 copies, "
-    assert f"{counted}0 skipped. Stage " in text
 
 
 def test_unsure_images_are_counted_all_and_copies_are_none(session, tmp_path, monkeypatch) -> None:

@@ -55,15 +55,3 @@ def test_what_is_like_something_set_aside_comes_to_it(registry: CategoryRegistry
     grouping(registry, SeenFiles(tmp_path)).group(images)
     aside = {each.id for each in registry.aside}
     assert [registry.members[each] in aside for each in images.keys] == [False] * EACH + [True] * EACH
-
-
-def test_earlier_images_are_asked_only_where_the_number_is_not_given(
-    registry: CategoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list[int]()
-    monkeypatch.setattr(Remembered, "before", lambda self, stage, *arguments: asked.append(stage))
-    images = arrived(near(0, 1), near(2, 2))
-    change, count = grouping(registry.copy(), SeenFiles(tmp_path)).group(images, 2)
-    assert (len(change.new), count.count, asked) == (1, 2, [])
-    grouping(registry, SeenFiles(tmp_path)).group(images)
-    assert asked == [1]

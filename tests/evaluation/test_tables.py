@@ -9,7 +9,7 @@ import pytest
 from promptccd.cli.tables import score_table as printed
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.accuracy import FIGURES, normalised_mutual_information
-from promptccd.evaluation.tables import markdown, over_runs, score_grid, score_table
+from promptccd.evaluation.tables import markdown, over_runs, score_table, text_grid
 from promptccd.reports.compare import stage_table
 
 
@@ -24,9 +24,9 @@ def test_a_new_figure_is_a_column_of_every_format(monkeypatch: pytest.MonkeyPatc
     table = score_table(score)
     assert table["groups"][0] == 4.0
     assert over_runs(pd.concat([table, table]), ["stage"])["groups_std"][0] == 0.0
-    assert score_grid(table)[0][-1] == "Groups"
-    assert [row[-1] for row in score_grid(table)[1]] == ["4.0", ""]
-    assert markdown(score_grid(table)).splitlines()[0].endswith("| NMI | Groups |")
+    assert text_grid(table)[0][-1] == "Groups"
+    assert [row[-1] for row in text_grid(table)[1]] == ["4.0", ""]
+    assert markdown(text_grid(table)).splitlines()[0].endswith("| NMI | Groups |")
     assert printed(score).splitlines()[0].endswith("NMI  Groups")
     assert stage_table({"ours": [score]})["groups"][0] == 4.0
 

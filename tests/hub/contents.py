@@ -95,19 +95,9 @@ class Blob:
 class Commit:
     sha: str
     title: str
-    message: str
-    author: str
     date: str
     files: dict[str, Blob]
     parent: "Commit | None"
-
-    def last_change(self, path: str) -> "Commit":
-        """Newest commit that touched a file or folder."""
-        inside = {name: blob for name, blob in self.files.items() if f"{name}/".startswith(f"{path}/")}
-        commit = self
-        while commit.parent and all(commit.parent.files.get(name) == blob for name, blob in inside.items()):
-            commit = commit.parent
-        return commit
 
 
 @dataclass
@@ -142,28 +132,17 @@ class Repo:
                 commit = commit.parent
         raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
 
-    def commit(
-        self, files: dict[str, Blob], title: str, branch: str = "main", message: str = "", author: str = "hub"
-    ) -> Commit:
+    def commit(self, files: dict[str, Blob], title: str, branch: str = "main") -> Commit:
         self.count += 1
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         sha = hashlib.sha1(f"{self.kind} {self.repo_id} {self.count} {title} {date}".encode()).hexdigest()
         parent = self.branches.get(branch)
-        self.branches[branch] = Commit(sha, title, message, author, date, files, parent)
+        self.branches[branch] = Commit(sha, title, date, files, parent)
         return self.branches[branch]
 
-    def entry(self, commit: Commit, path: str, expand: bool) -> dict[str, Any]:
+    def entry(self, commit: Commit, path: str) -> dict[str, Any]:
         """What the Hub tells of a file or folder."""
         if blob := commit.files.get(path):
-            told = {"type": "file", "path": path, **blob.describe()}
-        else:
-            told = {
-                "type": "directory",
-                "path": path,
-                "size": 0,
-                "oid": hashlib.sha1(path.encode()).hexdigest(),
-            }
-        if expand:
-            last = commit.last_change(path)
-            told["lastCommit"] = {"id": last.sha, "title": last.title, "date": last.date}
-        return told
+            return {"type": "file", "path": path, **blob.describe()}
+        oid = hashlib.sha1(path.encode()).hexdigest()
+        return {"type": "directory", "path": path, "size": 0, "oid": oid}

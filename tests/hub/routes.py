@@ -153,7 +153,6 @@ def tree(hub: Hub, request: Request, kind: str, repo_id: str, revision: str, pat
     repo = hub.open(request, kind, repo_id)
     commit = repo.at(revision)
     recursive = request.query.get("recursive", "").lower() == "true"
-    expand = request.query.get("expand", "").lower() == "true"
     prefix = f"{path}/" if path else ""
     below = [name.removeprefix(prefix).split("/") for name in commit.files if name.startswith(prefix)]
     if not below:
@@ -163,7 +162,7 @@ def tree(hub: Hub, request: Request, kind: str, repo_id: str, revision: str, pat
         for parts in below
         for depth in range(1, (len(parts) if recursive else 1) + 1)
     }
-    return Reply.json([repo.entry(commit, entry, expand) for entry in sorted(depths)])
+    return Reply.json([repo.entry(commit, entry) for entry in sorted(depths)])
 
 
 @route("POST", REPO + r"/paths-info/(?P<revision>[^/]+)")
@@ -171,10 +170,9 @@ def paths_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: st
     repo = hub.open(request, kind, repo_id)
     commit = repo.at(revision)
     form = parse_qs(request.body.decode())
-    expand = form.get("expand", [""])[0].lower() == "true"
     wanted = [path.rstrip("/") for path in form.get("paths", [])]
     known = [path for path in wanted if any(f"{name}/".startswith(f"{path}/") for name in commit.files)]
-    return Reply.json([repo.entry(commit, path, expand) for path in known])
+    return Reply.json([repo.entry(commit, path) for path in known])
 
 
 @route("POST", REPO + r"/tag/(?P<start>[^/]+)")
@@ -244,8 +242,8 @@ def commit(hub: Hub, request: Request, kind: str, repo_id: str, revision: str) -
     files = dict(head.files)
     for operation in operations:
         apply(hub, files, operation["key"], operation["value"])
-    author = hub.writer(request, repo_id).name
-    new = repo.commit(files, header["summary"], revision, header.get("description", ""), author)
+    hub.writer(request, repo_id)
+    new = repo.commit(files, header["summary"], revision)
     prefix = "" if repo.kind == "model" else f"{repo.kind}s/"
     url = f"{hub.url}/{prefix}{repo_id}/commit/{new.sha}"
     return Reply.json({"success": True, "commitOid": new.sha, "commitUrl": url, "hookOutput": ""})

@@ -37,8 +37,6 @@ class Fault:
     """
     cut: bool = False
     """Half of the answer's body is sent, then the connection ends."""
-    delay: float = 0.0
-    """Seconds between reading the request and processing it."""
     silent: bool = False
     """Read and never answered, until the Hub is closed."""
     status: int = 0
@@ -88,7 +86,6 @@ class Hub:
         repos: Repositories by (kind, id), the kind being model, dataset or space.
         log: Every request so far.
         errors: Tracebacks of the Hub's own mistakes; a test should find none.
-        lfs_from: Size in bytes from which any file goes by LFS.
         renamed: New names of repositories by their old ones, from which requests are led on.
     """
 
@@ -105,7 +102,6 @@ class Hub:
         self.tickets: dict[str, str] = {}
         self.log: list[Request] = []
         self.errors: list[str] = []
-        self.lfs_from = 10_000_000
         self.renamed: dict[str, str] = {}
         self.lock = threading.RLock()
         self.stopping = threading.Event()
@@ -149,10 +145,6 @@ class Hub:
         return [
             request for request in self.log if request.method.startswith(method) and fragment in request.path
         ]
-
-    def received(self, method: str = "", fragment: str = "") -> int:
-        """Bytes of the bodies of such requests."""
-        return sum(request.received for request in self.requests(method, fragment))
 
     def repo(self, repo_id: str, kind: str = "model") -> Repo:
         return self.repos[kind, repo_id]
@@ -203,7 +195,7 @@ class Hub:
         return repo
 
     def goes_by_lfs(self, path: str, size: int) -> bool:
-        return path.endswith(LFS_SUFFIXES) or size >= self.lfs_from
+        return path.endswith(LFS_SUFFIXES) or size >= 10_000_000
 
     def account(self, request: Request) -> Account | None:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -282,7 +274,6 @@ class _Handler(BaseHTTPRequestHandler):
         if body is None:  # its sender has died
             return None
         request.body, request.received = body, len(body)
-        hub.stopping.wait(fault.delay)
         if fault.race:
             fault.race(hub)
         if fault.silent:

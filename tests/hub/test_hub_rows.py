@@ -9,13 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value, concatenate_datasets
 from datasets import Image as ImageColumn
+from huggingface_hub import HfApi
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.tables import open_images
+from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.sources import DatasetSource
 from promptccd.errors import DataError
+from tests.conftest import coloured_images
+from tests.discovery.conftest import image_of
 from tests.hub.server import Hub
+from tests.images.test_decode import PNG
 
 NAME, OPTIONS = "team/photos", {"class_blocks": [2, 1, 1], "num_classes": 4, "images_per_class": 9}
 PER_FILE, FILES = 60, 10
@@ -160,21 +164,19 @@ def test_a_split_that_is_not_there_is_named(hub: Hub, tables) -> None:
         StageStream.from_dataset(NAME, **OPTIONS, split="dev")
 
 
-@pytest.mark.moderate
-def test_all_of_a_split_is_that_split(hub: Hub, tables) -> None:
-    publish(hub, tables)
-    whole = concatenate_datasets(tables["test"]).select_columns(["image", "label"])
-    found = open_images(NAME, "test").table
-    assert found.features == whole.features
-    assert found.with_format("arrow")[:].equals(whole.with_format("arrow")[:])
+def test_data_set_of_the_hub_is_read(hub: Hub) -> None:
+    coloured_images(3, 4).push_to_hub("user/pictures")
+    with read_intake(DatasetSource.load("user/pictures")) as intake:
+        assert intake.report().used == 12
+        assert image_of(intake, intake.files[3]).size == (16, 16)
 
 
-@pytest.mark.moderate
-def test_images_to_discover_are_one_split_and_one_column(hub: Hub, tables) -> None:
-    publish(hub, tables)
-    source = DatasetSource.load(NAME)
-    assert len(source._rows) == PER_FILE * FILES
-    assert (
-        source._rows.read(0)
-        == tables["train"][0].cast_column("image", ImageColumn(decode=False))[0]["image"]["bytes"]
+def test_folders_of_images_on_the_hub_are_read(hub: Hub) -> None:
+    api = HfApi()
+    api.create_repo("user/folder", repo_type="dataset")
+    api.upload_file(
+        path_or_fileobj=PNG, path_in_repo="train/a.png", repo_id="user/folder", repo_type="dataset"
     )
+    with read_intake(DatasetSource.load("user/folder")) as intake:
+        assert [file.verdict.note for file in intake.files] == [""]
+        assert intake.read_bytes(intake.files[0]) == PNG

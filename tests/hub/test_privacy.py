@@ -10,16 +10,13 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from datasets import load_dataset
-from huggingface_hub import HfApi
 from PIL import Image
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.errors import ConfigurationError, HubError
-from promptccd.hub import publish_stages, push_stage
-from promptccd.runs import RunDirectory
+from promptccd.hub import publish_stages
 from tests.conftest import quick_recipe
-from tests.hub.server import Fault, Hub
+from tests.hub.server import Hub
 from tests.photographs import MARKER, TELLING, album, jpeg, pixels
 
 PLACES = [f"{MARKER}-file", MARKER, "2019:07:14", f"holiday_{MARKER}"]
@@ -148,63 +145,12 @@ def test_what_is_published_tells_nothing(photographs: Path, trained_run: Path, t
     assert set(listed[0]) == {"image", "label", "category", "known", "confidence", "stage", "sha256"}
 
 
-# Who can see it -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.moderate
 @pytest.mark.fault(50)
-def test_stages_are_private_unless_asked_otherwise(recipe: Path, hub: Hub, caplog, capsys) -> None:
+@pytest.mark.parametrize(("words", "seen"), [([], "private"), (["--public"], "public")])
+def test_stages_are_private_unless_asked_otherwise(recipe: Path, hub: Hub, caplog, words, seen: str) -> None:
     with caplog.at_level("INFO"):
-        assert main(["split", str(recipe), "--push", "user/mine"]) == 0
-        assert hub.repo("user/mine", "dataset").private
-        assert "user/mine (dataset, private): 7 files" in caplog.text
-        caplog.clear()
-        assert main(["split", str(recipe), "--push", "user/ours", "--public"]) == 0
-    assert not hub.repo("user/ours", "dataset").private
-    listing = next(
-        line for line in caplog.messages if "Sending user/ours (dataset, public): 7 files, " in line
-    )
-    assert " images in " in listing
-    assert "the names of 5 categories" in listing
-
-
-@pytest.mark.fault(50)
-@pytest.mark.parametrize("kind", ["dataset", "model"])
-def test_what_everybody_sees_is_no_place_for_private_things(
-    recipe: Path, hub: Hub, trained_run: Path, caplog, capsys, kind: str
-) -> None:
-    hub.add("user/known", {"notes.md": b"mine"}, kind=kind)
-    before = hub.repo("user/known", kind).at("main").sha
-    hub.log.clear()
-    if kind == "dataset":
-        assert main(["split", str(recipe), "--push", "user/known"]) == 2
-        assert "is public" in capsys.readouterr().err
-    else:
-        with pytest.raises(ConfigurationError, match="is public"):
-            push_stage(RunDirectory(trained_run).stage(0), "user/known", api=HfApi(), private=True)
-    assert hub.repo("user/known", kind).at("main").sha == before
-    assert not hub.requests("POST")
-    assert not hub.requests("PUT")
-
-
-@pytest.mark.fault(50)
-def test_models_say_what_becomes_public_before_it_is(trained_run: Path, hub: Hub, caplog, capsys) -> None:
-    assert main(["push", str(trained_run), "--stage", "1", "--dry-run"]) == 0
-    listed = capsys.readouterr().out
-    assert "user/run-stage1 (model, public): " in listed
-    assert "the names of 3 categories" in listed
-    assert "no image" in listed
-    with caplog.at_level("INFO"):
-        assert main(["push", str(trained_run), "--stage", "1"]) == 0
-    sending = next(index for index, line in enumerate(caplog.messages) if "Sending user/run-stage1" in line)
-    assert caplog.messages[sending].removeprefix("Sending ").rstrip(".") in listed
-
-
-@pytest.mark.fault(50)
-def test_a_dry_run_of_stages_sends_nothing(recipe: Path, hub: Hub, caplog, capsys) -> None:
-    with caplog.at_level("INFO"):
-        assert main(["split", str(recipe), "--push", "user/mine", "--dry-run"]) == 0
-    assert "Would send user/mine (dataset, private): 7 files" in caplog.text
+        assert main(["split", str(recipe), "--push", "user/mine", "--dry-run", *words]) == 0
+    assert f"Would send user/mine (dataset, {seen}): 7 files" in caplog.text
     assert not hub.requests("POST")
 
 
@@ -236,21 +182,3 @@ def test_pushing_stages_again_sends_nothing_and_others_replace_all(stream: Stage
     publish_stages(stream.source.again(seed=2), "user/stages")
     there = state_of(hub, "user/stages")
     assert "stage_0/train-00001-of-00002.parquet" not in there
-
-
-@pytest.mark.fault(18, 19)
-def test_words_and_files_of_others_stay(stream: StageStream, hub: Hub, waits) -> None:
-    publish_stages(stream, "user/stages")
-    card = state_of(hub, "user/stages")["README.md"].decode()
-    meanwhile = {"README.md": f"{card}\nSeen in May.\n".encode(), "notes.md": b"theirs"}
-    hub.plan(
-        lambda request: "/commit/" in request.path,
-        Fault(race=lambda hub: hub.add("user/stages", meanwhile, kind="dataset")),
-        times=1,
-    )
-    with pytest.raises(HubError, match="A commit has happened since"):
-        publish_stages(stream.source.again(seed=2), "user/stages")
-    publish_stages(stream.source.again(seed=2), "user/stages")
-    there = state_of(hub, "user/stages")
-    assert b"Seen in May." in there["README.md"]
-    assert there["notes.md"] == b"theirs"

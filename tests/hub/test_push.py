@@ -12,7 +12,6 @@ import torch
 from huggingface_hub import HfApi, snapshot_download
 
 from promptccd import PromptCCDModel
-from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError, RunError
 from promptccd.hub import push_run, push_stage, pusher
 from promptccd.runs import RunDirectory, load_model
@@ -211,40 +210,6 @@ def test_silence_ends_a_request_that_has_a_longer_limit_of_its_own(
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.fault(18)
-def test_the_commit_of_another_person_is_kept(run: RunDirectory, hub: Hub, waits) -> None:
-    hub.add("user/race", {"notes.md": b"mine"})
-    hub.plan(
-        lambda request: "/commit/" in request.path,
-        Fault(race=lambda hub: hub.add("user/race", {"more.md": b"also mine"})),
-        times=1,
-    )
-    with pytest.raises(HubError, match="A commit has happened since"):
-        push_stage(run.stage(0), "user/race", api=HfApi())
-    push_stage(run.stage(0), "user/race", api=HfApi())
-    files = hub.repo("user/race").at("main").files
-    assert files["notes.md"].data == b"mine"
-    assert files["more.md"].data == b"also mine"
-    assert is_whole(hub, "user/race", run.stage(0))
-
-
-@pytest.mark.fault(20)
-@pytest.mark.parametrize(("account", "message"), [("read", "may not write"), (None, "logged in")])
-def test_missing_rights_are_one_line(
-    run: RunDirectory, hub: Hub, monkeypatch, capsys, account: str | None, message: str
-) -> None:
-    if account is None:
-        monkeypatch.delenv("HF_TOKEN")
-    else:
-        monkeypatch.setenv("HF_TOKEN", hub.read_token)
-    assert main(["push", str(run.path), "--stage", "1"]) == 5
-    error = capsys.readouterr().err
-    assert message in error
-    assert f"promptccd push {run.path} --stage 1" in error
-    assert "Traceback" not in error
-    assert hub.read_token not in error
-
-
 def test_stages_that_were_pushed_before_a_failure_are_named(run: RunDirectory, hub: Hub, waits) -> None:
     hub.plan(lambda met: "/commit/" in met.path and "stage2" in met.path, Fault(status=402), math.inf)
     with pytest.raises(HubError) as error:
@@ -256,32 +221,6 @@ def test_stages_that_were_pushed_before_a_failure_are_named(run: RunDirectory, h
     asked = len(hub.log)
     push(run, [0, 1, 2, 3])  # nothing twice
     assert len(hub.log) == asked
-
-
-def test_a_dry_run_sends_nothing(run: RunDirectory, hub: Hub, capsys) -> None:
-    assert main(["push", str(run.path), "--dry-run"]) == 0
-    assert "would send" in capsys.readouterr().out
-    assert not hub.requests("POST")
-    assert is_absent(hub, "user/run-stage0")
-
-
-@pytest.mark.parametrize("private", [True, False])
-def test_a_push_is_private_if_asked(run: RunDirectory, hub: Hub, private: bool) -> None:
-    (pushed,) = push_run(run, stages=[1], private=private, namespace="lab")
-    repo = hub.repo("lab/run-stage1")
-    assert repo.private == private
-    assert repo.history()[0].title == "Stage checkpoint stage1"
-    assert pushed.listing.startswith(f"lab/run-stage1 (model, {'private' if private else 'public'}): ")
-    assert pushed.listing.endswith("the category ids of 25 images, corrections; no image")
-
-
-@pytest.mark.fault(19)
-def test_the_text_of_a_person_on_the_card_stays(run: RunDirectory, hub: Hub) -> None:
-    push_run(run, stages=[1])
-    card = hub.repo("user/run-stage1").at("main").files["README.md"].data.decode()
-    hub.add("user/run-stage1", {"README.md": (card + "\n## Field notes\n\nSeen in May.\n").encode()})
-    push_run(run, stages=[1])
-    assert "Seen in May." in hub.repo("user/run-stage1").at("main").files["README.md"].data.decode()
 
 
 @pytest.mark.parametrize("card", [b"\xff\xfe no text", b"---\na: [\n---\n"])

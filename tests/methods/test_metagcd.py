@@ -15,7 +15,7 @@ from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
-from promptccd.methods import Rows, StageContext
+from promptccd.methods import Rows, StageContext, metagcd
 from promptccd.methods.metagcd import (
     MetaGCDModel,
     MetaGCDObjective,
@@ -55,29 +55,6 @@ def test_pseudo_sessions_are_those_of_the_table(known: int, old: int, novel: int
     assert len(np.unique(dealt)) == len(dealt) == 4 * old, "no image of an old class comes twice"
 
 
-class Numbered(MetaGCDObjective):
-    """Sessions learn nothing, and the loss of each is its number."""
-
-    def _adapt(self, session: object, number: int, generator: object) -> None:
-        pass
-
-    def _judge(self, session: object, number: int, generator: object) -> torch.Tensor:
-        return torch.tensor(float(number))
-
-
-def test_meta_training_says_what_the_first_and_the_last_episode_lost_on_average(
-    meta_model: MetaGCDModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Three sessions an episode: 0 to 2, then 3 to 5."""
-    context = StageContext(images=None, labels=torch.arange(7).repeat_interleave(5))
-    here = SimpleNamespace(is_main_process=True)
-    with caplog.at_level("INFO"):
-        Numbered(meta_model, context, TrainingArguments(), here, None).end_stage()
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("Meta-training: 6 sessions,")
-    assert "1.0000 in the first episode, 4.0000 in the last" in said
-
-
 class Walked(MetaGCDObjective):
     """Goes through its sessions and learns nothing."""
 
@@ -115,7 +92,7 @@ def trained(
     stages: StageStream,
     states: list[TrainingState],
     resumed: TrainingState | None = None,
-    **options: float,
+    **options: int,
 ) -> torch.Tensor:
     """What the last block and the head are after stage 0, as one vector."""
     for name, value in options.items():
@@ -137,22 +114,23 @@ def trained(
 
 @pytest.mark.slow
 def test_meta_training_is_of_the_first_order_and_repeats_itself_after_an_interruption(
-    meta_model: MetaGCDModel, stages: StageStream
+    meta_model: MetaGCDModel, stages: StageStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = {name: value.clone() for name, value in meta_model.state_dict().items()}
 
-    def again(resumed: TrainingState | None = None, **options: float) -> torch.Tensor:
+    def again(rate: float, resumed: TrainingState | None = None, **options: int) -> torch.Tensor:
+        monkeypatch.setattr(metagcd, "META_LEARNING_RATE", rate)
         meta_model.load_state_dict(start)
         meta_model.train()
         return trained(meta_model, stages, states, resumed, **options)
 
     states: list[TrainingState] = []
-    without = again(meta_episodes=0)
-    kept = again(meta_episodes=1, meta_learning_rate=0.0)
+    without = again(0.0, meta_episodes=0)
+    kept = again(0.0, meta_episodes=1)
     assert torch.equal(kept, without), "what a session adapted is put back"
-    once, twice = (again(meta_learning_rate=rate) - without for rate in (1e-3, 2e-3))
+    once, twice = (again(rate) - without for rate in (1e-3, 2e-3))
     assert float(once.abs().max()) > 1e-6
     torch.testing.assert_close(twice, 2 * once, rtol=1e-2, atol=1e-6)
-    plain = again(meta_learning_rate=1e-3, meta_epochs=0) - without
+    plain = again(1e-3, meta_epochs=0) - without
     assert not torch.allclose(plain, once, rtol=1e-4, atol=0), "the gradient is of the adapted weights"
-    assert torch.equal(again(states[-1], meta_epochs=1) - without, once)
+    assert torch.equal(again(1e-3, states[-1], meta_epochs=1) - without, once)

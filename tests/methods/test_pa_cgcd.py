@@ -1,14 +1,11 @@
 """PA-CGCD: its loss against written-out loops, its split and its pseudo-labels on features made for them."""
 
 import copy
-import itertools
-import math
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,11 +15,9 @@ from torch import Tensor
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import StageContext, pa_cgcd
 from promptccd.methods.pa_cgcd import (
-    PACGCDConfig,
     PACGCDModel,
     PACGCDObjective,
     chance_of_low,
-    new_classes,
     split_old_and_new,
 )
 from promptccd.runs import train_run
@@ -81,7 +76,7 @@ def test_a_stream_is_split_by_the_threshold_or_by_its_own_two_humps(similarity_o
     similarity = (features @ proxies().T).amax(1)
     assert (similarity[60:] < -0.03).float().mean() > 0.9 or (similarity[60:] > 0.03).float().mean() > 0.9
     assert similarity[:60].min() > similarity[60:].max()
-    old, new = split_old_and_new(features, similarity, PACGCDConfig(), torch_generator("split"))
+    old, new = split_old_and_new(features, similarity, torch_generator("split"))
     assert not (old & new).any()
     assert old[:60].float().mean() > 0.9 and new[60:].float().mean() > 0.9
     assert not old[60:].any() and not new[:60].any()
@@ -89,7 +84,7 @@ def test_a_stream_is_split_by_the_threshold_or_by_its_own_two_humps(similarity_o
 
 def test_where_nothing_looks_new_the_net_learns_nothing_and_all_stay_old() -> None:
     features = F.normalize(torch.randn(100, WIDTH, generator=torch_generator("features")), dim=-1)
-    old, new = split_old_and_new(features, torch.full((100,), 0.9), PACGCDConfig(), torch_generator("split"))
+    old, new = split_old_and_new(features, torch.full((100,), 0.9), torch_generator("split"))
     assert old.all() and not new.any()
 
 
@@ -97,64 +92,6 @@ def test_the_chance_of_the_lower_gaussian() -> None:
     chance = chance_of_low(torch.cat([torch.linspace(2.0, 2.2, 30), torch.linspace(7.0, 7.3, 20)]))
     assert (chance[:30] > 0.99).all() and (chance[30:] < 0.01).all()
     assert chance_of_low(torch.full((5,), 0.3)).isfinite().all()
-
-
-def em_by_hand(
-    points: np.ndarray, most: int, rest: float, floor: float
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Chances ``(N, 2)`` and means ``(2, D)`` of two Gaussians, and after how many steps, `most` or what it rested at.
-
-    It starts at two means, and rests where the mean log-likelihood changes by less than `rest`.
-    """
-    centres = points[[0, -1]]
-    for _ in range(100):
-        own = ((points[:, None] - centres) ** 2).sum(2).argmin(1)
-        centres = np.stack([points[own == each].mean(0) for each in (0, 1)])
-    chances, before, rests = np.eye(2)[own], -math.inf, False
-    for step in itertools.count():
-        joint, means = np.empty_like(chances), (chances.T @ points) / chances.sum(0)[:, None]
-        for each, (mass, mean) in enumerate(zip(chances.sum(0), means, strict=True)):
-            apart = points - mean
-            covariance = (chances[:, each, None] * apart).T @ apart / mass + floor * np.eye(points.shape[1])
-            exponents = -(apart @ np.linalg.inv(covariance) * apart).sum(1) / 2
-            volume = math.sqrt(np.linalg.det(2 * math.pi * covariance))
-            joint[:, each] = mass / len(points) * np.exp(exponents) / volume
-        chances, likelihood = joint / joint.sum(1, keepdims=True), np.log(joint.sum(1)).mean()
-        if step == most or rests:
-            break
-        rests, before = abs(likelihood - before) < rest, likelihood
-    return chances, means, step
-
-
-@pytest.mark.parametrize(("power", "steps"), [(2.5, 2), (4.0, 10)])
-def test_the_chance_of_the_lower_gaussian_is_that_of_em_by_hand(power: float, steps: int) -> None:
-    values = np.linspace(0, 1, 50) ** power  # no humps: each step changes the answer
-    chances, _, taken = em_by_hand(values[:, None], most=10, rest=1e-2, floor=5e-4)
-    assert taken == steps
-    np.testing.assert_allclose(chance_of_low(torch.from_numpy(values)), chances[:, 0], atol=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
-def test_a_covariance_is_full_where_every_class_has_images_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = []
-
-    class Noted(pa_cgcd.GaussianMixture):
-        def fit_predict(self, *args: Any) -> Any:
-            kinds.append(self.covariance_type)
-            return super().fit_predict(*args)
-
-    monkeypatch.setattr(pa_cgcd, "GaussianMixture", Noted)
-    for each in (WIDTH, WIDTH - 1):
-        own, centres = new_classes(around(torch.eye(WIDTH)[:2], each), 2)
-        assert torch.equal(own, own[0] + (torch.arange(2 * each) >= each) * (1 - 2 * own[0]))
-        torch.testing.assert_close(centres.norm(dim=1), torch.ones(2))
-        assert (centres @ torch.eye(WIDTH)[:2].T).amax(0).min() > 0.99
-        assert centres.dtype == torch.float32
-    new_classes(
-        torch.eye(WIDTH)[:1].repeat(WIDTH + 1, 1), 2
-    )  # all the same: one of the two classes has no image
-    assert kinds == ["full", "diag", "diag"]
-    assert len(new_classes(around(torch.eye(WIDTH)[:1], 3), 5)[1]) == 3
 
 
 @pytest.mark.moderate
@@ -204,25 +141,6 @@ def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest
     torch.testing.assert_close(added.norm(dim=1), torch.ones(2))
 
 
-def test_a_new_class_has_the_two_strangest_images_where_all_are_clearly_old(
-    trained: PACGCDModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    features = stream()
-    every = torch.ones(140, dtype=torch.bool)
-    monkeypatch.setattr(pa_cgcd, "split_old_and_new", lambda *_: (every, ~every))
-    objective = objective_for(trained, features, count=NUM_OLD + 1)
-    objective.begin_stage()
-    strangest = (features @ proxies().T).amax(1).argsort(stable=True)[:2]
-    assert (objective.new_labels >= 0).nonzero().flatten().tolist() == sorted(strangest.tolist())
-
-
-def moved(model: PACGCDModel) -> None:
-    """Let training have moved all that learns."""
-    with torch.no_grad():
-        for parameter in (parameter for parameter in model.parameters() if parameter.requires_grad):
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch_generator("moved")))
-
-
 def test_nothing_has_moved_at_the_first_step_and_the_gradient_is_a_number(trained: PACGCDModel) -> None:
     objective = objective_for(trained, stream())
     objective.begin_stage()
@@ -262,9 +180,9 @@ def test_a_kill_inside_a_warmup_leaves_no_trace(
     recipe_values: dict[str, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the optimiser of this method, which keeps nothing of what does not learn yet."""
-    shares = {"warmup_share": 0.7, "discovery_warmup_share": 0.7}
+    monkeypatch.setattr(pa_cgcd, "WARMUP_SHARES", (0.7, 0.7))
     training = {"optimizer": "adamw", "learning_rate": 1e-4, "classifier_learning_rate": 0.01}
-    changes = {"model": {"variant": "pa-cgcd", "options": shares}, "training": training}
+    changes = {"model": {"variant": "pa-cgcd"}, "training": training}
     values = merged(recipe_values, changes)
     whole = train_run(in_folder(values, tmp_path / "whole"))
 

@@ -179,7 +179,6 @@ cases(
     {
         "parts": config(num_parts=10**6),
         "one part": config(num_parts=1),
-        "router": config(router_hidden_size=-3),
         "pools": config(pool_size=65_536, prompt_length=4_096, num_parts=1_024),
     },
     "promptccd-pp",
@@ -189,7 +188,7 @@ cases(
     {
         "pool of nothing": config(pool_size=0),
         "more prompts than there are": config(prompts_per_image=11),
-        "negative weights": config(cos_weight=-1.0),
+        "negative reach": config(prompt_reach=-1.0),
         "a foreign pool": config(pool="evil"),
     },
     "promptccd-b",

@@ -1,6 +1,5 @@
 """What the models compute between embedding and feature, against formulas written out."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
-from promptccd.clustering.parts import PartLabelParameters, objectness
+from promptccd.clustering.parts import PartLabels, objectness
 from promptccd.data.randomness import torch_generator
-from promptccd.methods.promptccd_pp import PartLabeller, PartPools, PartRouter
+from promptccd.methods.promptccd_pp import PartLabeller, PartPools
 from promptccd.models.mixture import GaussianMixture
 from tests.conftest import TINY_HEAD
 from tests.models.finished import parts_config
-from tests.order_one import fill
 
 PIXELS = (40, 3, 16, 16)
 KINDS = ("weight", "bias")
@@ -127,89 +125,11 @@ def test_replay_leaves_the_floor_of_variances_out(kind: Any, variances: list, de
     torch.testing.assert_close(mixture.sample(5, torch_generator("replay")), expected)
 
 
-def test_routing_logits_are_a_head_plus_scaled_products_with_part_queries() -> None:
-    router = PartRouter(parts_config(32, num_parts=3))
-    fill(router)
-    routing = router(torch.randn(2, 9, 32), torch.rand(2, 9, 4))
-    head = router.mlp[2](F.gelu(router.mlp[0](routing.contextual)))
-    products = torch.stack(
-        [(routing.contextual * query).sum(-1) / math.sqrt(32) for query in router.part_queries], dim=-1
-    )
-    assert float(products.detach().abs().mean()) > 0.1
-    torch.testing.assert_close(routing.logits, head + products, rtol=1e-5, atol=1e-5)
-
-
-def test_a_router_reads_patches_and_attention_through_two_layers_of_a_transformer() -> None:
-    """Those of PyTorch, with the norm first and without dropout."""
-    router = PartRouter(parts_config(32, num_parts=3))
-    fill(router)
-    patches, attention = torch.randn(2, 9, 32), torch.rand(2, 9, 4)
-    norm, linear = router.attention_projection[:2]
-    scaled = F.layer_norm(attention, (4,), norm.weight, norm.bias)
-    projected = F.gelu(scaled @ linear.weight.T + linear.bias)
-    tokens = F.layer_norm(patches + projected, (32,), router.norm.weight, router.norm.bias)
-    for ours in router.encoder:
-        theirs = torch.nn.TransformerEncoderLayer(
-            32, 4, 128, dropout=0, activation="gelu", batch_first=True, norm_first=True
-        )
-        state = {
-            f"{name}.{kind}": getattr(getattr(ours, name), kind)
-            for name in ("norm1", "norm2")
-            for kind in KINDS
-        }
-        for kind in KINDS:
-            rows = [getattr(each, kind) for each in (ours.query, ours.key, ours.value)]
-            state[f"self_attn.in_proj_{kind}"] = torch.cat(rows)
-            state[f"self_attn.out_proj.{kind}"] = getattr(ours.out, kind)
-            state |= {f"linear{number}.{kind}": getattr(ours.mlp[2 * number - 2], kind) for number in (1, 2)}
-        theirs.load_state_dict(state)
-        tokens = theirs(tokens)
-    torch.testing.assert_close(router(patches, attention).contextual, tokens, rtol=1e-4, atol=1e-5)
-
-
-def test_part_labels_are_masked_projected_scaled_and_go_to_the_nearest_centre() -> None:
-    """Patch by patch; each of the three steps decides for some patches."""
-    fit = PartLabelParameters(
-        object_direction=F.normalize(torch.randn(6), dim=0),
-        object_range=torch.tensor([-2.0, 1.0]),
-        projection=torch.randn(6, 3),
-        projection_mean=torch.tensor([0.5, -1.0, 0.3]),
-        projection_scale=torch.tensor([0.3, 2.0, 4.0]),
-        centres=torch.randn(5, 3),
-    )
-    labeller = PartLabeller(5, 6)
-    labeller.load(fit)
-    features = 1.5 * torch.randn(3, 60, 6)
-
-    def label(patch: torch.Tensor, threshold: float, scale: torch.Tensor) -> int:
-        low, high = fit.object_range.tolist()
-        score = (float(patch @ fit.object_direction) - low) / (high - low)
-        kept = patch if score > threshold else torch.zeros(6)
-        point = (kept @ fit.projection - fit.projection_mean) / scale
-        distances = [float((point - centre).square().sum()) for centre in fit.centres]
-        return distances.index(min(distances))
-
-    def labels(threshold: float, scale: torch.Tensor) -> torch.Tensor:
-        return torch.tensor([[label(patch, threshold, scale) for patch in image] for image in features])
-
-    expected = labels(0.6, fit.projection_scale)
-    assert torch.equal(labeller(features), expected)
-    with torch.autocast("cpu", torch.bfloat16):  # a rounded score would cross the threshold
-        assert torch.equal(labeller(features), expected)
-    for changed in (
-        labels(-math.inf, fit.projection_scale),  # no mask
-        labels(0.5, fit.projection_scale),
-        labels(0.7, fit.projection_scale),
-        labels(0.6, torch.ones(3)),  # no scale
-    ):
-        assert not torch.equal(changed, expected)
-
-
 def test_a_score_at_the_threshold_is_background() -> None:
     """0.6 itself is not above 0.6; the centres tell whether a patch was masked."""
     labeller = PartLabeller(2, 3)
     labeller.load(
-        PartLabelParameters(
+        PartLabels(
             object_direction=torch.tensor([1.0, 0, 0]), object_range=torch.tensor([0.0, 1.0]),
             projection=torch.eye(3), projection_mean=torch.zeros(3), projection_scale=torch.ones(3),
             centres=torch.tensor([[0.0, 0, 0], [0.6, 0, 0]]),
@@ -232,7 +152,7 @@ def parts(backbone_folder: Path) -> PromptCCDPlusPlusModel:
         backbone_folder, num_parts=3, pool_size=5, prompt_length=2, **TINY_HEAD
     )
     model.part_labeller.load(
-        PartLabelParameters(
+        PartLabels(
             object_direction=F.normalize(torch.randn(32), dim=0),
             object_range=torch.tensor([-2.0, 1.0]),
             projection=torch.randn(32, 3),
@@ -242,36 +162,6 @@ def parts(backbone_folder: Path) -> PromptCCDPlusPlusModel:
         )
     )
     return model
-
-
-def test_part_labels_come_from_the_pretrained_block_whatever_was_learnt(
-    parts: PromptCCDPlusPlusModel,
-) -> None:
-    pixels = torch.randn(4, 3, 32, 32)
-    patches = parts.backbone(pixels).last_hidden_state[:, 1:]  # before anything was learnt
-    expected = parts.part_labeller(patches)
-    fill(parts, "learnt", only_learning=True)
-    moved = parts.part_labeller(parts.backbone(pixels).last_hidden_state[:, 1:])
-    assert not torch.equal(moved, expected)
-    assert torch.equal(parts(pixels, project=True).part_labels, expected)
-    torch.testing.assert_close(parts.pretrained_patch_features(pixels), patches, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("reaches", [(1.0, 1.0), (0.02, 3.0)], ids=["usual", "given"])
-@pytest.mark.parametrize("drawn_by", ["the constructor", "reset_prompts"])
-def test_part_prompts_start_in_their_ranges(
-    drawn_by: str, reaches: tuple[float, float], parts: PromptCCDPlusPlusModel
-) -> None:
-    assert (parts.config.prompt_reach, parts.config.key_reach) == (1.0, 1.0)
-    parts.config.prompt_reach, parts.config.key_reach = reaches
-    parts = PromptCCDPlusPlusModel(parts.config)
-    if drawn_by == "reset_prompts":
-        parts.reset_prompts(torch_generator("prompts"))
-    for parameter, reach in zip((parts.pools.values, parts.pools.keys), reaches, strict=True):
-        values = parameter.detach()
-        assert -reach <= float(values.min()) < -0.9 * reach
-        assert 0.9 * reach < float(values.max()) <= reach
-        assert abs(float(values.mean())) < 0.1 * reach
 
 
 @pytest.mark.moderate

@@ -9,7 +9,7 @@ from transformers import Dinov2Config
 
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
 from promptccd.data.randomness import torch_generator
-from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, PartRouter, log_shares, modulate
+from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, PartRouter, log_shares
 from tests.conftest import TINY_HEAD, fresh
 from tests.models.finished import parts_config
 from tests.order_one import fill
@@ -67,13 +67,6 @@ def test_parameter_counts_of_the_paper() -> None:
     assert counted == 31_514_112  # later stages
 
 
-@pytest.mark.parametrize(("parts", "count"), [(6, 14_687_902), (10, 14_693_538)])
-def test_router_size_depends_on_the_number_of_parts(parts: int, count: int) -> None:
-    with torch.device("meta"):
-        router = PartRouter(parts_config(768, 12, num_parts=parts))
-    assert sum(parameter.numel() for parameter in router.parameters()) == count
-
-
 def test_without_values_it_is_the_plain_vit_bit_for_bit(first: PromptCCDPlusPlusModel) -> None:
     with torch.no_grad():
         first.pools.values.zero_()
@@ -81,32 +74,6 @@ def test_without_values_it_is_the_plain_vit_bit_for_bit(first: PromptCCDPlusPlus
     assert torch.equal(first(pixels).features, first(pixels, prompted=False).features)
     expected = first.backbone(pixels).last_hidden_state[:, 0]
     torch.testing.assert_close(first(pixels).features, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("arbitrary", [False, True])
-def test_retrieval_equals_a_loop_over_patches(arbitrary: bool) -> None:
-    generator = torch_generator("pools")
-    pools = PartPools(parts_config(8, num_parts=4, pool_size=6, prompt_length=3))
-    pools.reset_parameters(generator)
-    tokens = torch.randn(2, 10, 8, generator=generator)
-    contextual = torch.randn(2, 9, 8, generator=generator)
-    parts = torch.randint(4, (2, 9), generator=generator)
-    selection = pools.select(contextual, parts, arbitrary)
-    result = modulate(tokens, pools.bias(selection.indices))
-    assert torch.equal(result[:, 0], tokens[:, 0])  # [CLS] is left alone
-    for image in range(2):
-        for patch in range(9):
-            part = int(parts[image, patch])
-            cosines = F.cosine_similarity(contextual[image, patch][None], pools.keys[part], dim=1)
-            if arbitrary:
-                best = selection.indices[image, patch] - 6 * part
-                assert ((best >= 0) & (best < 6)).all()
-            else:
-                best = cosines.topk(2).indices
-                assert torch.equal(selection.indices[image, patch], 6 * part + best)
-            torch.testing.assert_close(selection.cosines[image, patch], cosines[best])
-            bias = torch.stack([pools.values[part, m, s] for m in best.tolist() for s in range(3)]).mean(0)
-            torch.testing.assert_close(result[image, patch + 1], tokens[image, patch + 1] * (1 + bias))
 
 
 def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
@@ -119,24 +86,6 @@ def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(first, pools.select(contextual, parts, True).indices)
     assert first.unique().numel() == 20  # all are drawn somewhere
-
-
-def test_mixed_precision_does_not_coarsen_the_choice() -> None:
-    """Keys that grew alike, as the pull towards the queries makes them."""
-    generator = torch_generator("alike")
-    pools = PartPools(parts_config(64, num_parts=3))
-    with torch.no_grad():
-        pools.keys.copy_(1 + 0.02 * torch.randn(pools.keys.shape, generator=generator))
-    contextual = 1 + 0.02 * torch.randn(2, 40, 64, generator=generator)
-    parts = torch.randint(3, (2, 40), generator=generator)
-    expected = pools.select(contextual, parts)
-    exact = F.cosine_similarity(contextual[:, :, None].double(), pools.keys[parts].double(), dim=-1)
-    own = expected.indices - 20 * parts[..., None]
-    assert (own == exact.topk(2).indices).double().mean() > 0.95  # all but ties in float32
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        coarse = pools.select(contextual, parts)
-    assert torch.equal(coarse.indices, expected.indices)
-    assert torch.equal(coarse.cosines, expected.cosines)
 
 
 def test_a_part_that_no_patch_goes_to_has_a_finite_anchor() -> None:
@@ -181,46 +130,6 @@ def losses_of(
     return output, model.auxiliary_losses(output)
 
 
-def test_losses_of_stage_0(first: PromptCCDPlusPlusModel) -> None:
-    output, losses = losses_of(first, torch.randn(PIXELS))
-    assert set(losses) == {"cos", "route"}
-    cos = torch.stack([(1 - output.scores[image]).sum(1).mean() for image in range(3)])
-    torch.testing.assert_close(losses["cos"], cos)
-    route = [F.cross_entropy(output.part_logits[image], output.part_labels[image]) for image in range(3)]
-    torch.testing.assert_close(losses["route"], 0.1 * torch.stack(route))
-    assert output.part_labels.unique().numel() > 1
-
-
-def test_losses_of_later_stages(later: PromptCCDPlusPlusModel) -> None:
-    output, losses = losses_of(later, torch.randn(PIXELS))
-    assert set(losses) == {"cos", "distill", "anchor"}
-    ours = later.head.outputs(output.bottleneck)
-    theirs = later._teacher.head.outputs(output.teacher_bottleneck)
-    torch.testing.assert_close(losses["distill"], 0.2 * (ours - theirs).square().sum(1))
-    assert (losses["anchor"] > 0).all()
-    output.teacher_log_shares = (
-        torch.tensor([[0.7, 0.2, 0.1]]).log().expand(3, 3)
-    )  # so far off that sides count
-    shares = output.part_logits.softmax(-1).mean(1)
-    divergence = F.kl_div(output.teacher_log_shares, shares, reduction="none").sum(1)
-    torch.testing.assert_close(later.auxiliary_losses(output)["anchor"], 0.2 * divergence)
-    assert float(divergence.min()) > 0.01
-    assert (losses["distill"] > 0).all()
-
-
-def test_the_feature_itself_is_held_on_request(later: PromptCCDPlusPlusModel) -> None:
-    """And the head, which learns too, takes no part."""
-    later.config.anchor_on = "cls"
-    output, losses = losses_of(later, torch.randn(PIXELS))
-    cosines = F.cosine_similarity(output.features, output.teacher_features)
-    torch.testing.assert_close(losses["distill"], 0.2 * (2 - 2 * cosines), rtol=1e-4, atol=1e-6)
-    assert (losses["distill"] > 1e-4).all()
-    learns = reached(gradients(later, losses["distill"]))
-    assert learns and not any(name.startswith("head.") for name in learns)
-    later.config.anchor_on = "projection"
-    assert not torch.allclose(later.auxiliary_losses(output)["distill"], losses["distill"])
-
-
 def test_the_teacher_is_the_model_of_stage_0(
     first: PromptCCDPlusPlusModel, later: PromptCCDPlusPlusModel
 ) -> None:
@@ -232,57 +141,6 @@ def test_the_teacher_is_the_model_of_stage_0(
     shares = wanted.part_logits.softmax(-1).mean(1)
     torch.testing.assert_close(output.teacher_log_shares.exp(), shares, rtol=1e-5, atol=1e-6)
     assert not any("teacher" in name for name in later.state_dict())
-
-
-def test_at_the_first_step_of_a_stage_student_and_teacher_agree(later: PromptCCDPlusPlusModel) -> None:
-    later.backbone.encoder.layer[-1].load_state_dict(later._teacher.last_block.state_dict())
-    _, losses = losses_of(later, torch.randn(PIXELS))
-    assert losses["anchor"].abs().max() < 1e-6
-    assert losses["distill"].abs().max() < 1e-6
-
-
-def gradients(model: PromptCCDPlusPlusModel, loss: torch.Tensor) -> dict[str, torch.Tensor | None]:
-    model.zero_grad(set_to_none=True)
-    loss.sum().backward(retain_graph=True)
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-
-def reached(found: dict[str, torch.Tensor | None]) -> set[str]:
-    return {name for name, value in found.items() if value is not None and value.abs().sum() > 0}
-
-
-def test_who_learns_from_what_at_stage_0(first: PromptCCDPlusPlusModel) -> None:
-    output, losses = losses_of(first, torch.randn(PIXELS))
-    assert reached(gradients(first, losses["cos"])) == {"pools.keys"}
-    assert reached(gradients(first, losses["route"])) == {
-        name for name, _ in first.named_parameters() if name.startswith("router.")
-    }
-    contrastive = reached(gradients(first, output.bottleneck.sum(1)))
-    assert "pools.values" in contrastive
-    assert any(name.startswith("backbone.encoder.layer.2.") for name in contrastive)
-    assert not any(
-        name.startswith(("router.", "backbone.encoder.layer.0.", "backbone.encoder.layer.1.", "pretrained"))
-        for name in contrastive
-    )
-
-
-def test_who_learns_from_what_later(later: PromptCCDPlusPlusModel) -> None:
-    output, losses = losses_of(later, torch.randn(PIXELS))
-    anchor = reached(gradients(later, losses["anchor"]))
-    assert anchor
-    allowed = tuple(
-        f"backbone.encoder.layer.2.{part}" for part in ("norm1", "attention.q_proj", "attention.k_proj")
-    )
-    assert all(name.startswith(allowed) for name in anchor), anchor  # through alpha and nothing else
-    assert reached(gradients(later, losses["cos"])) == {"pools.keys"}
-    total = sum(losses.values()) + output.bottleneck.sum(1)
-    found = gradients(later, total)
-    for name, value in found.items():
-        if name.startswith(("router.", "pretrained_block.")) or "layer.0." in name or "layer.1." in name:
-            assert value is None, name
-    assert {"pools.keys", "pools.values"} <= reached(found)
-    for part in (later._teacher.last_block, later._teacher.pools, later._teacher.head):
-        assert all(parameter.grad is None for parameter in part.parameters())
 
 
 def test_without_distillation_there_is_no_teacher(backbone_folder: Path) -> None:
@@ -299,16 +157,3 @@ def test_prompts_act_at_test(first: PromptCCDPlusPlusModel) -> None:
     first.eval()
     assert torch.equal(first(pixels).features, first(pixels, prompted=True).features)
     assert not torch.allclose(first(pixels).features, first(pixels, prompted=False).features)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_parts": 1}, "'num_parts': .* from 2 to 1024, got 1"),
-        ({"prompts_per_patch": 6}, r"prompts_per_patch <= pool_size \(5\), got 6"),
-        ({"prompt_length": 0}, "'prompt_length': .* from 1 to 4096, got 0"),
-    ],
-)
-def test_impossible_sizes_are_refused(backbone_folder: Path, options: dict[str, int], message: str) -> None:
-    with pytest.raises(Exception, match=message):
-        build(backbone_folder, **options)

@@ -61,7 +61,7 @@ def answers(model: Any, pixels: Tensor) -> list[Tensor]:
 
 
 def acting_blocks(model: CategoryDiscoveryModel) -> list[nn.Module]:
-    return [*blocks_of(model.backbone)[:-1], model.acting_block]
+    return [*blocks_of(model.backbone)[:-1], model.last_block()]
 
 
 # Tools that must not change what a model computes: each returns the model, perhaps another one.

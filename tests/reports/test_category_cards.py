@@ -40,21 +40,21 @@ def test_a_category_has_one_card_at_the_stage_that_found_it(stages: StageStream)
     cards = maker(stages)
     add(cards, stages, 1, [-1, 5, 1, 5, 6, 5], [2, 2, 2, 2, 3, 3])
     add(cards, stages, 2, [6, 7, 7])
-    found = [(card.name, card.stage, card.num_images) for card in cards.cards]
+    found = [(card["category"], card["stage"], card["images"]) for card in cards.cards]
     assert found == [("five", 1, 3), ("six", 1, 1), ("seven", 2, 2)]
     five, six, seven = cards.cards
-    assert (five.mostly, round(five.purity, 3)) == ("kind 2", 66.667)
-    assert (six.mostly, six.purity) == ("kind 3", 100)
-    assert seven.mostly == "" and math.isnan(seven.purity), "nobody knows"
-    assert five.sample_ids == stages[1].sample_ids[[3, 1]].tolist(), "nearest to the middle first"
-    assert [len(card.images) for card in cards.cards] == [2, 1, 2]
+    assert (five["mostly"], round(five["purity"], 3)) == ("kind 2", 66.667)
+    assert (six["mostly"], six["purity"]) == ("kind 3", 100)
+    assert seven["mostly"] == "" and math.isnan(seven["purity"]), "nobody knows"
+    assert five["sample_ids"] == stages[1].sample_ids[[3, 1]].tolist(), "nearest to the middle first"
+    assert [len(card["thumbnails"]) for card in cards.cards] == [2, 1, 2]
     assert cards.left_out == 0
 
 
 def test_the_known_categories_that_are_nearest_stand_beside_it(stages: StageStream) -> None:
     cards = maker(stages)
     add(cards, stages, 1, [5])
-    ((first, second),) = [card.near for card in cards.cards]
+    ((first, second),) = [card["near"] for card in cards.cards]
     assert first == ("kind 0", pytest.approx(0.5 / math.hypot(0.5, 1)))
     assert second == ("kind 1", 0)
 
@@ -64,5 +64,5 @@ def test_a_full_page_counts_what_it_leaves_out(stages: StageStream, monkeypatch:
     cards = maker(stages)
     add(cards, stages, 1, [5, 6, 7])
     add(cards, stages, 2, [7, 8])  # 7 was counted
-    assert [card.name for card in cards.cards] == ["five"]
+    assert [card["category"] for card in cards.cards] == ["five"]
     assert cards.left_out == 3

@@ -14,12 +14,11 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
-from promptccd.evaluation.tables import count_texts, over_runs, score_table
+from promptccd.evaluation.tables import count_texts, over_runs, score_table, signed
 from promptccd.reports import csv_text, render_page, safe_cell, write_comparison
 from promptccd.reports.cards import thumbnail
 from promptccd.reports.charts import TOP, heat_map, line_chart, nice_ticks, shortened
 from promptccd.reports.compare import stage_table
-from promptccd.reports.page import signed
 from promptccd.reports.tables import (
     ReportedRun,
     blocks,

@@ -1,6 +1,7 @@
 """Tables of the paper: laid out as it prints them, planned whole, and filled by real small runs."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,10 @@ from promptccd.cli.sweep_commands import _table_plan
 from promptccd.cli.tables import comparison_table
 from promptccd.evaluation import (
     PROTOCOLS,
-    AuditedRow,
     ContinualScore,
     StageScore,
     published_rows,
 )
-from promptccd.evaluation.paper import SHARED_COUNTS, audited_by_stage
 from promptccd.evaluation.tables import variant_averages
 from promptccd.reports.paper_tables import (
     TableEntry,
@@ -26,20 +25,16 @@ from promptccd.reports.paper_tables import (
     TablePlan,
     layout,
     paper_tables,
+    printed_entries,
     remarks,
 )
 from promptccd.runs import RunDirectory
-from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 
 RECIPES = Path(__file__).parents[2] / "hub_configs"
 TABLES = paper_tables()
 BACKBONES = ("dino", "dinov2")
 SEPARATE = {"all_v1": 55.0, "old_v1": 65.0, "new_v1": 45.0}
-
-
-def figures(part: TablePart, backbone: str, method: str, benchmark: str) -> dict[int | None, AuditedRow]:
-    return audited_by_stage(part.printed(backbone, method, benchmark))
 
 
 def plan(out: Path, **options: Any) -> TablePlan:
@@ -50,43 +45,35 @@ def plan(out: Path, **options: Any) -> TablePlan:
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_and_columns_are_those_that_the_paper_prints(name: str, backbone: str) -> None:
-    """Every row on record has its place, no place lacks a row, and none is a figure of another table."""
     for part in TABLES[name]:
         assert part.protocol in PROTOCOLS
-        rows = [
-            row
-            for row in published_rows(None, None, part.published, backbone, part.setting)
-            if row.table == part.label
-        ]
-        places = part.places(backbone)
+        entries = printed_entries(part, backbone)
         if not part.label:
-            assert len(places) == {"spectrum": 3 * 7, "main": 2 * 4}[name]
-            assert not any(figures(part, backbone, *place) for place in places)
+            assert len(entries) == {"spectrum": 3 * 7, "main": 2 * 4}[name]
+            assert all(math.isnan(value) for entry in entries for value in entry.printed.values())
             continue
-        assert {(row.method, row.benchmark) for row in rows} == set(places)
-        for row in rows:
-            found = figures(part, backbone, row.method, row.benchmark)[row.stage].row
-            assert (found.all, found.old, found.new) == (row.all, row.old, row.new)
-        for method, benchmark in places:
-            entry = TableEntry(part, method, benchmark, figures(part, backbone, method, benchmark))
-            stages = {"metagcd": 4, "pa-cgcd": 1}.get(name, 3)
-            assert {*range(1, stages + 1)} <= set(entry.figures)
-            assert all(0 <= value <= 100 for value in entry.printed_average.values())
+        rows = published_rows(
+            protocol=part.published, backbone=backbone, setting=part.setting, table=part.label
+        )
+        assert set(zip(rows["method"], rows["benchmark"], strict=True)) == {
+            (entry.method, entry.benchmark) for entry in entries
+        }
+        assert all(0 <= value <= 100 for entry in entries for value in entry.printed.values())
 
 
 def test_the_averages_are_those_of_the_specification() -> None:
-    (main_table, _), (fine,) = TABLES["main"], TABLES["ssb"]
-    for part, backbone, place, printed in (
-        (main_table, "dino", ("orca", "cifar100"), (60.91, 66.61, 58.33)),
-        (main_table, "dinov2", ("happy", "caltech101"), (88.27, 90.98, 87.69)),
-        (fine, "dino", ("simgcd-replay", "cub"), (42.08, 72.65, 31.92)),
-        (TABLES["unknown"][0], "dino", ("pa-cgcd", "cub"), (52.27, 76.38, 44.24)),
-        (TABLES["unknown"][1], "dino", ("metagcd", "tinyimagenet"), (59.52, 63.18, 56.34)),
-        (TABLES["inductive"][0], "dino", ("grow-merge", "cifar100"), (55.85, 65.19, 52.34)),
-        (TABLES["gcd"][0], "dino", ("promptccd-gcd", "imagenet100"), (64.51, 81.20, 60.26)),
+    for name, index, backbone, place, printed in (
+        ("main", 0, "dino", ("orca", "cifar100"), (60.91, 66.61, 58.33)),
+        ("main", 0, "dinov2", ("happy", "caltech101"), (88.27, 90.98, 87.69)),
+        ("ssb", 0, "dino", ("simgcd-replay", "cub"), (42.08, 72.65, 31.92)),
+        ("unknown", 0, "dino", ("pa-cgcd", "cub"), (52.27, 76.38, 44.24)),
+        ("unknown", 1, "dino", ("metagcd", "tinyimagenet"), (59.52, 63.18, 56.34)),
+        ("inductive", 0, "dino", ("grow-merge", "cifar100"), (55.85, 65.19, 52.34)),
+        ("gcd", 0, "dino", ("promptccd-gcd", "imagenet100"), (64.51, 81.20, 60.26)),
     ):
-        average = TableEntry(part, *place, figures(part, backbone, *place)).printed_average
-        assert tuple(average.values()) == printed
+        entries = printed_entries(TABLES[name][index], backbone)
+        (entry,) = [each for each in entries if (each.method, each.benchmark) == place]
+        assert tuple(entry.printed.values()) == printed
 
 
 def record(method: str, benchmark: str, own: tuple, paper: tuple, mark: str = "", runs: int = 2) -> dict:
@@ -137,7 +124,7 @@ def test_numbers_of_categories_are_shared_but_by_a_method_that_counts(tmp_path: 
         for entry in entries
         for cell in entry.cells
     }
-    counts = {name: list(SHARED_COUNTS[name]["cifar100"]) for name in SHARED_COUNTS}
+    counts = {part.published: part.counts["cifar100"] for part in TABLES["unknown"]}
     assert given == {
         (name, method): counts[name]
         for name in counts
@@ -150,37 +137,26 @@ def test_numbers_of_categories_are_shared_but_by_a_method_that_counts(tmp_path: 
     assert len({cell.name for entry in entries for cell in entry.cells}) == 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TABLES)
-def test_a_trial_keeps_the_proportions_of_every_table(name: str, tmp_path: Path) -> None:
-    for entry in plan(tmp_path, small=True, backbone=TABLES[name][0].backbone).entries(name):
-        for cell in entry.cells:
-            data, training = cell.recipe.data.resolved, cell.recipe.training
-            assert sum(data.class_blocks) == data.num_classes == 20
-            assert min(data.class_blocks) > 0
-            assert training.epochs <= 16
-            assert training.epochs_of(1) <= 16
-            assert cell.recipe.model.backbone is None
-            assert cell.recipe.model.backbone_config["image_size"] == cell.recipe.views.image_size
-            if name == "unknown" and entry.method == "pa-cgcd" and entry.benchmark == "cifar100":
-                assert training.given_counts in ([17, 20, 23], [17, 17, 17])
-            if name == "spectrum":
-                assert data.class_blocks[0] == round(20 * cell.recipe.data.category_ratio)
-
-
-def test_a_trial_leaves_to_a_method_what_is_no_rate(tmp_path: Path) -> None:
-    """Prompts at test are on for digits alone, and their four patches have three parts."""
-    for method, backbone in (("promptccd", "dino"), ("promptccd-pp", "dinov2")):
-        wanted = plan(tmp_path, small=True, backbone=backbone, methods=[method], places={"caltech101": None})
-        ((cell,),) = [entry.cells for entry in wanted.entries("main")]
-        usual = Recipe.from_yaml(RECIPES / f"{method}-caltech101.yaml").model
-        digits = Recipe.from_yaml(RECIPES / f"{method}-digits.yaml").model
-        for name in ("prompts_at_test", "num_parts"):
-            assert cell.recipe.model.options.get(name) == usual.options.get(name)
-        assert digits.options != usual.options
-        data = cell.recipe.data
-        # Of 101 categories 71 are labelled, and 10 come at every stage.
-        assert (data.num_classes, data.resolved.class_blocks) == (20, (14, 2, 2, 2))
+@pytest.mark.moderate
+def test_a_trial_is_of_the_small_recipes_that_there_are(tmp_path: Path) -> None:
+    for name, wanted in (
+        ("main", {"cifar100", "caltech101"}),
+        ("unknown", {"cifar100"}),
+        ("spectrum", {"cifar100"}),
+    ):
+        places = dict.fromkeys(wanted) | ({"cub": None} if name == "unknown" else {})
+        entries = plan(tmp_path, small=True, backbone=TABLES[name][0].backbone, places=places).entries(name)
+        assert {entry.benchmark for entry in entries if entry.cells} == wanted
+        assert all("left out: there is no recipe" in entry.notes[0] for entry in entries if not entry.cells)
+        for entry in entries:
+            for cell in entry.cells:
+                assert cell.recipe.data.resolved.num_classes == 20
+                if name == "unknown" and entry.method == "pa-cgcd":
+                    assert cell.recipe.training.given_counts in ([17, 20, 23], [17, 17, 17])
+                if name == "spectrum":
+                    assert cell.recipe.data.resolved.class_blocks[0] == round(
+                        20 * cell.recipe.data.category_ratio
+                    )
 
 
 def recipes_without(method: str, folder: Path) -> Path:
@@ -196,7 +172,7 @@ def test_a_method_appears_as_soon_as_it_has_a_recipe(tmp_path: Path) -> None:
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     assert entry.cells == ()
     assert entry.notes == ["gcd-replay is not built: the paper's figures alone."]
-    assert entry.printed_average == {"all": 49.93, "old": 73.15, "new": 41.47}
+    assert entry.printed == {"all": 49.93, "old": 73.15, "new": 41.47}
     shutil.copy(folder / "methods" / "promptccd-gcd.yaml", folder / "methods" / "gcd-replay.yaml")
     (entry,) = plan(tmp_path, recipes=folder, **wanted).entries("main")
     (cell,) = entry.cells
@@ -211,13 +187,18 @@ def test_what_keeps_a_run_from_the_paper_is_said(tmp_path: Path) -> None:
         ({}, []),
         ({"weights": "/weights"}, []),
         ({"overrides": {"model": {"backbone": "/weights"}}}, ["the backbone is not facebook/dino-vitb16"]),
-        (
-            {"small": True},
-            ["the backbone is not facebook/dino-vitb16", "the data or its part is not the paper's"],
-        ),
     ):
         (entry,) = plan(tmp_path, **wanted, **options).entries("ssb")
         assert list(entry.notes) == [f"Not comparable: {each}." for each in said]
+    places = {"cifar100": None, "imagenet100": "/nowhere"}
+    small, absent = plan(tmp_path, methods=["happy"], places=places, small=True).entries("main")
+    assert list(small.notes) == [
+        "Not comparable: the backbone is not facebook/dino-vitb16.",
+        "Not comparable: the data or its part is not the paper's.",
+    ]
+    assert list(absent.notes) == ["imagenet100 is left out: there is no recipe for imagenet100-small."]
+    (absent,) = plan(tmp_path, methods=["happy"], places={"cifar100": "/nowhere"}, look=True).entries("main")
+    assert absent.notes[0].startswith("cifar100 is left out: Nothing is at '/nowhere'")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +222,7 @@ def test_a_backbone_is_a_half_of_a_table_or_a_place(
     assert (wanted.backbone, wanted.weights, wanted.look) == (table, weights, False)
     assert wanted.out == Path(f"runs/main-{table}{'-small' if '--small' in words else ''}")
     (entry,) = wanted.entries("main")
-    assert entry.figures[None].row.backbone == table
+    assert entry.printed["all"] == {"dino": 64.27, "dinov2": 73.13}[table]
     assert entry.cells[0].recipe.model.backbone == trained_on
     assert entry.cells[0].recipe.data.dataset == "/photos"
 
@@ -327,7 +308,7 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
         for data in ("cifar100", "imagenet100")
     } | {("happy, k-means", "cifar100"), ("promptccd-gcd, native prediction", "cifar100")}
     for method, natively in (("promptccd-gcd", False), ("happy", True)):
-        scores = [RunDirectory(out / f"{method}-cifar100-seed{seed}").results for seed in (1, 2)]
+        scores = [RunDirectory(out / f"{method}-cifar100-small-seed{seed}").results for seed in (1, 2)]
         own = [(score.native if natively else score).average["all"] for score in scores]
         row = rows[method, "cifar100"]
         assert row["all"] == pytest.approx(sum(own) / 2, abs=1e-3)
@@ -339,20 +320,30 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
             assert row["old_paper"] is None
         assert rows[method, "imagenet100"]["runs"] == 0
         assert rows[method, "imagenet100"]["all_paper"] is not None
-    assert sum("imagenet100 is left out: Could not load dataset" in line for line in printed["remarks"]) == 1
+    assert (
+        sum(
+            "imagenet100 is left out: there is no recipe for imagenet100-small" in line
+            for line in printed["remarks"]
+        )
+        == 1
+    )
     assert "grow-merge is not built: the paper's figures alone." in printed["remarks"]
     text, page = (out / "table.md").read_text(), (out / "report" / "index.html").read_text()
     assert "native one for happy, k-means for all others" in printed["remarks"][0]
     assert "| happy, paper | 64.27 ! | 77.54 | 59.05 | 74.78 ! | 82.54 | 72.38 |" in text
     assert "grow-merge is not built" in page
     assert (out / "table.csv").read_text().count("\n") == 9
-    before = (out / "happy-cifar100-seed1" / "stage3" / "model-00002-of-00002.safetensors").stat().st_mtime_ns
+    before = (
+        (out / "happy-cifar100-small-seed1" / "stage3" / "model-00002-of-00002.safetensors")
+        .stat()
+        .st_mtime_ns
+    )
     assert main(words) == 0
     said = capsys.readouterr()
     assert "4 of 4 cells are finished already" in said.err or "starts" not in said.err
     assert "happy, difference" in said.out
     assert (
-        out / "happy-cifar100-seed1" / "stage3" / "model-00002-of-00002.safetensors"
+        out / "happy-cifar100-small-seed1" / "stage3" / "model-00002-of-00002.safetensors"
     ).stat().st_mtime_ns == before
 
 
@@ -362,14 +353,14 @@ def test_another_protocol_is_scored_once_beside_the_run(twenty: Path, tmp_path: 
     words = sweep("gcd", twenty, out, "--methods", "promptccd-gcd")
     assert main(words) == 0
     capsys.readouterr()
-    run = out / "promptccd-gcd-cifar100-seed1"
+    run = out / "promptccd-gcd-cifar100-small-seed1"
     assert main(["evaluate", str(run), "--protocol", "gcd", "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
     stored = json.loads((run / "score-gcd.json").read_text())
     assert stored == evaluated
     changed = {**stored, "stages": [{**row, "all": 12.5} for row in stored["stages"]]}
     for seed in (1, 2):  # what is scored is not scored again
-        (out / f"promptccd-gcd-cifar100-seed{seed}" / "score-gcd.json").write_text(json.dumps(changed))
+        (out / f"promptccd-gcd-cifar100-small-seed{seed}" / "score-gcd.json").write_text(json.dumps(changed))
     assert main([*words, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["rows"][0]
     assert (row["all"], row["all_std"]) == (12.5, 0.0)

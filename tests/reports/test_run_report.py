@@ -1,5 +1,6 @@
 """A report says what the run says, in a page that stands alone."""
 
+import copy
 import csv
 import json
 import shutil
@@ -11,12 +12,11 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, MismatchError, RunError
-from promptccd.evaluation.tables import ABSENT, over_runs
+from promptccd.evaluation.tables import ABSENT, over_runs, text_grid
 from promptccd.reports import ReportOptions, write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
 from promptccd.reports.figures import history_charts
-from promptccd.reports.page import text_grid
-from promptccd.reports.tables import read_run, report_tables, stage_costs
+from promptccd.reports.tables import ReportedRun, report_tables, stage_costs
 from promptccd.runs import RunDirectory, RunEvaluation
 from tests.browsing import Visit
 from tests.reports.conftest import NAMES
@@ -24,6 +24,12 @@ from tests.reports.conftest import NAMES
 HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
 QUICK = ReportOptions(map_method=None, samples=0)
 PARTS = ("all", "old", "new")
+
+
+def changed(run: ReportedRun, **values: object) -> ReportedRun:
+    other = copy.copy(run)
+    vars(other).update(values)
+    return other
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +212,7 @@ def test_runs_of_one_name_are_averaged_only_over_seeds(
     runs: list[Path], same_name: Path, tmp_path: Path
 ) -> None:
     options = replace(QUICK, dataset=str(runs[0].parent / "images"))
-    with pytest.raises(ConfigurationError, match=r"kmeans_restarts is 3 in \S+ and 2 in \S+: put --compare"):
+    with pytest.raises(ConfigurationError, match=r"kmeans_restarts is 3 in \S+ and 2 in \S+: add --compare"):
         write_report([runs[1], same_name], tmp_path / "out", options)
     write_run_comparison([*runs, same_name], tmp_path / "out", options)
     averages = json.loads((tmp_path / "out" / "report.json").read_text())["sections"]["averages"]
@@ -253,7 +259,7 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     shutil.copytree(runs[0], other)
     options = ReportOptions(map_method=None, samples=0, dataset=str(runs[0].parent / "images"))
     for write in (write_report, write_run_comparison):
-        with pytest.raises(ConfigurationError, match="given twice"):
+        with pytest.raises(ConfigurationError, match="given twice|in both"):
             write([runs[0], runs[0]], tmp_path / "out", options)
     with pytest.raises(ConfigurationError, match="--compare"):
         write_report([runs[0], other], tmp_path / "out", options)
@@ -280,19 +286,19 @@ def test_options_that_show_nothing(wrong: dict[str, int]) -> None:
 
 
 def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path]) -> None:
-    measured = read_run(RunEvaluation(str(runs[0])))
+    measured = ReportedRun(RunEvaluation(str(runs[0])))
     assert measured.routing is None
     assert all(stage.count_range is None for stage in measured.score.stages)
     assert measured.num_true == [3, 4, 5]
 
 
 def test_costs_are_means_over_runs(runs: list[Path]) -> None:
-    run = read_run(RunEvaluation(str(runs[0])), routing=False)
+    run = ReportedRun(RunEvaluation(str(runs[0])), routing=False)
     memory = {"stage0": {"process": 2_000_000, "accelerator": None}}
     memory["stage1"] = {"process": 4_000_000, "accelerator": 7_000_000}
     both = stage_costs({"seconds": {"stage1": 5.0, "stage0": 9.0}, "peak_memory": memory})
     one = stage_costs({"seconds": {"stage0": 11.0}, "peak_memory": memory})
-    tables = report_tables([replace(run, costs=both), replace(run, costs=one)], [], None)
+    tables = report_tables([changed(run, costs=both), changed(run, costs=one)], [], None)
     _, rows = text_grid(over_runs(tables["costs"], ["stage"]))
     assert rows == [
         ["stage 0", "2", "10.0 ± 1.4", "2.0 ± 0.0", ABSENT],
@@ -301,14 +307,14 @@ def test_costs_are_means_over_runs(runs: list[Path]) -> None:
 
 
 def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
-    run = read_run(RunEvaluation(str(runs[0])), routing=False)
+    run = ReportedRun(RunEvaluation(str(runs[0])), routing=False)
     few = history_charts(run)
     every = 1 + len(run.score.stages)
     assert [len(each.series) for each in few] == [every, every, 1, every]
     year = [
         replace(record, stage=stage) for stage in range(53) for record in run.history if record.stage == 1
     ]
-    for chart in history_charts(replace(run, history=year)):
+    for chart in history_charts(changed(run, history=year)):
         names = [each.name for each in chart.series]
         assert len(names) == NUM_STYLES
         assert (names[0], names[-1]) == ("stage 0", "stage 52")

@@ -1,6 +1,5 @@
 """The recipes that come along: every one is whole, and its name says what it trains."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,8 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS as METHOD_TABLE
-from promptccd.reports.paper_tables import TablePlan
-from promptccd.reports.sweep import Settings
 from promptccd.runs import load_model, train_run
 from promptccd.runs.start import model_options, record_of
-from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
     located,
@@ -24,24 +20,6 @@ from promptccd.training.recipe import (
 )
 from tests.conftest import TINY_HEAD, coloured_images
 from tests.shipped_recipes import HUB_CONFIGS
-
-
-@pytest.mark.parametrize(
-    ("counts", "fits"),
-    [([8, 9, 10], True), ([7, 7, 7], True), ([8, 9], False), ([8, 9, 9, 10], False), ([6, 9, 10], False)],
-)
-def test_given_counts_are_one_for_each_unlabelled_stage_and_hold_what_is_labelled(
-    counts: list[int], fits: bool
-) -> None:
-    given = {"training": {"category_count": counts}}
-    if fits:
-        assert Recipe.from_yaml("promptccd-digits", given).training.given_counts == counts
-        return
-    with pytest.raises(
-        ConfigurationError, match="a number for each of 3 unlabelled stages, none below the 7 labelled"
-    ):
-        Recipe.from_yaml("promptccd-digits", given)
-
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
 
@@ -155,12 +133,6 @@ def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Pat
     assert Recipe.from_yaml(tmp_path / "promptccd-b-l2p-mine.yaml").training.epochs == 9
 
 
-def test_a_single_category_may_be_given() -> None:
-    assert TrainingArguments(category_count=[1, 1, 2]).given_counts == [1, 1, 2]
-    with pytest.raises(ConfigurationError, match=r"numbers from 1 on, .* got \[0, 1\]"):
-        TrainingArguments(category_count=[0, 1])
-
-
 def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: Path) -> None:
     for name, text, said in (
         ("one.yaml", "# A rule. And why.\nmodel: {}\n", "A rule"),
@@ -202,35 +174,6 @@ def test_a_setting_changes_the_stages_alone() -> None:
         assert Recipe.from_yaml(path).to_dict() == expected, path.stem
 
 
-PHOTOGRAPHS: dict[str, Settings] = {  # what the small recipe of Caltech-101 has beside the trial's values
-    "views": {"image_size": 64, "resize_size": 72},
-    "model": {"backbone": "photographs", "backbone_config": {}},
-}
-
-
-@pytest.mark.moderate
-@pytest.mark.parametrize("half", ["dino", "dinov2"])
-@pytest.mark.parametrize(("benchmark", "own"), [("cifar100", {}), ("caltech101", PHOTOGRAPHS)])
-def test_a_small_recipe_trains_as_the_trial_of_a_table_does(
-    half: str, benchmark: str, own: Mapping[str, Settings], tmp_path: Path
-) -> None:
-    plan = TablePlan(
-        recipes=HUB_CONFIGS, seeds=[1], out=tmp_path, backbone=half, places={benchmark: None},
-        small=True, look=False, overrides=own,
-    )  # fmt: skip
-    trials = [cell for entry in plan.entries("main") for cell in entry.cells]
-    assert len(trials) > 5
-    for trial in trials:
-        recipe = Recipe.from_yaml(HUB_CONFIGS / f"{Path(trial.config).stem}-small.yaml").to_dict()
-        expected = trial.recipe.to_dict()
-        # methods without a mixture read neither
-        own_clock = {name: expected["training"][name] for name in ("refit_every", "prompt_warmup_epochs")}
-        if expected["model"]["variant"] != "promptccd":
-            recipe["training"] |= own_clock
-        recipe["training"] |= {name: expected["training"][name] for name in ("output_dir", "seed")}
-        assert recipe == expected, trial.name
-
-
 def test_a_run_records_the_facts_of_its_benchmark(tmp_path: Path) -> None:
     """So that a later table of benchmarks changes no earlier run.
 
@@ -256,10 +199,9 @@ def test_a_run_records_the_facts_of_its_benchmark(tmp_path: Path) -> None:
 
 
 def test_a_whole_number_does_where_a_method_takes_a_decimal_one() -> None:
-    values = {"model": {"backbone": "x", "options": {"replay_weight": 0, "teacher_epochs": 3}}}
+    values = {"model": {"backbone": "x", "options": {"replay_weight": 0}}}
     options = model_options(Recipe.from_yaml(HUB_CONFIGS / "happy-digits.yaml", values))
     assert (options["replay_weight"], type(options["replay_weight"])) == (0.0, float)
-    assert (options["teacher_epochs"], type(options["teacher_epochs"])) == (3, int)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
-from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep
 from promptccd.reports.engines import Engine, Job
@@ -294,22 +293,6 @@ def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
     assert (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns == stamp
 
 
-@pytest.mark.slow
-def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undisturbed: Path) -> None:
-    """All of it is whole but for states inside its last stage, which nobody goes on from any more."""
-    out = undisturbed.parent / "cleaned-up"
-    shutil.copytree(undisturbed, out)
-    cells = plan(recipes, out)
-    left = cells[0].path / "resume" / "stage3.safetensors"
-    left.parent.mkdir()
-    left.write_bytes(b"")
-    scored = temporary(cells[0].path / "baselines.json")
-    scored.write_text("{")
-    assert run_sweep(cells, out).failures == {}
-    assert not left.parent.exists()
-    assert not scored.exists()
-
-
 def crash_or_train(recipe: Recipe) -> None:
     """End seed 1 as the operating system ends a process that took too much memory."""
     if recipe.training.seed == 1:
@@ -410,9 +393,10 @@ def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Pat
     names = [cell["cell"] for cell in json.loads(capsys.readouterr().out)]
     assert names == [f"promptccd-{each}-album-seed{seed}" for each in ("pp", "gcd") for seed in (1, 2)]
     small = {"model": {"backbone": "photographs"}}
-    for blocks, wanted in (({}, [3, 1, 1]), ({"class_blocks": [2, 3]}, [2, 3])):
+    for blocks, wanted in (({}, None), ({"class_blocks": [2, 3]}, [2, 3])):
         (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, {"data": blocks, **small})
         assert cell.recipe.data.class_blocks == wanted
+        assert cell.recipe.data.category_ratio == (None if wanted else 0.5)
         assert (cell.recipe.views.image_size, cell.recipe.views.resize_size) == (64, 72)
     overridden = {"views": {"image_size": 56}, **small}
     (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, overridden)

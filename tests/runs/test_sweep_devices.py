@@ -5,9 +5,9 @@ import logging
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +15,7 @@ from promptccd.cli.main import main
 from promptccd.errors import DataError
 from promptccd.locks import FolderLock
 from promptccd.reports import sweep
-from promptccd.reports.engines import VISIBLE, PoolOfDevices, visible_devices
+from promptccd.reports.engines import VISIBLE, Job, PoolOfDevices, visible_devices
 from promptccd.reports.sweep import CellWork, work_into_log
 from promptccd.training.recipe import Recipe
 
@@ -42,13 +42,37 @@ def test_devices_are_those_that_the_sweep_sees(named, devices, monkeypatch):
     assert visible_devices() == devices
 
 
+class Noted(PoolOfDevices):
+    """Notes the device of every call; those of `ending` end, and others last until they are killed."""
+
+    def __init__(self, devices, ending):
+        super().__init__(devices)
+        self.given, self.ending = [], ending
+
+    def start(self, work, arguments, name, device=""):
+        self.given.append(device)
+        word = threading.Event()
+        if arguments[0] in self.ending:
+            word.set()
+        return Job(word.wait, word.set, word.set, device)
+
+
 @pytest.mark.parametrize(
-    ("devices", "at_work", "next_one"),
-    [("ab", "", "a"), ("ab", "a", "b"), ("ab", "abb", "a"), ("", "", "")],
+    ("devices", "places", "ending", "given"),
+    [("ab", 2, [], "ab"), ("ab", 4, [], "abab"), ("ab", 2, [0, 2], "aba"), ("", 2, [], ["", ""])],
 )
-def test_the_next_cell_gets_the_device_with_the_fewest(devices, at_work, next_one):
-    jobs = [SimpleNamespace(device=each) for each in at_work]
-    assert PoolOfDevices([*devices]).free_device(jobs) == next_one
+def test_the_next_cell_gets_the_device_with_the_fewest(devices, places, ending, given):
+    engine = Noted([*devices], ending)
+    found = engine.outcomes(repr, [(number,) for number in range(5)], lambda: None, (), places)
+    if ending:
+        assert next(found)[0] == 0
+        assert next(found)[0] == 2
+    else:
+        looks = iter([None, 1])  # then all are asked to end
+        found = engine.outcomes(repr, [(number,) for number in range(5)], lambda: next(looks, 1), (), places)
+        assert len(list(found)) == places
+    found.close()
+    assert engine.given == [*given]
 
 
 def test_a_dry_run_names_the_device_of_every_cell(recipe_values, tmp_path, monkeypatch, capsys):

@@ -59,10 +59,10 @@ class SimGCDReference(ClassifierReference):
 
     def loss(self, pixels: Tensor, labels: Tensor | None, epoch: int) -> Tensor:
         """All terms."""
-        raw, options = self.nets.plain(self.w, pixels)[0], self.nets.model
+        raw = self.nets.plain(self.w, pixels)[0]
         z, n = bottleneck(self.w, raw), len(pixels) // 2
         logits = self.logits(raw)
-        answers = (logits / options.student_temperature).softmax(1)
+        answers = (logits / 0.1).softmax(1)
         loss = self.spread(answers.mean(0))
         for own, other in ((slice(n), slice(n, None)), (slice(n, None), slice(n))):
             teacher = (logits[other].detach() / self.teacher_temperature(epoch)).softmax(1)
@@ -82,10 +82,8 @@ class SimGCDReference(ClassifierReference):
 
     def teacher_temperature(self, epoch: int) -> float:
         """In a line over so many epochs, both ends included."""
-        options = self.nets.model
-        first, last = options.first_teacher_temperature, options.teacher_temperature
-        share = epoch / (options.teacher_epochs - 1)
-        return last if share > 1 else first * (1 - share) + last * share
+        share = epoch / 29
+        return 0.04 if share > 1 else 0.07 * (1 - share) + 0.04 * share
 
     def kept(self, raw: Tensor, pixels: Tensor, epoch: int) -> Tensor | float:
         """What a method adds so that nothing is forgotten."""
@@ -111,9 +109,7 @@ class HappyReference(SimGCDReference):
 
     def teacher_temperature(self, epoch: int) -> float:
         """Constant where nothing is labelled."""
-        return (
-            super().teacher_temperature(epoch) if self.stage == 0 else self.nets.model.discovery_temperature
-        )
+        return super().teacher_temperature(epoch) if self.stage == 0 else 0.05
 
     def spread(self, mean: Tensor) -> Tensor:
         """Between old and new, within old, within new."""
@@ -129,15 +125,14 @@ class HappyReference(SimGCDReference):
 
     def kept(self, raw: Tensor, pixels: Tensor, epoch: int) -> Tensor:
         """Both weigh 1."""
-        options = self.nets.model
         cosines = self.means @ self.means.T
         others = torch.stack([(row.sum() - row[i]) / (len(row) - 1) for i, row in enumerate(cosines)])
         generator = torch_generator("objective", self.t.seed, self.stage, epoch, self.step)
-        hard = (others / options.hardness_temperature).softmax(0).float()
+        hard = (others / 0.1).softmax(0).float()
         drawn = torch.multinomial(hard, len(pixels), replacement=True, generator=generator)
         noise = torch.randn(len(pixels), raw.shape[1], generator=generator).double()
         logits = unit(self.means[drawn] + self.radius * noise) @ unit(self.w["classifier.weight"]).T
-        rehearsed = F.cross_entropy(logits / options.student_temperature, drawn)
+        rehearsed = F.cross_entropy(logits / 0.1, drawn)
         moved = unit(raw) - unit(self.nets.plain(self.before, pixels)[0])
         return rehearsed + (moved**2).sum(1).mean()
 

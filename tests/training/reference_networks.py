@@ -85,7 +85,7 @@ class Networks:
         """Top-k keys for the pretrained [CLS], and their cosine distance (Eq. 8)."""
         cosines = unit(self.plain(self.pretrained, pixels)[0]) @ unit(w["pool.keys"]).T
         top = cosines.topk(self.model.prompts_per_image)
-        return top.indices, self.model.cos_weight * (1 - top.values).sum(1).mean()
+        return top.indices, 0.1 * (1 - top.values).sum(1).mean()
 
     def l2p(self, w: Weights, pixels: Tensor, prompted: bool) -> tuple[Tensor, Added]:
         """PromptCCD-B: chosen prompts are tokens."""
@@ -179,10 +179,10 @@ class Networks:
         """PromptCCD++ (Eqs. 14 to 16)."""
         tokens, share = self.embed(pixels), lambda logits: logits.softmax(-1).mean(1)
         features, logits, distances = self.modulated(w, tokens)
-        cos = self.model.cos_weight * distances.mean()
+        cos = distances.mean()
         if not self.teacher:
             route = F.cross_entropy(logits.flatten(0, 1), self.part_labels(tokens).flatten())
-            return features, cos + self.model.route_weight * route
+            return features, cos + 0.1 * route
         theirs, their_logits, _ = self.modulated(self.teacher, tokens)
         distill = (self.held(w, features) - self.held(self.teacher, theirs)).square().sum(1)
         anchor = (share(logits) * (share(logits) / share(their_logits)).log()).sum(1)

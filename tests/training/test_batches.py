@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering.parts import PartLabelParameters
+from promptccd.clustering.parts import PartLabels
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS as BY_NAME
 from promptccd.methods import StageContext
@@ -26,14 +26,12 @@ ARGUMENTS = TrainingArguments(
     temperature_unsupervised=0.7, temperature_supervised=0.3, supervised_weight=0.35, prompt_warmup_epochs=1
 )
 LABELS = torch.tensor([4, 0, 4, 4, 2])
-POOL = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2, "cos_weight": 0.7}
+POOL = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
 PARTS = {
     "num_parts": 3,
     "pool_size": 5,
     "prompt_length": 2,
     "prompts_per_patch": 2,
-    "cos_weight": 0.7,
-    "route_weight": 0.6,
     "distill_weight": 0.4,
     "anchor_on": "projection",
 }
@@ -85,9 +83,9 @@ def mixture() -> tuple[Tensor, Tensor, Tensor]:
     return means, full.diagonal(dim1=1, dim2=2).clone(), log_weights
 
 
-def labelling() -> PartLabelParameters:
+def labelling() -> PartLabels:
     generator = torch_generator("labels")
-    return PartLabelParameters(
+    return PartLabels(
         object_direction=F.normalize(torch.randn(32, generator=generator), dim=0),
         object_range=torch.tensor([-1.5, 1.0]),
         projection=torch.randn(32, 3, generator=generator),
@@ -125,7 +123,7 @@ def terms_of(
     if METHODS[method][0] == "parts":
         tokens = nets.embed(pixels)
         features, logits, distances = nets.modulated(w, tokens)
-        added = {"cos": options["cos_weight"] * distances.mean()}
+        added = {"cos": distances.mean()}
         if nets.teacher:
             theirs, their_logits, _ = nets.modulated(nets.teacher, tokens)
             ours, theirs = nets.held(w, features), nets.held(nets.teacher, theirs)
@@ -135,7 +133,7 @@ def terms_of(
             added["anchor"] = options["distill_weight"] * divergence.mean()
         else:
             route = -logits.log_softmax(-1).gather(-1, nets.part_labels(tokens)[..., None])
-            added["route"] = options["route_weight"] * route.mean()
+            added["route"] = 0.1 * route.mean()
     else:
         features, cos = getattr(nets, METHODS[method][0])(w, pixels, prompted)
         added = {"cos": cos} if isinstance(cos, Tensor) else {}

@@ -74,7 +74,7 @@ TRAINING: Values = {
     "category_count": "known",
     "init_components": 0,
 }
-POOL: Values = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2, "cos_weight": 0.5}
+POOL: Values = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
 MIXTURE: Values = {"prompts_per_image": 2, "prompts_at_test": False}
 MOVED: Values = {
     "prompts_per_image": 1,
@@ -89,8 +89,6 @@ PARTS: Values = {
     "pool_size": 5,
     "prompt_length": 2,
     "prompts_per_patch": 2,
-    "cos_weight": 0.5,
-    "route_weight": 0.3,
     "distill_weight": 0.4,
     "anchor_on": "projection",
 }
@@ -102,14 +100,7 @@ CLASSIFIED: Values = {
     "decay_vectors": False,
     "discovery_epochs": 3,
 }
-ANSWERS: Values = {
-    "entropy_weight": 1.5,
-    "student_temperature": 0.3,
-    "first_teacher_temperature": 0.25,
-    "teacher_temperature": 0.1,
-    "teacher_epochs": 2,
-}
-HAPPY: Values = {"discovery_temperature": 0.2, "hardness_temperature": 0.4}
+ANSWERS: Values = {"entropy_weight": 1.5}
 # The forward of the reference, the sections of the recipe.
 METHODS: dict[str, tuple[str, Values, Values]] = {
     "gcd": ("plain", {"variant": "promptccd-gcd"}, {}),
@@ -122,7 +113,7 @@ METHODS: dict[str, tuple[str, Values, Values]] = {
     "parts": ("parts", {"variant": "promptccd-pp", **PARTS}, {}),
     "parts, [CLS] held": ("parts", {"variant": "promptccd-pp", **PARTS, "anchor_on": "cls"}, {}),
     "simgcd": ("plain", {"variant": "simgcd", "options": ANSWERS}, CLASSIFIED),
-    "happy": ("plain", {"variant": "happy", "options": ANSWERS | HAPPY}, CLASSIFIED),
+    "happy": ("plain", {"variant": "happy", "options": ANSWERS}, CLASSIFIED),
 }
 REFERENCES: dict[str, type[Reference]] = {
     "simgcd": SimGCDReference,

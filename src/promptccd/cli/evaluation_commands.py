@@ -1,12 +1,12 @@
 """``promptccd evaluate``, ``report`` and ``audit``; the last reads a table and loads no model."""
 
 import argparse
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from promptccd import reports, runs
+from promptccd import evaluation, reports, runs
 from promptccd.cli.options import (
     DEVICE,
     PLUGIN,
@@ -21,10 +21,17 @@ from promptccd.cli.options import (
 )
 from promptccd.cli.tables import comparison_table, score_table, stream_table, table
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation.paper import AuditedRow, Outcome, audit_rows, published_rows
-from promptccd.evaluation.protocol_terms import ESTIMATORS, PROTOCOLS, ProtocolOptions, options_by_protocol
+from promptccd.evaluation.protocol_terms import (
+    ESTIMATORS,
+    OUTCOMES,
+    PROTOCOLS,
+    ProtocolOptions,
+    options_by_protocol,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from promptccd.evaluation import ContinualScore
 
 Scores = dict[str, list["ContinualScore"]]
@@ -62,7 +69,7 @@ _AUDIT: Arguments = {
     "--protocol": dict(default="transductive_cacc", help="protocol, or all (default: transductive_cacc)"),
     "--method": dict(help="method (default: all)"),
     "--backbone": dict(choices=["dino", "dinov2", "other"], help="backbone (default: all)"),
-    "--verdict": dict(choices=get_args(Outcome), help="verdict of the rows (default: all)"),
+    "--verdict": dict(choices=OUTCOMES, help="verdict of the rows (default: all)"),
 }  # fmt: skip
 
 
@@ -80,7 +87,7 @@ def _list_protocols(evaluate: Parser) -> None:
 @command(("promptccd.reports.report",), _EVALUATE, advanced(_DATA, DEVICE, PLUGIN), _list_protocols)
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
-    reports.require_different(options.runs)
+    rows = reports.row_names(options.runs)
     chosen = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
@@ -91,9 +98,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
     scores: dict[str, Scores] = {name: {} for name in chosen}
     baselines: dict[str, Scores] = {name: {} for name in chosen}
     routed: Scores = {}
-    rows = reports.row_names(options.runs)
-    wanted = reports.baseline_rows(options.runs, rows) if options.baselines else [{} for _ in rows]
-    for path, row, baseline_rows in zip(options.runs, rows, wanted, strict=True):
+    ends = reports.baseline_rows(options.runs, rows) if options.baselines else [None for _ in rows]
+    for path, row, end in zip(options.runs, rows, ends, strict=True):
         evaluation = runs.RunEvaluation(
             path,
             options.dataset,
@@ -108,9 +114,12 @@ def evaluate_command(options: argparse.Namespace) -> None:
         for name, own in chosen.items():
             score = evaluation.evaluate(name, own)
             scores[name].setdefault(row, []).append(score)
-            for baseline, of_row in baseline_rows.items() if PROTOCOLS[name].has_baselines else ():
-                score_it = evaluation.raw_pixels if baseline == reports.PIXELS else evaluation.frozen_backbone
-                baselines[name].setdefault(of_row, []).append(score_it(name, own))
+            if end is not None and PROTOCOLS[name].has_baselines:
+                frozen = reports.frozen_name(evaluation.recipe, evaluation.run)
+                baselines[name].setdefault(f"{frozen}{end}", []).append(evaluation.frozen_backbone(name, own))
+                baselines[name].setdefault(f"{reports.PIXELS}{end}", []).append(
+                    evaluation.raw_pixels(name, own)
+                )
             _print_score(options, f"{path} ({name})", score, name)
         routing = None if ROUTING in chosen else evaluation.part_routing()
         if routing is not None:
@@ -188,47 +197,49 @@ def audit_command(options: argparse.Namespace) -> None:
     wanted = {name: getattr(options, name) for name in ("benchmark", "method", "protocol", "backbone")}
     if wanted["protocol"] == "all":
         wanted["protocol"] = None
-    rows = published_rows(**wanted, setting=None)
-    if not rows:
+    rows = evaluation.published_rows(**wanted)
+    if not len(rows):
         raise DataError(_nothing_published(wanted))
-    audited = audit_rows(rows)
+    audited = evaluation.audit(rows)
     if options.verdict:
-        audited = [each for each in audited if each.verdict.outcome == options.verdict]
-    show(options, [_plain_row(each) for each in audited], lambda: _audit_text(audited))
+        audited = audited[audited["outcome"] == options.verdict]
+    show(options, reports.records(audited), lambda: _audit_text(audited))
 
 
-def _nothing_published(wanted: dict[str, str | None]) -> str:
+def _nothing_published(wanted: Mapping[str, str | None]) -> str:
     """Which of the names the paper has no row of, and those it has."""
-    rows = published_rows(protocol=None, backbone=None, setting=None)
     for name, value in wanted.items():
-        known = sorted({getattr(row, name) for row in rows})
+        known = sorted(evaluation.published()[name].unique())
         if value is not None and value not in known:
             return f"The paper has no {name} {value!r}: it has {', '.join(known)}."
     given = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
     return f"The paper prints no row of {given}: leave one of them out."
 
 
-def _plain_row(each: AuditedRow) -> dict[str, Any]:
-    verdict = asdict(each.verdict)
-    implied = each.verdict.implied
-    return {**asdict(each.row), **verdict, "implied": list(implied) if implied else None}
-
-
-def _audit_text(audited: Sequence[AuditedRow]) -> str:
-    figures = ["All", "Old", "New", "implied", "declared", "verdict"]
-    header = ["data, method, backbone, setting", "stage", *figures]
-    lines = table(header, [_audited_cells(each) for each in audited], places=2).split("\n")
-    for line, (_, verdict) in enumerate(audited, start=2):  # after the header and its rule
-        if verdict.outcome != "consistent":
-            lines[line] += f"  {verdict.reason}"
-    counts = Counter(verdict.outcome for _, verdict in audited)
-    summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in get_args(Outcome))
+def _audit_text(audited: "pd.DataFrame") -> str:
+    header = [
+        "data, method, backbone, setting",
+        "stage",
+        "All",
+        "Old",
+        "New",
+        "implied",
+        "declared",
+        "verdict",
+    ]
+    cells = [
+        [
+            " ".join(filter(None, (row.benchmark, row.method, row.backbone, row.setting))),
+            row.stage, row.all, row.old, row.new,
+            "" if math.isnan(row.implied_low) else f"{row.implied_low:.4f}-{row.implied_high:.4f}",
+            "" if math.isnan(row.declared) else f"{row.declared:.4f}",
+            row.outcome,
+        ]
+        for row in audited.assign(stage=audited["stage"].astype(object).fillna("avg")).itertuples()
+    ]  # fmt: skip
+    lines = table(header, cells, places=2).split("\n")
+    for line, row in enumerate(audited.itertuples(), start=2):  # after the header and its rule
+        if row.outcome != "consistent":
+            lines[line] += f"  {row.reason}"
+    summary = ", ".join(f"{(audited['outcome'] == outcome).sum()} {outcome}" for outcome in OUTCOMES)
     return "\n".join([*lines, "", f"{len(audited)} rows: {summary}"])
-
-
-def _audited_cells(each: AuditedRow) -> list[Any]:
-    row, verdict = each
-    name = " ".join(part for part in (row.benchmark, row.method, row.backbone, row.setting) if part)
-    implied = f"{verdict.implied.low:.4f}-{verdict.implied.high:.4f}" if verdict.implied else ""
-    declared = "" if verdict.declared is None else f"{verdict.declared:.4f}"
-    return [name, row.stage or "avg", row.all, row.old, row.new, implied, declared, verdict.outcome]

@@ -34,7 +34,7 @@ def _cell(value: Any, places: int) -> str:
 def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     """The table of a run's scores per stage, in percent, and below it the protocol's figures of the whole run."""
     below = ", ".join(f"{name} {_cell(value, 1)}" for name, value in score.summary.items())
-    return "\n".join([table(*evaluation.score_grid(evaluation.score_table(score), counted)), below]).rstrip()
+    return "\n".join([table(*evaluation.text_grid(evaluation.score_table(score), counted)), below]).rstrip()
 
 
 def stream_table(records: "Sequence[StreamRecord]") -> str:

@@ -8,31 +8,28 @@ import io
 import json
 import os
 import textwrap
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from safetensors import safe_open
 from torch import Tensor
 
-from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name
 from promptccd.data.sources import Entry, ImageSource, Stamp, within_limit
 from promptccd.data.spreadsheets import read_sheet
 from promptccd.discovery.intake.locations import item_path
 from promptccd.discovery.intake.reading import Intake, IntakeFile, find_source
-from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DataError, nothing_at, one_line
 from promptccd.images.limits import ByteBudget, IntakeLimits
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+FORMATS = (".parquet", ".npy", ".npz", ".safetensors")
 IDS = (
     "id", "file", "file_name", "filename", "filepath", "path", "image", "name", "item", "sha256",
     "ids", "files", "names", "paths",
@@ -41,8 +38,6 @@ TEXTS = ("text", "title", "transcript", "description", "sentence")
 VECTORS = ("features", "feature", "embedding", "embeddings", "vector", "vectors", "emb")
 MOST_WIDE = 65_536
 TILE_SIDE, _LINE, _LINES = 256, 26, 11  # pixels, characters, lines
-
-Table = tuple[np.ndarray, "pd.DataFrame"]  # vectors, and columns with ids or texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,13 +111,13 @@ class GivenFeatures:
         """
         place = Path(file).expanduser()
         if not place.is_file():
-            raise DataError(f"{nothing_at(str(file))} Give a file of features: {', '.join(_READERS)}.")
-        if (reader := _READERS.get(place.suffix.lower())) is None:
+            raise DataError(f"{nothing_at(str(file))} Give a file of features: {', '.join(FORMATS)}.")
+        if place.suffix.lower() not in FORMATS:
             raise DataError(
-                f"{display_name(place.name)!r} is no file of features. Give one of {', '.join(_READERS)}."
+                f"{display_name(place.name)!r} is no file of features. Give one of {', '.join(FORMATS)}."
             )
         try:
-            vectors, sheet = reader(place)
+            vectors, sheet = _contents_of(place)
         except DataError:
             raise
         except Exception as error:  # a damaged file raises what it likes
@@ -173,6 +168,16 @@ class GivenFeatures:
             found = {name: each[0] for name, each in rows.items() if len(each) == 1} | found
         return found
 
+    def features_of(self, intake: Intake) -> Tensor:
+        """Unit features ``(N, D)`` of the used images; a `DataError` names an image without one."""
+        rows = [self.row_of(file) for file in intake.used]
+        if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
+            raise DataError(
+                f"{len(missing)} of {len(rows)} images have no features, such as {missing[0]!r}; an id is "
+                f"{self.ids[0]!r}. Give the path, name or SHA-256 of each image as its id."
+            )
+        return self.rows[[row for row in rows if row is not None]]
+
     def row_of(self, file: IntakeFile) -> int | None:
         """The row of a file, by its path, name, name without ending, or the SHA-256 of its content."""
         found = self._rows_by_name
@@ -186,37 +191,6 @@ def _last(name: str) -> str:
 
 def _stem(name: str) -> str:
     return Path(_last(name)).stem
-
-
-@dataclass(eq=False)
-class GivenEmbedder:
-    """Gives stored features, where an `Embedder` computes them."""
-
-    given: GivenFeatures
-    seen: SeenFiles
-    batch_size: int = 1
-    space: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.space = self.given.space
-
-    def add(self, file: IntakeFile, pixels: Tensor) -> None:
-        """Nothing is computed."""
-
-    def keep(self) -> None:
-        """Nothing is computed."""
-
-    def features_of(self, intake: Intake, workers: int = 1, progress: Progress | None = None) -> Tensor:
-        """Unit features ``(N, D)`` of the used images; a `DataError` names an image without one."""
-        rows = [self.given.row_of(file) for file in intake.used]
-        if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
-            raise DataError(
-                f"{len(missing)} of {len(rows)} images have no features, such as {missing[0]!r}; an id is "
-                f"{self.given.ids[0]!r}. Give the path, name or SHA-256 of each image as its id."
-            )
-        features = self.given.rows[[row for row in rows if row is not None]]
-        self.seen.store_features(self.space, [file.key for file in intake.used], features)
-        return features
 
 
 class ItemsSource(ImageSource):
@@ -265,14 +239,35 @@ def tile(identity: str, text: str = "") -> bytes:
 # Files
 
 
-def _column(sheet: "pd.DataFrame", usual: Sequence[str]) -> list[str] | None:
+def _column(sheet: pd.DataFrame, usual: Sequence[str]) -> list[str] | None:
     """The cells of the first column with a usual name."""
     by_name = {str(each).strip().lower(): each for each in sheet.columns}
     return next(([*map(str, sheet[by_name[each]])] for each in usual if each in by_name), None)
 
 
-def _vectors_in(arrays: Mapping[str, np.ndarray], file: Path) -> np.ndarray:
-    """The one array that contains vectors."""
+def _contents_of(file: Path) -> tuple[np.ndarray, pd.DataFrame]:
+    """The vectors in a file, and columns with ids or texts."""
+    suffix, sheet = file.suffix.lower(), pd.DataFrame()
+    if suffix == ".npy":
+        return np.load(file, allow_pickle=False), sheet
+    if suffix == ".npz":
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = dict(stored)
+        sheet = pd.DataFrame({name: each.astype(str) for name, each in arrays.items() if each.ndim == 1})
+    elif suffix == ".safetensors":  # ids are in the metadata, as a JSON list
+        with safe_open(file, "pt") as stored:
+            arrays = {name: stored.get_tensor(name).float().numpy() for name in stored.keys()}  # noqa: SIM118
+            sheet = pd.DataFrame({"id": json.loads((stored.metadata() or {}).get("ids", "[]"))})
+        sheet = sheet if len(sheet) else pd.DataFrame()
+    else:  # a column of lists, or else all columns of decimals
+        sheet = pd.read_parquet(file)
+        sheet = sheet if sheet.index.name is None else sheet.reset_index()
+        lists = [name for name in sheet.columns if len(sheet) and isinstance(sheet[name].iloc[0], np.ndarray)]
+        lists = [name for name in lists if name.lower() in VECTORS] or lists
+        decimals = sheet.select_dtypes("floating")
+        if not lists and len(decimals.columns):
+            return decimals.to_numpy(), sheet
+        arrays = {name: np.stack([*sheet[name]]) for name in lists}
     tables = [name for name, each in arrays.items() if each.ndim == 2 and each.dtype.kind in "fiu"]
     found = [name for name in tables if name.lower() in VECTORS] or tables
     if len(found) != 1:
@@ -280,58 +275,4 @@ def _vectors_in(arrays: Mapping[str, np.ndarray], file: Path) -> np.ndarray:
             f"{display_name(file.name)!r} contains {len(tables)} tables of numbers ({', '.join(arrays)}). Call one of "
             "them features."
         )
-    return arrays[found[0]]
-
-
-def _of_npy(file: Path) -> Table:
-    import pandas as pd
-
-    return np.load(file, mmap_mode=None, allow_pickle=False), pd.DataFrame()
-
-
-def _of_npz(file: Path) -> Table:
-    import pandas as pd
-
-    with zipfile.ZipFile(file), np.load(file, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    texts = {name: each.astype(str) for name, each in arrays.items() if each.ndim == 1}
-    return _vectors_in(arrays, file), pd.DataFrame(texts)
-
-
-def _of_safetensors(file: Path) -> Table:
-    """One table, with ids in the metadata as a JSON list."""
-    import pandas as pd
-    from safetensors import safe_open
-
-    with safe_open(file, "pt") as stored:
-        arrays = {name: stored.get_tensor(name).float().numpy() for name in stored.keys()}  # noqa: SIM118
-        metadata = stored.metadata() or {}
-    columns = {"id": json.loads(metadata["ids"])} if "ids" in metadata else {}
-    return _vectors_in(arrays, file), pd.DataFrame(columns)
-
-
-def _of_parquet(file: Path) -> Table:
-    """A column of lists, or else all columns of decimals."""
-    import pandas as pd
-
-    sheet = pd.read_parquet(file)
-    sheet = sheet if sheet.index.name is None else sheet.reset_index()
-    lists = [name for name in sheet.columns if len(sheet) and isinstance(sheet[name].iloc[0], np.ndarray)]
-    found = [name for name in lists if name.lower() in VECTORS] or lists
-    decimals = sheet.select_dtypes("floating")
-    if len(found) == 1:
-        return np.stack([*sheet[found[0]]]), sheet
-    if lists or not len(decimals.columns):
-        raise DataError(
-            f"{display_name(file.name)!r} has no single column of vectors (columns: {', '.join(sheet.columns)}). "
-            "Call one of them features."
-        )
-    return decimals.to_numpy(), sheet
-
-
-_READERS: dict[str, Callable[[Path], Table]] = {
-    ".parquet": _of_parquet,
-    ".npy": _of_npy,
-    ".npz": _of_npz,
-    ".safetensors": _of_safetensors,
-}
+    return arrays[found[0]], sheet

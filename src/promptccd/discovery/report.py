@@ -1,29 +1,23 @@
-"""``discovery.html``: the groups, the map, the files with their reasons, and what changed, in one file."""
+"""``discovery.html``: the groups, the files with their reasons, and what changed, in one file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 from promptccd.discovery.exports.rows import AssignmentRow
 from promptccd.discovery.project.changes import SURE
-from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import write_file
 from promptccd.images.decode import Status
-from promptccd.models import Assignment
-from promptccd.reports import choose_points, render_page, stage_layouts
+from promptccd.reports import render_page
 from promptccd.reports.cards import picture_uri
-from promptccd.reports.charts import FEWEST_ON_MAP, style_of
 
 VERY_SURE = 0.8
 MAX_TYPICAL, MAX_BORDERLINE = 8, 4
 MAX_BYTES = 12_000_000  # of all pictures of a page
 MAX_LISTED = 500  # files in a list; the CSV has all
-MAP_SIDE, MAP_MARGIN = 600.0, 12.0
 
 
 @dataclass(frozen=True)
@@ -65,12 +59,7 @@ class GroupView:
 
 def group_views(session: DiscoverySession) -> list[GroupView]:
     """Groups of the newest stage: settled ones by id, then new ones, largest first."""
-    return views_of(session.assignment(), session.registry)
-
-
-def views_of(found: Assignment, registry: CategoryRegistry) -> list[GroupView]:
-    """Groups of assigned images, in the order of `group_views`."""
-    views = []
+    found, registry, views = session.assignment(), session.registry, []
     for identity in found.ids:
         category, rows = registry.category(identity), torch.tensor(found.rows_of(identity)).long()
         typical = rows[found.distances[rows].argsort(stable=True)].tolist()[:MAX_TYPICAL]
@@ -92,7 +81,7 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
     groups = group_views(session)
     present = [group for group in groups if group.size]
     pictures = _pictures(session, [key for group in groups for key in (*group.typical, *group.borderline)])
-    stage, report, dots = session.current, session.current.intake.report(), _dots(session, groups)
+    stage, report = session.current, session.current.intake.report()
     used = [row for row in rows if row.status == "used"]
     unsure = [row for row in used if row.confidence is not None and row.confidence < SURE]
     files = stage.intake.files
@@ -109,9 +98,6 @@ def write_page(session: DiscoverySession, rows: Sequence[AssignmentRow], path: P
             for group in present
         ],
         empty=[group for group in groups if not group.size],
-        dots=dots,
-        legend=[(group, *style_of(group.id)) for group in present],
-        map_size=(MAP_SIDE + 2 * MAP_MARGIN, max((dot["y"] for dot in dots), default=0.0) + MAP_MARGIN),
         change=_change_in_words(session, rows),
         num_unsure=len(unsure),
         unsure=unsure[:MAX_LISTED],
@@ -132,27 +118,8 @@ def _pictures(session: DiscoverySession, keys: Sequence[str]) -> dict[str, dict[
     for key in keys:
         content = contents[key] if left > 0 else b""
         left -= len(content)
-        pictures[key] = {"name": session.file_of(key)[1].name, "uri": picture_uri(content)}
+        pictures[key] = {"name": stage.files[key].name, "uri": picture_uri(content)}
     return pictures
-
-
-def _dots(session: DiscoverySession, groups: Sequence[GroupView]) -> list[dict[str, Any]]:
-    """The newest images on a map, in units of the drawing; empty if they are too few to lay out."""
-    found = session.assignment()
-    if len(found.keys) < FEWEST_ON_MAP:
-        return []
-    features, rows = found.features.numpy(), choose_points([len(found.keys)], session.seed)
-    (layout,) = stage_layouts([features[rows]], seed=session.seed)
-    scale = MAP_SIDE / max(float(np.ptp(layout, axis=0).max()), 1e-12)  # the map fits into a square
-    places = (layout - layout.min(axis=0)) * scale + MAP_MARGIN
-    by_id = {group.id: group for group in groups}
-    dots = []
-    for row, (x, y) in zip(rows.tolist(), np.round(places, 1).tolist(), strict=True):
-        group = by_id[int(found.category_ids[row])]
-        (style, mark), name = style_of(group.id), session.file_of(found.keys[row])[1].name
-        text, is_new = f"{name}: {group.title}", group.standing == "new"
-        dots.append({"x": x, "y": y, "style": style, "mark": mark, "is_new": is_new, "text": text})
-    return dots
 
 
 def _change_in_words(

@@ -17,7 +17,7 @@ from promptccd.data.sources import ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import Embedder, feature_space, load_embedder
-from promptccd.discovery.given_features import GivenEmbedder, GivenFeatures
+from promptccd.discovery.given_features import GivenFeatures
 from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_duplicates
@@ -89,7 +89,6 @@ class DiscoverySession:
         near_duplicates: which images count as one, see `find_near_duplicates`.
 
     Attributes:
-        stages: the stages that were read, oldest first.
         opened_with: the arguments of `open`, for other processes; empty without it.
     """
 
@@ -115,9 +114,9 @@ class DiscoverySession:
         self.workers = workers or systems.available_cores()
         self.rendering, self.image_roots = rendering, image_roots
         self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
-        self.stages: list[SessionStage] = []
+        self._current: SessionStage | None = None
         self.opened_with: dict[str, Any] = {}
-        self._embedder: Embedder | GivenEmbedder | None = None  # at work since the images were read
+        self._embedder: Embedder | None = None  # at work since the images were read
         self._estimate: CountEstimate | None = None
 
     @classmethod
@@ -205,11 +204,6 @@ class DiscoverySession:
         """Temperature of the confidences."""
         return TEMPERATURE if self.given else self.model.config.confidence_temperature
 
-    @property
-    def spread(self) -> CategorySpread | None:
-        """How far the model's categories spread, if that was measured."""
-        return None if self.given else self.model.spread
-
     def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
         """The spread of some categories, if that was measured."""
         return None if self.given else self.model.spread_for(ids)
@@ -219,9 +213,9 @@ class DiscoverySession:
     @property
     def current(self) -> SessionStage:
         """The newest stage; a `DataError` if nothing was read yet."""
-        if not self.stages:
+        if self._current is None:
             raise DataError("No images yet: give a folder, a zip archive, or a data set first.")
-        return self.stages[-1]
+        return self._current
 
     def read(
         self,
@@ -238,25 +232,25 @@ class DiscoverySession:
             DataError: nothing can be read there, or a limit is exceeded; the limit is named.
             DivergedError: a feature holds NaN or infinity; the image is named.
         """
-        self._embedder = self.new_embedder()
+        self._embedder = None if self.given else self.new_embedder()
         intake = self.read_with(self._embedder, source, progress=progress)
         try:
             intake.require_images()
         except DataError:
             intake.close()
             raise
-        if self.stages and self.stages[-1].stage > self.registry.stage:  # was read, never grouped
-            self.stages.pop().intake.close()
-        seen = self.registry.images
+        earlier, seen = self._current, self.registry.images
         again = all(file.key in seen for file in intake.used)
         number = max(self.registry.stage, 0) if again else self.registry.stage + 1
-        same = [each.before for each in self.stages if each.stage == number]
-        self.stages.append(SessionStage(number, intake, same[0] if same else self.registry.copy()))
-        self._estimate = None
-        return self.current
+        is_same = earlier is not None and earlier.stage == number <= self.registry.stage
+        before = earlier.before if earlier and is_same else self.registry.copy()
+        if earlier is not None:
+            earlier.intake.close()
+        self._current, self._estimate = SessionStage(number, intake, before), None
+        return self._current
 
-    def read_with(self, embedder: Embedder | GivenEmbedder, source: Any, **options: Any) -> Intake:
-        """Read a source (`read_intake`) while an embedder computes features of new images.
+    def read_with(self, embedder: Embedder | None, source: Any, **options: Any) -> Intake:
+        """Read a source (`read_intake`) while an embedder, if there is one, computes features of new images.
 
         The embedder stores its features also if an error ends the reading.
         """
@@ -268,12 +262,13 @@ class DiscoverySession:
                 image_roots=self.image_roots,
                 view=self._view,
                 workers=self.workers,
-                use=embedder.add,
-                seen=embedder.seen,
+                use=embedder.add if embedder else None,
+                seen=embedder.seen if embedder else self.seen,
                 **options,
             )
         except BaseException:
-            embedder.keep()
+            if embedder is not None:
+                embedder.keep()
             raise
 
     @property
@@ -286,18 +281,20 @@ class DiscoverySession:
 
     def embed(self, progress: Progress | None = None) -> Tensor:
         """Unit features ``(N, D)`` of the newest stage's images; with them, near-duplicates are found."""
-        stage, embedder = self.current, self._embedder or self.new_embedder()
-        self._embedder = None
-        stage.features = embedder.features_of(stage.intake, self.workers, progress)
-        stage.space = embedder.space
+        stage = self.current
+        if self.given is not None:
+            stage.features, stage.space = self.given.features_of(stage.intake), self.given.space
+            self.seen.store_features(stage.space, stage.keys, stage.features)
+        else:
+            embedder, self._embedder = self._embedder or self.new_embedder(), None
+            stage.features = embedder.features_of(stage.intake, self.workers, progress)
+            stage.space = embedder.space
         stage.near_duplicates = self._near_duplicates_of(stage, stage.features)
         self.seen.store_followers(stage.keys, {key: first.key for key, first in self.near_duplicates.items()})
         return stage.features
 
-    def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder | GivenEmbedder:
+    def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder:
         """An embedder with the session's settings; it stores features with the session's files by default."""
-        if self.given is not None:
-            return GivenEmbedder(self.given, seen or self.seen)
         return Embedder(
             self.model, self.view, batch_size=self.batch_size, precision=self.precision, seen=seen or self.seen,
             is_part=is_part,
@@ -351,7 +348,7 @@ class DiscoverySession:
     @property
     def settled(self) -> list[int]:
         """Ids of active categories from before the newest stage."""
-        stage = self.current.stage if self.stages else self.registry.stage
+        stage = self.registry.stage if self._current is None else self._current.stage
         return [each.id for each in self.registry.active if each.settled(stage)]
 
     @property
@@ -468,23 +465,6 @@ class DiscoverySession:
             spread_for=self.spread_for,
         )
 
-    # One image
-
-    def file_of(self, key: str) -> tuple[Intake, IntakeFile]:
-        """The newest file of that content, and the intake that opens it; a `DataError` if this session has none."""
-        for stage in reversed(self.stages):
-            if key in stage.files:
-                return stage.intake, stage.files[key]
-        raise DataError(f"No image {key[:12]!r} in this session: it came with an earlier one.")
-
     def original(self, key: str) -> bytes:
-        """The bytes of the newest file of that content; a `DataError` if there is none, or it has changed since."""
-        intake, file = self.file_of(key)
-        return intake.read_bytes(file)
-
-    def forget(self) -> None:
-        """Drop all images, features and groups."""
-        for stage in self.stages:
-            stage.intake.close()
-        self.stages.clear()
-        self.registry, self.seen = CategoryRegistry(), SeenFiles()
+        """The bytes of one of the newest images; a `DataError` if its file has changed since."""
+        return self.current.intake.read_bytes(self.current.files[key])

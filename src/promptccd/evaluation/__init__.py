@@ -15,27 +15,19 @@ if TYPE_CHECKING:
     from promptccd.evaluation.continual import discover_categories as discover_categories
     from promptccd.evaluation.continual import labelled_categories as labelled_categories
     from promptccd.evaluation.continual import score_part_routing as score_part_routing
-    from promptccd.evaluation.paper import BACKBONES as BACKBONES
-    from promptccd.evaluation.paper import AuditedRow as AuditedRow
-    from promptccd.evaluation.paper import Interval as Interval
-    from promptccd.evaluation.paper import PublishedRow as PublishedRow
-    from promptccd.evaluation.paper import SplitCounts as SplitCounts
-    from promptccd.evaluation.paper import Verdict as Verdict
-    from promptccd.evaluation.paper import audit_average as audit_average
+    from promptccd.evaluation.paper import audit as audit
     from promptccd.evaluation.paper import audit_row as audit_row
-    from promptccd.evaluation.paper import audit_rows as audit_rows
-    from promptccd.evaluation.paper import declared_split as declared_split
     from promptccd.evaluation.paper import implied_old_share as implied_old_share
+    from promptccd.evaluation.paper import published as published
     from promptccd.evaluation.paper import published_rows as published_rows
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
-    from promptccd.evaluation.protocol_terms import ClusteringAccuracy as ClusteringAccuracy
     from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
     from promptccd.evaluation.protocols import session_accuracy as session_accuracy
     from promptccd.evaluation.tables import ABSENT as ABSENT
     from promptccd.evaluation.tables import average_grid as average_grid
     from promptccd.evaluation.tables import markdown as markdown
-    from promptccd.evaluation.tables import score_grid as score_grid
     from promptccd.evaluation.tables import score_table as score_table
+    from promptccd.evaluation.tables import text_grid as text_grid
     from promptccd.evaluation.tables import variant_averages as variant_averages
 
 give_names_on_demand(__name__)

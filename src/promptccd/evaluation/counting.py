@@ -96,7 +96,7 @@ KMEANS_RESTARTS = 3  # per count that is tried: ranking counts needs less than g
 
 
 class KnownCount:
-    """The data says the number of categories, as in most of the paper's tables."""
+    """The data says the number of categories, or the recipe, as all rows of a table of the paper share theirs."""
 
     estimated: ClassVar[Literal["never", "before training", "after training"]] = "never"
 
@@ -120,8 +120,9 @@ class KnownCount:
         return None
 
     def number(self, stage: Stage) -> int:
-        """The number of categories of a stage where none is estimated."""
-        return stage.num_categories
+        """The number of categories of a stage where none is estimated; recipes have none for the labelled stage."""
+        given = self.arguments.given_counts
+        return given[stage.index - 1] if given and stage.index else stage.num_categories
 
     def estimate(
         self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
@@ -134,15 +135,6 @@ class KnownCount:
             assigned: category ids of all earlier stages.
         """
         raise NotImplementedError
-
-
-class GivenCount(KnownCount):
-    """The recipe says the numbers: all rows of a table of the paper with unknown numbers share theirs."""
-
-    def number(self, stage: Stage) -> int:
-        """See the base class; the recipe has no number for the labelled stage."""
-        given = self.arguments.given_counts
-        return given[stage.index - 1] if given and stage.index else super().number(stage)
 
 
 class AccuracyCount(KnownCount):
@@ -238,7 +230,7 @@ class StreamCount(SplitMergeCount):
 
 COUNTS: dict[str, type[KnownCount]] = {
     "known": KnownCount,
-    "given": GivenCount,
+    "given": KnownCount,
     "kmeans": AccuracyCount,
     "split_merge": SplitMergeCount,
     "stream": StreamCount,

@@ -15,6 +15,7 @@ NATIVE_PREDICTION = (
     "native prediction"  # in tables: of a method's classifier, its own or a calibrated mixture
 )
 ESTIMATORS: tuple[EstimatorName, ...] = ("split_merge", "kmeans")
+OUTCOMES = ("consistent", "impossible", "undecided")  # of an audit of printed accuracies
 
 
 class ClusteringAccuracy(NamedTuple):

@@ -83,40 +83,63 @@ def count_texts(table: pd.DataFrame) -> list[str]:
     ]
 
 
+_TITLES = {
+    "stage": "", "num_images": "images", "num_categories": "categories",
+    "process_mb": "process, MB", "gpu_mb": "gpu, MB",
+}  # fmt: skip
+
+
 def title_of(name: str) -> str:
     """The heading of a column: ``native_all`` is ``native prediction: All``."""
     if name in FIGURES:
         return FIGURES[name][0]
+    if name.endswith("_difference"):
+        return f"{title_of(name.removesuffix('_difference'))}, difference"
     bare, _, version = name.partition("_v")
     before, _, part = bare.rpartition("_")
     if part not in PARTS:
-        return name.replace("_", " ")
+        return _TITLES.get(name, name.replace("_", " "))
     whose = [NATIVE_PREDICTION] * (before == "native") + [f"v{version}"] * bool(version)
     return f"{', '.join(whose)}: {part.capitalize()}" if whose else part.capitalize()
 
 
-def score_grid(table: pd.DataFrame, counted: str = "categories") -> Grid:
-    """A `score_table`, or its `over_runs`, as text: a row per stage and their average."""
-    columns = {"": stage_names(table), "images": list(map(whole, table["num_images"]))}
-    columns[counted] = count_texts(table)
-    start = table.columns.get_loc("count_high") + 1
-    for name in table.columns[start:]:
-        if not name.endswith("_std"):
-            columns[title_of(name)] = [
-                "" if stage == AVERAGE and name in FIGURES else text
-                for stage, text in zip(table["stage"], texts(table, name), strict=True)
-            ]
-    return grid_of(columns)
+def text_grid(table: pd.DataFrame, counted: str = "categories") -> Grid:
+    """A table as text: numbers with their deviation, numbers of categories with their range, stages by name.
+
+    Args:
+        table: a `score_table`, its `over_runs`, or any other.
+        counted: heading of ``num_categories``.
+    """
+    hidden = {"count_low", "count_high", *(f"{name}_std" for name in table)}
+    names = [name for name in table if name not in hidden]
+    header = [counted if name == "num_categories" else title_of(name) for name in names]
+    return header, list(map(list, zip(*(_cells(table, name) for name in names), strict=True)))
 
 
-def grid_of(columns: Mapping[str, Iterable[str]]) -> Grid:
-    """Columns of text by their heading as header and rows."""
-    return list(columns), list(map(list, zip(*columns.values(), strict=True)))
+def _cells(table: pd.DataFrame, name: str) -> list[str]:
+    column = table[name]
+    if name in ("stage", "block"):
+        return [each if each == AVERAGE else f"stage {each}" for each in column]
+    if name == "num_categories":
+        return count_texts(table)
+    if name == "num_images":
+        return list(map(whole, column))
+    if name.endswith("_difference"):
+        return list(map(signed, column))
+    if name in FIGURES and "stage" in table:  # they have no average
+        return [
+            "" if stage == AVERAGE else text
+            for stage, text in zip(table["stage"], texts(table, name), strict=True)
+        ]
+    if pd.api.types.is_float_dtype(column):
+        return texts(table, name)
+    return column.fillna(ABSENT).astype(str).tolist()
 
 
-def stage_names(table: pd.DataFrame) -> list[str]:
-    """The column ``stage`` of a table of scores as text."""
-    return [each if each == AVERAGE else f"stage {each}" for each in table["stage"]]
+def signed(value: float) -> str:
+    """A difference with its sign, one decimal; a dash for a missing one."""
+    rounded = round(value, 1) + 0.0  # the sum turns -0.0 into 0.0
+    return ABSENT if math.isnan(value) else f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def markdown(grid: Grid) -> str:
@@ -165,4 +188,5 @@ def average_grid(groups: Mapping[str, Iterable[ContinualScore]]) -> Grid:
     means = variant_averages(groups)
     runs, upto = means["runs"].max(), "up to " if means["runs"].nunique() > 1 else ""
     heading = "average over stages" + (f", mean ± std of {upto}{runs} runs" if runs > 1 else "")
-    return grid_of({heading: means["variant"], **{title_of(part): texts(means, part) for part in PARTS}})
+    shown = ["variant", *(f"{part}{end}" for part in PARTS for end in ("", "_std"))]
+    return text_grid(means[shown].rename(columns={"variant": heading}))

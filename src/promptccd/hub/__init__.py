@@ -9,11 +9,9 @@ if TYPE_CHECKING:
     from promptccd.hub.push import push_run as push_run
     from promptccd.hub.push import push_stage as push_stage
     from promptccd.hub.push import pusher as pusher
-    from promptccd.hub.space import PushedSpace as PushedSpace
     from promptccd.hub.space import push_space as push_space
     from promptccd.hub.stages import publish_stages as publish_stages
     from promptccd.hub.verify import fetch_stages as fetch_stages
     from promptccd.hub.verify import verify as verify
-    from promptccd.runs.verify import Check as Check
 
 give_names_on_demand(__name__)

@@ -13,9 +13,9 @@ from transformers import initialization as init
 
 from promptccd.methods.base import Objective, Rows
 from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.methods.processes import same_on_all
-from promptccd.models.backbone import blocks_of, class_row, run_prefix
-from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput
+from promptccd.methods.processes import same_on_all, sent
+from promptccd.models.backbone import blocks_of, class_row
+from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 from promptccd.models.head import BottleneckHead, UnitHead
 
@@ -95,6 +95,7 @@ class ClassifierModel(CategoryDiscoveryModel):
     config: ClassifierConfig
     roles: ClassVar = {"classifier": "classifier"}
     predicts: ClassVar = True
+    compares_blocks: ClassVar = True
     head_class: ClassVar[type[UnitHead]] = BottleneckHead
     classifier_class: ClassVar[type[CosineClassifier]] = CosineClassifier
 
@@ -112,20 +113,6 @@ class ClassifierModel(CategoryDiscoveryModel):
         """Append classes with these rows ``(n, D)`` to the classifier."""
         self.classifier.grow(rows)
         self.config.num_classes = self.classifier.num_classes
-
-    def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
-    ) -> CategoryDiscoveryOutput:
-        """Features, and with the projection also the tokens that enter the last block."""
-        rotation = self.rotation(pixel_values)
-        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
-        features = class_row(self.backbone, entering, self.block_of(prompted), rotation)
-        tokens = {"entering": entering, "rotation": rotation} if project else {}
-        return self._output(features, project, **tokens)
-
-    def block_of(self, prompted: bool | None) -> nn.Module | None:
-        """The last block of a forward; `None` is that of the backbone."""
-        return None
 
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor:
@@ -156,6 +143,26 @@ class RememberingModel(CategoryDiscoveryModel):
         self.class_means = torch.cat([self.class_means, means.to(self.class_means)])
         self.config.num_means = len(self.class_means)
 
+    def remember_members(self, features: Tensor, own: Tensor, rows: Tensor) -> list[Tensor]:
+        """Append the means of further classes, given features ``(N, D)`` and their classes ``(N,)``.
+
+        Row k of the classifier ``(K, D)`` replaces the mean of class k where that has no features. Returns the
+        features of every further class that has some.
+        """
+        known, own = len(self.class_means), own.to(features.device)
+        groups = [features[own == number] for number in range(known, len(rows))]
+        unit = F.normalize(rows[known:], dim=-1)
+        means = [group.mean(0) if len(group) else row for group, row in zip(groups, unit, strict=True)]
+        if means:
+            self.remember(same_on_all(torch.stack(means)))
+        return [group for group in groups if len(group)]
+
+
+def drawn_around(means: Tensor, deviation: Tensor | float, generator: torch.Generator) -> Tensor:
+    """A feature drawn around each of the means ``(N, D)``, with noise of a CPU generator."""
+    noise = torch.randn(means.shape, generator=generator)
+    return means + deviation * sent(noise.to(means.dtype), means.device)
+
 
 @strict
 class SelfDistillationConfig(ClassifierConfig):
@@ -163,27 +170,15 @@ class SelfDistillationConfig(ClassifierConfig):
 
     Attributes:
         entropy_weight: epsilon, weight of the term that keeps the mean prediction even over all classes.
-        student_temperature: of the learning prediction.
-        first_teacher_temperature: of the teaching prediction, at the first epoch of a stage.
-        teacher_temperature: the same from epoch `teacher_epochs` - 1 on; it falls linearly.
-        teacher_epochs: epochs of that fall, both ends included.
     """
 
     entropy_weight: float = bounded(2.0, 0, 1e6)
-    student_temperature: float = bounded(0.1, 1e-6, 1e6)
-    first_teacher_temperature: float = bounded(0.07, 1e-6, 1e6)
-    teacher_temperature: float = bounded(0.04, 1e-6, 1e6)
-    teacher_epochs: int = bounded(30, 1, 1_000_000)
 
 
 class ComparingObjective(Objective):
     """An objective that compares features with those of an earlier last block, for the same views."""
 
     previous: nn.Module | None = None
-
-    def keep_last_block(self) -> None:
-        """Keep a copy of the last block as the previous stage left it; the blocks before it are frozen."""
-        self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1])
 
     @torch.no_grad()
     def features_before(self, rows: Rows) -> Tensor:
@@ -202,15 +197,24 @@ class ComparingObjective(Objective):
 
 
 class ClassifierObjective(ComparingObjective):
-    """An objective over a classifier that grows by the new categories when a stage begins."""
+    """An objective over a classifier that grows by the new categories when a stage begins.
+
+    Attributes:
+        num_old: classes of earlier stages.
+        keeps_last_block: whether unlabelled stages compare features with the last block of the stage before.
+    """
 
     model: ClassifierModel
     least_batch = 0.5
     needs_count = True
+    keeps_last_block: ClassVar[bool] = False
 
     def begin_stage(self) -> None:
-        """Add a row for every category that is new at this stage."""
-        if (more := self.stage.count - self.model.classifier.num_classes) > 0:
+        """Keep the last block as the previous stage left it, then add a row for every new category."""
+        self.num_old = self.model.classifier.num_classes
+        if self.keeps_last_block and self.stage.labels is None:
+            self.previous = copy.deepcopy(blocks_of(self.model.backbone)[-1])
+        if (more := self.stage.count - self.num_old) > 0:
             self.model.grow(self.new_rows(more))
 
     def new_rows(self, count: int) -> Tensor:
@@ -232,20 +236,16 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``distillation``, `evenness_terms`, ``info_nce``; with labels ``classification`` and ``supervised``."""
-        logits, temperature = (
-            self.model.classifier(rows.features),
-            self.config.student_temperature,
-        )  # (V, B, K)
-        contrast = self.contrast(rows)
+        logits, contrast = self.model.classifier(rows.features), self.contrast(rows)  # (V, B, K)
         parts = {
-            "distillation": self_distillation_loss(logits, temperature, self.teacher_temperature(rows.epoch)),
+            "distillation": self_distillation_loss(logits, self.teacher_temperature(rows.epoch)),
             **self.evenness_terms(logits),
             "info_nce": contrast["info_nce"],
         }
         loss = torch.stack(list(parts.values())).sum()
         if rows.labelled is not None:
             which, labels = rows.labelled
-            of_labelled = logits[:, which].flatten(0, 1) / temperature
+            of_labelled = logits[:, which].flatten(0, 1) / STUDENT_TEMPERATURE
             parts["classification"] = F.cross_entropy(of_labelled, labels.repeat(len(logits)))
             parts["supervised"] = contrast["supervised"]
             labelled_loss = parts["classification"] + parts["supervised"]
@@ -254,15 +254,12 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
 
     def evenness_terms(self, logits: Tensor) -> dict[str, Tensor]:
         """Weighted terms that keep the predictions ``(V, B, K)`` from being one class for all images."""
-        mean = mean_prediction(logits, self.config.student_temperature)
-        return {"entropy": self.config.entropy_weight * unevenness(mean)}
+        return {"entropy": self.config.entropy_weight * unevenness(mean_prediction(logits))}
 
     def teacher_temperature(self, epoch: int) -> float:
         """Temperature of the teaching prediction; it changes linearly over the first epochs of a stage."""
-        config = self.config
-        done = min(1.0, epoch / max(1, config.teacher_epochs - 1))
-        first, last = config.first_teacher_temperature, config.teacher_temperature
-        return first + (last - first) * done
+        first, last = TEACHER_TEMPERATURES
+        return first + (last - first) * min(1.0, epoch / (TEACHER_EPOCHS - 1))
 
 
 @strict
@@ -270,13 +267,11 @@ class DiscoveryConfig(SelfDistillationConfig):
     """Options of methods that discover as Happy does.
 
     Attributes:
-        discovery_temperature: of the teaching prediction at unlabelled stages.
         discovery_entropy_weight: of the terms that keep predictions even between and within old and new classes.
         clustered_rows: whether new rows of the classifier start at cluster centres far from the old ones, or at random.
     """
 
     entropy_weight: float = bounded(1.0, 0, 1e6)
-    discovery_temperature: float = bounded(0.05, 1e-6, 1e6)
     discovery_entropy_weight: float = bounded(1.0, 0, 1e6)
     clustered_rows: bool = True
 
@@ -286,11 +281,6 @@ class DiscoveryObjective(SelfDistillationObjective):
 
     "Old" are all classes of earlier stages. Stage 0 is SimGCD's.
     """
-
-    def begin_stage(self) -> None:
-        """Count the old classes, then add new ones."""
-        self.num_old = self.model.classifier.num_classes
-        super().begin_stage()
 
     def new_rows(self, count: int) -> Tensor:
         """At an unlabelled stage, the cluster centres farthest from all old rows, with the length of drawn rows."""
@@ -306,17 +296,13 @@ class DiscoveryObjective(SelfDistillationObjective):
 
     def teacher_temperature(self, epoch: int) -> float:
         """See the base class."""
-        return (
-            self.config.discovery_temperature
-            if self.stage.labels is None
-            else super().teacher_temperature(epoch)
-        )
+        return DISCOVERY_TEMPERATURE if self.stage.labels is None else super().teacher_temperature(epoch)
 
     def evenness_terms(self, logits: Tensor) -> dict[str, Tensor]:
         """See the base class; at unlabelled stages between old and new classes, and within each."""
         if self.stage.labels is not None:
             return super().evenness_terms(logits)
-        mean = mean_prediction(logits, self.config.student_temperature)
+        mean = mean_prediction(logits)
         weight = self.config.discovery_entropy_weight
         old, new = mean[: self.num_old], mean[self.num_old :]
         if not len(new):
@@ -335,17 +321,23 @@ DISTILLATION_LOSSES = {
 
 LEAST_SHARE = 1e-8  # a share of the mass whose logarithm still has a gradient
 
+# Temperatures of the released code of SimGCD and Happy.
+STUDENT_TEMPERATURE = 0.1  # of the learning prediction
+TEACHER_TEMPERATURES = 0.07, 0.04  # of the teaching prediction, in the first and the last of `TEACHER_EPOCHS`
+TEACHER_EPOCHS = 30  # of a stage
+DISCOVERY_TEMPERATURE = 0.05  # of the teaching prediction at unlabelled stages of Happy and DYDM
 
-def self_distillation_loss(logits: Tensor, student_temperature: float, teacher_temperature: float) -> Tensor:
+
+def self_distillation_loss(logits: Tensor, teacher_temperature: float) -> Tensor:
     """Cross-entropy of one view's prediction with the sharper, detached prediction of the other; mean of both ways.
 
     Logits ``(2, B, K)`` are cosines.
     """
     targets = torch.softmax(logits.detach().flip(0) / teacher_temperature, dim=-1)
-    return -(targets * torch.log_softmax(logits / student_temperature, dim=-1)).sum(-1).mean()
+    return -(targets * torch.log_softmax(logits / STUDENT_TEMPERATURE, dim=-1)).sum(-1).mean()
 
 
-def mean_prediction(logits: Tensor, temperature: float) -> Tensor:
+def mean_prediction(logits: Tensor, temperature: float = STUDENT_TEMPERATURE) -> Tensor:
     """Mean ``(K,)`` over all views and images of the soft-max of ``(V, B, K)``."""
     return torch.softmax(logits / temperature, dim=-1).flatten(0, 1).mean(0)
 

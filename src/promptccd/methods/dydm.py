@@ -12,7 +12,7 @@ Happy's, scores of the memory are sharpened like logits, features are unit vecto
 
 import copy
 import logging
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import (
     DISTILLATION_LOSSES,
+    STUDENT_TEMPERATURE,
     ClassifierModel,
     DiscoveryConfig,
     DiscoveryObjective,
@@ -29,12 +30,12 @@ from promptccd.methods.classifier import (
 )
 from promptccd.methods.processes import same_on_all
 from promptccd.models.backbone import blocks_of
-from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.configuration import bounded
 
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 1_000  # of expanded features in float64
+RIDGE = 0.1  # gamma, added to the squares of the ridge classifier
 
 
 @strict
@@ -43,23 +44,21 @@ class DYDMConfig(DiscoveryConfig):
 
     Attributes:
         expansion_size: random directions that memory features are expanded to.
-        memory_ridge: gamma, added to the squares of the ridge classifier.
         rehearsal_weight: of the divergence of discovery from memory over old classes.
-        rehearsal_temperature: tau of both, after `student_temperature`.
         num_memory: classes of the ridge classifier; sizes the buffers.
     """
 
     model_type = "dydm"
 
     expansion_size: int = bounded(3_000, 1, 65_536)
-    memory_ridge: float = bounded(0.1, 1e-9, 1e9)
     rehearsal_weight: float = bounded(1.0, 0, 1e6)
-    rehearsal_temperature: float = bounded(1.0, 1e-3, 1e3)
     num_memory: int = bounded(0, 0, 100_000, stored=True)
 
 
-class RidgeMemory(CategoryDiscoveryModel):
-    """Mixin of a frozen second last block under a random expansion and a ridge classifier.
+class DYDMModel(ClassifierModel):
+    """The discovery block, an MLP and a cosine classifier; the memory block and its ridge classifier, which predict.
+
+    Training reads the discovery block, tests the one that predicts. Without prompts, features are of `plain_block`.
 
     Attributes:
         memory_block: the last block as stage 0 left it; `None` before the end of stage 0.
@@ -69,20 +68,26 @@ class RidgeMemory(CategoryDiscoveryModel):
         readout: weights of the ridge classifier, ``(E, K)``.
     """
 
+    config: DYDMConfig
+    block_parts: ClassVar = ("backbone", "memory_block")
+    plain_block: Literal["discovery", "memory"] = "discovery"
     memory_block: nn.Module | None
     expansion: Tensor
     squares: Tensor
     sums: Tensor
     readout: Tensor
 
-    def __init__(self, config: Any):
+    def __init__(self, config: DYDMConfig):
         super().__init__(config)
         size, classes = config.expansion_size if config.num_memory else 0, config.num_memory
-        self.memory_block = copy.deepcopy(blocks_of(self.backbone)[-1]) if classes else None
+        self.memory_block = self._frozen_block() if classes else None
         self.add_buffer("expansion", config.vision_config.hidden_size, size)
         self.add_buffer("squares", size, size)
         self.add_buffer("sums", size, classes)
         self.add_buffer("readout", size, classes)
+
+    def _frozen_block(self) -> nn.Module:
+        return copy.deepcopy(blocks_of(self.backbone)[-1]).requires_grad_(False)
 
     def expanded(self, features: Tensor) -> Tensor:
         """Unit features ``(N, D)`` of the memory block after the expansion, ``(N, E)``."""
@@ -94,7 +99,7 @@ class RidgeMemory(CategoryDiscoveryModel):
 
     def begin_memory(self, expansion: Tensor) -> None:
         """Freeze a copy of the last block under an expansion ``(D, E)``."""
-        self.memory_block = copy.deepcopy(blocks_of(self.backbone)[-1]).requires_grad_(False)
+        self.memory_block = self._frozen_block()
         self.expansion = expansion.to(self.prototypes)
         self.squares = self.expansion.new_zeros(expansion.shape[1], expansion.shape[1])
         self.sums = self.expansion.new_zeros(expansion.shape[1], 0)
@@ -107,38 +112,18 @@ class RidgeMemory(CategoryDiscoveryModel):
             expanded = self.expanded(rows.cpu().double())
             squares += expanded.T @ expanded
             sums += expanded.T @ F.one_hot(own.cpu(), num_classes).double()
-        ridge = self.config.memory_ridge * torch.eye(len(squares), dtype=torch.float64)
+        ridge = RIDGE * torch.eye(len(squares), dtype=torch.float64)
         readout = torch.cholesky_solve(sums, torch.linalg.cholesky(squares + ridge))
         for name, value in {"squares": squares, "sums": sums, "readout": readout}.items():
             setattr(self, name, same_on_all(value.to(self.prototypes.dtype)).to(self.prototypes))
         self.config.num_memory = num_classes
 
-
-class DYDMModel(ClassifierModel, RidgeMemory):
-    """The discovery block, an MLP and a cosine classifier; the memory block and its ridge classifier, which predict.
-
-    Training reads the discovery block, tests the one that predicts. Without prompts, features are of `plain_block`.
-    """
-
-    config: DYDMConfig
-    plain_block: Literal["discovery", "memory"] = "discovery"
-
-    def train(self, mode: bool = True) -> "DYDMModel":
-        """See the base class: the memory block counts as backbone."""
-        super().train(mode)
-        if self.memory_block is not None:
-            self.memory_block.eval()
-        return self
-
-    def block_of(self, prompted: bool | None) -> nn.Module | None:
-        """See the base class."""
+    def last_block(self, prompted: bool | None = None) -> nn.Module:
+        """See the base class: the memory block at test, once there is one."""
         which = {True: "discovery", None: "memory", False: self.plain_block}[prompted]
-        return self.memory_block if which == "memory" else None
-
-    @property
-    def acting_block(self) -> nn.Module:
-        """See the base class."""
-        return self.block_of(None) or super().acting_block
+        return (
+            super().last_block() if which == "discovery" or self.memory_block is None else self.memory_block
+        )
 
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor:
@@ -159,15 +144,14 @@ class DYDMObjective(DiscoveryObjective):
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """Those of discovery, and at unlabelled stages ``rehearsal``."""
-        parts, config = super().losses(rows), self.config
+        parts = super().losses(rows)
         if self.previous is None:
             return parts
         assert rows.output.features is not None
         memory = self.model.memory_scores(F.normalize(self.features_before(rows).float()))[:, : self.num_old]
         logits = self.model.classifier(rows.output.features.float())[:, : self.num_old]
-        scale = 1 / config.student_temperature
-        rehearsal = rows.mean_of(divergence(scale * memory, scale * logits, config.rehearsal_temperature))
-        parts["rehearsal"] = config.rehearsal_weight * rehearsal
+        rehearsal = rows.of_all(divergence(memory / STUDENT_TEMPERATURE, logits / STUDENT_TEMPERATURE))
+        parts["rehearsal"] = self.config.rehearsal_weight * rehearsal.mean()
         return {**parts, "loss": parts["loss"] + parts["rehearsal"]}
 
     @torch.no_grad()
@@ -195,11 +179,9 @@ class DYDMObjective(DiscoveryObjective):
         model.remember(features[keep], own[keep], classes)
 
 
-def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
-    """``tau^2 KL(softmax(teacher / tau) || softmax(student / tau))`` of each row, ``(N,)``."""
-    log_student = F.log_softmax(student / temperature, dim=1)
-    share = torch.softmax(teacher / temperature, dim=1)
-    return temperature**2 * F.kl_div(log_student, share, reduction="none").sum(1)
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """``KL(softmax(teacher) || softmax(student))`` of each row, ``(N,)``; the notes have a tau, which is 1 (ours)."""
+    return F.kl_div(F.log_softmax(student, dim=1), torch.softmax(teacher, dim=1), reduction="none").sum(1)
 
 
 METHOD = Method(

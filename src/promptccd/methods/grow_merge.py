@@ -18,8 +18,7 @@ from promptccd.methods.classifier import ComparingObjective, LinearClassifier, R
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.pairs import pair_loss, same_top_ranks, share_of_pairs
 from promptccd.methods.processes import same_on_all
-from promptccd.models.backbone import blocks_of, class_row, run_prefix
-from promptccd.models.base import CategoryDiscoveryOutput
+from promptccd.models.backbone import blocks_of
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 
 
@@ -28,9 +27,6 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     """Grow & Merge.
 
     Attributes:
-        top_ranks: k; two images whose k largest feature dimensions are the same count as a pair.
-        distill_weight: of the squared distance between branches, over images that look known.
-        known_quantile: share of the images of stage 0 that do not look known; it sets `known_similarity`.
         known_similarity: an image looks known if its cosine with the nearest mean of a labelled class is at least this.
         num_means: labelled classes, whose means are kept; sizes the buffer.
         num_branches: dynamic branches, one for every unlabelled stage.
@@ -39,9 +35,6 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
 
     model_type = "grow-merge"
 
-    top_ranks: int = bounded(5, 1, 8_192)
-    distill_weight: float = bounded(1.0, 0, 1e6)
-    known_quantile: float = bounded(0.05, 0, 1)
     known_similarity: float = bounded(0.0, -1, 1, stored=True)
     num_means: int = bounded(0, 0, 1_000_000, stored=True)
     num_branches: int = bounded(0, 0, 1_000, stored=True)
@@ -53,6 +46,9 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
             raise ValueError(f"Expected num_means >= 1 with {self.num_branches} branches, got 0.")
 
 
+UNKNOWN_SHARE = 0.05  # of the images of stage 0 that do not look known (ours); it sets `known_similarity`
+
+
 class GrowMergeModel(RememberingModel):
     """The backbone's own last block is the static branch; the newest of `branches` learns and gives the features.
 
@@ -61,6 +57,8 @@ class GrowMergeModel(RememberingModel):
 
     config: GrowMergeConfig
     roles: ClassVar = {"clusters": "classifier"}
+    block_parts: ClassVar = ("backbone", "branches")
+    compares_blocks: ClassVar = True
 
     def __init__(self, config: GrowMergeConfig):
         super().__init__(config)
@@ -69,14 +67,13 @@ class GrowMergeModel(RememberingModel):
         self.clusters = LinearClassifier(config.num_clusters, config.vision_config.hidden_size)
         self.post_init()
 
-    @property
-    def acting_block(self) -> nn.Module:
-        """See the base class: the newest branch, or else the static one."""
-        return self.branches[-1] if len(self.branches) else blocks_of(self.backbone)[-1]
+    def last_block(self, prompted: bool | None = None) -> nn.Module:
+        """See the base class: the newest branch; the static one without prompts, or before there is a branch."""
+        return super().last_block() if prompted is False or not len(self.branches) else self.branches[-1]
 
     def grow(self, rows: Tensor) -> None:
         """Add a branch, a copy of the newest one, and replace the cluster head by one of these rows ``(n, D)``."""
-        self.branches.append(copy.deepcopy(self.acting_block))
+        self.branches.append(copy.deepcopy(self.last_block()))
         self.clusters = LinearClassifier(0, rows.shape[1]).to(self.device)
         self.clusters.grow(rows)
         self.config.num_branches, self.config.num_clusters = len(self.branches), len(rows)
@@ -86,32 +83,12 @@ class GrowMergeModel(RememberingModel):
         """Let the head, the newest branch and its cluster head learn; without branches the static one."""
         super().freeze()
         blocks_of(self.backbone)[-1].requires_grad_(False)
-        self.acting_block.requires_grad_(True)
+        self.last_block().requires_grad_(True)
         self.clusters.requires_grad_(self.clusters.num_classes > 0)
-
-    def train(self, mode: bool = True) -> "GrowMergeModel":
-        """See the base class: branches count as backbone."""
-        super().train(mode)
-        self.branches.eval()
-        return self
 
     def looks_known(self, features: Tensor) -> Tensor:
         """Which unit features ``(N, D)`` of the static branch lie near the mean of a labelled class, ``(N,)``."""
         return (features @ self.class_means.to(features).T).amax(1) >= self.config.known_similarity
-
-    def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
-    ) -> CategoryDiscoveryOutput:
-        """Features of the newest branch, and with the projection also the tokens that enter all branches.
-
-        With ``prompted=False`` features are those of the static branch.
-        """
-        rotation = self.rotation(pixel_values)
-        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
-        block = None if prompted is False else self.acting_block
-        features = class_row(self.backbone, entering, block, rotation)
-        tokens = {"entering": entering, "rotation": rotation} if project else {}
-        return self._output(features, project, **tokens)
 
 
 class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
@@ -150,11 +127,11 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         parts = {
             "info_nce": contrast["info_nce"],
             # Not `mean`, which is NaN without a known image.
-            "drift": self.config.distill_weight * drift.sum() / max(1, drift.numel()),
+            "drift": drift.sum() / max(1, drift.numel()),
         }
         if self.config.num_clusters:
             others = rows.features[:, rows.places(streamed & ~known)]
-            positive = same_top_ranks(others[0], self.config.top_ranks)
+            positive = same_top_ranks(others[0])
             answers = self.model.clusters(others)
             # Without an image the sum over nothing still gives every process a gradient, of zeros.
             parts["pairs"] = pair_loss(answers, positive) if len(positive) else answers.sum()
@@ -175,7 +152,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         means = torch.stack([features[labels == each].mean(0) for each in labels.unique()])
         self.model.remember(same_on_all(F.normalize(means)))
         nearest = (features @ self.model.class_means.T).amax(1)
-        least = torch.quantile(nearest, self.config.known_quantile)
+        least = torch.quantile(nearest, UNKNOWN_SHARE)
         # Rounding may leave it above 1.
         self.config.known_similarity = float(same_on_all(least.clamp(max=1)))
 
@@ -188,7 +165,7 @@ METHOD = Method(
     summary="a static branch and a further one for every stage; our design, for no code of the method is public",
     parts={"branches": "newest dynamic branch", "clusters": "cluster head"},
     losses={
-        "drift": "distance to the static branch, weighted",
+        "drift": "distance to the static branch",
         "pairs": "cross-entropy of pairs",
         "positive_pairs": "share of pairs that are positive",
         "known_images": "share of images that look known",

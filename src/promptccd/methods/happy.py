@@ -8,10 +8,12 @@ from torch import Tensor
 from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import (
     DISTILLATION_LOSSES,
+    STUDENT_TEMPERATURE,
     ClassifierModel,
     DiscoveryConfig,
     DiscoveryObjective,
     RememberingModel,
+    drawn_around,
 )
 from promptccd.methods.processes import same_on_all, sent
 from promptccd.models.configuration import bounded
@@ -23,7 +25,6 @@ class HappyConfig(DiscoveryConfig):
 
     Attributes:
         replay_weight: of the cross-entropy of features drawn around the means of old classes.
-        hardness_temperature: of the soft-max by which classes near others are drawn more often.
         drift_weight: of the squared distance to the features of the stage before.
         num_means: classes whose mean is known; sizes the buffer.
         class_radius: root of the mean variance, per direction, of features around the mean of their class.
@@ -32,16 +33,22 @@ class HappyConfig(DiscoveryConfig):
     model_type = "happy"
 
     replay_weight: float = bounded(1.0, 0, 1e6)
-    hardness_temperature: float = bounded(0.1, 1e-6, 1e6)
     drift_weight: float = bounded(1.0, 0, 1e6)
     num_means: int = bounded(0, 0, 1_000_000, stored=True)
     class_radius: float = bounded(0.0, 0, 1e3, stored=True)
+
+
+HARDNESS_TEMPERATURE = 0.1  # of the released code
 
 
 class HappyModel(ClassifierModel, RememberingModel):
     """The last block, an MLP and a cosine classifier, and the unit means that later stages draw features around."""
 
     config: HappyConfig
+
+    def remember(self, means: Tensor) -> None:
+        """See the base class; means are unit vectors."""
+        super().remember(F.normalize(means, dim=-1))
 
 
 class HappyObjective(DiscoveryObjective):
@@ -53,12 +60,12 @@ class HappyObjective(DiscoveryObjective):
     """
 
     model: HappyModel
+    keeps_last_block = True
 
     def begin_stage(self) -> None:
-        """Keep the last block as the previous stage left it, then add new classes."""
+        """Measure how near old classes lie to each other, then add new ones."""
         if self.stage.labels is None:
-            self.keep_last_block()
-            self.hardness = hardness(self.model.class_means, self.config.hardness_temperature).cpu()
+            self.hardness = hardness(self.model.class_means).cpu()
         super().begin_stage()
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
@@ -76,11 +83,9 @@ class HappyObjective(DiscoveryObjective):
         generator = self.generator(rows.epoch, rows.step)
         means, count = self.model.class_means, rows.bottleneck.shape[:2].numel()
         classes = torch.multinomial(self.hardness, count, replacement=True, generator=generator)
-        noise = torch.randn(count, means.shape[1], generator=generator)
-        classes, noise = sent(classes, means.device), sent(noise.to(means.dtype), means.device)
-        features = means[classes] + self.config.class_radius * noise
-        logits = self.model.classifier(features) / self.config.student_temperature
-        return F.cross_entropy(logits, classes)
+        classes = sent(classes, means.device)
+        features = drawn_around(means[classes], self.config.class_radius, generator)
+        return F.cross_entropy(self.model.classifier(features) / STUDENT_TEMPERATURE, classes)
 
     @torch.no_grad()
     def end_stage(self) -> None:
@@ -89,23 +94,16 @@ class HappyObjective(DiscoveryObjective):
         first = self.stage.labels is not None
         own = self.stage.labels if first else self.model.assign_natively(features)
         assert own is not None
-        own, means, variances = own.to(features.device), [], []
-        for number in range(self.config.num_means, self.model.classifier.num_classes):
-            members = features[own == number]
-            row = self.model.classifier.weight[number]
-            means.append(F.normalize(members.mean(0) if len(members) else row, dim=-1))
-            if len(members):
-                variances.append(members.var(0, correction=0))
-        if means:
-            self.model.remember(same_on_all(torch.stack(means)))
+        groups = self.model.remember_members(features, own, self.model.classifier.weight)
         if first:
-            self.config.class_radius = float(same_on_all(torch.stack(variances).mean().sqrt()))
+            variances = torch.stack([group.var(0, correction=0) for group in groups])
+            self.config.class_radius = float(same_on_all(variances.mean().sqrt()))
 
 
-def hardness(means: Tensor, temperature: float) -> Tensor:
+def hardness(means: Tensor) -> Tensor:
     """Share of rehearsal of each class, ``(C,)``: larger where its unit mean lies nearer to the others."""
     similarity = (means @ means.T).fill_diagonal_(0).sum(1) / max(1, len(means) - 1)
-    return torch.softmax(similarity / temperature, dim=0)
+    return torch.softmax(similarity / HARDNESS_TEMPERATURE, dim=0)
 
 
 METHOD = Method(

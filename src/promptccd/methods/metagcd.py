@@ -24,24 +24,21 @@ class MetaGCDConfig(CategoryDiscoveryConfig):
     """MetaGCD.
 
     Attributes:
-        neighbour_threshold: two images are neighbours if their embeddings have this cosine or more, in the most similar
-            pair of their views.
-        neighbour_weight: share of the second term of the loss: of soft neighbours at unlabelled stages, of true labels
-            in meta-training.
         meta_episodes: how often the labelled classes are split into old and novel ones; 0 means no meta-training.
-        meta_sessions: pseudo-sessions per episode.
         meta_epochs: epochs of adaptation per session.
-        meta_learning_rate: of the step after each session.
     """
 
     model_type = "metagcd"
 
-    neighbour_threshold: float = bounded(0.85, -1, 1)
-    neighbour_weight: float = bounded(0.5, 0, 1)
     meta_episodes: int = bounded(20, 0, 1_000_000)
-    meta_sessions: int = bounded(3, 1, 65_536)
     meta_epochs: int = bounded(10, 0, 1_000_000)
-    meta_learning_rate: float = bounded(1e-5, 0, 1e6)
+
+
+# Values of the released code.
+NEIGHBOUR_COSINE = 0.85  # least cosine of the most similar pair of views of two neighbours
+NEIGHBOUR_WEIGHT = 0.5  # share of soft neighbours in the loss, in meta-training of true labels
+META_SESSIONS = 3  # of an episode
+META_LEARNING_RATE = 1e-5  # of the step after each session
 
 
 class MetaGCDModel(CategoryDiscoveryModel):
@@ -72,7 +69,7 @@ class MetaGCDObjective(ContrastiveObjective):
             return super().losses(rows)
         similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
         closeness = closest_views(similarities.detach(), len(rows.bottleneck))
-        neighbours = closeness >= self.config.neighbour_threshold
+        neighbours = closeness >= NEIGHBOUR_COSINE
         neighbours.fill_diagonal_(False)
         count = neighbours.sum(1).float()
         parts = {
@@ -81,9 +78,9 @@ class MetaGCDObjective(ContrastiveObjective):
         }
         loss = parts["info_nce"]
         if neighbours.any():
-            temperature, weight = self.arguments.temperature_supervised, self.config.neighbour_weight
+            temperature = self.arguments.temperature_supervised
             parts["soft_neighbours"] = soft_neighbour_loss(similarities, closeness, neighbours, temperature)
-            loss = torch.lerp(loss, parts["soft_neighbours"], weight)
+            loss = torch.lerp(loss, parts["soft_neighbours"], NEIGHBOUR_WEIGHT)
         shares = {"with_neighbours": (count > 0).float().mean(), "neighbours": count.mean()}
         return {"loss": loss, **parts, **shares}
 
@@ -98,12 +95,11 @@ class MetaGCDObjective(ContrastiveObjective):
         """
         if self.stage.labels is None or not self.config.meta_episodes:
             return
-        outer = self._optimizer(self.config.meta_learning_rate)
+        outer = self._optimizer(META_LEARNING_RATE)
         held_out_losses: list[Tensor] = []
         for episode in range(self.config.meta_episodes):
             generator = numpy_generator("meta", self.arguments.seed, episode)
-            labels, most = self.stage.labels.numpy(), self.config.meta_sessions
-            for session in list(pseudo_sessions(labels, most, generator)):
+            for session in list(pseudo_sessions(self.stage.labels.numpy(), META_SESSIONS, generator)):
                 before = [each.detach().clone() for each in self._learning()]
                 self._adapt(session, len(held_out_losses), generator)
                 outer.zero_grad()
@@ -133,7 +129,7 @@ class MetaGCDObjective(ContrastiveObjective):
         batches, losses = self._lap(session.held_out, generator), []
         for rows in self._forward(number, [batches], after=self.config.meta_epochs):
             parts = super().losses(rows)
-            loss = torch.lerp(parts["info_nce"], parts["supervised"], self.config.neighbour_weight)
+            loss = torch.lerp(parts["info_nce"], parts["supervised"], NEIGHBOUR_WEIGHT)
             self._add_gradient(loss, 1 / len(batches))
             losses.append(loss.detach())
         return torch.stack(losses).mean()

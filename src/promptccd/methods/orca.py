@@ -14,22 +14,17 @@ from promptccd.methods.classifier import (
     unevenness,
 )
 from promptccd.methods.processes import same_on_all, sent
-from promptccd.models.configuration import bounded
 
 
 @strict
 class ORCAConfig(ClassifierConfig):
-    """ORCA.
-
-    Attributes:
-        logit_scale: factor of the cosines.
-        largest_margin: upper bound of the margin, the mean uncertainty, that is added to the cosine of the true class.
-    """
+    """ORCA."""
 
     model_type = "orca"
 
-    logit_scale: float = bounded(10.0, 1e-6, 1e6)
-    largest_margin: float = bounded(0.5, 0, 1e3)
+
+LOGIT_SCALE = 10.0  # factor of the cosines
+LARGEST_MARGIN = 0.5  # the mean uncertainty, at most, that is added to the cosine of the true class
 
 
 class ORCAModel(HeadlessClassifierModel):
@@ -64,23 +59,21 @@ class ORCAObjective(ClassifierObjective):
         """At a labelled stage, set the margin to the mean uncertainty of the predictions."""
         if self.stage.labels is None:
             return
-        config = self.config
-        logits = config.logit_scale * self.model.classifier(self.plain_features("features for the margin"))
+        logits = LOGIT_SCALE * self.model.classifier(self.plain_features("features for the margin"))
         uncertainty = same_on_all(1 - float(logits.softmax(1).amax(1).mean()))
-        self.model.margin.fill_(min(uncertainty, config.largest_margin))
+        self.model.margin.fill_(min(uncertainty, LARGEST_MARGIN))
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``pairs``, ``entropy``, and ``classification`` with labels; all but ``pairs`` read the first view alone."""
-        scale = self.config.logit_scale
         cosines = self.model.classifier(rows.features)  # (2, B, K)
-        answers = (scale * cosines).softmax(-1)
+        answers = (LOGIT_SCALE * cosines).softmax(-1)
         partners = self.partners(rows)
         parts = {
             "pairs": agreement_loss(answers[0], answers[1, partners]),
-            "entropy": unevenness(mean_prediction(cosines[:1], 1 / scale)),
+            "entropy": unevenness(mean_prediction(cosines[:1], 1 / LOGIT_SCALE)),
         }
         if rows.labels is not None:
-            parts["classification"] = margin_loss(cosines[0], rows.labels, scale, self.model.margin)
+            parts["classification"] = margin_loss(cosines[0], rows.labels, self.model.margin)
         return {"loss": torch.stack(list(parts.values())).sum(), **parts}
 
     @torch.no_grad()
@@ -93,10 +86,10 @@ class ORCAObjective(ClassifierObjective):
         return sent(same_category(own, self.generator(rows.epoch, rows.step)), rows.labels.device)
 
 
-def margin_loss(cosines: Tensor, labels: Tensor, scale: float, margin: Tensor) -> Tensor:
+def margin_loss(cosines: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
     """Cross-entropy of cosines ``(B, K)``; those of the labels ``(B,)`` are raised by the margin."""
     raised = cosines + margin * F.one_hot(labels, cosines.shape[1])
-    return F.cross_entropy(scale * raised, labels)
+    return F.cross_entropy(LOGIT_SCALE * raised, labels)
 
 
 def agreement_loss(answers: Tensor, others: Tensor) -> Tensor:

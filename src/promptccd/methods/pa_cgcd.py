@@ -13,44 +13,21 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
 from promptccd.methods.base import Method, Rows
-from promptccd.methods.classifier import ClassifierConfig, ClassifierObjective, HeadlessClassifierModel
+from promptccd.methods.classifier import (
+    ClassifierConfig,
+    ClassifierObjective,
+    HeadlessClassifierModel,
+    drawn_around,
+)
 from promptccd.methods.exemplars import NO_LABEL
 from promptccd.methods.processes import same_on_all, sent
-from promptccd.models.configuration import bounded
 
 
 @strict
 class PACGCDConfig(ClassifierConfig):
-    """PA-CGCD.
-
-    Attributes:
-        proxy_scale: alpha of the proxy-anchor loss.
-        proxy_margin: the cosine is pulled above this with the own proxy, and below minus this with others.
-        distill_weight: of the distance to the previous stage's features.
-        warmup_share: share of the epochs of stage 0, from the first, in which only the proxies learn.
-        discovery_warmup_share: the same at unlabelled stages.
-        largest_gradient: gradients are clipped to this value at stage 0.
-        clear_similarity: an image starts as old if its largest cosine with an old proxy is above this, as new if it is
-            below minus this.
-        clear_chance: probability of being old above which an image is clearly old; below one minus it, clearly new.
-        split_rounds: how often the network that tells old from new is trained and applied.
-        split_epochs: of a round.
-        split_learning_rate: of that network.
-    """
+    """PA-CGCD."""
 
     model_type = "pa-cgcd"
-
-    proxy_scale: float = bounded(32.0, 1e-6, 1e6)
-    proxy_margin: float = bounded(0.1, 0, 1)
-    distill_weight: float = bounded(10.0, 0, 1e6)
-    warmup_share: float = bounded(5 / 60, 0, 1)
-    discovery_warmup_share: float = bounded(10 / 60, 0, 1)
-    largest_gradient: float = bounded(10.0, 1e-6, 1e6)
-    clear_similarity: float = bounded(0.03, 0, 1)
-    clear_chance: float = bounded(0.95, 0.5, 1)
-    split_rounds: int = bounded(3, 0, 1_000)
-    split_epochs: int = bounded(5, 1, 1_000)
-    split_learning_rate: float = bounded(0.01, 0, 1)
 
 
 class PACGCDModel(HeadlessClassifierModel):
@@ -64,7 +41,18 @@ class PACGCDModel(HeadlessClassifierModel):
         self.add_buffer("feature_deviations", config.vision_config.hidden_size)
 
 
-SPLIT_WIDTH, SPLIT_BATCH, SPLIT_DECAY = 32, 64, 5e-3  # of the net that tells old from new
+# Values of the released code, except the learning rate of the net that tells old from new.
+PROXY_SCALE, PROXY_MARGIN = 32.0, 0.1  # alpha; own cosines rise above the margin, others fall below minus it
+DISTILL_WEIGHT = 10.0  # of the distance to the previous stage's features
+WARMUP_SHARES = (
+    5 / 60,
+    10 / 60,
+)  # of the epochs of stage 0 and of later stages; only the proxies learn in them
+LARGEST_GRADIENT = 10.0  # at stage 0
+CLEAR_SIMILARITY = 0.03  # to the nearest old proxy: an image starts as old above it, as new below minus it
+CLEAR_CHANCE = 0.95  # of being old, above which an image is clearly old; below one minus it, clearly new
+SPLIT_ROUNDS, SPLIT_EPOCHS, SPLIT_RATE = 3, 5, 0.01  # of the net that tells old from new
+SPLIT_WIDTH, SPLIT_BATCH, SPLIT_DECAY = 32, 64, 5e-3
 HARDLY_ANY = 0.05  # share of all images; fewer teach that net nothing
 LEAST_SQUARE = 1e-12  # a squared distance whose root still has a gradient
 
@@ -84,20 +72,21 @@ class PACGCDObjective(ClassifierObjective):
 
     model: PACGCDModel
     least_batch = 0.0
+    keeps_last_block = True
 
     def begin_stage(self) -> None:
         """Draw proxies; at an unlabelled stage keep the last block and the proxies, and find pseudo-labels."""
-        self.num_old = self.model.classifier.num_classes
-        if self.stage.labels is not None:
-            super().begin_stage()
-            return
-        self.keep_last_block()
         self.old_proxies = self.model.classifier.weight.detach()  # `grow` makes another
-        self.old_labels, self.new_labels, proxies = same_on_all(self.pseudo_labels())
-        self.model.grow(proxies)
+        if self.stage.labels is None:
+            self.old_labels, self.new_labels, self.new_proxies = same_on_all(self.pseudo_labels())
+        super().begin_stage()
 
     def new_rows(self, count: int) -> Tensor:
-        """First values of proxies, of length ``sqrt(2 D / K)`` or so."""
+        """First values of further proxies."""
+        return self.drawn_rows(count) if self.stage.labels is not None else self.new_proxies
+
+    def drawn_rows(self, count: int) -> Tensor:
+        """Proxies of length ``sqrt(2 D / K)`` or so."""
         width = self.config.vision_config.hidden_size
         return (2 / self.stage.count) ** 0.5 * torch.randn(count, width, generator=self.generator())
 
@@ -110,24 +99,24 @@ class PACGCDObjective(ClassifierObjective):
         cosines = features @ F.normalize(self.old_proxies.cpu()).T
         similarity, old_labels = cosines.max(1)
         new_labels = torch.full_like(old_labels, NO_LABEL)
-        count = self.stage.count - self.num_old
+        num_old = len(self.old_proxies)
+        count = self.stage.count - num_old
         if count < 1:
-            return old_labels, new_labels, self.new_rows(0)
-        config, generator = self.config, self.generator()
-        clearly_old, clearly_new = split_old_and_new(features, similarity, config, generator)
+            return old_labels, new_labels, self.drawn_rows(0)
+        clearly_old, clearly_new = split_old_and_new(features, similarity, self.generator())
         is_new = ~clearly_old
         least = similarity.argsort(stable=True)[: max(2, count)]
         is_new[least] = True  # so that new classes have images (ours)
         own, centres = new_classes(features[is_new], count)
         old_labels[clearly_new] = NO_LABEL
-        new_labels[is_new] = self.num_old + own
-        return old_labels, new_labels, torch.cat([centres, self.new_rows(count - len(centres))])
+        new_labels[is_new] = num_old + own
+        return old_labels, new_labels, torch.cat([centres, self.drawn_rows(count - len(centres))])
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``anchor``, and at unlabelled stages ``drift``."""
         features, labels = rows.features[0], rows.labels
         if labels is not None:
-            anchor = self.anchor(features, labels)
+            anchor = proxy_anchor_loss(self.model.classifier(features), labels)
             return {"loss": anchor, "anchor": anchor}
         old, new = self.old_labels[rows.positions], self.new_labels[rows.positions]
         is_old, is_new = old != NO_LABEL, new != NO_LABEL
@@ -135,23 +124,16 @@ class PACGCDObjective(ClassifierObjective):
         chosen = rows.places(is_new)
         together = torch.cat([features[rows.places(is_old)], features[chosen], drawn])
         own = torch.cat([old[is_old], new[is_new], classes])
-        anchor = self.anchor(together, sent(own, together.device))
-        drift = self.config.distill_weight * self.drift(rows, chosen)
+        anchor = proxy_anchor_loss(self.model.classifier(together), sent(own, together.device))
+        drift = DISTILL_WEIGHT * self.drift(rows, chosen)
         return {"loss": anchor + drift, "anchor": anchor, "drift": drift}
-
-    def anchor(self, features: Tensor, labels: Tensor) -> Tensor:
-        """The proxy-anchor loss of features ``(N, D)`` and their labels ``(N,)``."""
-        config, cosines = self.config, self.model.classifier(features)
-        return proxy_anchor_loss(cosines, labels, config.proxy_scale, config.proxy_margin)
 
     def draw(self, count: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """Features ``(count, D)`` around the old proxies of the previous stage (ours), and their classes."""
         generator = self.generator(rows.epoch, rows.step)
         classes = torch.randint(self.num_old, (count,), generator=generator)
-        noise = torch.randn(count, self.old_proxies.shape[1], generator=generator)
-        around = self.old_proxies[sent(classes, self.old_proxies.device)]
-        noise = sent(noise.to(around.dtype), around.device)
-        return around + self.model.feature_deviations * noise, classes
+        proxies = self.old_proxies[sent(classes, self.old_proxies.device)]
+        return drawn_around(proxies, self.model.feature_deviations, generator), classes
 
     def drift(self, rows: Rows, new: Tensor) -> Tensor:
         """Root mean squared distance of the unit features of new images to the earlier ones.
@@ -165,15 +147,15 @@ class PACGCDObjective(ClassifierObjective):
 
     def adjust_gradients(self, epoch: int) -> None:
         """Proxies alone learn in the first epochs; at stage 0 gradients are clipped value by value."""
-        config, labelled = self.config, self.stage.labels is not None
-        share = config.warmup_share if labelled else config.discovery_warmup_share
-        warmup = round(share * self.arguments.epochs_of(self.stage.images.stage.index))
+        labelled = self.stage.labels is not None
+        epochs = self.arguments.epochs_of(self.stage.images.stage.index)
+        warmup = round(WARMUP_SHARES[not labelled] * epochs)
         for role, parameters in self.model.learning().items():
             if epoch < warmup and role != "classifier":
                 for parameter in parameters:
                     parameter.grad = None
             elif labelled:
-                nn.utils.clip_grad_value_(parameters, config.largest_gradient)
+                nn.utils.clip_grad_value_(parameters, LARGEST_GRADIENT)
 
     @torch.no_grad()
     def end_stage(self) -> None:
@@ -183,10 +165,10 @@ class PACGCDObjective(ClassifierObjective):
             self.model.feature_deviations.copy_(same_on_all(features.std(0)))
 
 
-def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
+def proxy_anchor_loss(cosines: Tensor, labels: Tensor) -> Tensor:
     """Every proxy that has images pulls those that are far, and every proxy pushes the others that are near.
 
-    Cosines ``(N, K)`` are float32: exponents reach `scale` (alpha) times ``1 + margin`` (m).
+    Cosines ``(N, K)`` are float32: exponents reach 35.
     """
     own = F.one_hot(labels, cosines.shape[1]).bool()
 
@@ -194,13 +176,13 @@ def proxy_anchor_loss(cosines: Tensor, labels: Tensor, scale: float, margin: flo
         """``log(1 + sum exp)`` over some of the rows, ``(K,)``; the one is a row of zeros."""
         return F.pad(exponents.masked_fill(~which, float("-inf")), (0, 0, 1, 0)).logsumexp(0)
 
-    pulls = log_one_and_sum(scale * (margin - cosines), own)
-    pushes = log_one_and_sum(scale * (margin + cosines), ~own)
+    pulls = log_one_and_sum(PROXY_SCALE * (PROXY_MARGIN - cosines), own)
+    pushes = log_one_and_sum(PROXY_SCALE * (PROXY_MARGIN + cosines), ~own)
     return pulls.sum() / own.any(0).sum().clamp(min=1) + pushes.mean()
 
 
 def split_old_and_new(
-    features: Tensor, similarity: Tensor, config: PACGCDConfig, generator: torch.Generator
+    features: Tensor, similarity: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Clearly old and clearly new images, ``(N,)`` both; no image is both, some are neither.
 
@@ -211,16 +193,16 @@ def split_old_and_new(
 
     Unit features ``(N, D)`` and their similarity ``(N,)`` with the nearest old proxy are on the CPU.
     """
-    old, new = similarity >= config.clear_similarity, similarity < -config.clear_similarity
+    old, new = similarity >= CLEAR_SIMILARITY, similarity < -CLEAR_SIMILARITY
     if min(old.float().mean(), new.float().mean()) < HARDLY_ANY:
-        old, new = clear(chance_of_low(-similarity), config)
+        old, new = clear(chance_of_low(-similarity))
     net = split_net(features.shape[1], generator)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=config.split_learning_rate, weight_decay=SPLIT_DECAY)
-    for _ in range(config.split_rounds):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=SPLIT_RATE, weight_decay=SPLIT_DECAY)
+    for _ in range(SPLIT_ROUNDS):
         seen = (old | new).nonzero().squeeze(1)
         if not (old.any() and new.any()):
             break  # there is nothing to tell apart
-        for _ in range(config.split_epochs):
+        for _ in range(SPLIT_EPOCHS):
             order = seen[torch.randperm(len(seen), generator=generator)]
             size = min(SPLIT_BATCH, len(order))
             for batch in order[: len(order) // size * size].split(size):
@@ -231,13 +213,13 @@ def split_old_and_new(
         with torch.no_grad():
             losses = -net(features).log_softmax(1)[:, 0]  # as old ones
         net.train()
-        old, new = clear(chance_of_low(losses), config)
+        old, new = clear(chance_of_low(losses))
     return old, new
 
 
-def clear(chance: Tensor, config: PACGCDConfig) -> tuple[Tensor, Tensor]:
+def clear(chance: Tensor) -> tuple[Tensor, Tensor]:
     """Clearly old and clearly new images, by the chance ``(N,)`` of being old."""
-    return chance >= config.clear_chance, chance < 1 - config.clear_chance
+    return chance >= CLEAR_CHANCE, chance < 1 - CLEAR_CHANCE
 
 
 def split_net(width: int, generator: torch.Generator) -> nn.Sequential:

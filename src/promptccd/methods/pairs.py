@@ -1,7 +1,6 @@
 """RankStats' statistic, model and objective: images whose largest feature dimensions agree are a pair."""
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -24,16 +23,15 @@ class RankStatisticsConfig(ClassifierConfig):
     """RankStats and its successors.
 
     Attributes:
-        top_ranks: k; two images whose k largest feature dimensions are the same count as a pair.
-        pseudo_weight: of the joint head's cross-entropy with the novel head's labels, at the end of the ramp.
-        consistency_weight: of the squared distance between the predictions of two views, at the end of the ramp.
-        ramp_epochs: epochs over which both weights rise.
+        ramp_epochs: epochs over which the weights of pseudo-labels and of consistency rise.
     """
 
-    top_ranks: int = bounded(5, 1, 8_192)
-    pseudo_weight: float = bounded(0.05, 0, 1e6)
-    consistency_weight: float = bounded(25.0, 0, 1e6)
     ramp_epochs: int = bounded(300, 1, 1_000_000)
+
+
+# Values of the released code of RankStats.
+TOP_RANKS = 5  # two images whose largest feature dimensions are the same count as a pair
+CONSISTENCY_WEIGHT = 25.0  # of the squared distance between predictions of two views, at the end of the ramp
 
 
 class RankStatisticsModel(HeadlessClassifierModel):
@@ -75,13 +73,18 @@ class RankStatisticsObjective(ClassifierObjective):
     the method keeps no old images: the cross-entropy of labels falls away. The method assumes that a stage has new
     classes alone, so all its images count as new (the published figures show just that). A novel head of one class
     always predicts that class, and the joint head learns it.
+
+    Attributes:
+        pseudo_weight: of the joint head's cross-entropy with the novel head's labels, at the end of the ramp.
+        joint_is_consistent: whether the joint head, too, learns equal predictions for both views.
     """
 
     model: RankStatisticsModel
+    pseudo_weight: ClassVar[float] = 0.05
+    joint_is_consistent: ClassVar[bool] = True
 
     def begin_stage(self) -> None:
         """Add rows for new classes to the joint head, and open a novel head at an unlabelled stage."""
-        self.num_old = self.model.classifier.num_classes
         super().begin_stage()
         new = self.model.classifier.num_classes - self.num_old
         if self.stage.labels is None and new:
@@ -103,23 +106,18 @@ class RankStatisticsObjective(ClassifierObjective):
         if rows.labels is not None:
             parts["classification"] = F.cross_entropy(joint.flatten(0, 1), rows.labels.repeat(len(joint)))
         if novel is not None:
-            positive = same_top_ranks(features[0], self.config.top_ranks)
+            positive = same_top_ranks(features[0])
             parts["pairs"] = pair_loss(novel, positive)
             own = (self.num_old + novel.argmax(-1)).flatten()
-            weight = self.config.pseudo_weight * rise
-            parts["pseudo"] = weight * F.cross_entropy(joint.flatten(0, 1), own)
-        heads = self.consistent_heads(joint, novel)
+            parts["pseudo"] = self.pseudo_weight * rise * F.cross_entropy(joint.flatten(0, 1), own)
+        heads = [joint] * self.joint_is_consistent + ([] if novel is None else [novel])
         if heads:
             apart = torch.stack([disagreement(head) for head in heads]).sum()
-            parts["consistency"] = self.config.consistency_weight * rise * apart
+            parts["consistency"] = CONSISTENCY_WEIGHT * rise * apart
         loss = sum(parts.values(), joint.new_zeros(()))
         if novel is not None:
             parts["positive_pairs"] = share_of_pairs(positive)
         return {"loss": loss, **parts}
-
-    def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
-        """Logits ``(V, B, K)`` of the heads that learn equal predictions for both views."""
-        return [joint] if novel is None else [joint, novel]
 
 
 def ramp(epoch: int, length: int) -> float:
@@ -127,9 +125,9 @@ def ramp(epoch: int, length: int) -> float:
     return math.exp(-5 * (1 - min(1.0, epoch / length)) ** 2)
 
 
-def same_top_ranks(features: Tensor, count: int) -> Tensor:
-    """Which images ``(B, D)`` have the same `count` largest dimensions, in any order: ``(B, B)``."""
-    largest = features.topk(count).indices.sort().values
+def same_top_ranks(features: Tensor) -> Tensor:
+    """Which images ``(B, D)`` have the same `TOP_RANKS` largest dimensions, in any order: ``(B, B)``."""
+    largest = features.topk(TOP_RANKS).indices.sort().values
     return (largest[:, None] == largest[None]).all(-1)
 
 

@@ -36,10 +36,7 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
         prompt_length: tokens of one prompt.
         prompts_per_image: how many prompts an image gets (top-k).
         random_prompts: take arbitrary prompts instead (an ablation).
-        prompt_reach: first values of prompts are uniform in -prompt_reach..prompt_reach.
-        key_reach: the same for keys.
-        cos_weight: weight of the term that pulls chosen keys towards the query (0.1 in the released
-            configurations; the paper's equation has 1).
+        prompt_reach: first values of prompts and keys are uniform in -prompt_reach..prompt_reach.
     """
 
     model_type = "promptccd-b"
@@ -50,12 +47,15 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
     prompts_per_image: int = bounded(5, 1, 65_536)
     random_prompts: bool = False
     prompt_reach: float = bounded(1.0, 0, 1e3)
-    key_reach: float = bounded(1.0, 0, 1e3)
-    cos_weight: float = bounded(0.1, 0, 1e6)
 
     def validate_pool(self) -> None:
         """Refuse more prompts per image than the pool has."""
         require_pool(self.pool_size, self.prompts_per_image, "prompts_per_image")
+
+
+# Weight of the term that pulls chosen keys towards the query, as in the released configurations; the paper's equation
+# has 1.
+COS_WEIGHT = 0.1
 
 
 class PromptPool(Pool):
@@ -64,9 +64,8 @@ class PromptPool(Pool):
     num_prefixed = 0  # blocks whose attention receives keys and values
 
     def __init__(self, config: PromptCCDBConfig):
-        super().__init__(
-            config, (config.pool_size, config.vision_config.hidden_size), config.prompts_per_image
-        )
+        size, width = config.pool_size, config.vision_config.hidden_size
+        super().__init__(config.prompt_reach, (size, width), config.prompts_per_image)
 
     def forward(self, query: Tensor, arbitrary: bool = False) -> tuple[Any, Selection]:
         """The prompts that suit queries ``(B, D)``, as `enter` takes them, and which they are (`select`)."""
@@ -210,7 +209,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         """The pull of chosen keys towards the query: the sum over prompts of 1 - cosine (paper, Eq. 8)."""
         if output.scores is None:
             return {}
-        return {"cos": self.config.cos_weight * (1 - output.scores).sum(1)}
+        return {"cos": COS_WEIGHT * (1 - output.scores).sum(1)}
 
 
 METHOD = Method(

@@ -11,7 +11,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
+from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabels, objectness
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
@@ -40,12 +40,7 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
         prompt_length: tokens of one prompt; a patch is modulated by their mean.
         prompts_per_patch: how many prompts of its part a patch gets (top-k).
         random_prompts: take arbitrary prompts of the part instead (an ablation of the paper).
-        prompt_reach: first values of prompts are uniform in -prompt_reach..prompt_reach; the paper gives none.
-        key_reach: the same for keys.
-        router_hidden_size: width of the hidden layer of the router's MLP; `None` means five sixths of the
-            backbone's, 640 for ViT-B, which gives the paper's 14.7 million parameters.
-        cos_weight: weight of the term that pulls chosen keys towards their patches.
-        route_weight: lambda_route, weight of the part labels at stage 0.
+        prompt_reach: first values of prompts and keys are uniform in -prompt_reach..prompt_reach; the paper gives none.
         distill_weight: lambda_dist, weight of both distillation terms at later stages.
         anchor_on: what distillation keeps near the teacher's: ``"projection"``, as in the paper, or ``"cls"``, the unit
             feature.
@@ -59,10 +54,6 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
     prompts_per_patch: int = bounded(2, 1, 65_536)
     random_prompts: bool = False
     prompt_reach: float = bounded(1.0, 0, 1e3)
-    key_reach: float = bounded(1.0, 0, 1e3)
-    router_hidden_size: int | None = bounded(None, 1, 65_536)
-    cos_weight: float = bounded(1.0, 0, 1e6)
-    route_weight: float = bounded(0.1, 0, 1e6)
     distill_weight: float = bounded(0.2, 0, 1e6)
     anchor_on: Literal["projection", "cls"] = "projection"
 
@@ -71,10 +62,13 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
         require_pool(self.pool_size, self.prompts_per_patch, "prompts_per_patch")
 
 
+ROUTE_WEIGHT = 0.1  # the paper's lambda_route, weight of the part labels at stage 0
+
+
 class PartLabeller(nn.Module):
     """Part ids of patches: objectness mask, projection to three dimensions, nearest centre.
 
-    `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabelParameters` are buffers. The
+    `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabels` are buffers. The
     number of parts P, background included, sizes the buffers. Before `load` every patch is part 0.
     """
 
@@ -103,10 +97,10 @@ class PartLabeller(nn.Module):
         """P, background included."""
         return len(self.centres)
 
-    def load(self, parameters: PartLabelParameters) -> None:
+    def load(self, parameters: PartLabels) -> None:
         """Copy the parameters of a fit; the number of parts may change."""
         like = self.centres
-        for field in fields(PartLabelParameters):
+        for field in fields(PartLabels):
             value = getattr(parameters, field.name)
             setattr(self, field.name, value.to(device=like.device, dtype=like.dtype).clone())
 
@@ -130,7 +124,7 @@ class PartPools(Pool):
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
         parts, size, width = config.num_parts, config.pool_size, config.vision_config.hidden_size
-        super().__init__(config, (parts, size, width), config.prompts_per_patch)
+        super().__init__(config.prompt_reach, (parts, size, width), config.prompts_per_patch)
         self.values = nn.Parameter(torch.empty(parts, size, config.prompt_length, width))
 
     def forward(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> tuple[Tensor, Selection]:
@@ -167,24 +161,6 @@ def modulate(tokens: Tensor, bias: Tensor) -> Tensor:
     patches = bias.shape[1]
     modulated = tokens[:, -patches:] * (1 + bias.to(tokens))
     return torch.cat([tokens[:, :-patches], modulated], dim=1)
-
-
-@dataclass(frozen=True)
-class Routing:
-    """The parts of patches.
-
-    Attributes:
-        contextual: contextualised patch tokens ``(B, L, D)``, which also choose prompts.
-        logits: routing logits ``(B, L, P)``.
-    """
-
-    contextual: Tensor
-    logits: Tensor
-
-    @property
-    def parts(self) -> Tensor:
-        """The likeliest part of every patch, ``(B, L)``."""
-        return self.logits.argmax(dim=-1)
 
 
 def log_shares(logits: Tensor) -> Tensor:
@@ -224,13 +200,13 @@ class PartRouter(nn.Module):
     """Patch tokens and [CLS] attention to routing logits: 14,690,720 parameters for ViT-B and 8 parts.
 
     x_aug = x_e + AttnProj(alpha); x~ = TransEnc(LN(x_aug)); r = g(x~) + x~ Q' / sqrt(D). The paper gives no
-    widths; its parameter count fits a feed-forward of 4 D and a hidden layer of 640.
+    widths; its parameter count fits a feed-forward of 4 D and a hidden layer of five sixths of D, 640.
     """
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
         super().__init__()
         width, num_heads = config.vision_config.hidden_size, config.vision_config.num_attention_heads
-        hidden = config.router_hidden_size or round(width * 5 / 6)
+        hidden = round(width * 5 / 6)
         self.attention_projection = nn.Sequential(
             nn.LayerNorm(num_heads), nn.Linear(num_heads, width), nn.GELU()
         )
@@ -239,13 +215,16 @@ class PartRouter(nn.Module):
         self.part_queries = nn.Parameter(torch.empty(config.num_parts, width))
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, config.num_parts))
 
-    def forward(self, patches: Tensor, attention: Tensor) -> Routing:
-        """Route patches x_e that enter block 0 ``(B, L, D)``; alpha is the attention of [CLS] to them ``(B, L, H)``."""
+    def forward(self, patches: Tensor, attention: Tensor) -> tuple[Tensor, Tensor]:
+        """Route patches x_e that enter block 0 ``(B, L, D)``; alpha is the attention of [CLS] to them ``(B, L, H)``.
+
+        Returns contextualised patches ``(B, L, D)``, which also choose prompts, and routing logits ``(B, L, P)``.
+        """
         own = self.norm.weight.dtype  # attention is float32, even where the router is bfloat16
         contextual = self.encoder(self.norm(patches + self.attention_projection(attention.to(own))))
         logits = self.mlp(contextual)
         logits = logits + contextual @ self.part_queries.T / math.sqrt(contextual.shape[-1])
-        return Routing(contextual, logits.float())
+        return contextual, logits.float()
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
@@ -345,15 +324,19 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
             return self._output(class_token(self.backbone, tokens, rotation), project)
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens, rotation)  # shared by attention, labels and teacher
-        routing = self._route(tokens, entering, project, rotation)
-        prompted_tokens, selection = self._prompted(tokens, routing, self.pools)
+        # At later stages the anchor, the only loss that reads the logits there, sends a gradient through the attention.
+        # At stage 0 the part labels train the router alone.
+        attached = project and self._teacher is not None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
+            attention = class_attention(self.backbone, entering, self.last_block(), rotation)
+        prompted_tokens, selection, logits = self._prompted(tokens, attention, self.pools)
         features = class_token(self.backbone, prompted_tokens, rotation)
         output = PartPromptOutput(
             features=features,
             bottleneck=self.head(features) if project else None,
             components=selection.indices,
             scores=selection.cosines,
-            part_logits=routing.logits,
+            part_logits=logits,
         )
         if project:
             self._add_targets(output, tokens, entering, rotation)
@@ -369,10 +352,10 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         if not isinstance(output, PartPromptOutput):
             return {}
         assert output.scores is not None and output.part_logits is not None
-        losses = {"cos": self.config.cos_weight * (1 - output.scores).sum(dim=-1).mean(dim=-1)}
+        losses = {"cos": (1 - output.scores).sum(dim=-1).mean(dim=-1)}
         if output.part_labels is not None:
             route = F.cross_entropy(output.part_logits.transpose(1, 2), output.part_labels, reduction="none")
-            losses["route"] = self.config.route_weight * route.mean(dim=-1)
+            losses["route"] = ROUTE_WEIGHT * route.mean(dim=-1)
         if output.teacher_bottleneck is not None:
             assert self._teacher is not None and output.features is not None and output.bottleneck is not None
             assert output.teacher_features is not None and output.teacher_log_shares is not None
@@ -393,22 +376,13 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     def _router_is_done(self) -> bool:
         return self.config.stage is not None
 
-    def _route(self, tokens: Tensor, entering: Tensor, training: bool, rotation: Rotation | None) -> Routing:
-        """Route by the attention of the last block that learns.
-
-        At later stages the anchor, the only loss that reads the logits there, sends a gradient through the attention.
-        At stage 0 the part labels train the router alone.
-        """
-        attached = training and self._teacher is not None
-        patches = patch_count(self.backbone, tokens)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and attached):
-            attention = class_attention(self.backbone, entering, blocks_of(self.backbone)[-1], rotation)
-        return self.router(tokens[:, -patches:], attention)
-
-    def _prompted(self, tokens: Tensor, routing: Routing, pools: PartPools) -> tuple[Tensor, Selection]:
-        """Tokens whose patches are scaled by prompts of these pools, and the prompts."""
-        bias, selection = pools(routing.contextual, routing.parts, self.config.random_prompts)
-        return modulate(tokens, bias), selection
+    def _prompted(
+        self, tokens: Tensor, attention: Tensor, pools: PartPools
+    ) -> tuple[Tensor, Selection, Tensor]:
+        """Tokens whose patches are scaled by prompts of these pools, the prompts, and the routing logits."""
+        contextual, logits = self.router(tokens[:, -patch_count(self.backbone, tokens) :], attention)
+        bias, selection = pools(contextual, logits.argmax(dim=-1), self.config.random_prompts)
+        return modulate(tokens, bias), selection, logits
 
     @torch.no_grad()
     def _add_targets(
@@ -420,14 +394,13 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
                 patch_features(self.backbone, entering, self.pretrained_block, rotation)
             )
         elif self._teacher is not None:
-            teacher, patches = self._teacher, patch_count(self.backbone, tokens)
+            teacher = self._teacher
             attention = class_attention(self.backbone, entering, teacher.last_block, rotation)
-            routing = self.router(tokens[:, -patches:], attention)
-            prompted, _ = self._prompted(tokens, routing, teacher.pools)
+            prompted, _, logits = self._prompted(tokens, attention, teacher.pools)
             entering = run_prefix(self.backbone, prompted, rotation)
             output.teacher_features = class_row(self.backbone, entering, teacher.last_block, rotation)
             output.teacher_bottleneck = teacher.head(output.teacher_features)
-            output.teacher_log_shares = log_shares(routing.logits)
+            output.teacher_log_shares = log_shares(logits)
         elif self.training and self.config.distill_weight > 0:
             raise ValueError(
                 f"This model finished stage {self.config.stage} and has no teacher to train on with: call "

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,15 +55,14 @@ class Pool(nn.Module):
     """Prompts with keys; a subclass adds the prompts.
 
     Args:
-        config: with ``prompt_reach`` and ``key_reach``.
+        reach: first values of keys and prompts are uniform in -reach..reach.
         keys: shape of the keys, ``(M, D)``, or ``(P, M, D)`` of P pools.
         top_k: prompts per query.
     """
 
-    def __init__(self, config: Any, keys: tuple[int, ...], top_k: int):
+    def __init__(self, reach: float, keys: tuple[int, ...], top_k: int):
         super().__init__()
-        self.top_k = top_k
-        self.reach, self.key_reach = config.prompt_reach, config.key_reach
+        self.reach, self.top_k = reach, top_k
         self.keys = nn.Parameter(torch.empty(keys))
 
     def cosines(self, query: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,8 +75,7 @@ class Pool(nn.Module):
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
         for parameter in self.parameters():
-            reach = self.key_reach if parameter is self.keys else self.reach
-            init.uniform_(parameter, -reach, reach)
+            init.uniform_(parameter, -self.reach, self.reach)
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw keys and prompts again.
@@ -87,8 +84,7 @@ class Pool(nn.Module):
         start much smaller never grow, and move no feature.
         """
         for parameter in self.parameters():
-            reach = self.key_reach if parameter is self.keys else self.reach
-            drawn = torch.empty(parameter.shape).uniform_(-reach, reach, generator=generator)
+            drawn = torch.empty(parameter.shape).uniform_(-self.reach, self.reach, generator=generator)
             parameter.data.copy_(drawn)
 
 

@@ -11,7 +11,7 @@ on 20 classes of CIFAR-100 and Caltech-101. ``svi`` is the paper's, with rates a
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,6 @@ from promptccd.methods.base import Method, Rows
 from promptccd.methods.classifier import ClassifierConfig, ClassifierModel, ClassifierObjective
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.processes import exact_device, same_on_all
-from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.configuration import bounded
 
 logger = logging.getLogger(__name__)
@@ -33,6 +32,9 @@ logger = logging.getLogger(__name__)
 SHARED_SHRINKAGE = 0.1  # of the shared covariance towards one variance in all directions
 LEAST_VARIANCE = 1e-6  # of directions whose mean variance is 1
 LOGIT_TEMPERATURE = 0.1  # of the classifier of stage 0, as in Happy
+CONTRAST_WEIGHT = 0.35  # of InfoNCE at stage 0; cross-entropy of labels has the other part of 1
+MOST_DIRECTIONS = 384  # principal directions of the labelled features, as in the paper
+SVI_STEPS, SVI_BATCH = 1_000, 128  # of the released code
 
 
 @strict
@@ -40,44 +42,38 @@ class VBCGCDConfig(ClassifierConfig):
     """VB-CGCD.
 
     Attributes:
-        pca_size: principal directions of the labelled features, at most.
         estimate: ``shrunk``, a covariance in closed form, or ``svi``, the paper's gradient steps from N(0, I).
         prior_weight: images per direction that the shared covariance counts for in ``shrunk``.
-        svi_steps: steps of ``svi``.
-        svi_batch: images of a step.
         early_stop: whether ``svi`` stops where new covariances differ in size from the earlier ones.
         relabel: whether images that an earlier class explains better leave their cluster.
-        contrast_weight: of InfoNCE at stage 0; cross-entropy of labels has the other part of 1.
         num_gaussians: classes with a Gaussian; sizes the buffer.
         num_directions: principal directions in use; sizes the buffers.
     """
 
     model_type = "vb-cgcd"
 
-    pca_size: int = bounded(384, 1, 8_192)
     estimate: Literal["shrunk", "svi"] = "shrunk"
     prior_weight: float = bounded(16.0, 1e-3, 1e12)  # 0 makes covariances of few images singular
-    svi_steps: int = bounded(1_000, 1, 1_000_000)
-    svi_batch: int = bounded(128, 1, 65_536)
     early_stop: bool = True
     relabel: bool = True
-    contrast_weight: float = bounded(0.35, 0, 1)
     num_gaussians: int = bounded(0, 0, 100_000, stored=True)
     num_directions: int = bounded(0, 0, 8_192, stored=True)
 
 
-class GaussianClasses(CategoryDiscoveryModel):
-    """Mixin: `class_gaussians`, ``(K, d, 1 + d)``, are mean and covariance of each class along d principal directions.
+class VBCGCDModel(ClassifierModel):
+    """The last block and a Gaussian for each class; the classifier of stage 0 predicts nothing later.
 
-    The directions are columns of `axes`, ``(1 + D, d)``, scaled to a mean variance of 1, after a row that centres.
+    `class_gaussians`, ``(K, d, 1 + d)``, are mean and covariance of each class along d principal directions. The
+    directions are columns of `axes`, ``(1 + D, d)``, scaled to a mean variance of 1, after a row that centres.
     `shared`, ``(d, d)``, is the covariance within labelled classes.
     """
 
+    config: VBCGCDConfig
     axes: Tensor
     shared: Tensor
     class_gaussians: Tensor
 
-    def __init__(self, config: Any):
+    def __init__(self, config: VBCGCDConfig):
         super().__init__(config)
         size = config.num_directions
         self.add_buffer("axes", 1 + config.vision_config.hidden_size, size)
@@ -88,12 +84,6 @@ class GaussianClasses(CategoryDiscoveryModel):
         """Unit features ``(N, D)`` along the principal directions: ``(N, d)`` in float64."""
         points = features.to(exact_device(features.device)).double()
         return points @ self.axes[1:].to(points) + self.axes[0].to(points)
-
-
-class VBCGCDModel(ClassifierModel, GaussianClasses):
-    """The last block and a Gaussian for each class; the classifier of stage 0 predicts nothing later."""
-
-    config: VBCGCDConfig
 
     @torch.no_grad()
     def assign_natively(self, features: Tensor) -> Tensor:
@@ -115,7 +105,7 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
         logits = self.model.classifier(rows.features[:, which]).flatten(0, 1) / LOGIT_TEMPERATURE
         classification = F.cross_entropy(logits, labels.repeat(len(rows.features)))
         info_nce = self.contrast(rows)["info_nce"]
-        loss = torch.lerp(classification, info_nce, self.config.contrast_weight)
+        loss = torch.lerp(classification, info_nce, CONTRAST_WEIGHT)
         return {"loss": loss, "classification": classification, "info_nce": info_nce}
 
     def adjust_gradients(self, epoch: int) -> None:
@@ -131,18 +121,17 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
             self._fit_directions(features, labels)
         points, count = model.project(features), self.stage.count - len(model.class_gaussians)
         if count > 0:
-            found = (
+            new = (
                 self._discovered(points, count) if labels is None else self._estimated(points, labels, count)
             )
-            model.class_gaussians = torch.cat(
-                [model.class_gaussians, same_on_all(found).to(model.class_gaussians)]
-            )
+            new = same_on_all(new).to(model.class_gaussians)
+            model.class_gaussians = torch.cat([model.class_gaussians, new])
             model.config.num_gaussians = len(model.class_gaussians)
 
     def _fit_directions(self, features: Tensor, labels: Tensor) -> None:
         """Principal directions of the labelled features, and the covariance within their classes."""
         model, points = self.model, features.to(exact_device(features.device)).double()
-        size = max(1, min(model.config.pca_size, points.shape[1], len(points) - 1))
+        size = max(1, min(MOST_DIRECTIONS, points.shape[1], len(points) - 1))
         values, directions = torch.linalg.eigh(torch.cov(points.T, correction=0))
         axes = directions[:, -size:] * values[-size:].mean().clamp(min=LEAST_VARIANCE**2).rsqrt()
         model.axes = same_on_all(torch.cat([-points.mean(0, keepdim=True) @ axes, axes])).to(model.prototypes)
@@ -170,11 +159,8 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
 
     def _estimated(self, points: Tensor, groups: Tensor, count: int, second: bool = False) -> Tensor:
         """A Gaussian for each group ``(N,)`` of points ``(N, d)``."""
-        config, old, groups = (
-            self.model.config,
-            self.model.class_gaussians.to(points),
-            groups.to(points.device),
-        )
+        config, old = self.model.config, self.model.class_gaussians.to(points)
+        groups = groups.to(points.device)
         if config.estimate == "shrunk":
             weight = config.prior_weight * points.shape[1]
             return shrunk_estimate(points, groups, count, self.model.shared.to(points), weight)
@@ -182,7 +168,7 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
         if config.early_stop and self.stage.labels is None:
             ratio = math.sqrt(count / (len(old) + count)) if second else (len(old) + count) / config.num_known
             stop = stopping_rule(old if second else old[: config.num_known], ratio)
-        return svi_estimate(points, groups, count, config.svi_steps, config.svi_batch, generator, stop)
+        return svi_estimate(points, groups, count, SVI_STEPS, SVI_BATCH, generator, stop)
 
 
 def log_densities(points: Tensor, gaussians: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from promptccd.models.backbone import (
     blocks_of,
     build_backbone,
     class_attention,
-    class_token,
+    class_row,
     embed,
     patch_features,
     rotation_of,
@@ -107,6 +107,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
     # Role of the parameters whose names begin so: "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
     head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
+    block_parts: ClassVar[Sequence[str]] = ("backbone",)  # children that are blocks
+    compares_blocks: ClassVar[bool] = False  # the objective feeds tokens of a forward to a second last block
     predicts: ClassVar[bool] = False  # by a classifier or mixture of its own, so that no Gaussians are fitted
 
     prototypes: Tensor
@@ -288,9 +290,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """
         return None
 
-    @property
-    def acting_block(self) -> nn.Module:
-        """The last block that computes the features."""
+    def last_block(self, prompted: bool | None = None) -> nn.Module:
+        """The last block of a forward; the backbone's own, unless a method has further ones."""
         return blocks_of(self.backbone)[-1]
 
     def keep_pretrained_block(self) -> None:
@@ -302,7 +303,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
         tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         entering = run_prefix(self.backbone, tokens, rotation)
-        return class_attention(self.backbone, entering, self.acting_block, rotation)
+        return class_attention(self.backbone, entering, self.last_block(), rotation)
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
@@ -317,9 +318,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
             self.pretrained_block.load_state_dict(blocks_of(self.backbone)[-1].state_dict())
 
     def train(self, mode: bool = True) -> "CategoryDiscoveryModel":
-        """Set the mode of all parts but the backbone, which stays in eval mode: its dropout would blur features."""
+        """Set the mode of all parts but blocks, which stay in eval mode: their dropout would blur features."""
         super().train(mode)
-        self.backbone.eval()
+        for name, child in self.named_children():
+            if name in self.block_parts:
+                child.eval()
         return self
 
     @can_return_tuple
@@ -339,8 +342,11 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
     ) -> CategoryDiscoveryOutput:
         """The features, and with `project` the projection; see `forward`."""
-        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
-        return self._output(class_token(self.backbone, tokens, rotation), project)
+        rotation = self.rotation(pixel_values)
+        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        features = class_row(self.backbone, entering, self.last_block(prompted), rotation)
+        tokens = {"entering": entering, "rotation": rotation} if project and self.compares_blocks else {}
+        return self._output(features, project, **tokens)
 
     def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
         """Unit features ``(B, D)`` in float32, computed in the precision of training; `forward` says the arguments.
@@ -436,7 +442,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        return assign(**self._nearest_arguments(features))
+        return assign(**self._nearest(features))
 
     @torch.no_grad()
     def nearest(self, features: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -449,10 +455,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        return nearest(**self._nearest_arguments(features), top_k=top_k)
+        return nearest(**self._nearest(features), top_k=top_k)
 
-    def _nearest_arguments(self, features: Tensor) -> dict[str, Any]:
-        """What `assign` and `nearest` both take."""
+    def _nearest(self, features: Tensor) -> dict[str, Any]:
+        """Arguments of `assign` and `nearest`."""
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
         return {

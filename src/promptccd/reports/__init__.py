@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from promptccd.reports.page import records as records
     from promptccd.reports.page import render_page as render_page
     from promptccd.reports.page import safe_cell as safe_cell
-    from promptccd.reports.page import write_report_files as write_report_files
+    from promptccd.reports.paper_tables import BACKBONES as BACKBONES
     from promptccd.reports.paper_tables import TablePlan as TablePlan
     from promptccd.reports.paper_tables import layout as layout
     from promptccd.reports.paper_tables import remarks as remarks
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from promptccd.reports.report import write_run_comparison as write_run_comparison
     from promptccd.reports.run_groups import PIXELS as PIXELS
     from promptccd.reports.run_groups import baseline_rows as baseline_rows
-    from promptccd.reports.run_groups import require_different as require_different
+    from promptccd.reports.run_groups import frozen_name as frozen_name
     from promptccd.reports.run_groups import row_names as row_names
     from promptccd.reports.sweep import OwnImages as OwnImages
     from promptccd.reports.sweep import ProtocolScoring as ProtocolScoring

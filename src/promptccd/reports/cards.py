@@ -44,40 +44,23 @@ MAX_CARDS = 60
 NEAREST = 3
 
 
-@dataclass(frozen=True)
-class CategoryCard:
-    """A discovered category at the stage that discovered it."""
-
-    name: str
-    stage: int
-    num_images: int
-    mostly: str  # the most frequent true category of its images; empty without labels
-    purity: float  # share of images of that category, in percent; NaN without labels
-    sample_ids: Sequence[int]  # images that are shown, nearest to the mean feature first
-    images: Sequence[Thumbnail]
-    near: Sequence[tuple[str, float]]  # known categories and the cosine of their mean features, nearest first
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The card without its pictures, as a row of a table."""
-        return {
-            "stage": self.stage,
-            "category": self.name,
-            "images": self.num_images,
-            "mostly": self.mostly,
-            "purity": self.purity,
-            "sample_ids": " ".join(map(str, self.sample_ids)),
-        }
+# Columns of a card that tables have. ``mostly`` is the most frequent true category of the images, ``purity`` its share
+# in percent; empty and NaN without labels. ``sample_ids`` are the images that are shown, typical ones first.
+COLUMNS = ("stage", "category", "images", "mostly", "purity", "sample_ids")
 
 
 @dataclass
 class CardMaker:
-    """Makes the cards of a run, stage by stage, at most `MAX_CARDS`."""
+    """Makes the cards of a run, stage by stage, at most `MAX_CARDS`.
+
+    A card is a discovered category at the stage that discovered it: `COLUMNS`, its ``thumbnails``, and ``near``: names
+    of known categories and the cosine of their mean features, nearest first.
+    """
 
     labels: np.ndarray  # (N,), categories of the readable images of stage 0
     categories: Sequence[str]  # names of the true categories; position is category id
     samples: int  # pictures per card
-    cards: list[CategoryCard] = field(default_factory=list)
+    cards: list[dict[str, Any]] = field(default_factory=list)
     left_out: int = 0  # discovered categories beyond `MAX_CARDS`
     _seen: set[int] = field(default_factory=set)
 
@@ -107,16 +90,16 @@ class CardMaker:
             near = [(self.categories[item], float(known[item] @ mean)) for item in known]
             near = sorted(near, key=lambda each: -each[1])[:NEAREST]
             self.cards.append(
-                CategoryCard(
-                    name=own["group"].iloc[0],
-                    stage=int(own["stage"].iloc[0]),
-                    num_images=len(own),
-                    mostly=counts.index[0] if len(counts) else "",
-                    purity=100 * counts.iloc[0] / len(own) if len(counts) else math.nan,
-                    sample_ids=images.sample_ids[typical].tolist(),
-                    images=[thumbnail(images[row]) for row in typical],
-                    near=near,
-                )
+                {
+                    "stage": int(own["stage"].iloc[0]),
+                    "category": own["group"].iloc[0],
+                    "images": len(own),
+                    "mostly": counts.index[0] if len(counts) else "",
+                    "purity": 100 * counts.iloc[0] / len(own) if len(counts) else math.nan,
+                    "sample_ids": images.sample_ids[typical].tolist(),
+                    "thumbnails": [thumbnail(images[row]) for row in typical],
+                    "near": near,
+                }
             )
 
 

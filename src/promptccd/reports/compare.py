@@ -7,9 +7,16 @@ import pandas as pd
 
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import PARTS
-from promptccd.evaluation.tables import AVERAGE, over_runs, title_of, variant_averages, variant_table
+from promptccd.evaluation.tables import (
+    AVERAGE,
+    over_runs,
+    text_grid,
+    title_of,
+    variant_averages,
+    variant_table,
+)
 from promptccd.reports.charts import Chart, line_chart
-from promptccd.reports.page import render_page, text_grid, write_report_files
+from promptccd.reports.page import render_page, write_report_files
 
 VariantScores = Mapping[str, Sequence[ContinualScore]]
 Costs = Mapping[str, Sequence[pd.DataFrame]]

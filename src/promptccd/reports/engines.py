@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -29,21 +29,16 @@ from promptccd.processes import ProcessApart
 
 logger = logging.getLogger(__name__)
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-RAY_ADDRESS = "RAY_ADDRESS"
-RETRIES = 3  # of a call whose process or machine was lost
+VISIBLE, RAY_ADDRESS = "CUDA_VISIBLE_DEVICES", "RAY_ADDRESS"
+RETRIES = 3  # of a task of Ray whose worker or node was lost
 LOOK_S = 0.1  # between two looks for the end of a call
 _MINUTES = 24 * 60  # of a job of Slurm, unless `time` is given: submitit asks for five
 
 Work = Callable[..., Any]
 
 
-class Killed(str):
-    """The problem of a call whose process was killed."""
-
-
 class Job:
-    """A call that was started; a thread waits for its end.
+    """A call that was started; a daemon thread waits for its end.
 
     Args:
         result: waits for the end; returns an exit code or a problem in words, or raises.
@@ -55,11 +50,8 @@ class Job:
         problem: why it failed; empty if it did not, or has not ended.
     """
 
-    def __init__(
-        self, result: Callable[[], Any], stop: Callable[[], Any], kill: Callable[[], Any], device: str = ""
-    ):
-        self.stop, self._kill, self.device = stop, kill, device
-        self.problem = ""
+    def __init__(self, result: Work, stop: Work, kill: Work, device: str = ""):
+        self.stop, self._kill, self.device, self.problem = stop, kill, device, ""
         self._thread = threading.Thread(target=self._wait, args=[result], daemon=True)
         self._thread.start()
 
@@ -73,7 +65,7 @@ class Job:
         self._kill()
         self._thread.join(10)
 
-    def _wait(self, result: Callable[[], Any]) -> None:
+    def _wait(self, result: Work) -> None:
         try:
             outcome = result()
         except Exception as error:  # of the call, or of the engine
@@ -94,10 +86,6 @@ class Engine(ABC):
     places: int
     cpus: int
 
-    def free_device(self, jobs: Iterable[Job]) -> str:
-        """The device that the fewest of these jobs use, the first of several; empty without devices."""
-        return min(self.devices, key=[job.device for job in jobs].count, default="")
-
     @abstractmethod
     def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
         """Call `work`, a function of a module."""
@@ -106,47 +94,39 @@ class Engine(ABC):
         self,
         work: Work,
         calls: Sequence[Sequence[Any]],
-        check: Callable[[], None],
-        *,
+        look: Callable[[], object],
         names: Sequence[str] = (),
         places: int | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-        retries: int = RETRIES,
     ) -> Iterator[tuple[int, str]]:
-        """Positions of calls as they end, each with its problem or nothing; a call that was killed is repeated.
+        """Positions of calls as they end, each with its problem or nothing.
 
         Args:
             work: a function of a module.
             calls: its arguments.
-            check: called every moment; raises to end all.
+            look: called every moment; raises to end all. Once true, calls that run are asked to save and end, and no
+                other starts.
             names: of the calls, which are logged as they start (default: they are not).
             places: how many calls run at once (default: as many as the engine has places).
-            stopped: once true, calls that run are asked to save and end, and no other starts.
-            retries: of a call that was killed.
         """
-        waiting, tries, at_work = deque(range(len(calls))), Counter[int](), dict[int, Job]()
-        is_asked = False
+        waiting, at_work, is_asked = deque(enumerate(calls)), dict[int, Job](), False
         try:
-            while at_work or (waiting and not stopped()):
-                check()
-                while waiting and len(at_work) < (places or self.places) and not stopped():
-                    number, device = waiting.popleft(), self.free_device(at_work.values())
+            while at_work or waiting:
+                if look() and not is_asked:
+                    is_asked = True
+                    waiting.clear()
+                    logger.info("Interrupted: waiting until what is running (%d) has saved.", len(at_work))
+                    for job in at_work.values():
+                        job.stop()
+                while waiting and len(at_work) < (places or self.places):
+                    number, arguments = waiting.popleft()
+                    device = min(self.devices, key=[job.device for job in at_work.values()].count, default="")
                     if names:
                         where = f" on GPU {device}" if device else ""
                         logger.info("[%d/%d] %s starts%s", number + 1, len(calls), names[number], where)
                     name = names[number] if names else work.__name__
-                    at_work[number] = self.start(work, calls[number], name, device)
-                if stopped() and not is_asked:
-                    is_asked = True
-                    logger.info("Interrupted: waiting until what is running (%d) has saved.", len(at_work))
-                    for job in at_work.values():
-                        job.stop()
+                    at_work[number] = self.start(work, arguments, name, device)
                 for number in [number for number, job in at_work.items() if not job.running]:
-                    problem, tries[number] = at_work.pop(number).problem, tries[number] + 1
-                    if isinstance(problem, Killed) and tries[number] <= retries:
-                        waiting.append(number)
-                    else:
-                        yield number, problem
+                    yield number, at_work.pop(number).problem
                 time.sleep(LOOK_S * bool(at_work))
         finally:
             for job in at_work.values():
@@ -171,7 +151,7 @@ class PoolOfDevices(Engine):
 
         def result() -> int | str:
             code, killed = process.ended()
-            return Killed(killed) if killed else code
+            return killed or code
 
         return Job(result, process.stop, process.kill, device)
 
@@ -197,9 +177,8 @@ def _imported(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigurationError(
-            f"--engine {extra} needs {module} ({error}): pip install 'promptccd[{extra}]'."
-        ) from error
+        needed = f"--engine {extra} needs {module} ({error}): pip install 'promptccd[{extra}]'."
+        raise ConfigurationError(needed) from error
 
 
 class SlurmEngine(Engine):
@@ -245,10 +224,8 @@ class _Requeued:
 
     def checkpoint(self) -> Any:
         """Queue it again; the training saves as it ends."""
-        import submitit
-
         os.write(2, b"Slurm takes the node away; the job is queued again.\n")
-        return submitit.helpers.DelayedSubmission(self)
+        return import_module("submitit").helpers.DelayedSubmission(self)
 
 
 class RayEngine(Engine):
@@ -264,11 +241,10 @@ class RayEngine(Engine):
 
     def __init__(self, gpus: float | None = 0.0, cpus: int | None = None):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else its makers get statistics
-        ray = _imported("ray", "ray")
-        if (address := os.environ.get(RAY_ADDRESS, "")) in ("", "local"):
+        ray, address = _imported("ray", "ray"), os.environ.get(RAY_ADDRESS, "")
+        if address in ("", "local"):  # a cluster that is started here would listen on all addresses
             raise ConfigurationError(
-                f"{RAY_ADDRESS} names no cluster, and none is started: it would listen on all addresses. Start one as "
-                "docs/how_to/cluster.md describes, and give its address."
+                f"{RAY_ADDRESS} names no cluster, and none is started. Start one as docs/how_to/cluster.md describes."
             )
         try:
             ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
@@ -292,7 +268,5 @@ class RayEngine(Engine):
             name=name, runtime_env={"env_vars": threads},
         )  # fmt: skip
         task = function.remote(*arguments)
-        stop, kill = (
-            partial(self._ray.cancel, task, force=force) for force in (False, True)
-        )  # Ctrl-C, or an end
-        return Job(partial(self._ray.get, task), stop, kill)
+        cancel = partial(self._ray.cancel, task)
+        return Job(partial(self._ray.get, task), partial(cancel, force=False), partial(cancel, force=True))

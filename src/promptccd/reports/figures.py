@@ -12,15 +12,13 @@ from promptccd.evaluation.tables import (
     AVERAGE,
     Grid,
     average_grid,
-    grid_of,
     over_runs,
-    score_grid,
+    text_grid,
     texts,
 )
 from promptccd.methods import LOSSES, method_named
 from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, heat_map, line_chart
 from promptccd.reports.compare import stage_charts, stage_table
-from promptccd.reports.page import text_grid
 from promptccd.reports.tables import ReportedRun, ReportTables, confusion, history
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
 from promptccd.training.instruments import TITLES, defects
@@ -72,7 +70,7 @@ def scored_sections(runs: Sequence[ReportedRun], tables: ReportTables) -> dict[s
     return {
         "averages": {part: texts(summary, part)[-1] for part in PARTS},
         "found": f"{last.num_categories} of {run.num_true[-1]}",
-        "scores": score_grid(summary.drop(columns=["runs", "true_categories", "true_categories_std"])),
+        "scores": text_grid(summary.drop(columns=["runs", "true_categories", "true_categories_std"])),
         "confusion": [(stage, _confusion_map(stage, own)) for stage, own in confusion(run).groupby("stage")],
         "block_map": _block_map(tables),
         "blocks": text_grid(over_runs(tables["forgetting"], ["block"])),
@@ -98,10 +96,8 @@ def stream_sections(evaluation: RunEvaluation, tables: ReportTables) -> dict[str
 
 def stream_grid(records: Sequence[StreamRecord]) -> Grid:
     """The table of streams without labels."""
-    columns = {
-        title: [str(getattr(each, name)) for each in records] for name, title in STREAM_COLUMNS.items()
-    }
-    return grid_of({"": [f"stage {each.stage}" for each in records], **columns})
+    table = pd.DataFrame(records)[["stage", *STREAM_COLUMNS]]
+    return text_grid(table.rename(columns=STREAM_COLUMNS))
 
 
 def _confusion_map(stage: int, pairs: pd.DataFrame) -> HeatMap | None:

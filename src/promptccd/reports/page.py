@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,6 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from promptccd.disk import make_folder, remove_leftovers, write_file
-from promptccd.evaluation.tables import ABSENT, Grid, count_texts, grid_of, stage_names, texts, title_of
 
 JsonRecord = dict[str, Any]
 
@@ -38,37 +36,6 @@ def render_page(template: str, **values: Any) -> str:
 def records(table: pd.DataFrame) -> list[JsonRecord]:
     """The rows of a table as JSON types: numbers with ten decimals, null for missing ones."""
     return json.loads(table.to_json(orient="records", double_precision=10))
-
-
-def text_grid(table: pd.DataFrame) -> Grid:
-    """A table as text: numbers with their deviation, numbers of categories with their range, stages by name."""
-    hidden = {"count_low", "count_high", *(f"{name}_std" for name in table)}
-    return grid_of({_heading(name): _cells(table, name) for name in table if name not in hidden})
-
-
-def _heading(name: str) -> str:
-    part, _, what = name.rpartition("_")
-    if what == "difference":
-        return f"{title_of(part)}, difference"
-    return title_of(name).removeprefix("num ").replace(" mb", ", MB")
-
-
-def _cells(table: pd.DataFrame, name: str) -> list[str]:
-    if name in ("stage", "block"):
-        return stage_names(table.rename(columns={name: "stage"}))
-    if name == "num_categories":
-        return count_texts(table)
-    if name.endswith("_difference"):
-        return list(map(signed, table[name]))
-    if pd.api.types.is_float_dtype(table[name]):
-        return texts(table, name)
-    return table[name].fillna(ABSENT).astype(str).tolist()
-
-
-def signed(value: float) -> str:
-    """A difference with its sign, one decimal; a dash for a missing one."""
-    rounded = round(value, 1) + 0.0  # the sum turns -0.0 into 0.0
-    return ABSENT if math.isnan(value) else f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def write_report_files(

@@ -10,24 +10,19 @@ from typing import Any
 
 import pandas as pd
 
+from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.paper import (
-    BACKBONES,
-    MARKS,
-    SHARED_COUNTS,
-    AuditedRow,
-    audited_by_stage,
-    differences,
-    mark_of,
-)
+from promptccd.evaluation import ContinualScore, audit, published_rows
+from promptccd.evaluation.paper import MARKS, mark_of
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
-from promptccd.evaluation.tables import ABSENT, Grid, text_of
-from promptccd.reports.page import JsonRecord, render_page, signed, write_report_files
+from promptccd.evaluation.tables import ABSENT, Grid, signed, text_of
+from promptccd.reports.page import JsonRecord, render_page, write_report_files
 from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
 from promptccd.reports.table_parts import TablePart, paper_tables
-from promptccd.training.recipe import Recipe, laid_over, layers_of
+from promptccd.training.recipe import Recipe, laid_over
+
+BACKBONES = {"dinov2": "facebook/dinov2-base", "dino": "facebook/dino-vitb16"}  # halves of the paper's tables
 
 
 @dataclass(frozen=True)
@@ -37,33 +32,34 @@ class TableEntry:
     part: TablePart
     method: str
     benchmark: str
-    figures: Mapping[int | None, AuditedRow]  # the paper's, by stage; `None` is the average
+    printed: Mapping[
+        str, float
+    ]  # the paper's All, Old and New, averages over stages; NaN where it prints none
+    mark: str = ""  # of these, see `MARKS`
     cells: Sequence[SweepCell] = ()
     notes: Sequence[str] = ()  # why it has no cells, or how they differ from the paper's setting
 
-    def scores(self, keys: Collection[str], other: bool = False) -> dict[str, list[ContinualScore]]:
-        """Scores of finished cells by their values of `keys` in words.
-
-        Of methods with two predictions, `other` selects the one that is not compared with the paper.
-        """
-        scoring = ProtocolScoring(self.part.protocol)
-        found: dict[str, list[ContinualScore]] = {}
-        for cell in self._finished:
-            varied = ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
-            if (score := scoring.stored(cell, other)) is not None:
-                found.setdefault(varied, []).append(score)
-        return found
-
     @cached_property
-    def _finished(self) -> list[SweepCell]:
-        return [cell for cell in self.cells if cell.finished()]  # once, for it reads all files of a run
+    def finished(self) -> list[SweepCell]:
+        """Finished cells, found once: all files of their runs are read."""
+        return [cell for cell in self.cells if cell.finished()]
 
-    @property
-    def printed_average(self) -> Mapping[str, float]:
-        """The paper's All, Old and New, averages over stages; NaN where it prints none."""
-        rows = [each.row for stage, each in self.figures.items() if (stage is None) == (None in self.figures)]
-        figures = pd.DataFrame([[getattr(row, part) for part in PARTS] for row in rows], columns=list(PARTS))
-        return figures.mean().to_dict()
+
+def printed_entries(part: TablePart, backbone: str) -> list[TableEntry]:
+    """All entries of a part in the paper's order, without cells."""
+    rows = published_rows(protocol=part.published, backbone=backbone, setting=part.setting)
+    rows = audit(rows) if part.label else rows[:0]
+    own = rows[rows["table"] == part.label]
+    methods = dict.fromkeys([*part.methods, *own["method"]])
+    benchmarks = dict.fromkeys([*part.benchmarks, *own["benchmark"]])
+    entries = []
+    for method, benchmark in product(methods, benchmarks):
+        printed = rows[(rows["method"] == method) & (rows["benchmark"] == benchmark)]
+        averages = printed[printed["stage"].isna()]
+        figures = (averages if len(averages) else printed)[[*PARTS]].mean()
+        mark = mark_of(printed) if figures.notna().any() else ""
+        entries.append(TableEntry(part, method, benchmark, figures.to_dict(), mark))
+    return entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +74,7 @@ class TablePlan:
         weights: of that backbone, by Hub id or place, where a person asks for them.
         methods: some of the table's; by default those for which the paper prints figures.
         places: some of its data sets, with their place if not that of their benchmark; all by default.
-        small: run a trial of minutes.
+        small: use recipes for a CPU, which two data sets have.
         look: leave out data that cannot be loaded, which may fetch it.
         settings: values to try, by ``section.field``.
         overrides: values of all cells, by section and field.
@@ -103,11 +99,12 @@ class TablePlan:
             ConfigurationError: the table has no such method, data set or backbone, or a cell is refused.
         """
         parts = paper_tables()[name]
-        places = [(part, *place) for part in parts for place in part.places(self.backbone)]
-        methods = list(dict.fromkeys(method for _, method, _ in places))
-        benchmarks = list(dict.fromkeys(benchmark for _, _, benchmark in places))
+        every = [entry for part in parts for entry in printed_entries(part, self.backbone)]
+        methods, benchmarks = (
+            list(dict.fromkeys(getattr(entry, axis) for entry in every)) for axis in ("method", "benchmark")
+        )
         for what, wanted, known in (
-            ("backbone", [self.backbone], [self.backbone if places else parts[0].backbone]),
+            ("backbone", [self.backbone], [self.backbone if every else parts[0].backbone]),
             ("method", self.methods, methods),
             ("data set", self.places, benchmarks),
         ):
@@ -117,41 +114,35 @@ class TablePlan:
                         f"The paper's table {name} has no {what} {each!r}: it has {', '.join(known)}."
                     )
         return [
-            self._entry(part, method, benchmark)
-            for part, method, benchmark in places
-            if method in (self.methods or methods) and benchmark in (self.places or benchmarks)
-            if self.methods or part.label or not any(each.label for each in parts)
+            self._planned(entry)
+            for entry in every
+            if entry.method in (self.methods or methods) and entry.benchmark in (self.places or benchmarks)
+            if self.methods or entry.part.label or not any(each.label for each in parts)
         ]
 
-    def _entry(self, part: TablePart, method: str, benchmark: str) -> TableEntry:
-        printed = part.printed(self.backbone, method, benchmark)
-        entry = TableEntry(part, method, benchmark, audited_by_stage(printed))
-        file = self.recipes / "methods" / f"{method}.yaml"
-        if not file.is_file():
+    def _planned(self, entry: TableEntry) -> TableEntry:
+        """An entry with its cells, or with a note why it has none."""
+        part, method, benchmark = entry.part, entry.method, entry.benchmark
+        if not (self.recipes / "methods" / f"{method}.yaml").is_file():
             return replace(entry, notes=[f"{method} is not built: the paper's figures alone."])
-        path = self.recipes / f"{method}-{benchmark}{part.recipes}.yaml"
+        data = f"{benchmark}{part.recipes}{'-small' * self.small}"
+        if not (self.recipes / "data" / f"{data}.yaml").is_file():
+            return replace(entry, notes=[f"{benchmark} is left out: there is no recipe for {data}."])
+        path = self.recipes / f"{method}-{data}.yaml"
         recipe = Recipe.from_yaml(path)
-        blocks: Sequence[int] = recipe.data.resolved.class_blocks
-        own = _scaled_blocks(blocks) if self.small else blocks
         settings: dict[str, Sequence[Any]] = {key: [value] for key, value in part.settings.items()}
-        given = SHARED_COUNTS.get(part.published, {}).get(benchmark)
-        if given and recipe.training.counting == "known":  # other methods count by themselves
-            counts = [max(own[0], round(count * sum(own) / sum(blocks))) for count in given]
+        # Other methods count by themselves.
+        if benchmark in part.counts and recipe.training.counting == "known":
+            own, paper = recipe.data.resolved.class_blocks, BENCHMARKS[benchmark].class_blocks
+            counts = [max(own[0], round(count * sum(own) / sum(paper))) for count in part.counts[benchmark]]
             settings["training.category_count"] = [counts]
         settings |= dict(self.settings)
-        fixed: dict[str, dict[str, Any]] = {}
+        fixed: dict[str, dict[str, Any]] = {"data": {"class_blocks": None}} if part.settings else {}
         if (place := self.places.get(benchmark)) is not None:
-            fixed["data"] = {"dataset": place}
+            fixed.setdefault("data", {})["dataset"] = place
         if self.weights or not (self.small or "backbone" in self.overrides.get("model", {})):
-            hub_ids = {short: hub_id for hub_id, short in BACKBONES.items()}
-            fixed["model"] = {"backbone": self.weights or hub_ids[self.backbone]}
-        small: dict[str, dict[str, Any]] = {}
-        if self.small:
-            digits = laid_over(layers_of(self.recipes / f"{method}-digits.yaml"))
-            small = _small_values(digits, None if part.settings else own)
-            for section, _, field_name in (key.partition(".") for key in settings):
-                small[section].pop(field_name, None)
-        cells = plan_cells([path], self.seeds, settings, self.out, laid_over([small, self.overrides, fixed]))
+            fixed["model"] = {"backbone": self.weights or BACKBONES[self.backbone]}
+        cells = plan_cells([path], self.seeds, settings, self.out, laid_over([self.overrides, fixed]))
         facts = cells[0].recipe.data.resolved
         if self.look and (problem := _data_problem(facts.dataset, facts.split)):
             return replace(entry, notes=[f"{benchmark} is left out: {problem}"])
@@ -159,33 +150,14 @@ class TablePlan:
 
     def _differences(self, recipe: Recipe) -> list[str]:
         """Differences between a recipe and the paper's setting, except given places of data and weights."""
-        elsewhere = replace(recipe, data=replace(recipe.data, dataset=None))
-        found = differences(elsewhere, len(recipe.data.resolved.class_blocks) - 1, self.backbone)
-        return [f"Not comparable: {each}." for each in found if not (self.weights and "backbone" in each)]
-
-
-SMALL_CLASSES = 20
-_TUNED_ON_DIGITS = {"prompts_at_test", "num_parts"}  # options of the model that a trial does not take over
-
-
-def _small_values(digits: Mapping[str, Settings], blocks: Sequence[int] | None) -> dict[str, dict[str, Any]]:
-    """The values of a trial: few images, and the rates, lengths and backbone of the method's recipe for digits."""
-    model = {name: value for name, value in digits["model"].items() if name not in _TUNED_ON_DIGITS}
-    training = dict(digits["training"])
-    del training["output_dir"]
-    return {
-        "data": {"num_classes": SMALL_CLASSES, "images_per_class": 100, "class_blocks": blocks},
-        "views": {"image_size": 32, "resize_size": 36},
-        "model": {**model, "backbone_config": {**model["backbone_config"], "image_size": 32}},
-        "training": {**training, "mixed_precision": "auto"},
-        "pretraining": dict(digits.get("pretraining", {})),
-    }
-
-
-def _scaled_blocks(blocks: Sequence[int]) -> list[int]:
-    """Numbers of categories in the same proportions for a trial, at least one at every stage."""
-    later = [max(1, round(SMALL_CLASSES * block / sum(blocks))) for block in blocks[1:]]
-    return [SMALL_CLASSES - sum(later), *later]
+        facts, wanted = BENCHMARKS[recipe.data.benchmark or ""], BACKBONES[self.backbone]
+        own = replace(recipe.data, dataset=None).resolved
+        found = []
+        if not self.weights and recipe.model.backbone != wanted:
+            found.append(f"Not comparable: the backbone is not {wanted}.")
+        if replace(own, class_blocks=facts.class_blocks, split_rule=facts.split_rule) != facts:
+            found.append("Not comparable: the data or its part is not the paper's.")
+        return found
 
 
 @cache
@@ -202,22 +174,31 @@ def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> 
 
     Of a method with two answers, a row of the other one follows, without the paper's figures.
     """
-    scores = [(entry, entry.scores(keys), entry.scores(keys, other=True)) for entry in entries]
-    variations = list(dict.fromkeys(varied for _, own, _ in scores for varied in own)) or [""]
+
+    def varied(cell: SweepCell) -> str:
+        return ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
+
+    finished = [cell for entry in entries for cell in entry.finished]
     records = []
-    for (entry, own, others), varied in product(scores, variations):
-        names = [entry.method, *filter(None, [varied])]
-        records.append(_table_record(entry, names, own.get(varied, []), entry.printed_average))
-        if other := others.get(varied):
-            who = "k-means" if predicts_natively(entry.cells[0].recipe) else NATIVE_PREDICTION
-            records.append(_table_record(entry, [*names, who], other, dict.fromkeys(PARTS, math.nan)))
+    for entry, variation in product(entries, dict.fromkeys(map(varied, finished)) or [""]):
+        cells = [cell for cell in entry.finished if varied(cell) == variation]
+        scoring, names = ProtocolScoring(entry.part.protocol), [entry.method, *filter(None, [variation])]
+        scores = [[scoring.stored(cell, is_other) for cell in cells] for is_other in (False, True)]
+        own, other = ([score for score in each if score is not None] for each in scores)
+        records.append(_table_record(entry, names, own, entry.printed, entry.mark))
+        if other:
+            who = "k-means" if predicts_natively(cells[0].recipe) else NATIVE_PREDICTION
+            records.append(_table_record(entry, [*names, who], other, dict.fromkeys(PARTS, math.nan), ""))
     return records
 
 
 def _table_record(
-    entry: TableEntry, names: Sequence[str], own: Sequence[ContinualScore], paper: Mapping[str, float]
+    entry: TableEntry,
+    names: Sequence[str],
+    own: Sequence[ContinualScore],
+    paper: Mapping[str, float],
+    mark: str,
 ) -> JsonRecord:
-    mark = "" if all(map(math.isnan, paper.values())) else mark_of(entry.figures)
     record: JsonRecord = {"part": entry.part.title, "method": ", ".join(names), "benchmark": entry.benchmark}
     record |= {"runs": len(own), "mark": mark}
     averages = pd.DataFrame([score.average for score in own], columns=list(PARTS), dtype=float)

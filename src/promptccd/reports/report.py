@@ -17,8 +17,8 @@ from promptccd.reports.compare import write_comparison
 from promptccd.reports.figures import compared_sections, scored_sections, shared_sections, stream_sections
 from promptccd.reports.map import MAX_POINTS, MapFigure, choose_points, map_figure, stage_layouts
 from promptccd.reports.page import render_page, write_report_files
-from promptccd.reports.run_groups import require_different, require_seeds_alone, row_names, without_seed
-from promptccd.reports.tables import ReportedRun, read_run, report_tables, stream_tables, unscored_tables
+from promptccd.reports.run_groups import require_seeds_alone, row_names, without_seed
+from promptccd.reports.tables import ReportedRun, report_tables, stream_tables, unscored_tables
 from promptccd.runs import RunEvaluation
 from promptccd.runs.card import data_in_words, hub_id_of
 
@@ -65,20 +65,14 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         options: what to show.
 
     Raises:
-        ConfigurationError: a run is given twice, or the runs differ in their names or in more than their seed.
+        ConfigurationError: the runs differ in more than their seed, or not in it.
         PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
     """
     options = options or ReportOptions()
-    names = list(dict.fromkeys(without_seed(Path(path).resolve().name) for path in paths))
-    if len(names) != 1:
-        raise ConfigurationError(
-            f"Expected runs that differ in -seed<n> alone, got {', '.join(names) or 'none'}: put --compare before "
-            "them, or report them one by one."
-        )
-    require_different(paths)
     require_seeds_alone(paths)
+    name = without_seed(Path(paths[0]).resolve().name)
     runs: list[ReportedRun] = []
-    scores: dict[str, list[ContinualScore]] = {names[0]: []}
+    scores: dict[str, list[ContinualScore]] = {name: []}
     for path in paths:
         evaluation = _evaluation(path, options)
         is_scored = evaluation.stages.is_scored
@@ -86,21 +80,16 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
             raise ConfigurationError(
                 f"{path} has no accuracy that could be averaged: report its runs one by one."
             )
-        runs.append(read_run(evaluation, routing=is_scored))
-        first, last = runs[0], runs[-1]
-        scores[names[0]].append(last.score)
+        runs.append(ReportedRun(evaluation, routing=is_scored))
+        scores[name].append(runs[-1].score)
         if options.baselines and is_scored:
             scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
-            figure, maker = _map_and_cards(evaluation, first, options)
-        elif (list(last.class_blocks), last.num_true) != (list(first.class_blocks), first.num_true):
-            raise ConfigurationError(
-                f"{last.name} has {len(last.num_true)} scored stages of {_blocks(last)} categories, {first.name} has "
-                f"{len(first.num_true)} of {_blocks(first)}: report them one by one, or finish the shorter one."
-            )
+            figure, maker = _map_and_cards(evaluation, runs[0], options)
+    first = runs[0]
     sections: dict[str, object]
     if is_scored:
-        title, template, facts = f"Report of {names[0]}", "report.html.jinja", _run_facts(runs)
+        title, template, facts = f"Report of {name}", "report.html.jinja", _run_facts(runs)
         tables = report_tables(runs, maker.cards, figure)
         sections = scored_sections(runs, tables) | compared_sections(scores)
         tables |= {"compared": variant_averages(scores).round(4)} if options.baselines else {}
@@ -134,13 +123,12 @@ def write_run_comparison(
         PromptCCDError: as `write_report`.
     """
     options = options or ReportOptions()
-    require_different(paths)
     groups: dict[str, list[ReportedRun]] = {}
     for path, name in zip(paths, row_names(paths), strict=True):
         evaluation = _evaluation(path, options)
         if not evaluation.stages.is_scored:
             raise ConfigurationError(f"{path} has streams that nobody has labels of: leave --compare out.")
-        groups.setdefault(name, []).append(read_run(evaluation, routing=False))
+        groups.setdefault(name, []).append(ReportedRun(evaluation, routing=False))
     every = [run for runs in groups.values() for run in runs]
     facts = {
         "data": ", ".join(dict.fromkeys(_data(run) for run in every)),

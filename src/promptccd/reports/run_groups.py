@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,13 @@ def row_names(paths: Sequence[str | Path]) -> list[str]:
     has a row of its own, because its average is over fewer stages.
 
     Raises:
+        ConfigurationError: a run is given twice; as two seeds it would narrow the deviation.
         RunError: a path is no run.
     """
-    runs = [_Run(Path(path).resolve()) for path in paths]
+    places = [Path(path).resolve() for path in paths]
+    if twice := {place for place in places if places.count(place) > 1}:
+        raise ConfigurationError(f"{min(twice)} is given twice: give every run once.")
+    runs = list(map(_Run, places))
 
     def names(run: _Run) -> list[str]:
         name = without_seed(run.path.name) + run.unfinished
@@ -38,10 +41,11 @@ def row_names(paths: Sequence[str | Path]) -> list[str]:
 
     def row(run: _Run) -> str:
         """The shortest name that no run has which differs in more than the seed."""
-        for number, name in enumerate(names(run)):
-            if _difference([other for other in runs if names(other)[number] == name]) is None:
-                return name
-        return str(run.path)  # given twice
+        return next(
+            name
+            for number, name in enumerate(names(run))
+            if _difference([other for other in runs if names(other)[number] == name]) is None
+        )
 
     return [row(run) for run in runs]
 
@@ -50,44 +54,31 @@ def require_seeds_alone(paths: Sequence[str | Path]) -> None:
     """Refuse, with a `ConfigurationError` that names the difference, to average runs that differ in more than seeds."""
     if difference := _difference([_Run(Path(path)) for path in paths]):
         raise ConfigurationError(
-            f"Expected runs that differ in their seed alone, but {difference}: put --compare before them, or report "
-            "them one by one."
+            f"Expected runs that differ in their seed alone, but {difference}: add --compare."
         )
 
 
-def require_different(paths: Sequence[str | Path]) -> None:
-    """Refuse, with a `ConfigurationError`, a run that is given twice: as two seeds it would narrow the deviation."""
-    places = [Path(path).resolve() for path in paths]
-    for number, place in enumerate(places):
-        if place in places[:number]:
-            raise ConfigurationError(f"{paths[number]} is given twice: give every run once.")
+def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[str | None]:
+    """For every run, the end of the names of its baselines' rows; `None` if another run gives the same baselines.
 
-
-def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[dict[str, str]]:
-    """For every run, the baselines to score with it (``raw pixels``, ``frozen ...``) and the names of their rows.
-
-    A baseline is scored once per data, views, restarts, backbone and seed, if possible with a run whose number of
-    categories was given. Baselines that differ only in their seed share a row; if a baseline has several rows, each is
-    followed by the name of a run's row in brackets.
+    Baselines are scored once per data, views, restarts, backbone, numbers of categories and seed. Those that differ in
+    their seed alone share a row. If there are several rows, each name ends with that of a run's row in brackets.
 
     Args:
         paths: folders of the runs.
         rows: their `row_names`.
     """
     runs = [_Run(Path(path)) for path in paths]
-    sources: dict[tuple[str, str, int], int] = {}
-    for place in sorted(range(len(runs)), key=lambda place: runs[place].counting != "known"):
-        for name, key in runs[place].baselines.items():
-            sources.setdefault((name, key, runs[place].seed), place)
-    titles: dict[tuple[str, str, str], str] = {}
-    for (name, key, _), place in sources.items():
-        titles.setdefault((name, key, runs[place].counting), rows[place])
-    several = Counter(name for name, _, _ in titles)
-    found: list[dict[str, str]] = [{} for _ in runs]
-    for (name, key, _), place in sources.items():
-        title = titles[name, key, runs[place].counting]
-        found[place][name] = f"{name} ({title})" if several[name] > 1 else name
-    return found
+    titles: dict[str, str] = {}
+    for run, row in zip(runs, rows, strict=True):
+        titles.setdefault(run.baselines, row)
+    first = {(run.baselines, run.seed): run for run in reversed(runs)}
+    return [
+        (f" ({titles[run.baselines]})" if len(titles) > 1 else "")
+        if first[run.baselines, run.seed] is run
+        else None
+        for run in runs
+    ]
 
 
 def frozen_name(recipe: Recipe, run: RunDirectory) -> str:
@@ -102,26 +93,23 @@ class _Run:
     Attributes:
         path: its folder.
         seed: of the training.
-        counting: how it got its numbers of categories.
         settings: everything else that decides its result, by name.
-        baselines: names of its baselines, each with the settings that decide it, except the seed and the counting.
+        baselines: those that decide the scores of its baselines, as text.
         unfinished: end of its row's name: how many stages are finished, or empty if all are.
     """
 
     def __init__(self, path: Path):
         run, recipe = RunDirectory(path), RunDirectory(path).recipe
-        self.path, self.seed, self.counting = path, recipe.training.seed, str(recipe.training.category_count)
+        self.path, self.seed = path, recipe.training.seed
         finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
         is_whole = finished == run.num_stages
         self.unfinished = "" if is_whole else f" ({finished - 1} of {run.num_stages - 1} stages)"
         own = _fields(run, recipe)
         backbone = _backbone_settings(Path(recipe.model.backbone or run.backbone), run, own)
         self.settings = own | {f"backbone.{name}": value for name, value in backbone.items()}
-        shown = ("data.", "views.", "training.kmeans_restarts")
-        self.baselines = {
-            name: json.dumps({**_only(self.settings, *follows), "stages": finished}, sort_keys=True)
-            for name, follows in ((frozen_name(recipe, run), (*shown, "backbone.")), (PIXELS, shown))
-        }
+        self.settings["finished stages"] = finished
+        deciding = ("data.", "views.", "training.kmeans_", "training.category_", "backbone.", "finished")
+        self.baselines = json.dumps(_only(self.settings, *deciding), sort_keys=True)
 
 
 def _backbone_settings(backbone: Path, run: RunDirectory, fields: Settings) -> Settings:

@@ -14,15 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 from transformers.utils import logging as transformers_logging
 
-from promptccd.data.labels import LABEL, Layout, read_categories
-from promptccd.data.tables import open_images
 from promptccd.disk import make_inside, open_to_change, problems_of, remove_leftovers, write_file
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
@@ -44,6 +42,7 @@ LOG, BASELINES, RECIPES = "train.log", "baselines.json", ".cells"
 SECONDS_TO_WAIT_FOR_TABLES = 60.0  # another sweep that ends at the same time writes a page
 SECONDS_TO_WAIT_FOR_LOCK = 10.0  # cells of a killed sweep release their runs within one second
 _LAST_LINES = 5
+HALF_LABELLED = {"category_ratio": 0.5, "sample_ratio": 0.8}  # of a person's images with labels alone
 _RESERVED = {"training.seed": "seeds", "training.output_dir": "out"}
 
 
@@ -62,23 +61,11 @@ class OwnImages:
     def recipe(self, values: Mapping[str, Settings]) -> Recipe:
         """The recipe with these values; if nothing hides labels, half of the categories are new."""
         recipe = recipe_for_images(self.dataset, self.method, None, values)
-        if recipe.data.unlabelled != []:
-            return recipe
-        require_whole_patches(recipe)  # before images are read
-        blocks = _half_labelled(self.dataset, recipe.data.split or "train", recipe.data.layout)
-        data = {**values.get("data", {}), "class_blocks": list(blocks)}
-        return recipe_for_images(self.dataset, self.method, None, {**values, "data": data})
-
-
-@cache
-def _half_labelled(dataset: str, split: str, layout: Layout) -> tuple[int, ...]:
-    """Half of the categories at stage 0, the others in up to three stages."""
-    table = open_images(dataset, split, layout=layout).table
-    count = len(read_categories(table, LABEL, layout)[1])
-    later = min(3, count // 2)
-    blocks = (count - count // 2, *(count // 2 // later + (n < count // 2 % later) for n in range(later)))
-    logger.info("%s: --class_blocks %s, unless given.", dataset, " ".join(map(str, blocks)))
-    return blocks
+        if recipe.data.unlabelled == []:
+            values = {**values, "data": {**values.get("data", {}), **HALF_LABELLED}}
+            recipe = recipe_for_images(self.dataset, self.method, None, values)
+        require_whole_patches(recipe)
+        return recipe
 
 
 @dataclass(frozen=True)
@@ -337,14 +324,12 @@ class SweepResult:
 
     @cached_property
     def baselines(self) -> dict[str, list[ContinualScore]]:
-        """Scores of baselines, one per seed, by the name of their row; frozen backbones come before raw pixels."""
-        found: dict[str, dict[str, list[ContinualScore]]] = {}
-        for cell, rows in _baseline_rows(self.finished) if self.has_baselines else ():
+        """Scores of baselines, one per seed, by the name of their row."""
+        found: dict[str, list[ContinualScore]] = {}
+        for cell, end in _baseline_rows(self.finished) if self.has_baselines else ():
             for name, values in (cell.run.read(BASELINES) or {}).items():
-                if name in rows:
-                    score = ContinualScore.from_dict(values)
-                    found.setdefault(name, {}).setdefault(rows[name], []).append(score)
-        return {row: scores for rows in found.values() for row, scores in rows.items()}
+                found.setdefault(f"{name}{end}", []).append(ContinualScore.from_dict(values))
+        return found
 
     @property
     def groups(self) -> dict[str, list[ContinualScore]]:
@@ -356,10 +341,10 @@ class SweepResult:
         return groups | self.baselines
 
 
-def _baseline_rows(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, Mapping[str, str]]]:
-    """Cells that baselines are scored with, and the names of their rows."""
-    rows = baseline_rows([cell.path for cell in cells], [cell.variant for cell in cells])
-    return [(cell, names) for cell, names in zip(cells, rows, strict=True) if names]
+def _baseline_rows(cells: Sequence[SweepCell]) -> list[tuple[SweepCell, str]]:
+    """Cells that baselines are scored with, and the ends of the names of their rows."""
+    ends = baseline_rows([cell.path for cell in cells], [cell.variant for cell in cells])
+    return [(cell, end) for cell, end in zip(cells, ends, strict=True) if end is not None]
 
 
 def collect_sweep(cells: Sequence[SweepCell], *, baselines: bool = False) -> SweepResult:
@@ -457,10 +442,7 @@ class _Sweep:
             (cell.recipe.to_dict(), work, log, folder, self.plugins)
             for cell, log in zip(todo, logs, strict=True)
         ]
-        outcomes = self.engine.outcomes(
-            work_into_log, calls, lambda: None,
-            names=names, places=self.jobs, stopped=lambda: bool(self.stop.received), retries=0,
-        )  # fmt: skip
+        outcomes = self.engine.outcomes(work_into_log, calls, lambda: self.stop.received, names, self.jobs)
         for number, problem in outcomes:
             self._end(todo[number], names[number], problem, is_trained=not prefix)
         if self.stop.received:

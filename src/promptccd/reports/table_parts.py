@@ -1,15 +1,11 @@
-"""The paper's tables as ``paper_tables.yaml`` describes them; without torch or NumPy, for help lists them."""
+"""The paper's tables as ``paper_tables.yaml`` describes them; without pandas or NumPy, for help lists them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
-
-if TYPE_CHECKING:
-    from promptccd.evaluation.paper import PublishedRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,25 +19,11 @@ class TablePart:
     protocol: str = "cacc"
     recipes: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     methods: Sequence[str] = ()
     benchmarks: Sequence[str] = ()
     backbone: str = "dino"
     note: str = ""
-
-    def places(self, backbone: str) -> list[tuple[str, str]]:
-        """All pairs of a method and a data set, in the paper's order."""
-        from promptccd.evaluation.paper import published_rows
-
-        rows = published_rows(None, None, self.published, backbone, self.setting)
-        own = [row for row in rows if row.table == self.label]
-        methods = dict.fromkeys([*self.methods, *(row.method for row in own)])
-        return list(product(methods, dict.fromkeys([*self.benchmarks, *(row.benchmark for row in own)])))
-
-    def printed(self, backbone: str, method: str, benchmark: str) -> "Sequence[PublishedRow]":
-        """The paper's rows; none where it prints none."""
-        from promptccd.evaluation.paper import published_rows
-
-        return published_rows(benchmark, method, self.published, backbone, self.setting) if self.label else []
 
 
 def paper_tables() -> dict[str, list[TablePart]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,21 +14,23 @@ from promptccd.evaluation.accuracy import matched_categories
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.models import load_configuration
-from promptccd.reports.cards import CategoryCard
+from promptccd.reports.cards import COLUMNS
 from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation, stream_records
 from promptccd.runs.stage import categories_at, count_range
-from promptccd.training.history import EpochRecord, read_history
-from promptccd.training.recipe import Recipe
+from promptccd.training.history import read_history
 
 ReportTables = dict[str, pd.DataFrame]
 _MEMORY = {"process_mb": "process", "gpu_mb": "accelerator"}  # columns, by the name in a manifest
 SCORE_TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
 
 
-@dataclass(frozen=True)
 class ReportedRun:
-    """A run as reports read it.
+    """A run as reports read it, scored by the ids that it assigned.
+
+    Args:
+        evaluation: the run with its data.
+        routing: also score the part router, which loads the models of methods with parts.
 
     Attributes:
         name: of its folder.
@@ -36,60 +38,33 @@ class ReportedRun:
         manifest: the record of the run.
         class_blocks: number of categories that each stage introduced.
         categories: names of the true categories; position is category id.
-        score: rows of the finished unlabelled stages, as in ``results.json``; empty for streams without labels.
-        num_true: true categories up to each of these stages.
         names: of all groups by id, after the last stage.
         images: a row per image of the unlabelled stages: ``stage``, ``true`` and ``found`` ids, the name of its
             ``category`` and ``group``, and ``matched``, the category that its group is matched to; ids are -1 for none.
+        score: rows of the finished unlabelled stages, as in ``results.json``; empty for streams without labels.
+        num_true: true categories up to each of these stages.
         costs: of the stages, see `stage_costs`.
         history: the epochs, as far as recorded.
         routing: accuracy of the part router; `None` for models without parts.
-    """
-
-    name: str
-    recipe: Recipe
-    manifest: Mapping[str, Any]
-    class_blocks: Sequence[int]
-    categories: Sequence[str]
-    score: ContinualScore
-    num_true: Sequence[int]
-    names: Mapping[int, str]
-    images: pd.DataFrame
-    costs: pd.DataFrame
-    history: Sequence[EpochRecord]
-    routing: ContinualScore | None
-
-
-def read_run(evaluation: RunEvaluation, *, routing: bool = True) -> ReportedRun:
-    """Read and score a run by the ids that it assigned.
-
-    Args:
-        evaluation: the run with its data.
-        routing: also score the part router, which loads the models of methods with parts.
 
     Raises:
         RunError: the readable images are not those that were assigned.
         MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
-    run, stages = evaluation.run, evaluation.stages
-    unlabelled = range(1, evaluation.num_stages)
-    images = [_read_images(evaluation, index) for index in unlabelled]
-    scored = zip(unlabelled, images, strict=True) if stages.is_scored else ()
-    rows = [_score_of(evaluation, index, table) for index, table in scored]
-    return ReportedRun(
-        name=run.path.resolve().name,
-        recipe=evaluation.recipe,
-        manifest=run.manifest,
-        class_blocks=stages.split.class_blocks,
-        categories=stages.categories,
-        score=ContinualScore("cacc", rows),
-        num_true=[evaluation.images[row.stage].stage.num_categories for row in rows],
-        names=_categories(evaluation, evaluation.num_stages - 1)[1],
-        images=pd.concat(images, ignore_index=True),
-        costs=stage_costs(run.manifest),
-        history=read_history(run.path),
-        routing=evaluation.part_routing() if routing else None,
-    )
+
+    def __init__(self, evaluation: RunEvaluation, *, routing: bool = True):
+        run, stages = evaluation.run, evaluation.stages
+        self.name, self.recipe, self.manifest = run.path.resolve().name, evaluation.recipe, run.manifest
+        self.class_blocks, self.categories = stages.split.class_blocks, stages.categories
+        self.names = _categories(evaluation, evaluation.num_stages - 1)[1]
+        unlabelled = range(1, evaluation.num_stages)
+        images = {index: _read_images(evaluation, index) for index in unlabelled}
+        self.images = pd.concat(images.values(), ignore_index=True)
+        scored = unlabelled if stages.is_scored else ()
+        self.score = ContinualScore("cacc", [_score_of(evaluation, index, images[index]) for index in scored])
+        self.num_true = [evaluation.images[index].stage.num_categories for index in scored]
+        self.costs, self.history = stage_costs(run.manifest), read_history(run.path)
+        self.routing = evaluation.part_routing() if routing else None
 
 
 def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
@@ -150,7 +125,7 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
 
 def report_tables(
     runs: Sequence[ReportedRun],
-    cards: Sequence[CategoryCard],
+    cards: Sequence[Mapping[str, Any]],
     figure: MapFigure | None,
 ) -> ReportTables:
     """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
@@ -163,16 +138,18 @@ def report_tables(
     }
 
 
-def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[CategoryCard]) -> ReportTables:
+def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[Mapping[str, Any]]) -> ReportTables:
     """The tables that need no label of an image."""
     near = [
-        {"category": card.name, "known": known, "similarity": round(similarity, 4)}
+        {"category": card["category"], "known": known, "similarity": round(similarity, 4)}
         for card in cards
-        for known, similarity in card.near
+        for known, similarity in card["near"]
     ]
+    shown = pd.DataFrame(cards, columns=list(COLUMNS))
+    shown["sample_ids"] = [" ".join(map(str, ids)) for ids in shown["sample_ids"]]
     return {
         **{name: _of(runs, table) for name, table in _UNSCORED.items()},
-        "discovered": _of(runs[:1], lambda run: pd.DataFrame([card.record for card in cards])),
+        "discovered": _of(runs[:1], lambda run: shown),
         "nearest_known": _of(runs[:1], lambda run: pd.DataFrame(near)),
     }
 

@@ -21,7 +21,7 @@ from promptccd.clustering import CountEstimate
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError, one_line
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
-from promptccd.evaluation.tables import markdown, score_grid, score_table
+from promptccd.evaluation.tables import markdown, score_table, text_grid
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.checkpoint import BUNDLED, split_revision
@@ -76,7 +76,7 @@ def stage_card(
     base = source or backbone
     names = [f"`{' '.join(each.split()).replace('`', chr(39))}`" for each in config.category_names]
     named, sizes = list(zip(config.category_ids, names, strict=True)), Counter(category_ids.tolist())
-    header, rows = score_grid(score_table(scored)) if scored.stages else ([], [])
+    header, rows = text_grid(score_table(scored)) if scored.stages else ([], [])
     data = ModelCardData(
         library_name="promptccd",
         pipeline_tag="image-feature-extraction",

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.dense import FEWEST, MOST, dense_places
 
@@ -64,10 +63,6 @@ def test_too_few_and_too_many_images_are_left_to_k_means(count):
     assert dense_places(torch.randn(count, 2), torch.zeros(count, dtype=torch.int64)) is None
 
 
-def test_images_that_are_all_alike_are_one_group():
-    assert dense_places(torch.ones(100, 3), torch.zeros(100, dtype=torch.int64)) is None
-
-
 @pytest.mark.moderate
 def test_grouping_takes_the_view_that_stands_apart(monkeypatch):
     points, truth = crowd(LONG_TAIL, 0)
@@ -75,12 +70,3 @@ def test_grouping_takes_the_view_that_stands_apart(monkeypatch):
     assert estimate.low <= len(LONG_TAIL) <= estimate.high
     assert purity(found, truth) > 0.9
     assert len(found.unique()) == estimate.count
-
-
-@pytest.mark.moderate
-def test_with_an_answer_or_a_number_k_means_decides():
-    points, _ = crowd(LONG_TAIL, 0)
-    _, given = found_in(points, num_categories=5)
-    assert given.count == 5
-    _, answered = found_in(points, constraints=GroupingConstraints(must_link=(("00000", "00001"),)))
-    assert answered.method != "density"

@@ -7,14 +7,12 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from torch.nn.functional import normalize
 
-from promptccd.clustering import AnchoredKMeans, GroupingConstraints
+from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import (
     KnownCategories,
     group_images,
     suggest_split,
 )
-from promptccd.discovery.project import CategoryRegistry
-from promptccd.discovery.report import views_of
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs
@@ -83,40 +81,6 @@ def test_without_constraints_every_image_is_with_the_nearest_prototype(digits):
         torch.testing.assert_close(own.double().mean(0).float(), found.prototypes[place])
 
 
-def test_with_nothing_known_it_is_as_good_as_many_restarts_of_k_means(digits):
-    points, _, _ = digits
-    found, _ = group_images(points, keys_of(points), KnownCategories.none(30), num_categories=10, next_id=0)
-    best = AnchoredKMeans(10, 20, random_state=0).fit(points.numpy())
-    assert float(found.distances.sum()) < 1.01 * best.inertia_
-
-
-@pytest.mark.slow
-def test_new_digits_are_not_lumped_with_known_ones(digits):
-    points, labels, known = digits
-    given, _ = group_images(points, keys_of(points), known, num_categories=10, next_id=7)
-    free, estimate = group_images(points, keys_of(points), known, next_id=7)
-    assert estimate.low <= 10 <= estimate.high
-    for found in (given, free):
-        ids = found.category_ids.numpy()
-        assert clustering_accuracy(labels, ids, range(7)).new > 75
-        assert (ids[labels >= 7] < 7).mean() < 0.1
-
-
-@pytest.mark.slow
-def test_order_of_images_changes_nothing(digits):
-    points, _, known = digits
-    keys = keys_of(points)
-    constraints = GroupingConstraints((("0001", "0100"),), (("0001", "0002"), ("0002", "0003")))
-    one, count = group_images(points, keys, known, next_id=7, constraints=constraints)
-    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
-    shuffled = [keys[each] for each in order.tolist()]
-    two, again = group_images(points[order], shuffled, known, next_id=7, constraints=constraints)
-    assert torch.equal(one.category_ids[order], two.category_ids)
-    assert torch.equal(one.confidences[order], two.confidences)
-    assert torch.equal(one.prototypes, two.prototypes)
-    assert count == again
-
-
 def satisfied(constraints, of):
     """Whether categories by key obey, image by image."""
     return (
@@ -176,20 +140,6 @@ def test_images_that_must_be_apart_open_groups_even_where_they_look_alike():
         )
 
 
-@pytest.mark.slow
-def test_links_reach_through_images_that_are_absent(ten):
-    points, groups, known = ten
-    keys = keys_of(points)
-    one, two, three = (keys[int((groups == each).nonzero()[0])] for each in (0, 1, 2))
-    constraints = GroupingConstraints(
-        must_link=((one, "gone"), ("gone", two)), cannot_link=((three, "far"),), pinned={"far": 2}
-    )
-    found, _ = group_images(points, keys, known, next_id=6, constraints=constraints)
-    of = dict(zip(keys, found.category_ids.tolist(), strict=True))
-    assert of[one] == of[two]
-    assert of[three] != 2
-
-
 def test_a_pin_to_a_new_id_opens_that_category(ten):
     points, groups, known = ten
     keys = keys_of(points)
@@ -224,8 +174,6 @@ def test_known_categories_without_an_image_stay():
     assert found.category_ids.tolist() == [1] * 20
     assert found.ids == known.ids
     assert torch.equal(found.prototypes, known.prototypes)
-    empty = views_of(found, registry_of(found))[0]
-    assert (empty.size, empty.certainty, empty.typical) == (0, "no images here", [])
 
 
 def test_one_image_and_images_that_are_alike():
@@ -255,28 +203,6 @@ def test_bad_input_is_refused(changed, message):
     values = {"features": torch.eye(4)[:3], **changed}
     with pytest.raises(DataError, match=message):
         group_images(**values, keys=list("abc"), next_id=2, known=KnownCategories((0, 1), torch.eye(4)[-2:]))
-
-
-def registry_of(found):
-    """A registry with the categories of a grouping."""
-    names = [f"category {each}" for each in found.ids]
-    return CategoryRegistry.from_categories(found.ids, names, 6, found.prototypes.numpy(), stage=0)
-
-
-def test_views_of_groups_add_up(ten):
-    points, groups, known = ten
-    found, _ = group_images(points, keys_of(points), known, num_categories=10, next_id=6)
-    views = views_of(found, registry_of(found))
-    assert sorted(each.id for each in views) == list(found.ids)
-    assert sum(each.size for each in views) == len(points)
-    for each in views:
-        members = found.rows_of(each.id)
-        keys = {found.keys[row] for row in members}
-        assert set(each.typical) | set(each.borderline) <= keys
-        assert set(each.typical).isdisjoint(each.borderline)
-        assert len(each.typical) == min(8, each.size)
-        assert len(each.borderline) <= 4
-        assert found.distances[found.keys.index(each.typical[0])] == found.distances[members].min()
 
 
 def test_a_split_separates_what_is_two(ten):

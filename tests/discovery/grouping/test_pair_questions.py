@@ -10,7 +10,6 @@ from sklearn.decomposition import PCA
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images, pair_questions
 from promptccd.errors import DataError
-from promptccd.evaluation import clustering_accuracy
 from promptccd.models import Assignment
 
 
@@ -67,22 +66,6 @@ def test_questions_are_diverse_and_their_order_does_not_depend_on_the_images(dig
         assert 0 <= each.doubt <= 1
 
 
-@pytest.mark.moderate
-def test_no_question_twice_and_none_that_is_answered_already(digits):
-    points, keys, truth, _ = digits
-    constraints, asked = GroupingConstraints(), []
-    for _ in range(4):
-        questions = pair_questions(regroup(digits, constraints), asked, constraints=constraints)
-        for each in questions:
-            one, two = constraints.component_of(each.first), constraints.component_of(each.second)
-            assert pair_of(each) not in asked
-            assert one != two
-            assert (min(one, two), max(one, two)) not in constraints.component_rivals()
-        asked += [pair_of(each) for each in questions]
-        constraints = answered(constraints, [pair_of(each) for each in questions], truth)
-    assert len(asked) == len(set(asked)) == 40
-
-
 def test_an_answer_that_is_not_known_is_not_asked_for_again(digits):
     points, keys, _, _ = digits
     grouping = regroup(digits, None)
@@ -90,30 +73,6 @@ def test_an_answer_that_is_not_known_is_not_asked_for_again(digits):
     second = [pair_of(each) for each in pair_questions(grouping, first)]
     assert len(second) == 10
     assert not set(first) & set(second)
-
-
-@pytest.mark.slow
-def test_answers_change_the_grouping_for_the_better_and_more_than_random_pairs(digits):
-    """Hard: what was answered holds. The gain of thirty answers is small but there, that of random pairs nearly nil."""
-    points, keys, truth, _ = digits
-    labels = np.array([truth[key] for key in keys])
-
-    def accuracy(constraints):
-        return clustering_accuracy(labels, regroup(digits, constraints).category_ids.numpy(), ()).all
-
-    ours = GroupingConstraints()
-    asked = []
-    for _ in range(3):
-        pairs = [pair_of(each) for each in pair_questions(regroup(digits, ours), asked, constraints=ours)]
-        asked += pairs
-        ours = answered(ours, pairs, truth)
-    random = []
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        pairs = [tuple(sorted(rng.choice(keys, 2, replace=False).tolist())) for _ in range(30)]
-        random.append(accuracy(answered(GroupingConstraints(), pairs, truth)))
-    assert accuracy(ours) > accuracy(None) + 0.5
-    assert accuracy(ours) > np.mean(random)
 
 
 def test_few_images_give_few_questions():

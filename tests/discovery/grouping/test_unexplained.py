@@ -85,17 +85,6 @@ def test_the_largest_new_group_comes_first_and_a_few_strangers_are_no_group() ->
     assert found.confidences[lone].max() < 0.5
 
 
-def test_order_changes_nothing() -> None:
-    features, _ = WORLD.draw(range(12), 25, seed=5)
-    keys = keys_of(len(features))
-    one, first = group_images(features, keys, KNOWN, next_id=8)
-    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))
-    two, second = group_images(features[order], [keys[row] for row in order], KNOWN, next_id=8)
-    assert first == second
-    assert torch.equal(one.category_ids[order], two.category_ids)
-    assert torch.equal(one.prototypes, two.prototypes)
-
-
 def test_what_people_said_holds() -> None:
     features, truth = WORLD.draw(range(12), 20, seed=6)
     keys = keys_of(len(features))
@@ -127,22 +116,6 @@ def test_an_image_forbidden_everywhere_opens_a_group() -> None:
     assert estimate.count == 9
     with pytest.raises(DataError, match="forbidden in each of the 8"):
         group_images(features, keys, KNOWN, num_categories=8, next_id=8, constraints=nowhere)
-
-
-def test_a_given_number_is_kept_to() -> None:
-    features, truth = WORLD.draw(range(12), 30, seed=8)
-    for number in (8, 12):
-        found, count = group_images(features, keys_of(len(features)), KNOWN, num_categories=number, next_id=8)
-        assert count.count == len(found.ids) == number
-    assert (found.category_ids[truth < 8] == truth[truth < 8]).double().mean() > 0.97
-
-
-@pytest.mark.moderate
-def test_far_more_unexplained_images_than_are_linked_at_a_time() -> None:
-    features, truth = WORLD.draw([0, 8, 9, 10], 900, seed=9)
-    found, estimate = group_images(features, keys_of(len(features)), KNOWN, next_id=8)
-    assert estimate.count == 11
-    assert (found.category_ids[truth == 0] == 0).double().mean() > 0.98
 
 
 HIDDEN = replace(KNOWN, spread=replace(KNOWN.spread, separation=0.8))
@@ -246,14 +219,6 @@ def test_a_new_group_needs_images_that_are_out_of_reach(beyond: float, opened: b
     assert found.category_ids[160:].unique().tolist() == [8 if opened else 0]
 
 
-def test_several_small_ones_are_held_to_the_group_of_most_new_images() -> None:
-    """To 400 images, and not to the mean of 400 and three times 20."""
-    parts = [WORLD.draw([9], 400, seed=5)[0]]
-    parts += [WORLD.draw([9], 20, seed=6 + turn)[0] + away(0.6, turn) for turn in range(3)]
-    found, _ = group_images(torch.cat(parts), keys_of(460), KNOWN, next_id=8)
-    assert found.category_ids.unique().tolist() == [8]
-
-
 def test_groups_that_were_joined_do_not_join_all_others() -> None:
     """At the lower end of the range, where a group of three categories is three times as large as the rest."""
     world = World(known=8, new=30, width=32, seed=11)
@@ -282,12 +247,3 @@ def test_the_range_counts_categories_of_which_there_are_too_few_images_for_a_gro
     assert 11 <= estimate.high <= 12
     plenty = group_images(WORLD.draw(range(8), 40, seed=1)[0], keys_of(320), known, next_id=8)[1]
     assert plenty.low == 8 <= plenty.high <= 9
-
-
-def test_pins_open_groups_there_too() -> None:
-    features, truth = WORLD.draw([0, 1, 9, 10, 11], 30, seed=4)
-    pins = GroupingConstraints(pinned={f"{row:05d}": 20 for row in (60, 61)})
-    found, _ = group_images(features, keys_of(150), HIDDEN, next_id=21, constraints=pins)
-    assert (found.category_ids[truth < 8] == truth[truth < 8]).all()
-    assert found.category_ids[truth == 9].unique().tolist() == [20]
-    assert found.category_ids[truth > 9].unique().tolist() == [21, 22]

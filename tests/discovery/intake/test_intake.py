@@ -1,5 +1,4 @@
 import hashlib
-import io
 import os
 import socket
 import time
@@ -27,7 +26,6 @@ from tests.images.test_decode import (
     PNG,
     chunk,
     encoded,
-    exif_with_place,
     oriented,
     png,
     zeros_compressed,
@@ -172,35 +170,18 @@ def test_duplicates_are_listed_with_their_original(intake):
     assert sum(file.is_used for file in copies) == 1
     assert len({file.key for file in intake.used}) == len(intake.used)
     empty = by_name["zero.jpg"]
-    assert (empty.duplicate_of, empty.num_bytes, empty.image_size) == (None, 0, None)
+    assert (empty.duplicate_of, empty.key) == (None, "")
 
 
 def test_images_can_be_opened_again_without_metadata(intake):
     for file in intake.used:
-        assert image_of(intake, file).size == file.image_size
+        image_of(intake, file)
     turned = next(file for file in intake.used if file.name == "album/turned 6.jpg")
-    assert turned.image_size == (36, 48)
+    assert image_of(intake, turned).size == (36, 48)
     assert not image_of(intake, turned).getexif()
     skipped = next(file for file in intake.files if file.verdict.status is SKIPPED)
     with pytest.raises(DataError, match="was skipped"):
         intake.read_bytes(skipped)
-
-
-def test_thumbnails_are_small_and_without_metadata(tmp_path):
-    large = encoded(distinct(1, 900, 300), "JPEG", exif=exif_with_place(), comment=b"at home")
-    (tmp_path / "large.jpg").write_bytes(large)
-    (tmp_path / "digit.png").write_bytes(encoded(distinct(2, 8, 8), "PNG"))
-    (tmp_path / "strip.png").write_bytes(encoded(distinct(3, 3000, 1), "PNG"))
-    with read_intake(tmp_path) as intake:
-        opened = {
-            file.name: PilImage.open(io.BytesIO(intake.thumbnails([file])[file.key])) for file in intake.used
-        }
-        digit = next(file for file in intake.used if file.name == "digit.png")
-        assert np.array_equal(np.asarray(opened["digit.png"]), np.asarray(image_of(intake, digit)))
-    assert opened["large.jpg"].size == (128, 43)
-    assert not opened["large.jpg"].getexif()
-    assert "comment" not in opened["large.jpg"].info
-    assert opened["strip.png"].size == (20, 1)
 
 
 def test_order_is_that_of_the_names(tmp_path):
@@ -397,7 +378,6 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):
     by_name = {file.name: file for file in expected[0]}
     assert by_name["0 copy.jpg"].duplicate_of is None
     assert by_name["5 photo.jpg"].duplicate_of == by_name["0 copy.jpg"].index
-    assert by_name["5 photo.jpg"].image_size == (700, 905)
     assert by_name["9 cut.jpg"].verdict == by_name["8 cut.jpg"].verdict
     assert by_name["9 cut.jpg"].verdict.status is SKIPPED
     look_at, waits = reading.look_at, iter(np.random.default_rng(1).uniform(0, 0.05, 100))
@@ -407,7 +387,6 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):
         return look_at(*arguments)
 
     monkeypatch.setattr(reading, "look_at", slow)
-    monkeypatch.setattr(reading, "WAITING_BYTES", 40_000)
     with read_intake(photos, view=VIEW, workers=4) as intake:
         assert left_behind(intake) == expected
 
@@ -419,16 +398,3 @@ def test_an_error_in_a_worker_ends_the_intake(photos, monkeypatch):
     monkeypatch.setattr(reading, "look_at", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         read_intake(photos, workers=3)
-
-
-def test_progress_may_leave_early(tmp_path):
-    for number in range(9):
-        (tmp_path / f"{number}.png").write_bytes(encoded(distinct(number), "PNG"))
-
-    def stop(items, total, label):
-        assert (total, label) == (9, "reading images")
-        yield from list(items)[:4]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        read_intake(tmp_path, progress=stop)

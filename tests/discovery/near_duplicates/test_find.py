@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
-from sklearn.datasets import load_digits
 from torch.nn.functional import normalize
 
 from benchmarks import bench_moments
@@ -17,8 +16,6 @@ from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.discover import discover
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.discovery.grouping.units import make_units
-from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates import find
 from promptccd.discovery.near_duplicates.find import find_near_duplicates
 from promptccd.discovery.project import edits
@@ -167,7 +164,6 @@ def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_fo
     assert found.first_of.tolist() == list(range(30))
     assert (found.sizes, found.num_doubted) == ([], 30)
     assert len(set(moments_of(parts, mode="exact"))) < 10, "a person who asks for it gets it"
-    assert moments_of(parts, mode="off") == list(range(30))
     assert len(set(moments_of(parts, taken=np.arange(30) / 2))) < 10, "a film of one part"
     scanner = moments_of(parts, taken=[5] * 30)
     assert scanner == list(range(30)), "one time for all is no clock"
@@ -181,29 +177,10 @@ def test_signs_with_other_numbers_are_other_pictures():
     assert moments_of([sign(5 * number) for number in range(12)]) == list(range(12))
 
 
-def test_frames_between_which_something_moved_are_one_moment_by_the_clock_alone():
-    scene, bird = photograph(3), Image.new("RGB", (26, 20), "black")
-    frames = [scene.copy() for _ in range(2)]
-    frames[0].paste(bird, (60, 60))
-    frames[1].paste(bird, (74, 66))
-    assert moments_of(frames) == [0, 1]
-    assert moments_of(frames, taken=[10, 11]) == [0, 0]
-    assert moments_of(frames, taken=[10, 11], mode="exact") == [0, 1]
-
-
 def test_a_camera_that_turned_away_by_half_shows_another_moment():
     """A third of the picture is as far as one moves it for the same photograph."""
     assert moments_of(bench_moments.pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]
     assert moments_of(bench_moments.pan(0.33, 2)(photograph(1, 400), SPAWN(0))) == [0, 1]
-
-
-@pytest.mark.slow
-def test_digits_are_no_copies_of_each_other():
-    pixels = load_digits().images[:300]
-    images = [Image.fromarray((15 * each).astype(np.uint8)).convert("RGB") for each in pixels]
-    features = normalize(torch.from_numpy(pixels.reshape(300, -1)).float(), dim=1)
-    found = moments_of(images, features)
-    assert sum(first != row for row, first in enumerate(found)) <= 1
 
 
 # What a moment is to the grouping
@@ -264,22 +241,6 @@ def test_a_moment_stays_together_unless_people_said_otherwise():
 
 
 # What a person sees
-
-
-def test_the_time_on_the_camera_is_read_and_remembered(tmp_path):
-    times = ["2024:05:04 03:02:01", "2024:05:04 03:02:03", "0000:00:00 00:00:00", b"\xff", None]
-    folder = tmp_path / "photographs"
-    folder.mkdir()
-    for number, text in enumerate(times):
-        exif = Image.Exif()
-        if text is not None:
-            exif.get_ifd(0x8769)[0x9003] = text
-        photograph(number).save(folder / f"{number}.jpg", exif=exif)
-    for _ in range(2):  # anew, and from what is remembered
-        with read_intake(folder, seen=SeenFiles(tmp_path, {})) as intake:
-            taken = intake.taken.tolist()
-        assert (taken[0], taken[1] - taken[0]) == (1714791721, 2)
-        assert np.isnan(taken[2:]).all()
 
 
 @pytest.fixture

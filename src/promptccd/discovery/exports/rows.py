@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from promptccd.data.names import display_name, is_of_windows
 from promptccd.discovery.exports.export_folder import Export, ExportFolder, OnProgress, text_item
@@ -81,6 +81,18 @@ def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
     }
 
 
+def _placed(registry: CategoryRegistry, home: int | None, state: str, notes: Sequence[str]) -> dict[str, Any]:
+    """The values of a row that depend on its category, which it may lack."""
+    category = None if home is None else registry.categories[home]
+    return {
+        "category": home,
+        "name": category.name if category else "",
+        "known": category.standing(registry.stage) if category else "",
+        "state": state if category else "",
+        "note": "; ".join(filter(None, notes)),
+    }
+
+
 def joinable_path(path: str) -> str:
     r"""An absolute path for a table: as it is where that is text on one line, else as a ``file://`` address.
 
@@ -98,7 +110,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
     aside, likest = _aside_notes(session.registry), session.remembered.likest()
-    states, categories = session.registry.states, session.registry.categories
+    states, names = session.registry.states, session.registry.categories
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     rows = []
     for file, path in zip(stage.intake.files, paths, strict=True):
@@ -115,12 +127,12 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
             notes.insert(0, f"same picture as {original.name}")
         elif (first := near.get(file.key)) is not None:
             notes.insert(0, f"nearly the same picture as {first.name}")
-        category = None
+        home = None if found is None else int(assigned.category_ids[found])
+        came, _, _, state = states.get(file.key, (stage.stage, None, None, ""))
         if found is not None:
-            category = categories[int(assigned.category_ids[found])]
             notes += [STRANGE] * bool(assigned.novel[found])
         elif file.key in likest:
-            notes.append(f"{WAITS}; most like {categories[likest[file.key]].name}")
+            notes.append(f"{WAITS}; most like {names[likest[file.key]].name}")
         rows.append(
             AssignmentRow(
                 file=file.name,
@@ -128,15 +140,11 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
                 date=file.taken,
                 sha256=file.content_hash,
                 picture=file.key,
-                category=None if category is None else category.id,
-                name="" if category is None else category.name,
-                known="" if category is None else category.standing(session.registry.stage),
-                confidence=None if category is None else round(float(assigned.confidences[found]), 6),
-                distance=None if category is None else round(float(assigned.distances[found]), 6),
-                stage=states[file.key][0] if file.key in states else stage.stage,
+                confidence=None if found is None else round(float(assigned.confidences[found]), 6),
+                distance=None if found is None else round(float(assigned.distances[found]), 6),
+                stage=came,
                 status=status,
-                state="" if category is None else states[file.key][3],
-                note="; ".join(filter(None, notes)),
+                **_placed(session.registry, home, state, notes),
             )
         )
     return rows
@@ -146,11 +154,9 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
     """One row for each photograph that ever came to a project, as it is now, in the order of the files."""
     paths = {key: photos.path(key) for key in photos.keys}
     aside, rows, states = _aside_notes(registry), [], registry.states
-    categories, newest = registry.categories, registry.stage
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
         stage, home, confidence, state = states[key]
         home = None if key in aside else home
-        category = None if home is None else categories[home]
         rows.append(
             AssignmentRow(
                 file=name,
@@ -158,15 +164,11 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
                 date=photos.date(key),
                 sha256=photos.content_hash(key),
                 picture=key,
-                category=home,
-                name="" if category is None else category.name,
-                known="" if category is None else category.standing(newest),
                 confidence=None if key in aside else confidence,
                 distance=None,
                 stage=stage,
                 status="aside" if key in aside else "used" if is_here else "away",
-                state="" if category is None else state,
-                note="; ".join(filter(None, [aside.get(key, ""), "" if is_here else "not where it was"])),
+                **_placed(registry, home, state, [aside.get(key, ""), "" if is_here else "not where it was"]),
             )
         )
     return rows

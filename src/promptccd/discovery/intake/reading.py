@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +33,6 @@ from promptccd.images.rendering import CUT, DEPTH_BYTES, Rendering, may_be_deep
 
 logger = logging.getLogger(__name__)
 
-WAITING_BYTES = 256 * 2**20  # of files that are read and not yet decoded, besides the last one
-
 
 @dataclass(frozen=True)
 class IntakeFile:
@@ -46,8 +44,6 @@ class IntakeFile:
         verdict: used, used with a note, or skipped with a reason.
         content_hash: SHA-256 of its bytes, in hexadecimal; empty if they were not read.
         key: what its picture is known by, see `promptccd.images.identity`; empty if it shows none.
-        num_bytes: number of its bytes; 0 if they were not read.
-        image_size: width and height in pixels, upright; `None` if it is skipped.
         duplicate_of: index of the first file with the same picture, if that is another one.
         taken: when it was taken, as ``2024-05-01T10:11:12``; empty if its camera does not say.
     """
@@ -57,8 +53,6 @@ class IntakeFile:
     verdict: Verdict
     content_hash: str = ""
     key: str = ""
-    num_bytes: int = 0
-    image_size: tuple[int, int] | None = None
     duplicate_of: int | None = None
     taken: str = ""
 
@@ -300,18 +294,16 @@ def read_intake(
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
         entries = entries_of(opened, limits) if entries is None else entries
-        with ThreadPoolExecutor(workers) as pool:
-            rendering = (rendering or Rendering()).over(seen.rendering)
-            if view is not None:
-                rendering = rendering.over(view.rendering)
-            decoding = _decided(
-                Decoding(limits.max_pixels, rendering), opened, rendered_by or entries, limits, seen
-            )
-            seen.use(decoding.rendering)
-            reader = _Reader(opened, limits, decoding, view, seen, use, pool, 2 * workers)
-            for entry in entries if progress is None else progress(entries, len(entries), "reading images"):
-                reader.add(entry)
-            reader.finish()
+        rendering = (rendering or Rendering()).over(seen.rendering)
+        if view is not None:
+            rendering = rendering.over(view.rendering)
+        decoding = _decided(
+            Decoding(limits.max_pixels, rendering), opened, rendered_by or entries, limits, seen
+        )
+        seen.use(decoding.rendering)
+        reader = _Reader(opened, limits, decoding, view, seen, use)
+        shown = entries if progress is None else progress(entries, len(entries), "reading images")
+        reader.read(shown, workers)
     except BaseException:
         opened.close()
         raise
@@ -366,10 +358,10 @@ def _decided(
 
 
 class _Reader:
-    """Reads one file after the other, while the threads of a pool hash and decode them.
+    """Reads one file after the other in threads that also decode them, and judges them in their order.
 
     Attributes:
-        files: those that were read or skipped.
+        files: those that were judged.
         num_changed: files with other bytes than before that show the same picture.
         replaced: names of files that show another picture than before.
     """
@@ -382,74 +374,58 @@ class _Reader:
         view: EvaluationView | None,
         seen: SeenFiles,
         use: Callable[[IntakeFile, Tensor], None] | None,
-        pool: ThreadPoolExecutor,
-        most_waiting: int,
     ):
         self._source, self._limits, self._decoding, self._view = source, limits, decoding, view
-        self._seen, self._use, self._pool, self._most_waiting = seen, use, pool, most_waiting
-        self._budget, self._waiting_bytes = ByteBudget(limits, source.name), 0
-        self._waiting = deque[tuple[int, Entry, Stamp | None, str | Future[_Decoded]]]()
+        self._seen, self._use, self._budget = seen, use, ByteBudget(limits, source.name)
+        self._reading = threading.Lock()  # a source gives one file at a time
         self._first = dict[str, int]()  # by picture
         self.files, self.replaced, self.num_changed = list[IntakeFile](), list[str](), 0
 
-    def add(self, entry: Entry) -> None:
-        """Give the next file to the pool unless its content is known."""
-        index, known = len(self.files), ""
-        try:
-            if entry.reason:
-                raise SkippedFileError(entry.reason)
+    def read(self, entries: Iterable[Entry], workers: int) -> None:
+        """Read and judge files, so many at once."""
+        with ThreadPoolExecutor(workers) as pool:
+            waiting = deque[tuple[Entry, Future[_ReadFile]]]()
+            for entry in entries:
+                waiting.append((entry, pool.submit(self._read, entry)))
+                if len(waiting) > 2 * workers:
+                    self._judge(*waiting.popleft())
+            while waiting:
+                self._judge(*waiting.popleft())
+
+    def _read(self, entry: Entry) -> "_ReadFile":
+        """In a thread: a file that is decoded, unless its content is known."""
+        if entry.reason:
+            raise SkippedFileError(entry.reason)
+        with self._reading:
             stamp = self._source.stamp(entry)
             if stamp is not None and stamp.size <= self._limits.max_file_bytes:
                 known = self._seen.content_of(stamp)
-            if stamp is not None and known:
-                size = stamp.size
-                self._budget.spend(size)
-                self._waiting.append((index, entry, None, known))
-            else:
-                content = self._source.read(entry, self._budget)
-                size = len(content)
-                self._waiting.append((index, entry, stamp, self._pool.submit(self._decode, content)))
+                if known and (decoded := self._seen.decoded(known)) is not None:
+                    self._budget.spend(stamp.size)
+                    return known, decoded, False, None
+            content = self._source.read(entry, self._budget)
+        digest = hashlib.sha256(content).hexdigest()
+        known_as = self._seen.decoded(digest)
+        decoded = known_as or look_at(content, self._decoding, self._view)
+        return digest, decoded, known_as is None, stamp
+
+    def _judge(self, entry: Entry, found: "Future[_ReadFile]") -> None:
+        """Add the next file."""
+        index, seen = len(self.files), self._seen
+        try:
+            digest, (verdict, image), is_new, stamp = found.result()
         except SkippedFileError as skipped:
             self.files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
             return
-        self.files.append(IntakeFile(index, entry.name, Verdict(Status.USED), num_bytes=size))
-        self._waiting_bytes += size
-        while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
-            self._finish_first()
-
-    def finish(self) -> None:
-        """Complete all files."""
-        while self._waiting:
-            self._finish_first()
-
-    def _decode(self, content: bytes) -> "_Decoded":
-        """In a thread of the pool: the hash of a file, the result of decoding it, and whether that is new."""
-        digest = hashlib.sha256(content).hexdigest()
-        known = self._seen.decoded(digest)
-        return digest, known or look_at(content, self._decoding, self._view), known is None
-
-    def _finish_first(self) -> None:
-        """Complete the first file that waits."""
-        index, entry, stamp, found = self._waiting.popleft()
-        file, seen = self.files[index], self._seen
-        self._waiting_bytes -= file.num_bytes
-        if isinstance(found, str):
-            digest, is_new, decoded = found, False, seen.decoded(found)
-            assert decoded is not None  # else its content was not known
-        else:
-            digest, decoded, is_new = found.result()
-        verdict, image = decoded
-        if verdict.status is Status.SKIPPED and (raw := reason_of_raw(file.name)):
+        if verdict.status is Status.SKIPPED and (raw := reason_of_raw(entry.name)):
             verdict = replace(verdict, note=raw)
-        file = replace(file, content_hash=digest, verdict=_joined(verdict, entry.note))
+        file = IntakeFile(index, entry.name, _joined(verdict, entry.note), digest)
         if image is not None:
             if is_new:
                 image = replace(image, key=seen.key_of(digest, "" if stamp is None else stamp.path, image))
             first = self._first.setdefault(image.key, index)
             duplicate_of = None if first == index else first
-            file = replace(
-                file, key=image.key, image_size=image.size, duplicate_of=duplicate_of, taken=image.taken
-            )
+            file = replace(file, key=image.key, duplicate_of=duplicate_of, taken=image.taken)
             if self._use is not None and first == index and image.view is not None:
                 self._use(file, image.view)
         if not verdict.is_passing and (is_new or stamp is not None):
@@ -458,10 +434,11 @@ class _Reader:
             self.num_changed += was == file.key != ""
             self.replaced += [file.name] * (was not in ("", file.key) and file.key != "")
             seen.add(digest, (verdict, image) if is_new else None, stamp)
-        self.files[index] = file
+        self.files.append(file)
 
 
-_Decoded = tuple[str, DecodedFile, bool]
+# Hash of a file, result of decoding it, whether that is new, and the stamp, but for a file that was known by its own.
+_ReadFile = tuple[str, DecodedFile, bool, Stamp | None]
 
 
 def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:

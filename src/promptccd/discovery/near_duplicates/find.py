@@ -118,15 +118,13 @@ def find_near_duplicates(
         thumbnails: gives the thumbnails of rows, as files.
         taken: ``(N,)`` times in seconds, or NaN. Images of one moment may differ more: something moves before a camera.
         names: of the files, whose numbers may follow each other.
-        mode: ``"exact"`` finds copies alone, whatever time and names say; ``"off"`` finds nothing.
+        mode: ``"auto"``; ``"exact"`` finds copies alone, whatever time and names say.
         workers: thumbnails that are decoded at once.
 
     Returns:
         The groups.
     """
     count = len(miniatures)
-    if mode == "off":
-        return NearDuplicates.none(count)
     signs = _Signs.of(taken, names) if mode == "auto" else _Signs.of(np.full(count, np.nan), ())
     looks, by_clock, accepted = np.arange(count), np.arange(count), list[_Pairs]()
     hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])

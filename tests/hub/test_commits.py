@@ -1,0 +1,109 @@
+"""What pushes of a stage, of stages of a data set and of a Space share: who sees it, who may, what of others stays."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from huggingface_hub import HfApi
+
+from promptccd.data import StageStream
+from promptccd.errors import ConfigurationError, HubError
+from promptccd.hub import PushedRepository, publish_stages, push_space, push_stage
+from promptccd.runs import RunDirectory
+from tests.conftest import coloured_images
+from tests.hub.server import Fault, Hub
+
+KINDS = ("model", "dataset", "space")
+Send = Callable[..., PushedRepository]
+
+
+@pytest.fixture
+def send(kind: str, trained_run: Path, hub: Hub) -> Send:
+    """Pushes something of a kind to a name."""
+
+    def pushed(
+        name: str, private: bool = False, dry_run: bool = False, api: HfApi | None = None
+    ) -> PushedRepository:
+        api = api or HfApi()
+        if kind == "model":
+            folder = RunDirectory(trained_run).stage(1)
+            return push_stage(folder, name, api=api, private=private, dry_run=dry_run)
+        if kind == "space":
+            return push_space(name, "photographs", private=private, dry_run=dry_run, api=api)
+        stages = StageStream.from_dataset(coloured_images(5, 4), class_blocks=[2, 1, 1, 1])
+        return publish_stages(stages, name, public=not private, dry_run=dry_run, api=api)
+
+    return pushed
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_push_says_before_who_will_see_what_and_is_private_if_asked(
+    kind: str, send: Send, hub: Hub, private: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    listed = send("lab/mine", private=private, dry_run=True)
+    assert not hub.repos and not hub.requests("POST", "commit")
+    assert listed.listing.startswith(f"lab/mine ({kind}, {'private' if private else 'public'}): ")
+    holds = {
+        "model": "the names of 3 categories, the category ids of 25 images, corrections; no image",
+        "dataset": "the names of 5 categories",
+        "space": "it groups with photographs",
+    }
+    assert listed.listing.endswith(holds[kind])
+    with caplog.at_level("INFO"):
+        sent = send("lab/mine", private=private)
+    assert sent.listing.partition(" MB")[2] == listed.listing.partition(" MB")[2]
+    assert f"Sending {sent.listing}." in caplog.messages
+    assert hub.repo("lab/mine", kind).private == private
+    assert len(hub.repo("lab/mine", kind).history()) == 2  # the Hub's own first one, and ours
+    assert not send("lab/mine", private=private).sent
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_public_repository_is_no_place_for_private_things(kind: str, send: Send, hub: Hub) -> None:
+    before = hub.add("user/known", {"notes.md": b"mine"}, kind=kind).sha
+    with pytest.raises(ConfigurationError, match="is public and --private was given"):
+        send("user/known", private=True)
+    assert hub.repo("user/known", kind).at("main").sha == before
+    assert not hub.requests("PUT") and not hub.requests("POST", "user/known")
+
+
+@pytest.mark.fault(18, 19)
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_files_and_commits_of_others_stay(kind: str, send: Send, hub: Hub, waits) -> None:
+    card = {"README.md": b"---\ntitle: Mine\n---\nSeen in May.\n", "promptccd/__init__.py": b""}
+    hub.add("user/race", {"notes.md": b"theirs", **card}, kind=kind)
+    hub.plan(
+        lambda request: "/commit/" in request.path,
+        Fault(race=lambda hub: hub.add("user/race", {"more.md": b"also theirs"}, kind=kind)),
+    )
+    with pytest.raises(HubError, match="A commit has happened since"):
+        send("user/race")
+    assert send("user/race").sent
+    files = hub.repo("user/race", kind).at("main").files
+    assert (files["notes.md"].data, files["more.md"].data) == (b"theirs", b"also theirs")
+    assert b"Seen in May." in files["README.md"].data
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [(Hub.read_token, "may not write"), (Hub.stranger_token, "may not write"), (False, "Invalid username")],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_rights_are_told(kind: str, send: Send, hub: Hub, monkeypatch, token, said: str) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    for _ in range(2):  # a repository that is made, and one that is there
+        with pytest.raises(HubError, match=said) as error:
+            send("lab/page", api=HfApi(token=token))
+        assert Hub.read_token not in str(error.value)
+        hub.add("lab/page", {"promptccd/__init__.py": b""}, kind=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_hubs_refusal_is_told_in_its_words(kind: str, send: Send, hub: Hub) -> None:
+    hub.plan(lambda request: request.path == "/api/repos/create", Fault(status=402, words="no room"))
+    with pytest.raises(HubError, match=r"Not pushed: no room \(402\). Nothing local is lost."):
+        send("user/page")
