@@ -326,9 +326,7 @@ LEAST_SHARE = 1e-8  # a share of the mass whose logarithm still has a gradient
 STUDENT_TEMPERATURE = 0.1  # of the learning prediction
 TEACHER_TEMPERATURES = 0.07, 0.04  # of the teaching prediction, in the first and the last of `TEACHER_EPOCHS`
 TEACHER_EPOCHS = 30  # of a stage
-DISCOVERY_TEMPERATURE = (
-    0.05  # of the teaching prediction at unlabelled stages, where a method discovers as Happy
-)
+DISCOVERY_TEMPERATURE = 0.05  # of the teaching prediction at unlabelled stages of Happy and DYDM
 
 
 def self_distillation_loss(logits: Tensor, teacher_temperature: float) -> Tensor:

@@ -32,9 +32,7 @@ class RankStatisticsConfig(ClassifierConfig):
 
 # Values of the released code of RankStats.
 TOP_RANKS = 5  # two images whose largest feature dimensions are the same count as a pair
-CONSISTENCY_WEIGHT = (
-    25.0  # of the squared distance between the predictions of two views, at the end of the ramp
-)
+CONSISTENCY_WEIGHT = 25.0  # of the squared distance between predictions of two views, at the end of the ramp
 
 
 class RankStatisticsModel(HeadlessClassifierModel):

@@ -310,7 +310,7 @@ def require_whole(model: nn.Module, info: Mapping[str, Any], is_backbone: bool, 
 
 @contextmanager
 def without_key_report() -> Iterator[None]:
-    """Silence the table of keys that transformers logs: `require_all_keys` raises what matters."""
+    """Silence the table of keys that transformers logs: `require_whole` raises what matters."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return " LOAD REPORT" not in record.getMessage()

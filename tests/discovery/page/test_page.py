@@ -255,19 +255,6 @@ def test_same_or_different_is_one_key_each(person: Person, project: Path) -> Non
     assert len(registry_in(project).log) == len(answered)
 
 
-@pytest.mark.parametrize("where", ["changed", "same", "map", "groups"])
-def test_a_key_for_photographs_does_nothing_where_none_is_looked_at(
-    person: Person, project: Path, where: str
-) -> None:
-    before = registry_in(project).state_hash()
-    person.go(f"view={where}")
-    person.page.wait_for_timeout(800)
-    person.press("Delete", "g", "b", "m")
-    person.page.wait_for_timeout(300)
-    assert registry_in(project).state_hash() == before
-    assert not person.page.locator("dialog[open]").count()
-
-
 # What the screen shows as chosen: the photograph that is large or sorted, the selection, or the cell with the focus.
 CHOSEN = """() => {
   const root = document.querySelector('promptccd-desk').shadowRoot;
@@ -483,10 +470,6 @@ def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, pro
     person.press("x")
     person.said("1 photograph is ignored.")
     assert [each.size for each in registry_in(project).aside] == [1]
-    person.go("view=rare")
-    person.page.locator(".cell img").first.wait_for()
-    assert person.page.locator("h2", has_text="Unusual first").count() == 1
-    assert person.page.locator(".head small", has_text=f"{KINDS * EACH - 1} photographs").count() == 1
 
 
 def test_two_windows_and_the_command_line_see_each_other(
