@@ -149,10 +149,9 @@ class RememberingModel(CategoryDiscoveryModel):
         Row k of the classifier ``(K, D)`` replaces the mean of class k where that has no features. Returns the
         features of every further class that has some.
         """
-        groups = [
-            features[own.to(features.device) == number] for number in range(len(self.class_means), len(rows))
-        ]
-        unit = F.normalize(rows[len(self.class_means) :], dim=-1)
+        known, own = len(self.class_means), own.to(features.device)
+        groups = [features[own == number] for number in range(known, len(rows))]
+        unit = F.normalize(rows[known:], dim=-1)
         means = [group.mean(0) if len(group) else row for group, row in zip(groups, unit, strict=True)]
         if means:
             self.remember(same_on_all(torch.stack(means)))

@@ -121,10 +121,11 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
             self._fit_directions(features, labels)
         points, count = model.project(features), self.stage.count - len(model.class_gaussians)
         if count > 0:
-            first = labels is not None
-            found = self._estimated(points, labels, count) if first else self._discovered(points, count)
-            found = same_on_all(found).to(model.class_gaussians)
-            model.class_gaussians = torch.cat([model.class_gaussians, found])
+            new = (
+                self._discovered(points, count) if labels is None else self._estimated(points, labels, count)
+            )
+            new = same_on_all(new).to(model.class_gaussians)
+            model.class_gaussians = torch.cat([model.class_gaussians, new])
             model.config.num_gaussians = len(model.class_gaussians)
 
     def _fit_directions(self, features: Tensor, labels: Tensor) -> None:
