@@ -1,14 +1,11 @@
-"""Junk that is set aside once, and kinds seen when looking at what is rare first, on a data set.
+"""Junk that is set aside once, on a data set.
 
-*Set aside*: a stream of 12 kinds with 30 images each and blurred patches of any images, 30, 60 or 80 % of it; then
+A stream of 12 kinds with 30 images each and blurred patches of any images, 30, 60 or 80 % of it; then
 `discover` with a bare backbone; every group that is mostly junk is set aside, once; `discover` again, then another such
 stream. Real images right (each kind one group, the best match; what is set aside is wrong) are divided by those
 right without junk.
 
-*Rare first*: long-tailed sets of 101 kinds, 67 of them with 1 to 5 images, grouped; kinds among the first 200 images in
-that order, divided by those among 200 at random.
-
-    python -m benchmarks.bench_aside caltech101/ --seeds 1 2 3 --draws 10
+    python -m benchmarks.bench_aside caltech101/ --seeds 1 2 3
 """
 
 import argparse
@@ -23,21 +20,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 from PIL import Image, ImageFilter
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor
 
-from benchmarks.bench_count import embedded
 from promptccd.data.tables import load_images
 from promptccd.discovery import DiscoveryResult, DiscoverySession, Project, discover
-from promptccd.discovery.grouping import KnownCategories, group_images
-from promptccd.discovery.project import CategoryRegistry, StageGroups
-from promptccd.discovery.project.features import Features
-from promptccd.discovery.project.proposals import rare_first
 
 KINDS, EACH = 12, 30
 SHARES = (0.3, 0.6, 0.8)
 JUNK = "junk"
-HEADS, MIDDLE, FEW, TAIL = (4, 200), (16, 31), (14, 12), (67, 5)  # kinds, and images of each
-LOOKS = 200
 
 
 class Streams:
@@ -114,32 +103,6 @@ def with_junk(
     return right(then), right(after)
 
 
-def rarities(features: Tensor, labels: Tensor, seed: int) -> tuple[int, float, int]:
-    """Kinds among `LOOKS` images that are rare first, and at random (the mean of 20 orders); kinds there are."""
-    numbers, truth = np.random.default_rng([13, seed]), labels.numpy()
-    sizes = np.bincount(truth)
-    heads = np.argsort(-sizes, kind="stable")[: HEADS[0]].tolist()
-    rest = iter(numbers.permutation([each for each in np.flatnonzero(sizes) if each not in heads]).tolist())
-    wanted = [(kind, HEADS[1]) for kind in heads]
-    wanted += [(next(rest), each) for count, each in (MIDDLE, FEW) for _ in range(count)]
-    wanted += [(next(rest), int(numbers.integers(1, TAIL[1] + 1))) for _ in range(TAIL[0])]
-    rows = np.concatenate(
-        [numbers.permutation(np.flatnonzero(truth == kind))[:each] for kind, each in wanted]
-    )
-    keys = [f"{row:06d}" for row in numbers.permutation(rows)]
-    points, kinds = features[[int(key) for key in keys]], truth[[int(key) for key in keys]]
-    found, _ = group_images(points, keys, KnownCategories.none(points.shape[1]), next_id=0, seed=seed)
-    registry = CategoryRegistry()
-    groups = StageGroups.of(
-        found.keys, found.category_ids.numpy(), found.ids, found.prototypes.numpy(), settled=()
-    )
-    registry.observe(0, groups)
-    first = rare_first(registry, Features(keys, points), keys, LOOKS)
-    seen = len({truth[int(key)] for key in first})
-    chance = np.mean([len(set(numbers.permutation(kinds)[:LOOKS].tolist())) for _ in range(20)])
-    return seen, float(chance), len(wanted)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Print every setting and its ratios."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_aside")
@@ -147,7 +110,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", default="train")
     parser.add_argument("--backbone", default="photographs")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3], help="of streams with junk")
-    parser.add_argument("--draws", type=int, default=10, help="of long-tailed sets")
     options = parser.parse_args(argv)
     logging.disable(logging.WARNING)
     for seed in options.seeds:
@@ -163,17 +125,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                 f"seed {seed}, junk {share:.0%}: real images right, then and in the next stream: {ratios}",
                 flush=True,
             )
-    if options.draws:
-        features, labels = embedded(options.data, options.split, options.backbone)
-        found_more = list[float]()
-        for draw in range(1, options.draws + 1):
-            seen, chance, kinds = rarities(features, labels, draw)
-            found_more.append(seen / chance)
-            print(
-                f"draw {draw}: {kinds} kinds; rare first {seen}, at random {chance:.1f}, {found_more[-1]:.2f} x",
-                flush=True,
-            )
-        print(f"rare first: {np.mean(found_more):.2f} x in the mean, {min(found_more):.2f} x at the least")
 
 
 if __name__ == "__main__":

@@ -99,22 +99,13 @@ def expectation_maximisation(
     unlabelled, labelled, _ = clustered_features(size)
     points = torch.cat([unlabelled, labelled])[: size.mixture_points]
     points -= points.mean(0)
-    data = mixture_fit.MixtureSteps(points, covariance_type == "spherical")
     free = torch.full((len(points),), -1)
     groups = mixture_fit.initial_groups(
         points, torch.zeros(points.shape[1]), free, size.old + size.new, seed=0
     )
-    start = mixture_fit.initialize(data, *groups, REGULARISATION)
-    ours_seconds, ours = timed(
-        lambda: mixture_fit.run_em(
-            mixture_fit.MixtureSteps(points, covariance_type == "spherical"),
-            start,
-            free,
-            iterations,
-            0.0,
-            REGULARISATION,
-        )
-    )
+    steps = mixture_fit.MixtureSteps(points, free, REGULARISATION, covariance_type == "spherical")
+    start = steps.initialize(*groups)
+    ours_seconds, ours = timed(lambda: steps.run(start, iterations, 0.0))
     precisions = (1 / start.variances).float().numpy()
     theirs = GaussianMixture(
         len(start.means),

@@ -26,9 +26,11 @@ from torch import Tensor
 
 from promptccd.cli.tables import table
 from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
+from promptccd.data.labels import Layout
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.splits import UNUSED, cut_by_rule
+from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import DataError
@@ -41,7 +43,7 @@ from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
 from promptccd.models.mixture import GaussianMixture
-from promptccd.runs import stage_of, stage_stream
+from promptccd.runs import stage_of
 from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features
 from promptccd.training.instruments import (
@@ -51,7 +53,7 @@ from promptccd.training.instruments import (
     measure,
     suggested_options,
 )
-from promptccd.training.options import DataArguments, TrainingArguments
+from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar, readable_time
 
 logger = logging.getLogger(__name__)
@@ -526,11 +528,10 @@ def main(words: Sequence[str] | None = None) -> Diagnosis:
     model, view = load_embedder(stage_of(options.model))
     if options.bf16:
         model.config.precision = "bfloat16"
-    data = DataArguments(
-        dataset=options.images, split=options.split, label_column=options.label_column,
-        images_per_class=options.images_per_class,
-    )  # fmt: skip
-    stage = stage_stream(data, seed=1, split_rule="whole").labelled
+    stage = StageStream.from_dataset(
+        options.images, split=options.split or "train", layout=Layout(label=options.label_column),
+        images_per_class=options.images_per_class, class_blocks=[1], split_rule="whole",
+    ).labelled  # fmt: skip
     images = StageImages.read(stage, options.num_workers, progress_bar)
     names = ("categories", "seeds", "floors", "covariances", "restarts", "num_workers")
     wanted = DiagnosisOptions(**{name: getattr(options, name) for name in names})

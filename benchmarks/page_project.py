@@ -19,8 +19,7 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import CategoryRegistry
 from promptccd.discovery.project.features import features_of
-from promptccd.discovery.project.folder import CATEGORIES, PROJECT
-from promptccd.discovery.project.record import read_record
+from promptccd.discovery.project.record import CATEGORIES, PROJECT, read_record
 from promptccd.discovery.project.store import stored_key
 from promptccd.images.limits import IntakeLimits
 

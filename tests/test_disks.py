@@ -21,7 +21,7 @@ from promptccd.cli.exit_codes import exit_for
 from promptccd.data import loaders
 from promptccd.data.loaders import loader_options, workers_for
 from promptccd.discovery.page.server import ADDRESS, address_of
-from promptccd.discovery.project.folder import PAGE, PROJECT
+from promptccd.discovery.project.record import PAGE, PROJECT
 from promptccd.errors import DeviceError, RunError
 from promptccd.locks import FolderLock
 from promptccd.processes import end_with_parent

@@ -87,7 +87,7 @@ function search(desk: Desk): void {
 
 const ORDERS: [Order, Words][] = [["typical", "typical"], ["unsure", "unsureFirst"], ["file", "file"], ["date", "oldestFirst"], ["late", "newestFirst"]]; // prettier-ignore
 
-const HOW: Partial<Record<Place, Words>> = { rare: "rareHow", aside: "asideHow", away: "awayHow" };
+const HOW: Partial<Record<Place, Words>> = { aside: "asideHow", away: "awayHow" };
 
 /** What stands above the grid: which photographs these are, and what can be done with all of them. */
 function Head({ desk }: { desk: Desk }) {

@@ -4,7 +4,7 @@ import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
 const SCREENS = ["groups", "desk", "check", "same", "map", "changed"] as const; // that are no grid
-const PLACES = [...SCREENS, "group", "unsure", "new", "none", "all", "found", "alike", "moved", "doubted", "away", "aside", "rare"] as const;
+const PLACES = [...SCREENS, "group", "unsure", "new", "none", "all", "found", "alike", "moved", "doubted", "away", "aside"] as const;
 export type Screen = (typeof SCREENS)[number];
 export type Place = (typeof PLACES)[number];
 export type Order = "typical" | "unsure" | "file" | "date" | "late";
@@ -261,7 +261,7 @@ export class Desk {
 
   /** Whether the server has said which photographs these are, and in which order. */
   get isRanked(): boolean {
-    return ["found", "alike", "moved", "doubted", "rare"].includes(this.place);
+    return ["found", "alike", "moved", "doubted"].includes(this.place);
   }
 
   private rowsOf(place: Place): number[] {
@@ -307,7 +307,6 @@ export class Desk {
     try {
       const alike = place === "alike" ? await get<{ rows: number[] }>(`alike?${new URLSearchParams({ rows: of, ...(asked.get("in") ? { within: asked.get("in")! } : {}) }).toString()}`) : null;
       const found = alike ? alike.rows
-        : place === "rare" ? await get<number[]>("rare")
         : place === "found" ? await get<number[]>(`search?q=${encodeURIComponent(of)}`)
         : this.found; // prettier-ignore
       const change = ["changed", "moved", "doubted"].includes(place) ? await get<Change>("changed") : this.change;

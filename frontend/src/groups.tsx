@@ -246,7 +246,6 @@ function Places({ desk }: { desk: Desk }) {
           </button>
         );
       })}
-      <button class={`place${desk.place === "rare" ? " here" : ""}`} title={t("rareHow")} onClick={() => desk.go("rare")}>{t("rarePhotos")}</button>
     </>
   );
 }

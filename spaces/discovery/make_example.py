@@ -12,7 +12,7 @@ from promptccd.discovery.checkpoint import save_progress
 from promptccd.discovery.intake.seen import SEEN, SeenFiles
 from promptccd.discovery.page.visits import PHOTOS_HERE
 from promptccd.discovery.project import edits
-from promptccd.discovery.project.folder import PROJECT, RECORD
+from promptccd.discovery.project.record import PROJECT, RECORD
 
 EXAMPLE = Path(__file__).parents[2] / "src/promptccd/discovery/page/example"
 NAMED = {1: "sailing boat", 3: "aeroplane", 9: "bonsai", 11: "flamingo"}  # by the number of a photograph

@@ -182,30 +182,6 @@ def test_command_line_beats_file_beats_default(recipe: Path) -> None:
     assert parsed.training.learning_rate == 1e-3
 
 
-@pytest.mark.parametrize(
-    ("given", "section", "name", "value"),
-    [
-        (["--mixed_precision", "no"], "training", "mixed_precision", "no"),
-        (["--report_to", "none"], "training", "report_to", "none"),
-        (["--backbone", "none"], "model", "backbone", None),
-        (["--label_column", "5"], "data", "label_column", "5"),
-        (["--prompts_at_test", "true"], "model", "options", {"prompts_at_test": True}),
-        (["--options", "{prompts_at_test: true}"], "model", "options", {"prompts_at_test": True}),
-        (["--discovery_learning_rate", "1e-3"], "training", "discovery_learning_rate", 1e-3),
-        (["--cuts", "[0.5, 1.0]", "[1.0]"], "data", "cuts", [[0.5, 1.0], [1.0]]),
-        (["--cuts", "none"], "data", "cuts", None),
-        (["--pretraining.epochs", "3"], "pretraining", "epochs", 3),
-    ],
-    ids=lambda value: str(value),
-)
-def test_words_and_numbers_of_the_command_line(given: list, section: str, name: str, value: object) -> None:
-    from promptccd.cli.main import parse
-    from promptccd.cli.recipe_options import recipe_from
-
-    parsed = recipe_from(parse(["train", *given]))
-    assert getattr(getattr(parsed, section), name) == value
-
-
 @pytest.mark.slow
 @pytest.mark.fault(24)
 def test_unreadable_images_are_left_out_and_reported(recipe_values: Values, tmp_path: Path, capsys) -> None:
@@ -248,31 +224,6 @@ def test_a_data_set_that_is_mostly_unreadable_stops_with_the_reasons(
     assert code == 2
     assert "100 of 150 images in" in err
     assert "starts like HTML" in err
-
-
-@pytest.mark.slow
-def test_damaged_checkpoints_are_one_line(recipe: Path, tmp_path: Path, pictures: Path, capsys) -> None:
-    run(capsys, "train", "--config", recipe, "--epochs", "1")
-    stage = tmp_path / "run" / "stage3"
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    weights = stage / "model-00002-of-00002.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    for command in (("predict", stage, pictures), ("evaluate", tmp_path / "run")):
-        code, _, err = run(capsys, *command)
-        assert code == 2
-        assert "model-00002-of-00002.safetensors was altered or cut short" in err
-    split = json.loads((tmp_path / "copy" / "split.json").read_text())
-    split["fingerprint"] = "0" * 64
-    (tmp_path / "copy" / "split.json").write_text(json.dumps(split))
-    code, _, err = run(capsys, "evaluate", tmp_path / "copy", "--dataset", recipe_dataset(recipe))
-    assert code == 2
-    assert "0" * 64 in err
-    code, _, err = run(capsys, "predict", tmp_path, pictures)
-    assert code == 2
-    code, _, err = run(capsys, "predict", tmp_path / "run" / "stage9", pictures)
-    assert code == 2
-    assert "Did you mean" in err
-    assert "stage3" in err
 
 
 def recipe_dataset(recipe: Path) -> str:

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 
@@ -16,11 +14,6 @@ def test_reads_as_a_range_and_never_as_a_bare_number():
     estimate = CountEstimate(84, 80, 88, "k-means", "1 point of labelled accuracy")
     assert str(estimate) == "84 (80 to 88, within 1 point of labelled accuracy)"
     assert estimate.range == (80, 88)
-
-
-def test_survives_json():
-    estimate = CountEstimate(84, 80, 88, "k-means", "1 point of labelled accuracy")
-    assert CountEstimate(**json.loads(json.dumps(estimate.to_dict()))) == estimate
 
 
 def test_another_count_stretches_the_range_and_a_given_one_stays_given():

@@ -53,26 +53,6 @@ def test_a_spread_is_measured_in_less_than_its_features(features) -> None:
     assert memory.peak > 4_096 * bytes_per_image
 
 
-@pytest.mark.parametrize("covariance_type", ["diag", "spherical"])
-@pytest.mark.parametrize("sparse_share", [0.0, 1.0])
-def test_how_much_is_read_at_once_changes_no_mixture(
-    features, covariance_type, sparse_share, monkeypatch
-) -> None:
-    points, rows, _ = (each[:1_000] for each in features)
-    monkeypatch.setattr(mixture_fit, "MAX_SPARSE_SHARE", sparse_share)
-    fits = []
-    for at_once in (7 * WIDTH, 2**30):
-        monkeypatch.setattr(mixture_fit, "SQUARES_AT_ONCE", at_once)
-        settled = torch.where(rows < 2, rows, -1)
-        fits.append(
-            fit_gaussian_mixture(points, CATEGORIES, fixed=settled, covariance_type=covariance_type, seed=1)
-        )
-    first, second = fits
-    assert first.num_iterations == second.num_iterations > 0
-    for name in ("means", "variances", "log_weights", "floor"):
-        assert torch.equal(getattr(first, name), getattr(second, name))
-
-
 @pytest.mark.moderate
 def test_how_much_is_read_at_once_changes_no_spread_and_images_of_no_row_are_left_out(
     features, monkeypatch

@@ -1,4 +1,3 @@
-import math
 from dataclasses import astuple
 from itertools import pairwise
 
@@ -36,20 +35,6 @@ def log_joint(points, mixture):
         normal = torch.distributions.MultivariateNormal(mean, torch.diag(variance.expand(width)))
         columns.append(log_weight + normal.log_prob(points.double()))
     return torch.stack(columns, dim=1)
-
-
-@pytest.mark.moderate
-@pytest.mark.parametrize("covariance_type", COVARIANCES)
-def test_log_likelihood_never_falls(covariance_type):
-    points, _ = blobs(spread=1.2)
-    path = [
-        fit_gaussian_mixture(
-            points, 5, covariance_type=covariance_type, max_iter=n, tol=0.0, floor_share=0.0, seed=0
-        ).log_likelihood
-        for n in range(15)
-    ]
-    assert all(later >= earlier - 1e-6 for earlier, later in pairwise(path))
-    assert path[-1] > path[0] + 1e-3
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCES)
@@ -151,26 +136,6 @@ def test_a_share_of_the_mean_variance_is_added_once_to_each_variance(covariance_
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCES)
-def test_replay_of_replay_keeps_its_spread(covariance_type):
-    """Fitted to nothing but its own samples again and again, a component is as wide as the points were."""
-    points, groups = blobs(num_groups=2, per_group=30, spread=0.4)
-    spread = float(
-        (points - torch.stack([points[groups == g].mean(0) for g in range(2)])[groups]).square().mean()
-    )
-    settled = groups
-    for generation in range(6):
-        fitted = fit_gaussian_mixture(
-            points, 2, fixed=settled, covariance_type=covariance_type, floor_share=0.5, seed=0
-        )
-        prompts = MixturePrompts(0, 6, covariance_type)
-        prompts.load(fitted.means, fitted.variances, fitted.log_weights, fitted.floor)
-        points = prompts.sample(300, torch.Generator().manual_seed(generation)).double()
-        settled = torch.arange(2).repeat_interleave(300)
-        centred = points.unflatten(0, (2, 300))
-        assert float((centred - fitted.means[:, None]).square().mean()) == pytest.approx(spread, rel=0.15)
-
-
-@pytest.mark.parametrize("covariance_type", COVARIANCES)
 def test_settled_features_say_which_component_is_which(covariance_type):
     points, groups = blobs(spread=0.1)
     names = torch.tensor([3, 0, -1, -1, 4])[groups]  # two groups are new: components 1 and 2 are theirs
@@ -205,21 +170,6 @@ def test_real_categories_that_overlap_do_not_drift_into_each_other():
     fitted = fit_gaussian_mixture(points, 10, fixed=settled, seed=0)
     found = log_joint(points[::2], fitted).argmax(1)
     assert float((found == labels[::2]).float().mean()) > 0.88
-
-
-@pytest.mark.parametrize("covariance_type", COVARIANCES)
-def test_component_without_points_keeps_its_place(covariance_type):
-    # Two distinct points and three components: one stays empty.
-    points = torch.tensor([[0.0, 1.0], [1.0, 0.0]]).repeat_interleave(20, dim=0)
-    mixture = fit_gaussian_mixture(points, 3, covariance_type=covariance_type, seed=0)
-    for values in (mixture.means, mixture.variances, mixture.log_weights):
-        assert values.isfinite().all()
-    assert math.isfinite(mixture.log_likelihood)
-    weights = mixture.log_weights.exp().sort().values
-    torch.testing.assert_close(weights, torch.tensor([0.0, 0.5, 0.5]), atol=1e-5, rtol=0)
-    assert (mixture.variances > 0).all()
-    # Near its k-means centre, which is one of the points; an empty sum would put it halfway between them.
-    assert torch.cdist(mixture.means, points).amin(1).max() < 0.1
 
 
 def test_free_points_start_in_the_component_of_the_settled_ones_they_lie_beside():
@@ -264,21 +214,6 @@ def test_a_component_without_points_has_the_variance_of_all_of_them(
         "spherical": torch.tensor([5.25]),
     }[covariance_type]
     torch.testing.assert_close(mixture.variances[empty], expected.double())
-
-
-@pytest.mark.parametrize("covariance_type", COVARIANCES)
-def test_a_component_of_one_point_has_no_variance_but_the_floor(covariance_type):
-    points = torch.tensor([[0.0, 0.0], [2.0, 6.0], [5.0, -1.0]]).double()
-    mixture = fit_gaussian_mixture(
-        points, 3, covariance_type=covariance_type, max_iter=0, floor_share=0.25 / (62 / 9), seed=0
-    )
-    expected = {
-        "diag": torch.full((2,), 0.25),
-        "spherical": torch.tensor([0.25]),
-    }
-    torch.testing.assert_close(
-        mixture.variances, expected[covariance_type].double().expand_as(mixture.variances)
-    )
 
 
 @pytest.mark.parametrize(

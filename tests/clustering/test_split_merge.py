@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from promptccd.clustering import split_merge as marginal_likelihood
 from promptccd.clustering import split_merge as module
+from promptccd.clustering.counting import estimate_by_split_merge
 from promptccd.clustering.split_merge import (
     NormalInverseWishart,
     log_hastings_merge,
     log_hastings_split,
     log_marginal_likelihood,
+    log_posterior,
     split_and_merge,
 )
 from promptccd.errors import DataError
@@ -79,58 +80,39 @@ def test_a_given_prior_mean_is_used():
 def test_batches_and_empty_clusters_change_nothing(monkeypatch):
     points, groups = blobs([8, 30, 9, 31, 10], width=64)
     at_once = log_marginal_likelihood(points, groups, 5, NormalInverseWishart())
-    monkeypatch.setattr(marginal_likelihood, "MAX_BATCH_ELEMENTS", 1)
+    monkeypatch.setattr(module, "MAX_BATCH_ELEMENTS", 1)
     alone = log_marginal_likelihood(points, 2 * groups, 11, NormalInverseWishart())
     torch.testing.assert_close(alone[0:10:2], at_once, rtol=1e-12, atol=0)
     assert (alone[1::2] == 0).all() and alone[10] == 0
 
 
-def test_the_prior_is_the_papers():
-    assert NormalInverseWishart() == NormalInverseWishart(mean=None, kappa=1e-4, psi=0.005, nu=None)
-
-
-def test_determinants_are_taken_on_the_shorter_side(monkeypatch):
-    """Three points in 768 dimensions are a matter of three rows; in two dimensions a hundred points are of two."""
-    cholesky, sides = torch.linalg.cholesky, []
-    monkeypatch.setattr(torch.linalg, "cholesky", lambda gram: sides.append(gram.shape[-1]) or cholesky(gram))
-    for width, size in ((768, 3), (2, 100), (9, 8), (8, 9)):
-        points, groups = blobs([size], width)
-        log_marginal_likelihood(points, groups, 1, NormalInverseWishart())
-    assert sides == [3, 2, 8, 8]
-
-
-def sweep(points, labels):
+def sweep(points, labels, seed=0):
     nothing_settled = torch.full_like(labels, -1)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     return module._sweep(points, labels, nothing_settled, NormalInverseWishart(), generator)
+
+
+@pytest.mark.parametrize(
+    ("regrouped", "moves"),
+    [
+        (lambda groups: groups.clamp(max=1), True),  # two blobs in one cluster
+        (
+            lambda groups: groups + ((groups == 2) & (torch.arange(120) % 2 == 0)),
+            True,
+        ),  # a blob in two halves
+        (lambda groups: groups, False),
+    ],
+)
+def test_a_sweep_splits_and_merges_until_clusters_are_blobs(regrouped, moves):
+    points, groups = blobs([40, 40, 40])
+    labels, changed = sweep(points, regrouped(groups))
+    assert changed == moves
+    assert same_groups(labels, groups)
+    assert labels.unique().tolist() == [0, 1, 2]
 
 
 def same_groups(labels, groups):
     return len(torch.stack([labels, groups]).unique(dim=1)[0]) == len(labels.unique()) == len(groups.unique())
-
-
-def test_two_blobs_in_one_cluster_split_and_the_parent_is_gone():
-    points, groups = blobs([40, 40, 40])
-    labels, changed = sweep(points, groups.clamp(max=1))
-    assert changed
-    assert same_groups(labels, groups)
-    assert labels.unique().tolist() == [0, 1, 2]
-
-
-def test_two_halves_of_one_blob_merge_and_the_pair_is_gone():
-    points, groups = blobs([40, 40, 40])
-    first = (groups == 2) & (torch.arange(120) % 2 == 0)
-    labels, changed = sweep(points, groups + first)
-    assert changed
-    assert same_groups(labels, groups)
-    assert labels.unique().tolist() == [0, 1, 2]
-
-
-def test_a_sweep_that_changes_nothing_says_so():
-    points, groups = blobs([40, 40, 40])
-    labels, changed = sweep(points, groups)
-    assert not changed
-    assert torch.equal(labels, groups)
 
 
 def test_nearest_pairs_name_each_pair_once_and_only_the_clusters_asked_for():
@@ -171,19 +153,6 @@ def test_it_starts_from_as_many_clusters_as_there_can_be(start, count, monkeypat
     assert labels.unique().tolist() == list(range(count))
 
 
-def test_a_seed_fixes_start_halves_and_moves(monkeypatch):
-    points = torch.randn(80, 6, generator=torch.Generator().manual_seed(0))
-    labels, ratios = torch.zeros(80).long(), torch.full((80,), -0.7, dtype=torch.float64)
-    for draw in (
-        lambda seed: start_of(points, 9, monkeypatch, seed=seed),
-        lambda seed: module.halve(points, labels, 1, torch.Generator().manual_seed(seed)),
-        lambda seed: module._accepted(ratios, torch.Generator().manual_seed(seed)),
-    ):
-        one, again, other = (draw(seed) for seed in (3, 3, 4))
-        assert torch.equal(one, again)
-        assert not torch.equal(one, other)
-
-
 def test_after_its_moves_a_sweep_takes_three_steps_of_lloyd_with_settled_points_fixed():
     """As a loop; the fourth step would still change something."""
     points, groups = blobs([40] * 5, width=6, spread=2.0)
@@ -211,13 +180,6 @@ def test_finds_the_count_of_separated_mixtures_from_half_and_twice(seed, start):
     assert result.converged
     assert result.count == len(result.labels.unique()) == int(result.labels.max()) + 1
     assert result.log_posterior == module.log_posterior(points, result.labels, NormalInverseWishart())
-
-
-@pytest.mark.parametrize("start", [10, 40])
-@pytest.mark.parametrize("seed", range(2))
-def test_finds_the_count_of_moderately_unequal_sizes(seed, start):
-    points, _ = blobs([30] * 10 + [70] * 10, spread=0.8, seed=seed)
-    assert abs(split_and_merge(points, start, seed=seed).count - 20) <= 1
 
 
 @pytest.mark.parametrize("start", [10, 40])
@@ -302,3 +264,94 @@ def test_the_best_of_the_restarts_is_mostly_the_best_there_is(least, monkeypatch
         for own, side in zip(points, halves, strict=True)
     ]
     assert sum(found) >= 50
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def by_hand(points, labels, prior):
+    """Sum of log Gamma(N_k) + log h_k, with nothing of the package in it."""
+    mean = points.double().mean(0).numpy() if prior.mean is None else prior.mean.double().numpy()
+    sets = [points[labels == label] for label in labels.unique()]
+    return math.fsum(math.lgamma(len(each)) + direct(each, prior, mean) for each in sets)
+
+
+def clumps(*parts, noise=0.2, seed=0):
+    """Points in the plane: parts are ``(size, x, y)``."""
+    sizes, centres = [part[0] for part in parts], torch.tensor([part[1:] for part in parts])
+    groups = torch.arange(len(parts)).repeat_interleave(torch.tensor(sizes))
+    return centres[groups] + noise * torch.randn(len(groups), 2, generator=generator(seed)), groups
+
+
+def test_ratios_and_posterior_are_the_formula_on_unequal_sizes():
+    points, groups = blobs([20, 37, 30], width=24)
+    prior, halves = NormalInverseWishart(), torch.arange(87) % 3 == 0
+    before = by_hand(points, groups, prior)
+    assert log_posterior(points, groups, prior) == pytest.approx(before, rel=1e-6)
+    marginals = log_marginal_likelihood(points, groups, 3, prior)
+    for cluster, ratio in enumerate(log_hastings_split(points, groups, halves, marginals, prior)):
+        after = by_hand(points, groups.where(~((groups == cluster) & halves), 3), prior)
+        assert ratio.item() == pytest.approx(after - before, abs=1e-3)
+    pairs = torch.tensor([[0, 1], [1, 2]])
+    for (one, two), ratio in zip(
+        pairs.tolist(), log_hastings_merge(points, groups, pairs, marginals, prior), strict=True
+    ):
+        after = by_hand(points, groups.where(groups != two, one), prior)
+        assert ratio.item() == pytest.approx(after - before, abs=1e-3)
+
+
+@pytest.mark.parametrize(("ratio", "share"), [(0.0, 0.0), (0.05, 0.05), (0.3, 0.3), (1.0, 1.0), (4.0, 1.0)])
+def test_a_move_is_accepted_with_probability_min_of_one_and_its_ratio(ratio, share):
+    ratios = torch.full((2000,), ratio, dtype=torch.float64).log()
+    accepted = int(module._accepted(ratios, generator()).sum())
+    assert abs(accepted - 2000 * share) <= 4 * math.sqrt(2000 * share * (1 - share))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.16])  # the better cut takes 42 off the inertia, and 1.07
+def test_halving_prefers_a_worse_cut_that_leaves_both_halves_enough_points(scale):
+    """Three outliers are the best cut by inertia, which is no split at all."""
+    points = torch.cat(
+        [clumps((10, -1, 0), (10, 1, 0), (3, 0, 4), noise=0.02, seed=seed)[0] for seed in range(20)]
+    )
+    labels = torch.arange(20).repeat_interleave(23)
+    halves = module.halve(scale * points, labels, 20, generator()).view(20, 23)
+    smaller = torch.minimum(halves.sum(1), 23 - halves.sum(1))
+    assert (smaller >= 6).sum() >= 18
+    assert (halves[:, :10].sum(1) % 10 == 0).all()  # never through a clump
+
+
+def test_a_cluster_that_splits_takes_no_part_in_a_merge_of_the_same_sweep():
+    """Two clumps share a cluster, and a part of the first is one of its own: both moves look good."""
+    points, parts = clumps((20, 0, 0), (20, 4, 0), (12, 0, 0))
+    labels = torch.tensor([0, 0, 1])[parts]
+    marginals = log_marginal_likelihood(points, labels, 2, NormalInverseWishart())
+    halves = module.halve(points, labels, 2, generator())
+    assert log_hastings_split(points, labels, halves, marginals, NormalInverseWishart())[0] > 3
+    assert log_hastings_merge(points, labels, torch.tensor([[0, 1]]), marginals, NormalInverseWishart()) > 3
+    after, _ = sweep(points, labels)
+    assert int(after.max()) + 1 == 3
+
+
+def test_two_settled_categories_are_not_merged_however_alike_they_are():
+    points, _ = clumps((24, 0, 0))
+    labels = torch.arange(24) % 2
+    marginals = log_marginal_likelihood(points, labels, 2, NormalInverseWishart())
+    assert log_hastings_merge(points, labels, torch.tensor([[0, 1]]), marginals, NormalInverseWishart()) > 3
+    anchors = labels.where(torch.arange(24) < 12, -1)
+    assert module.has_fixed(labels, anchors).tolist() == [True, True]
+    assert module.has_fixed(labels, anchors.where(labels == 1, -1)).tolist() == [False, True]
+    for seed in range(5):
+        after, _ = module._sweep(points, labels, anchors, NormalInverseWishart(), generator(seed))
+        assert len(after[:12:2].unique()) == len(after[1:12:2].unique()) == 1
+        assert after[0] != after[1]
+
+
+def test_a_small_category_between_two_others_is_found_from_more_clusters_only():
+    """Ten points between two clumps, of which each is nearest to five: no half of five is a split."""
+    points, parts = clumps((40, -3, 0), (40, 3, 0), (5, -0.5, 2), (5, 0.5, 2))
+    alone, more = (split_and_merge(points, start, seed=0) for start in (2, 3))
+    assert (alone.count, more.count) == (2, 3)
+    estimate = estimate_by_split_merge(points, 2, seed=0)
+    assert estimate.count == 3
+    assert same_groups(more.labels, parts.clamp(max=2))

@@ -81,15 +81,6 @@ def test_confidences_mean_what_they_say_on_fresh_images(tails: int | None) -> No
     assert float(torch.stack(errors).sum()) < 0.03
 
 
-@pytest.mark.parametrize("share", [0.9e-10, 1.1e-10])
-def test_images_that_equal_their_prototypes_but_for_rounding_have_no_spread(share: float) -> None:
-    prototypes, rows = torch.eye(2, 4).double(), torch.arange(2).repeat_interleave(4)
-    off = torch.eye(4).double().repeat(2, 1)[:, [2, 3, 0, 1]] * torch.tensor([1, -1]).repeat(4)[:, None]
-    off[:, :2] = 0
-    off *= (share / off.square().sum() * 8).sqrt()
-    assert (measure_spread(prototypes[rows] + off, rows, prototypes, seed=0) is None) == (share < 1e-10)
-
-
 @pytest.mark.parametrize(("apart", "nearer"), [(0.7, 1.0), (1.4, 0.5)])
 def test_everything_measured_is_as_plain_sums_over_images_left_out_say(apart: float, nearer: float) -> None:
     """With two images of one category and one of another, which a fold leaves without any."""

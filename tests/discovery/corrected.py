@@ -10,7 +10,7 @@ import torch
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import CategoryRegistry, Command, edits
 from promptccd.discovery.project.features import Features, means_after
-from promptccd.discovery.project.folder import CATEGORIES, PROJECT
+from promptccd.discovery.project.record import CATEGORIES, PROJECT
 from promptccd.discovery.project.store import Store
 from tests.discovery.project.streams import Edit, do
 

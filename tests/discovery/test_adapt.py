@@ -21,7 +21,7 @@ from promptccd.discovery import (
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import CategoryRegistry, edits
-from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT
+from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
 from promptccd.disk import problems_of
 from promptccd.errors import ConfigurationError, DataError, InterruptedRunError, RunError
 from promptccd.evaluation.accuracy import clustering_accuracy

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import PROJECT
 from promptccd.images import identity
 from promptccd.models import CategoryDiscoveryModel
 from tests.discovery.conftest import write_pictures

@@ -9,8 +9,7 @@ import pytest
 from promptccd.discovery import DiscoverySession
 from promptccd.discovery.checkpoint import found_with, save_progress
 from promptccd.discovery.embedding import load_embedder
-from promptccd.discovery.project.folder import PROJECT, RECORD
-from promptccd.discovery.project.record import read_record
+from promptccd.discovery.project.record import PROJECT, RECORD, read_record
 from promptccd.errors import RunError
 from tests.discovery.conftest import grouped
 

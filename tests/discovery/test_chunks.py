@@ -18,7 +18,7 @@ from promptccd import systems
 from promptccd.cli import discovery_commands
 from promptccd.discovery import DiscoverySession, discover, embedding, make_part
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project.folder import CHUNKS, PROJECT
+from promptccd.discovery.project.record import CHUNKS, PROJECT
 from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.locks import FolderLock

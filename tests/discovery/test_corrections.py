@@ -16,10 +16,9 @@ from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.project import edits, has_registry
 from promptccd.discovery.project.features import features_of
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import PROJECT
 from promptccd.disk import REPLACED, problems_of
 from promptccd.errors import PromptCCDError, RegistryError, RunError
-from promptccd.locks import FolderLock
 from promptccd.runs import load_model
 from tests.conftest import sum_again
 from tests.discovery.corrected import correct, registry_in
@@ -86,12 +85,6 @@ def test_what_is_not_possible_changes_nothing(run):
         with pytest.raises(RegistryError):
             correct(run / "stage2", edit)
     assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before
-
-
-@pytest.mark.slow
-def test_a_run_that_is_being_written_is_left_alone(run):
-    with FolderLock(run), pytest.raises(RunError, match="is writing to"):
-        correct(run / "stage3", (edits.rename, 0, "x"))
 
 
 @pytest.mark.moderate
@@ -186,21 +179,6 @@ def test_a_stage_of_a_run_is_split_by_its_features(run):
     Project(run / "stage3").split(category, chosen, "odd one")
     assert registry_in(run / "stage3").members_of(registry.next_id) == chosen
     assert load_model(run / "stage3").config.names_by_id[registry.next_id] == "odd one"
-
-
-@pytest.mark.slow
-def test_what_was_split_before_changes_no_move_in_a_stage(run, tmp_path):
-    """A split computes features that a move does without; a move after it does without them, too."""
-    other = Path(shutil.copytree(run, tmp_path / "other"))
-    registry = registry_in(run / "stage3")
-    category = max((each for each in registry.active if not each.settled(3)), key=lambda each: each.size).id
-    image = registry.members_of(0)[:1]
-    one = Project(run / "stage3")
-    one.split(category)
-    one.move(image, category)
-    Project(other / "stage3").split(category)
-    Project(other / "stage3").move(image, category)
-    assert registry_in(run / "stage3").state_hash() == registry_in(other / "stage3").state_hash()
 
 
 def test_a_stage_by_itself_cannot_be_split(run, tmp_path):

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake.seen import SEEN
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import PROJECT
 from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, PromptCCDError, RunError
 from promptccd.images import identity
 from promptccd.locks import FolderLock

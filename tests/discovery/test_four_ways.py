@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
@@ -159,17 +158,3 @@ def test_every_way_to_correct_leaves_the_bytes_of_python(
     ours, theirs = map(content_of, folders)
     assert ours == theirs
     assert len(registry_in(folders[0]).log) > 10
-
-
-def test_a_prototype_is_the_mean_of_all_its_images_of_every_stage(three_stages: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(three_stages / "found", tmp_path / "found"))
-    project = Project(out)
-    registry = project.registry
-    newest = next(each.id for each in registry.active if not each.settled(registry.stage))
-    earlier = [key for key, stage in registry.images.items() if stage == 0][:3]
-    project.move(earlier, newest)
-    members = project.registry.members_of(newest)
-    assert set(earlier) < set(members)
-    found = project.registry.active_prototypes()
-    prototype = torch.from_numpy(found.matrix[found.ids.index(newest)])
-    torch.testing.assert_close(prototype, project.features().of(members)[1].mean(0), atol=1e-6, rtol=0)

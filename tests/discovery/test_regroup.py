@@ -9,7 +9,7 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
 from promptccd.discovery.project import GoneError, corrections
-from promptccd.discovery.project.folder import PROJECT, RECORD
+from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.errors import RegistryError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in

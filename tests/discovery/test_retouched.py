@@ -13,7 +13,7 @@ from promptccd.cli.main import main
 from promptccd.data.sources import Stamp
 from promptccd.discovery import DiscoverySession
 from promptccd.discovery.project import ProjectView, edits
-from promptccd.discovery.project.folder import PROJECT
+from promptccd.discovery.project.record import PROJECT
 from promptccd.errors import DataError
 from tests.discovery.corrected import registry_in
 from tests.discovery.stored import stored_in

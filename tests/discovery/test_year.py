@@ -50,14 +50,3 @@ def test_twelve_weeks_with_one_new_kind_each(table: Path, tmp_path: Path, capsys
     assert year[-1]["named"] >= 0.8 * year[-1]["kinds"]
     assert min(week["old_right"] for week in year[1:]) >= 90
     assert "kinds with a category" in (folder / "year.html").read_text()
-
-
-@pytest.mark.slow
-def test_twelve_weeks_in_which_nothing_new_comes(table: Path, tmp_path: Path) -> None:
-    bench_year.main(
-        [str(table), "--per-week", "70", "--weeks", str(WEEKS), "--out", str(tmp_path), "--nothing-new"]
-    )
-    lines = (tmp_path / "generated-photographs-3-nothing-new" / "weeks.jsonl").read_text().splitlines()
-    opened = [json.loads(line)["opened"] for line in lines]
-    assert opened[0] >= KINDS - 1
-    assert sum(opened[1:]) <= 1

@@ -42,8 +42,11 @@ def objective_on(
     stage: StageContext, model: PromptCCDModel, features: torch.Tensor, **given: object
 ) -> MixtureObjective:
     """The objective of a stage whose images have these features."""
-    arguments, alone = TrainingArguments(init_components=KNOWN, **given), SimpleNamespace(num_processes=1)
-    return MixtureObjective(model, stage, arguments, alone, lambda what: features)
+    arguments = TrainingArguments(init_components=KNOWN, **given)
+    alone = SimpleNamespace(num_processes=1, is_main_process=True)
+    objective = MixtureObjective(model, stage, arguments, alone, lambda what: features)
+    objective.begin_stage()
+    return objective
 
 
 @pytest.mark.parametrize(("prior", "components"), [("paper", KNOWN + 1), ("matched", KNOWN + NEW)])

@@ -13,13 +13,11 @@ from accelerate import Accelerator
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import LOSSES, StageContext
 from promptccd.methods.classifier import (
-    CosineClassifier,
     SelfDistillationObjective,
     sampled_rows,
 )
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
-from promptccd.models.assignment import assign
 from promptccd.models.backbone import blocks_of
 from promptccd.training.batches import Batch, BatchPlan, training_loss
 from promptccd.training.options import TrainingArguments
@@ -91,15 +89,6 @@ def test_new_classes_of_happy_that_no_image_has_any_share_of_cost_what_they_can_
     assert gradient.isfinite().all()
 
 
-def test_happy_without_new_categories_keeps_the_answers_even_among_the_old_ones(
-    backbone_folder: Path,
-) -> None:
-    parts = [happy_step(backbone_folder, 3, discovery_entropy_weight=weight)[1] for weight in (1.0, 2.0)]
-    assert 0 < parts[0]["entropy"] < math.log(3)
-    assert parts[1]["entropy"] == pytest.approx(2 * parts[0]["entropy"])
-    assert parts[1]["loss"] - parts[0]["loss"] == pytest.approx(parts[0]["entropy"], rel=1e-4)
-
-
 def around(directions: torch.Tensor, each: int) -> torch.Tensor:
     """So many unit rows next to every direction, those of one after those of the other."""
     noise = 0.05 * torch.randn(len(directions) * each, 32, generator=torch_generator("noise"))
@@ -165,17 +154,6 @@ def test_old_rows_keep_every_bit_as_a_classifier_grows_is_saved_and_loaded(tmp_p
     assert loaded.config.num_classes == len(loaded.classifier.weight) == 5
     assert torch.equal(loaded.classifier.weight[:3], before)
     assert loaded.learning()["classifier"] == [loaded.classifier.weight]
-
-
-def test_the_classifier_answers_with_the_nearest_row_as_prototypes_are_answered_with() -> None:
-    """Ties included: both take the first."""
-    classifier = CosineClassifier(4, 8)
-    rows = F.normalize(torch.randn(4, 8), dim=1)
-    rows[3] = rows[1]
-    classifier.weight.data = rows * torch.tensor([[0.5], [3.0], [1.0], [3.0]])
-    features = F.normalize(torch.cat([torch.randn(50, 8), rows]), dim=1)
-    nearest = assign(features, rows, range(4), temperature=0.1).category_ids
-    assert torch.equal(classifier(features).argmax(1), nearest)
 
 
 @pytest.mark.parametrize(("classes", "learnt"), [(100, 6_372_608), (200, 6_449_408)])

@@ -8,7 +8,6 @@ import inspect
 import json
 import logging
 import pickle
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,16 +177,6 @@ def test_what_a_trainer_touched_is_loaded(
     assert not caplog.records
 
 
-def test_keys_of_others_are_ignored(stage: Path, bare: Path, tmp_path: Path) -> None:
-    values = {"note": [[1]], "pad_token_id": 0, "kernel_config": {"a": "b"}, "other": "\ud800"}
-    for place, more in ((stage, {}), (bare, TINY_HEAD)):
-        shutil.copytree(place, tmp_path / "again", dirs_exist_ok=True)
-        config = json.loads((tmp_path / "again" / "config.json").read_text())
-        (tmp_path / "again" / "config.json").write_text(json.dumps({**config, **values}))
-        again = PromptCCDModel.from_pretrained(tmp_path / "again", **more)
-        assert not any(getattr(again.config, key, None) == value for key, value in values.items())
-
-
 def test_an_argument_that_nobody_takes_is_named(stage: Path) -> None:
     with pytest.raises(TypeError, match="'nonsense'"):
         AutoModel.from_pretrained(stage, nonsense=1)
@@ -235,16 +224,6 @@ def test_a_run_names_its_last_stage(trained_run: Path) -> None:
 # The configuration
 
 
-def test_labels_are_the_categories(stage: Path, tmp_path: Path) -> None:
-    config = AutoConfig.from_pretrained(stage)
-    assert config.id2label == {0: "cat", 1: "dog", 4: "owl"}
-    assert config.label2id == {"cat": 0, "dog": 1, "owl": 4}
-    assert config.num_labels == 3
-    assert "id2label" not in json.loads((stage / "config.json").read_text())  # one truth, category_names
-    found = pipeline("category-discovery", model=str(stage))(Image.new("RGB", (20, 20), "red"))
-    assert config.id2label[found["category_id"]] == found["name"]
-
-
 def test_labels_follow_the_categories(stage: Path, tmp_path: Path) -> None:
     model = AutoModel.from_pretrained(stage)
     model.set_categories(torch.eye(32)[:4], [0, 1, 5, 6], ["cat", "night heron", "owl", "owl"])
@@ -276,14 +255,6 @@ def test_an_output_can_be_a_tuple(stage_of, method: str, pixels: torch.Tensor) -
     output, values = model(pixels, project=True), model(pixels, project=True, return_dict=False)
     assert isinstance(values, tuple) and len(values) == len(output)
     assert torch.equal(values[0], output.features)
-
-
-def test_what_forward_does_not_take_is_named(stage: Path, pixels: torch.Tensor) -> None:
-    model = AutoModel.from_pretrained(stage)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'labels'"):
-        model(pixels, labels=torch.zeros(3))
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'pixel_values'"):
-        model()
 
 
 @pytest.mark.moderate
@@ -347,14 +318,6 @@ def test_device_and_dtype(stage: Path, pixels: torch.Tensor) -> None:
     half = AutoModel.from_pretrained(stage).half()
     assert half.dtype == torch.float16 and half(pixels).features.dtype == torch.float16
     assert half.float()(pixels).features.dtype == torch.float32
-
-
-def test_modes(stage: Path, pixels: torch.Tensor) -> None:
-    model = AutoModel.from_pretrained(stage)
-    assert model.train().training and not model.backbone.training
-    assert not model.eval().training
-    with torch.inference_mode():
-        assert model(pixels).features.is_inference()
 
 
 def test_the_image_processor_is_found(stage: Path, pixels: torch.Tensor) -> None:

@@ -82,14 +82,6 @@ def test_unit_features_are_those_of_the_prompts_that_are_asked_for(method: str, 
     assert torch.equal(found[False], found[True]) == (model.num_prompts == 0)
 
 
-def test_the_number_of_prompts_to_choose_from(built: Built) -> None:
-    numbers = {method: built(method).num_prompts for method in METHODS}
-    prompted = {
-        "promptccd": 6, "promptccd-b": 10, "promptccd-b-dualprompt": 10, "promptccd-pp": 8 * 20,
-    }  # fmt: skip
-    assert numbers == {**dict.fromkeys(METHODS, 0), **prompted}
-
-
 @pytest.mark.parametrize("method", HAVE_POOLS)
 def test_prompts_are_drawn_anew_from_their_generator_alone(method: str, built: Built) -> None:
     """All of them, and nothing else, whatever they were and wherever the global generator stands."""
@@ -128,17 +120,6 @@ def test_parameters_that_learn_are_given_out_once_by_their_role(built: Built) ->
         assert sorted(given) == sorted(id(each) for each in model.parameters() if each.requires_grad)
         prompts = {id(each) for role in ("prompt", "key", "router") for each in by_role.get(role, [])}
         assert prompts == {id(each) for each in model.prompt_parameters()}, method
-
-
-def test_a_head_is_a_perceptron_of_three_layers_whose_output_has_length_one(built: Built) -> None:
-    head = built("simgcd").head
-    fill(head)
-    features = torch.randn(5, 32)
-    hidden = features
-    for layer in (head.mlp[0], head.mlp[2]):
-        hidden = F.gelu(hidden @ layer.weight.T + layer.bias)
-    expected = hidden @ head.mlp[4].weight.T + head.mlp[4].bias
-    torch.testing.assert_close(head(features), expected / expected.norm(dim=1, keepdim=True))
 
 
 def test_a_model_predicts_by_the_mixture_of_its_checkpoint(backbone_folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
-from promptccd.clustering.parts import PartLabelParameters, objectness
+from promptccd.clustering.parts import PartLabels, objectness
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.promptccd_pp import PartLabeller, PartPools
 from promptccd.models.mixture import GaussianMixture
@@ -129,7 +129,7 @@ def test_a_score_at_the_threshold_is_background() -> None:
     """0.6 itself is not above 0.6; the centres tell whether a patch was masked."""
     labeller = PartLabeller(2, 3)
     labeller.load(
-        PartLabelParameters(
+        PartLabels(
             object_direction=torch.tensor([1.0, 0, 0]), object_range=torch.tensor([0.0, 1.0]),
             projection=torch.eye(3), projection_mean=torch.zeros(3), projection_scale=torch.ones(3),
             centres=torch.tensor([[0.0, 0, 0], [0.6, 0, 0]]),
@@ -152,7 +152,7 @@ def parts(backbone_folder: Path) -> PromptCCDPlusPlusModel:
         backbone_folder, num_parts=3, pool_size=5, prompt_length=2, **TINY_HEAD
     )
     model.part_labeller.load(
-        PartLabelParameters(
+        PartLabels(
             object_direction=F.normalize(torch.randn(32), dim=0),
             object_range=torch.tensor([-2.0, 1.0]),
             projection=torch.randn(32, 3),

@@ -4,16 +4,13 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from benchmarks import photograph_backbone as making
 from promptccd import PromptCCDModel
-from promptccd.cli.main import main
 from promptccd.data.tables import load_images
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import load_embedder
@@ -48,28 +45,6 @@ def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError, match="No model in 'photographs'"):
         PromptCCDModel.from_pretrained("photographs")
-
-
-@pytest.mark.slow
-def test_discover_works_with_it(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    (tmp_path / "album").mkdir()
-    for number in range(24):
-        pixels = np.zeros((80, 80, 3), np.uint8)
-        pixels[:, :, number % 3] = 200
-        pixels[20:60, 20:60] = (255, 255, 255) if number % 3 else (0, 0, 0)
-        noisy = np.clip(pixels + generator.normal(0, 12, pixels.shape), 0, 255).astype(np.uint8)
-        Image.fromarray(noisy).save(tmp_path / "album" / f"{number}.png")
-    command = ["discover", "photographs", str(tmp_path / "album"), "--out", str(tmp_path / "found")]
-    assert main([*command, "--num_categories", "3"]) == 0
-    lines = (tmp_path / "found" / "assignments.csv").read_text().splitlines()[1:]
-    groups: dict[int, set[str]] = {0: set(), 1: set(), 2: set()}
-    header = (tmp_path / "found" / "assignments.csv").read_text().splitlines()[0].split(",")
-    for line in lines:
-        values = dict(zip(header, line.split(","), strict=False))
-        groups[int(Path(values["file"]).stem) % 3].add(values["category"])
-    assert sorted(len(each) for each in groups.values()) == [1, 1, 1]
-    assert len(set.union(*groups.values())) == 3
 
 
 @pytest.mark.slow

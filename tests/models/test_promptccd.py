@@ -256,11 +256,6 @@ def test_a_bare_backbone_that_is_not_whole_is_refused(backbone_folder: Path, tmp
         PromptCCDModel.from_pretrained(tmp_path / "broken", **TINY_HEAD)
 
 
-def test_a_checkpoint_of_another_kind_is_refused(finished: Path) -> None:
-    with pytest.raises(ValueError, match="promptccd-gcd"):
-        GCDModel.from_pretrained(finished)
-
-
 def test_saved_configuration_names_no_folder(finished: Path, tmp_path: Path) -> None:
     again = AutoModel.from_pretrained(finished)
     again.save_pretrained(tmp_path / "again")
@@ -305,13 +300,6 @@ def test_new_components_that_answer_and_new_categories_are_paired_one_to_one(mod
     assert model.config.native_categories == [9, 5, 5, 7]
 
 
-def test_components_beyond_the_categories_answer_the_nearest_one(model: PromptCCDModel) -> None:
-    axes = torch.eye(32)
-    answering(model, torch.stack([axes[1], axes[0], 0.9 * axes[0] + 0.1 * axes[1]]), [])
-    model.set_categories(axes[:2], [4, 6], list("ab"))
-    assert model.config.native_categories == [6, 4, 4]
-
-
 def test_its_own_answer_is_the_category_of_the_likeliest_component(
     model: PromptCCDModel, tmp_path: Path
 ) -> None:
@@ -334,14 +322,6 @@ def test_its_own_answer_is_the_category_of_the_likeliest_component(
     assert all(torch.equal(one, other) for one, other in zip(model.mixture.buffers(), before, strict=True))
     model.save_pretrained(tmp_path / "stage")
     assert torch.equal(PromptCCDModel.from_pretrained(tmp_path / "stage").assign_natively(features), answers)
-
-
-@pytest.mark.parametrize("at_test", [False, True])
-def test_its_own_answer_is_to_plain_features_whatever_prompts_do_at_test(
-    model: PromptCCDModel, at_test: bool
-) -> None:
-    model.config.prompts_at_test = at_test
-    assert model.native_prompted is (False if at_test else None)
 
 
 def test_categories_keep_their_spread_when_others_come(model: PromptCCDModel, tmp_path: Path) -> None:

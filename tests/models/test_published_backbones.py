@@ -19,8 +19,6 @@ from promptccd import PromptCCDModel
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import build_image_processor
 from promptccd.discovery import DiscoverySession
-from promptccd.errors import ConfigurationError
-from promptccd.runs import RunDirectory
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.stage import load_view
 from promptccd.runs.start import evaluation_view
@@ -105,21 +103,3 @@ def test_a_run_keeps_its_normalisation_whatever_becomes_of_the_backbone(
     run = RunEvaluation(str(tmp_path / "run"))
     assert evaluation_view(run.recipe, run.run).std == pytest.approx(STD)
     assert evaluation_view(run.recipe).std != pytest.approx(STD)
-
-
-@pytest.mark.slow
-def test_a_run_begun_anew_takes_the_means_of_its_new_backbone(
-    tiny_backbone: Path, recipe_values: dict, tmp_path: Path
-) -> None:
-    for name in ("broken", "whole"):
-        PromptCCDModel.from_pretrained(tiny_backbone).backbone.save_pretrained(tmp_path / name)
-    (tmp_path / "broken" / "model.safetensors").write_bytes(b"cut short")
-    build_image_processor(ViewOptions(), MEAN, STD).save_pretrained(tmp_path / "whole")
-    recipe_values["training"] |= {"epochs": 1, "output_dir": str(tmp_path / "run")}
-    recipe_values["model"]["backbone"] = str(tmp_path / "broken")
-    with pytest.raises(ConfigurationError, match="Cannot load the backbone"):
-        train_run(Recipe.from_dict(recipe_values))
-    assert "normalisation" in RunDirectory(tmp_path / "run").manifest
-    recipe_values["model"]["backbone"] = str(tmp_path / "whole")
-    train_run(Recipe.from_dict(recipe_values))
-    assert load_view(tmp_path / "run" / "stage3").mean == pytest.approx(MEAN)

@@ -19,7 +19,7 @@ from promptccd.discovery import DiscoverySession, discover
 from promptccd.errors import DivergedError
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import coloured_images, quick_recipe
+from tests.conftest import quick_recipe
 
 Backbone = Callable[[Callable[[Dinov2Model], Any]], Path]
 
@@ -120,17 +120,3 @@ def test_features_that_overflow_stop_a_run_before_anything_is_saved(
         train_run(Recipe.from_dict(quick_recipe(image_folder, folder, tmp_path / "run")))
     assert not list((tmp_path / "run").glob("stage*"))
     assert require_numbers(tmp_path / "run") == 0
-
-
-@pytest.mark.slow
-@pytest.mark.fault(30)
-def test_fewer_images_than_dimensions_leave_positive_variances(backbone_folder: Path, tmp_path: Path) -> None:
-    coloured_images(5, 8).save_to_disk(str(tmp_path / "few"))
-    values = quick_recipe(tmp_path / "few", backbone_folder, tmp_path / "run")
-    train_run(Recipe.from_dict(values))
-    require_numbers(tmp_path / "run")
-    for stage in range(4):
-        variances = load_file(tmp_path / "run" / f"stage{stage}" / "model-00002-of-00002.safetensors")[
-            "mixture.variances"
-        ]
-        assert variances.min() > 0

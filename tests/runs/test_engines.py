@@ -20,8 +20,6 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError
 from promptccd.reports import RayEngine, SlurmEngine, SweepCell, run_sweep
 from promptccd.reports.engines import Job
-from tests.discovery.conftest import write_pictures
-from tests.discovery.corrected import content_of
 from tests.processes import owner_number
 from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
 
@@ -211,29 +209,6 @@ def test_a_cell_elsewhere_tells_why_it_failed(recipes: Path, tmp_path: Path) -> 
     assert result.failures == {"tiny-seed1": "DivergedError: x"}
 
 
-@pytest.mark.moderate
-def test_very_many_jobs_are_begun_at_once_and_keep_no_file_open(recipes: Path, tmp_path: Path) -> None:
-    cells = plan(recipes, tmp_path, seeds=range(12))
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 10, limits[1]))
-    begun, word = list[object](), threading.Event()
-
-    def waits(recipe: object, work: object) -> int:
-        """All cells have begun before one ends."""
-        begun.append(recipe)
-        if len(begun) == 12:
-            word.set()
-        assert word.wait(60)
-        return 3
-
-    try:
-        result = run_sweep(cells, tmp_path, jobs=12, engine=Pretended(waits))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert set(result.failures.values()) == {"exit code 3"}
-
-
 def test_without_slurm_or_a_cluster_nothing_is_started(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setitem(sys.modules, "ray", object())
@@ -335,41 +310,3 @@ def test_a_worker_and_a_node_of_ray_that_are_lost_cost_steps_alone(
         assert "resumes at epoch" in (cell.path / "train.log").read_text()
     assert run_sweep(plan(recipes, undisturbed, seeds=(1, 2, 3)), undisturbed).failures == {}
     assert hashes(cells) == hashes(plan(recipes, undisturbed, seeds=(1, 2, 3)))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_discovery_over_a_cluster_is_that_of_one_process(
-    tiny_backbone: Path, tmp_path: Path, cluster: dict[str, str]
-) -> None:
-    """A worker that is killed is replaced, and its part gone on with."""
-    images, parts = (
-        write_pictures(tmp_path / "images", [0, 1, 2, 3]),
-        tmp_path / "out" / ".promptccd" / "chunks",
-    )
-    words = ["discover", str(tiny_backbone), str(images), "--batch_size", "4", "--num_categories", "4"]
-    assert main([*words, "--out", str(tmp_path / "one")]) == 0
-    struck = list[int]()
-
-    def strike_a_part() -> None:
-        while not struck:
-            for lock in parts.glob("*/.lock-owner"):
-                if owner := owner_number(lock):
-                    struck.append(owner)
-                    os.kill(struck[0], signal.SIGKILL)
-                    return
-            time.sleep(0.01)
-
-    strikes = threading.Thread(target=strike_a_part, daemon=True)
-    strikes.start()
-    ended = subprocess.run(
-        [sys.executable, "-m", "promptccd", *words, "--out", str(tmp_path / "out"), "--engine", "ray"],
-        capture_output=True, text=True, check=False, env=cluster,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert struck
-    assert "parts failed" not in ended.stderr
-    assert "32 of 32 features were cached" in ended.stderr
-    out, one = tmp_path / "out", tmp_path / "one"
-    assert (out / "assignments.csv").read_bytes() == (one / "assignments.csv").read_bytes()
-    assert content_of(out) == content_of(one)

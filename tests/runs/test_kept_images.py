@@ -4,11 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import datasets
 import pytest
 
-from promptccd.cli.main import main
-from promptccd.reports.sweep import ProtocolScoring, score_baselines
 from promptccd.runs import RunDirectory, RunEvaluation, stage_stream, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
@@ -61,29 +58,3 @@ def test_a_folder_in_a_record_is_not_written_to(
     assert RunDirectory(tmp_path / "run").recipe.training.image_cache == "auto"
     RunEvaluation(tmp_path / "run")
     assert not (tmp_path / "of a stranger").exists()
-
-
-@pytest.mark.slow
-def test_whoever_reads_a_run_again_takes_the_copies_that_it_is_told_of(
-    image_folder: Path,
-    tiny_backbone: Path,
-    tmp_path: Path,
-    decoded: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "usual")
-    cache, run = str(tmp_path / "cache"), str(tmp_path / "run")
-    recipe = recipe_at(cache, image_folder, tiny_backbone, tmp_path / "run")
-    train_run(recipe)
-    decoded.clear()
-    stage_stream(recipe.data, 1)
-    to_cut = len(decoded)  # by whoever reads it again: some images tell whether the data is the same
-    words = ["--image_cache", cache]
-    ProtocolScoring("gcd")(recipe)
-    score_baselines(recipe)
-    assert main(["evaluate", run, *words]) == 0
-    assert main(["report", run, "--out", str(tmp_path / "page"), "--no-map", "--samples", "0", *words]) == 0
-    assert len(decoded) == 5 * to_cut + 2 * 150, "raw pixels are those of the files: their size, then they"
-    assert main(["evaluate", run, "--image_cache", "off"]) == 0
-    assert len(decoded) == 6 * to_cut + 3 * 150, "the run records auto"
-    assert not (tmp_path / "usual" / "promptccd").exists()

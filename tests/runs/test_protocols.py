@@ -12,12 +12,7 @@ import torch
 from datasets import DatasetDict, load_from_disk
 
 from promptccd.cli.main import main
-from promptccd.clustering import AnchoredKMeans
-from promptccd.data import StageStream
-from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.readable import StageImages
-from promptccd.data.splits import cut_by_rule
-from promptccd.data.tables import BUILT_IN
 from promptccd.data.views import normalise
 from promptccd.errors import ConfigurationError, DataError, RunError
 from promptccd.evaluation import (
@@ -26,7 +21,6 @@ from promptccd.evaluation import (
     ProtocolOptions,
     clustering_accuracy,
 )
-from promptccd.evaluation.accuracy import separate_clustering_accuracy
 from promptccd.runs import RunEvaluation, train_run
 from promptccd.runs.stage import load_view
 from promptccd.training.recipe import Recipe
@@ -68,43 +62,6 @@ def evaluation(run: Path) -> RunEvaluation:
 def told(name: str) -> ProtocolOptions:
     """Options a protocol needs on data that no benchmark knows."""
     return ProtocolOptions(test_split="test" if "test_split" in PROTOCOLS[name].options else None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*GROUPING, "part-routing"])
-def test_all_is_the_mean_of_old_and_new_weighted_by_the_images_scored(
-    name: str, evaluation: RunEvaluation, data: Path
-) -> None:
-    score = evaluation.evaluate(name, told(name))
-    assert score.protocol == name
-    assert [row.stage for row in score.stages] == [1, 2, 3]
-    task = evaluation.task(told(name))
-    truth = {
-        PROTOCOLS["cacc"].images: lambda: task.trained.labels[1:],
-        PROTOCOLS["inductive"].images: lambda: task.test_stages().labels[1:],
-        PROTOCOLS["metagcd"].images: task.seen_test_ids,
-    }[PROTOCOLS[name].images]()
-    for row, ids, share in zip(score.stages, truth, old_shares(data)[PROTOCOLS[name].images], strict=True):
-        assert row.num_images == len(ids)
-        assert np.mean(ids < 2) == pytest.approx(share, abs=5e-5)
-        assert row.all == pytest.approx(share_of(ids) * row.old + (1 - share_of(ids)) * row.new, abs=1e-9)
-
-
-def share_of(ids: np.ndarray) -> float:
-    return float(np.mean(ids < 2))
-
-
-def old_shares(data: Path) -> dict[str, list[float]]:
-    """Share of Old images at every stage from the split rule alone, by the images a protocol says it scores."""
-    training, test = (
-        StageStream.from_dataset(str(data), class_blocks=BLOCKS, seed=1, split=split)
-        for split in ("train", "test")
-    )
-    return {
-        PROTOCOLS["cacc"].images: [count.old_share for count in training.counts[1:]],
-        PROTOCOLS["inductive"].images: [count.old_share for count in test.counts[1:]],
-        PROTOCOLS["metagcd"].images: [2 / 3, 2 / 4, 2 / 5],
-    }
 
 
 @pytest.mark.moderate
@@ -158,38 +115,6 @@ def test_a_mixtures_own_answer_is_recorded_as_its_checkpoint_gives_it(
         answers = np.array(model.config.native_categories)[likeliest.numpy()]
         assert evaluation.run.assignments(stage)["class_ids"] == answers.tolist()
         assert sorted(model.config.native_categories) == model.config.category_ids
-
-
-@pytest.mark.slow
-def test_classifiers_answer_for_the_test_images_of_sessions_too(
-    data: Path, backbone_folder: Path, tmp_path: Path
-) -> None:
-    """By separate assignments; a baseline has no classifier, and the paper's figures are those of the method's own."""
-    values = {
-        "data": {"dataset": str(data), "class_blocks": BLOCKS},
-        "views": {"image_size": 16, "resize_size": 18},
-        "model": {"variant": "rankstats", "backbone": str(backbone_folder), **TINY_HEAD},
-        "training": {"output_dir": str(tmp_path), "epochs": 1, "batch_size": 42, "kmeans_restarts": 3},
-    }
-    train_run(Recipe.from_dict(values))
-    evaluation = RunEvaluation(str(tmp_path), keep_features=True)
-    score = evaluation.evaluate("metagcd", told("metagcd"))
-    images, labels = evaluation.test_images("test").images[0], evaluation.test_images("test").labels[0]
-    for row in score.stages:
-        features = evaluation.features(row.stage, [images])[0]
-        answers = evaluation.load_stage(row.stage).classifier(features).argmax(-1).numpy()
-        seen = labels < 2 + row.stage
-        expected = separate_clustering_accuracy(labels[seen], answers[seen], range(2))
-        assert row.native == (expected.all, expected.old, expected.new)
-    assert "native_all_v1" in score.stages[0].numbers
-    again = ContinualScore.from_dict(json.loads(json.dumps(score.to_dict())))
-    assert again.to_dict() == score.to_dict()
-    assert again.native.average == pytest.approx(score.native.average, abs=1e-4)
-    assert again.as_published.average["all"] == pytest.approx(
-        np.mean([row.figures["all_v1"] for row in score.stages])
-    )
-    frozen = evaluation.frozen_backbone("metagcd", told("metagcd"))
-    assert all(row.native is not None for row in frozen.stages)  # of a calibrated mixture
 
 
 @pytest.mark.parametrize("name", ["pa-cgcd", "pa-cgcd-test"])
@@ -319,23 +244,6 @@ def test_baselines_are_scored_by_the_same_protocol(name: str, evaluation: RunEva
         ]
 
 
-@pytest.mark.parametrize("side", [8, 16])
-def test_raw_pixels_are_no_more_than_those_of_a_view(
-    side: int, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    widths, usual = set(), AnchoredKMeans.fit
-
-    def counted(kmeans: AnchoredKMeans, features: torch.Tensor, *labelled: object) -> AnchoredKMeans:
-        widths.add(features.shape[1])
-        return usual(kmeans, features, *labelled)
-
-    monkeypatch.setattr(AnchoredKMeans, "fit", counted)
-    views = replace(evaluation.recipe.views, image_size=side, resize_size=side + 2)
-    monkeypatch.setattr(evaluation.recipe, "views", views)
-    evaluation.raw_pixels()
-    assert widths == {3 * side * side}, "of photographs from a camera, a group of them would fill the memory"
-
-
 def test_unknown_names_and_options_nobody_reads(evaluation: RunEvaluation) -> None:
     with pytest.raises(ConfigurationError, match=r"cacc \| gcd .* got 'ccac'"):
         evaluation.evaluate("ccac")
@@ -457,31 +365,3 @@ def test_wrong_commands_end_in_one_line(
     errors = capsys.readouterr().err
     assert said in errors
     assert "Traceback" not in errors
-
-
-AUDIT = {  # share of Old images after stages 1 to 3, where the split rule alone determines it
-    "cifar100": ((500, 100), (0.4118, 0.1603, 0.1489), (0.4118, 0.1603, 0.1489)),
-    "imagenet100": ((500, 50), (0.4118, 0.1603, 0.1489), (0.375, 0.2029, 0.1892)),
-    "tinyimagenet": ((500, 50), (0.4118, 0.1603, 0.1489), (0.375, 0.2029, 0.1892)),
-}
-
-
-@pytest.mark.parametrize("name", AUDIT)
-def test_shares_of_old_images_are_those_of_the_audit(name: str) -> None:
-    blocks = BENCHMARKS[name].class_blocks
-    for per_category, shares in zip(AUDIT[name][0], AUDIT[name][1:], strict=True):
-        labels = np.repeat(np.arange(sum(blocks)), per_category)
-        cut = cut_by_rule(
-            "mixed", labels, [str(item) for item in range(sum(blocks))], blocks, None, 7, lambda *_: "data"
-        )[1]
-        assert tuple(count.old_share for count in cut.counts[1:]) == shares
-
-
-def test_benchmarks_name_their_test_images() -> None:
-    """A split that is not the one trained on, or a share that is held out; the built-in data have neither."""
-    for name, facts in BENCHMARKS.items():
-        if facts.dataset in BUILT_IN:
-            assert facts.test_split is None
-        else:
-            assert (facts.test_split is not None) != (facts.held_out > 0), name
-            assert facts.test_split != facts.split, name

@@ -10,7 +10,6 @@ from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS as METHOD_TABLE
 from promptccd.runs import load_model, train_run
 from promptccd.runs.start import model_options, record_of
-from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import (
     Recipe,
     located,
@@ -21,24 +20,6 @@ from promptccd.training.recipe import (
 )
 from tests.conftest import TINY_HEAD, coloured_images
 from tests.shipped_recipes import HUB_CONFIGS
-
-
-@pytest.mark.parametrize(
-    ("counts", "fits"),
-    [([8, 9, 10], True), ([7, 7, 7], True), ([8, 9], False), ([8, 9, 9, 10], False), ([6, 9, 10], False)],
-)
-def test_given_counts_are_one_for_each_unlabelled_stage_and_hold_what_is_labelled(
-    counts: list[int], fits: bool
-) -> None:
-    given = {"training": {"category_count": counts}}
-    if fits:
-        assert Recipe.from_yaml("promptccd-digits", given).training.given_counts == counts
-        return
-    with pytest.raises(
-        ConfigurationError, match="a number for each of 3 unlabelled stages, none below the 7 labelled"
-    ):
-        Recipe.from_yaml("promptccd-digits", given)
-
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
 
@@ -150,12 +131,6 @@ def test_a_pair_is_laid_over_the_data_set_and_that_over_the_method(tmp_path: Pat
     assert [*recipes_in(tmp_path)] == ["promptccd-b-l2p-mine"]
     (tmp_path / "promptccd-b-l2p-mine.yaml").write_text("training: {epochs: 9}")  # a file of that name wins
     assert Recipe.from_yaml(tmp_path / "promptccd-b-l2p-mine.yaml").training.epochs == 9
-
-
-def test_a_single_category_may_be_given() -> None:
-    assert TrainingArguments(category_count=[1, 1, 2]).given_counts == [1, 1, 2]
-    with pytest.raises(ConfigurationError, match=r"numbers from 1 on, .* got \[0, 1\]"):
-        TrainingArguments(category_count=[0, 1])
 
 
 def test_a_recipe_is_described_by_the_first_sentence_of_its_two_files(tmp_path: Path) -> None:

@@ -95,17 +95,6 @@ def test_no_image_that_is_shown_again_is_scored(run: RunDirectory) -> None:
         assert run.results.stages[stage - 1].num_images == len(scored)
 
 
-@pytest.mark.slow
-def test_card_report_and_hub_say_what_is_shown_again(run: RunDirectory, tmp_path: Path) -> None:
-    card = (run.stage(3) / "README.md").read_text()
-    assert "GCD with replay (" in card
-    assert "at most 4 of a category" in card
-    assert "labels are not used" not in card
-    assert main(["report", str(run.path), "--out", str(tmp_path / "report")]) == 0
-    assert "up to 4 per category" in (tmp_path / "report" / "index.html").read_text()
-    assert main(["verify", str(run.path)]) == 0
-
-
 def shown_at(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
     """What stages that are trained now learn each sample as."""
     shown, of = [], Memory.of
@@ -181,27 +170,6 @@ def test_a_memory_that_was_altered_or_never_kept_is_refused(run: RunDirectory, t
     sum_again(path.parent)
     with pytest.raises(RunError, match="has no exemplars.json: it was trained without exemplars_per_class"):
         train_run(recipe)
-
-
-@pytest.mark.slow
-def test_without_labels_images_are_shown_all_the_same(
-    image_folder: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    losses, folders = (
-        {},
-        {"with": {}, "without": {"exemplar_labels": False}, "none": {"exemplars_per_class": 0}},
-    )
-    for name, options in folders.items():
-        train_run(recipe_of("simgcd", image_folder, tiny_backbone, tmp_path / name, **options))
-        lines = (tmp_path / name / "history.jsonl").read_text().splitlines()
-        losses[name] = [json.loads(line) for line in lines]
-    assert losses["with"][:2] != losses["without"][2:4]
-    for name, count in (("with", 6), ("without", 4), ("none", 4)):
-        assert len(losses[name][2]["losses"]) == count
-    assert losses["without"][2]["losses"] != losses["none"][2]["losses"]
-    assert losses["without"][2]["steps"] == 2 * losses["none"][2]["steps"]
-    assert "labels are not used" in (tmp_path / "without" / "stage1" / "README.md").read_text()
-    assert not (tmp_path / "none" / "stage1" / EXEMPLARS).exists()
 
 
 @pytest.mark.slow

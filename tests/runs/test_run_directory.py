@@ -12,7 +12,6 @@ import torch
 
 from promptccd.disk import remove_leftovers
 from promptccd.errors import PromptCCDError, RunError
-from promptccd.hub import verify
 from promptccd.reports import plan_cells, run_sweep
 from promptccd.reports.sweep import ProtocolScoring
 from promptccd.runs import RunDirectory, train_run
@@ -127,20 +126,3 @@ def test_a_sweep_writes_nothing_through_a_link(
         cells = plan_cells([recipe], [1], {}, tmp_path / "sweep")
         run_sweep(cells, tmp_path / "sweep", scorings=[ProtocolScoring("gcd")])
     assert not (tmp_path / "absent").exists()
-
-
-@pytest.mark.slow
-def test_a_run_in_the_current_folder_is_called_as_that(
-    image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    recipe = Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, Path()))
-    assert recipe.training.output_dir == "."
-    train_run(recipe)
-    train_run(recipe)  # it goes on, too
-    run = RunDirectory(".")
-    assert run.recipe.training.output_dir == run.name == tmp_path.name
-    assert (tmp_path / "stage3").is_dir()
-    monkeypatch.chdir(tmp_path / "stage3")
-    assert RunDirectory("..").name == tmp_path.name
-    assert all(check.what.startswith("stage3: ") for check in verify("."))

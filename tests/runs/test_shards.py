@@ -54,19 +54,6 @@ def test_stages_share_what_did_not_learn(trained_run: Path, tiny_backbone: Path)
         assert placed["metadata"]["total_size"] == sum(each.nbytes for each in weights_of(stage).values())
 
 
-def test_who_reads_a_stage_notices_nothing(trained_run: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    model = PromptCCDModel.from_pretrained(trained_run / "stage2")
-    model.save_pretrained(tmp_path / "plain")
-    assert (tmp_path / "plain" / "model.safetensors").is_file(), "what a person saves is one file, as usual"
-    assert not (tmp_path / "plain" / INDEX).exists()
-    plain = load_file(tmp_path / "plain" / "model.safetensors")
-    ours = weights_of(trained_run / "stage2")
-    assert plain.keys() == ours.keys() and all(torch.equal(plain[name], ours[name]) for name in ours)
-    auto = AutoModel.from_pretrained(trained_run / "stage2")
-    assert all(torch.equal(value, auto.state_dict()[name]) for name, value in model.state_dict().items())
-
-
 @pytest.mark.parametrize("method", ["promptccd-gcd", "grow-merge", "promptccd-pp"])
 def test_all_methods_share_the_same_at_every_stage(method: str) -> None:
     """The last block learns in most; in Grow & Merge it learns at stage 0, and copies of it later."""
@@ -107,14 +94,6 @@ def test_a_backbone_that_changed_has_a_shard_of_its_own(run: Path) -> None:
     loaded = PromptCCDModel.from_pretrained(run / "stage5").state_dict()
     assert all(torch.equal(value, loaded[name]) for name, value in model.state_dict().items())
     assert not any(problems_of(stage) for stage in stages_of(run))
-
-
-def test_a_backbone_of_which_all_learns_is_one_file(run: Path) -> None:
-    model = PromptCCDModel.from_pretrained(run / "stage3")
-    model.requires_grad_(True)
-    save_again(model, run / "stage4")
-    assert (run / "stage4" / "model.safetensors").is_file() and not (run / "stage4" / INDEX).exists()
-    assert not (run / "stage4" / FROZEN).exists()
 
 
 def test_a_backbone_that_learns_in_part_keeps_the_rest_apart(run: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from promptccd.cli.main import main
-from promptccd.clustering.spread import measure_spread
 from promptccd.discovery.project import GROUPING, CategoryState, edits, load_registry
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.disk import problems_of
@@ -71,24 +69,6 @@ def go_on(run: Path) -> None:
     recipe = RunDirectory(run).recipe
     recipe.training.output_dir = str(run)
     train_run(recipe)
-
-
-@pytest.mark.moderate
-def test_only_labelled_images_judge_how_sure_a_stage_may_be(
-    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, told = trained_to(trained_run, tmp_path / "run", 2), []
-
-    def measured(features: torch.Tensor, rows: torch.Tensor, *arguments, labelled: torch.Tensor, **named):
-        told.append((rows, labelled))
-        return measure_spread(features, rows, *arguments, labelled=labelled, **named)
-
-    monkeypatch.setattr(import_module("promptccd.runs.train"), "measure_spread", measured)
-    go_on(run)
-    [(rows, labelled)] = told
-    _, of_stage_0 = assignments(run, 0)
-    assert rows[labelled].tolist() == of_stage_0  # ids of labelled categories are their rows
-    assert 0 < labelled.sum() < len(rows) == sum(len(assignments(run, stage)[1]) for stage in range(4))
 
 
 def corrected(run: Path, stage: int) -> list[dict]:
@@ -188,12 +168,6 @@ def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_corrected_run_can_be_evaluated(edited_run) -> None:
-    score = RunEvaluation(str(edited_run[0])).evaluate()
-    assert [row.stage for row in score.stages] == [1, 2, 3]
-
-
-@pytest.mark.slow
 def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> None:
     run = trained_to(trained_run, tmp_path / "run", 2)
     correct(run / "stage2", lambda registry: edits.rename(registry, 2, "heron"))
@@ -226,23 +200,6 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     assert problems_of(run / "stage3") == []
     assert new.id not in load_model(run / "stage3").config.category_ids
     assert "People made 1 correction before this stage" in (run / "stage3" / "README.md").read_text()
-    assert not [check for check in verify(str(run)) if check.problem]
-
-
-@pytest.mark.slow
-def test_nothing_is_learnt_from_images_that_are_set_aside(trained_run: Path, tmp_path: Path) -> None:
-    run = trained_to(trained_run, tmp_path / "run", 2)
-    new = max(
-        (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
-    )
-    assert main(["categories", str(run / "stage2"), "aside", str(new.id)]) == 0
-    assert new.id not in load_model(run / "stage2").config.category_ids
-    assert not [check for check in verify(str(run)) if check.problem]
-    go_on(run)
-    assert problems_of(run / "stage3") == []
-    last = registry_in(run / "stage3")
-    assert [each.id for each in last.aside] == [new.id]
-    assert load_model(run / "stage3").config.category_ids == [each.id for each in last.active]
     assert not [check for check in verify(str(run)) if check.problem]
 
 
@@ -297,15 +254,6 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     (run / "results.json").unlink()  # as where a stage comes from the Hub
     go_on(run)
     assert RunDirectory(run).results.to_dict()["stages"] == rows
-
-
-@pytest.mark.slow
-def test_a_damaged_registry_stops_the_next_stage(trained_run: Path, tmp_path: Path, caplog) -> None:
-    run = trained_to(trained_run, tmp_path / "run", 2)
-    alter(run / "stage2/categories.sqlite")
-    go_on(run)
-    assert "Refused stage2: categories.sqlite was altered" in caplog.text
-    assert assignments(run, 3) == assignments(trained_run, 3)
 
 
 def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> None:

@@ -18,7 +18,6 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
-from promptccd.disk import temporary
 from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep
 from promptccd.reports.engines import Engine, Job
@@ -292,22 +291,6 @@ def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
     grown = run_sweep(plan(recipes, undisturbed, names=("tiny", "tiny-gcd"), seeds=(1,)), undisturbed)
     assert list(grown.groups) == ["tiny", "tiny-gcd"]
     assert (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns == stamp
-
-
-@pytest.mark.slow
-def test_a_cell_killed_while_it_cleaned_up_is_cleaned_up(recipes: Path, undisturbed: Path) -> None:
-    """All of it is whole but for states inside its last stage, which nobody goes on from any more."""
-    out = undisturbed.parent / "cleaned-up"
-    shutil.copytree(undisturbed, out)
-    cells = plan(recipes, out)
-    left = cells[0].path / "resume" / "stage3.safetensors"
-    left.parent.mkdir()
-    left.write_bytes(b"")
-    scored = temporary(cells[0].path / "baselines.json")
-    scored.write_text("{")
-    assert run_sweep(cells, out).failures == {}
-    assert not left.parent.exists()
-    assert not scored.exists()
 
 
 def crash_or_train(recipe: Recipe) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.locks import FolderLock
-from promptccd.reports import cell_commands, collect_sweep, run_sweep, states_of, sweep
-from tests.runs.test_sweep import fails, hashes, in_threads, plan, recipes, undisturbed
+from promptccd.reports import states_of
+from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
 
@@ -45,50 +44,6 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
         str(out / ".cells" / f"tiny-seed{seed}.yaml") for seed in (1, 2)
     ]
     assert sorted(path.name for path in out.iterdir()) == [".cells", ".lock", ".lock-owner", "tiny-seed1"]
-
-
-@pytest.mark.slow
-def test_a_cell_at_work_elsewhere_is_left_to_others_and_has_not_failed(
-    recipes: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
-    held = FolderLock(tmp_path / "tiny-seed1")
-    assert main(command(recipes, tmp_path, "--collect")) == 0
-    elsewhere = f"not finished: tiny-seed1: running on {socket.gethostname()} (process {os.getpid()})"
-    printed = capsys.readouterr().out
-    assert elsewhere in printed
-    assert "not finished: tiny-seed2: new" in printed
-    assert not (tmp_path / "tiny-seed2").exists()
-    monkeypatch.setattr(sweep, "SECONDS_TO_WAIT_FOR_LOCK", 0.1)
-    assert run_sweep(plan(recipes, tmp_path), tmp_path, train=fails, engine=in_threads()).unfinished == {
-        "tiny-seed1": f"running on {socket.gethostname()} (process {os.getpid()})"
-    }
-    held.close()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_lines_run_by_a_pool_give_the_bytes_of_a_sweep(
-    recipes: Path, undisturbed: Path, tmp_path: Path, capsys
-) -> None:
-    """Twelve stages, in two processes at once, by nothing but a shell."""
-    pool = undisturbed.parent / "pool"  # as deep: a run names its backbone from where it lies
-    shutil.copytree(undisturbed, pool)
-    assert run_sweep(plan(recipes, pool, seeds=(1, 2, 3)), pool, jobs=2).failures == {}
-    out = tmp_path / "lines"
-    cells = plan(recipes, out, seeds=(1, 2, 3))
-    lines = "\n".join(cell_commands(cells, out))
-    words = ["xargs", "-P2", "-d", "\n", "-I{}", "sh", "-c", "{}"]
-    program = Path(sys.executable).parent
-    environment = os.environ | {"PATH": f"{program}:{os.environ['PATH']}"}
-    ended = subprocess.run(words, input=lines, text=True, capture_output=True, env=environment, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert hashes(cells) == hashes(plan(recipes, pool, seeds=(1, 2, 3)))
-    assert cell_commands(cells, out) == []
-    assert main(command(recipes, out, "3", "--collect")) == 0
-    assert "not finished" not in capsys.readouterr().out
-    assert collect_sweep(cells).groups == run_sweep(cells, out).groups
-    assert not (out / "tiny-seed1" / "train.log").exists()  # no sweep trained
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ import pytest
 from promptccd.data import StageStream
 from promptccd.data.readable import StageImages
 from promptccd.errors import DataError
-from promptccd.images.rendering import Rendering
-from promptccd.runs.evaluate import cut_named, require_unseen
+from promptccd.runs.evaluate import cut_unseen, require_unseen
 from promptccd.runs.start import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
@@ -46,15 +45,19 @@ def test_copies_of_training_images_are_counted_and_one_is_named(own, caplog):
     assert "'test/kind 0/z0.PNG' of 'train/kind 0/" in caplog.text
 
 
+def cut(data: DataArguments, split: str | None) -> StageStream:
+    return cut_unseen(stage_stream(data, 1), None, data.resolved.test_split, split, None)
+
+
 def test_a_test_split_without_a_category_is_told(own):
     data = DataArguments(dataset=str(own), class_blocks=[2, 1])
-    assert cut_named(data, 1, Rendering(), "test", None).categories == ("kind 0", "kind 1", "kind 2")
+    assert cut(data, "test").categories == ("kind 0", "kind 1", "kind 2")
     shutil.rmtree(own / "test" / "kind 2")
     with pytest.raises(
         DataError,
         match=r"split 'test' of .*sum to 3, but .* 2 categories .*kind 0, kind 1.*the option is --test_split",
     ):
-        cut_named(data, 1, Rendering(), "test", None)
+        cut(data, "test")
 
 
 def test_what_a_person_held_out_comes_before_a_test_split_that_a_copy_of_a_benchmark_may_lack(own):
@@ -63,10 +66,8 @@ def test_what_a_person_held_out_comes_before_a_test_split_that_a_copy_of_a_bench
         benchmark="cifar100", dataset=str(own), class_blocks=[2, 1], num_classes=3, held_out=0.4
     )
     with pytest.raises(DataError, match="without such a split, train with --held_out"):
-        cut_named(replace(data, held_out=0.0), 1, Rendering(), None, None)
+        cut(replace(data, held_out=0.0), None)
     trained = {name for stage in stage_stream(data, 1) for name in stage.sample_ids.tolist()}
-    tested = {
-        name for stage in cut_named(data, 1, Rendering(), None, None) for name in stage.sample_ids.tolist()
-    }
+    tested = {name for stage in cut(data, None) for name in stage.sample_ids.tolist()}
     assert tested and trained.isdisjoint(tested)
     assert len(trained | tested) == sum(1 for path in own.rglob("*") if path.is_file())

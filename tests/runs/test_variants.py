@@ -7,7 +7,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,9 @@ from safetensors.torch import load_file
 from transformers import AutoModel, Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
-from promptccd.clustering import CountCalibration, CountEstimate, estimate_categories
 from promptccd.data.views import normalise
-from promptccd.errors import ConfigurationError, InterruptedRunError
+from promptccd.errors import InterruptedRunError
 from promptccd.evaluation import ContinualScore
-from promptccd.methods import METHODS
-from promptccd.methods import promptccd as promptccd_objective
 from promptccd.runs import (
     RunDirectory,
     RunEvaluation,
@@ -246,47 +243,6 @@ def test_part_routing_of_a_run_agrees_with_a_count_by_hand(recipe_values: Values
     assert score.stages[1].all == pytest.approx(100 * np.mean(right), abs=1e-3)
 
 
-@pytest.mark.slow
-def test_an_estimated_count_is_shown_with_its_range(recipe_values: Values, tmp_path: Path, capsys) -> None:
-    values = merged(recipe_values, VARIANTS["k-means count"])
-    score = train_run(in_folder(values, tmp_path / "run"))
-    for row in score.stages:
-        config = load_model(tmp_path / "run" / f"stage{row.stage}").config
-        assert row.count_range == (config.count_estimate["low"], config.count_estimate["high"])
-        assert len(config.category_ids) <= config.count_estimate["count"]
-    assert main(["evaluate", str(tmp_path / "run")]) == 0
-    assert (
-        f"({score.stages[0].count_range[0]} to {score.stages[0].count_range[1]})" in capsys.readouterr().out
-    )
-
-
-@pytest.mark.slow
-def test_later_stages_count_with_the_scale_that_labels_taught(
-    recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, float]] = []
-
-    def taught(features: torch.Tensor, labels: torch.Tensor, seed: int, *, prior: str) -> CountCalibration:
-        assert prior == "calibrated"
-        assert len(features) == len(labels)
-        return CountCalibration(0.45, (1.0,), 0.0)
-
-    def estimated(*arguments: Any, prior: str, scale: float, **options: Any) -> CountEstimate:
-        asked.append((prior, scale))
-        return estimate_categories(*arguments, prior=prior, scale=scale, **options)
-
-    monkeypatch.setattr(promptccd_objective, "calibrate", taught)
-    monkeypatch.setattr(promptccd_objective, "estimate_categories", estimated)
-    counting = {"category_count": "split_merge", "count_prior": "calibrated"}
-    values = merged(recipe_values, {"training": counting})
-    score = train_run(in_folder(values, tmp_path / "run"))
-    assert set(asked) == {("calibrated", 0.45)}
-    for row in score.stages:
-        config = load_model(tmp_path / "run" / f"stage{row.stage}").config
-        assert config.count_scale == 0.45
-        assert "two known categories or fewer: unreliable" in config.count_estimate["margin"]
-
-
 @pytest.mark.parametrize(
     ("recipe", "total"),
     [
@@ -319,14 +275,6 @@ def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys
 def test_what_a_method_learns_beside_the_block_has_a_title(method: str, title: str) -> None:
     recipe = Recipe.from_yaml(recipe_folder() / f"{method}-cub.yaml")
     assert title in [row.part for row in count_parameters(recipe)]
-
-
-def test_what_learns_without_a_title_is_counted_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(__file__).parents[2] / "hub_configs" / "promptccd-b-l2p-cub.yaml"
-    told = {row.part: row.unlabelled for row in count_parameters(Recipe.from_yaml(path))}
-    monkeypatch.setitem(METHODS, "promptccd-b", replace(METHODS["promptccd-b"], parts={}))
-    untold = {row.part: row.unlabelled for row in count_parameters(Recipe.from_yaml(path))}
-    assert untold == {{"prompt pool": "pool"}.get(part, part): count for part, count in told.items()}
 
 
 @pytest.mark.slow
@@ -406,12 +354,6 @@ def test_parts_of_featureless_images_are_refused(recipe_values: Values, tmp_path
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("promptccd: Expected")
     assert "num_parts" in last
-
-
-def test_a_field_of_another_variant_is_no_silent_no_op(recipe_values: Values, tmp_path: Path) -> None:
-    values = merged(recipe_values, {"model": {"covariance_type": "spherical", "pool_size": 4}})
-    with pytest.raises(ConfigurationError, match="for promptccd 'pool_size'"):
-        train_run(in_folder(values, tmp_path / "run"))
 
 
 @pytest.mark.slow

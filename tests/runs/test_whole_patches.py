@@ -6,13 +6,11 @@ import pytest
 import torch
 from accelerate import DistributedType
 from accelerate.state import AcceleratorState
-from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model, ViTImageProcessorPil
+from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import ConfigurationError
-from promptccd.reports import plan_cells
-from promptccd.runs import start
 from promptccd.runs.start import require_whole_patches, rim_not_seen
 from promptccd.runs.train import train_run
 from promptccd.training.devices import accelerator_for
@@ -60,34 +58,12 @@ def test_training_refuses_a_side_with_a_rim_before_anything_is_read(
     require_whole_patches(Recipe.from_dict(odd(recipe_values, 24)))
 
 
-def test_so_does_one_that_makes_its_backbone(recipe_values: dict) -> None:
-    described = {"backbone": None, "backbone_config": {"patch_size": 8, "image_size": 16}}
-    with pytest.raises(ConfigurationError, match="patch of 8 pixels"):
-        require_whole_patches(Recipe.from_dict(odd(recipe_values) | {"model": described}))
-
-
 def test_a_sweep_refuses_it_with_the_name_of_the_cell(recipe_values: dict, tmp_path: Path, capsys) -> None:
     recipe = tmp_path / "tiny.yaml"
     words = ["--image_size", "18", "--resize_size", "24", "--dry-run", "--out", str(tmp_path / "out")]
     recipe.write_text(str(recipe_values | {"training": {"epochs": 1}}))
     assert main(["sweep", "--config", str(recipe), "--seeds", "1", *words]) == 2
     assert "tiny-seed1: image_size 18 is no multiple" in capsys.readouterr().err
-
-
-def test_a_sweep_asks_no_hub_before_it_starts(recipe_values: dict, tmp_path: Path, monkeypatch) -> None:
-    asked = []
-
-    def configuration(name: str, **hub_options: object) -> None:
-        asked.append((name, hub_options))
-        raise OSError("the Hub cannot be reached")
-
-    monkeypatch.setattr(start, "backbone_configuration", configuration)
-    recipe = tmp_path / "tiny.yaml"
-    recipe.write_text(
-        str(odd(recipe_values) | {"model": {"backbone": "lab/dino"}, "training": {"epochs": 1}})
-    )
-    assert len(plan_cells([recipe], [1], {}, tmp_path / "out")) == 1
-    assert asked == [("lab/dino", {"local_files_only": True})]
 
 
 def backbone(folder: Path, image_size: int) -> Path:
@@ -115,20 +91,6 @@ def test_discovery_says_what_a_published_view_leaves_out(tmp_path: Path, caplog)
     rim = pixels.clone()
     rim[..., 28:] = 0
     assert torch.equal(model.eval()(pixels).features, model(rim).features)
-
-
-def test_a_view_has_sides_whichever_processor_makes_it(tmp_path: Path) -> None:
-    folder = backbone(tmp_path / "backbone", 28)
-    ViTImageProcessorPil(size={"height": 28, "width": 42}, do_center_crop=False).save_pretrained(folder)
-    _, view = load_embedder(folder)
-    assert view.sides == (28, 42)
-    assert view.num_bytes == 3 * 28 * 42
-
-
-def test_a_view_of_our_own_has_no_rim(tmp_path: Path, caplog) -> None:
-    _, view = load_embedder(backbone(tmp_path / "backbone", 31))
-    assert view.sides == (28, 28)
-    assert not caplog.messages
 
 
 def test_an_accelerator_that_shards_models_is_refused(

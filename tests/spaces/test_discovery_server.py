@@ -18,7 +18,7 @@ from PIL import Image
 
 from promptccd.discovery.project import load_registry
 from promptccd.images.limits import MIB
-from tests.discovery.intake.test_archives import REFUSED, SKIPPING, packed
+from tests.discovery.intake.test_archives import packed
 from tests.images.test_decode import BOMB_WEBP
 from tests.photographs import MARKER, jpeg, pixels
 from tests.spaces.conftest import LIMITS, Server, picture, pictures, serving
@@ -277,32 +277,6 @@ def test_values_out_of_bounds(visitor: Visitor) -> None:
         assert visitor.post(f"{visitor.base}api/edit", content=content).status_code == status
     assert edit(visitor, do="move", images=[99], to=0).status_code == 409
     assert state(visitor) == before
-
-
-ARCHIVES = {
-    **{name: content for name, (content, _) in SKIPPING.items()},
-    **{name: content for name, (content, _, _) in REFUSED.items() if len(content) < LIMITS.max_total_bytes},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.fault(40)
-def test_hostile_archives(server: Server) -> None:
-    assert len(ARCHIVES) > 25
-    usable = packed(*pictures())
-
-    def give(name: str) -> tuple[Answer, dict]:
-        with server.visitor() as guest:
-            answer = guest.give([(f"{name}.zip", ARCHIVES[name]), (f"good {name}.zip", usable)])
-            kept = [path.name for path in server.space.visits.of(guest.session).photos.glob("*")]
-            guest.call("forget", [])
-            return answer, kept
-
-    with ThreadPoolExecutor(6) as pool:
-        answers = dict(zip(ARCHIVES, pool.map(give, ARCHIVES), strict=True))
-    for name, (answer, kept) in answers.items():
-        assert answer.went_well or answer.error
-        assert (len(kept) >= 9) if answer.went_well else kept == [], name
 
 
 def test_what_an_archive_holds_is_shown_and_its_names_lead_nowhere(server: Server, visitor: Visitor) -> None:

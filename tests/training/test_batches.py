@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering.parts import PartLabelParameters
+from promptccd.clustering.parts import PartLabels
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS as BY_NAME
 from promptccd.methods import StageContext
@@ -83,9 +83,9 @@ def mixture() -> tuple[Tensor, Tensor, Tensor]:
     return means, full.diagonal(dim1=1, dim2=2).clone(), log_weights
 
 
-def labelling() -> PartLabelParameters:
+def labelling() -> PartLabels:
     generator = torch_generator("labels")
-    return PartLabelParameters(
+    return PartLabels(
         object_direction=F.normalize(torch.randn(32, generator=generator), dim=0),
         object_range=torch.tensor([-1.5, 1.0]),
         projection=torch.randn(32, 3, generator=generator),

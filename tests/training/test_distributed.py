@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -146,34 +145,6 @@ def test_what_one_process_was_asked_all_are_asked_and_no_device_is(
     assert on_two_processes(work, tmp_path) == [(any(expected), *expected)] * 2
 
 
-@pytest.mark.slow
-def test_processes_wait_for_hours_for_one_that_works_alone(tmp_path: Path) -> None:
-    """The first pretrains a backbone, or pushes a stage, while the others are at a barrier."""
-    says = (
-        "from promptccd.training.devices import accelerator_for; from promptccd.training.options import "
-        "TrainingArguments; import torch.distributed as dist; accelerator_for(TrainingArguments()); "
-        "print(dist.group.WORLD._get_backend(__import__('torch').device('cpu')).options._timeout)"
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    meeting = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", says], env={**os.environ, **meeting, "RANK": rank, "LOCAL_RANK": rank},
-            stdout=subprocess.PIPE, text=True,
-        )
-        for rank in ("0", "1")
-    ]  # fmt: skip
-    assert [each.communicate()[0].strip() for each in started] == ["1 day, 0:00:00"] * 2
-
-
 @pytest.mark.moderate
 def test_features_of_two_processes_are_those_of_one_in_its_order(
     model: PromptCCDModel, tmp_path: Path
@@ -203,8 +174,10 @@ def test_every_process_has_the_mixture_that_the_first_one_fitted(
     def fitted(rank: int, num_processes: int = 2) -> list[list]:
         objective = MixtureObjective(
             model, StageContext(images, num_categories=2), TrainingArguments(),
-            SimpleNamespace(num_processes=num_processes), lambda what: features.roll(rank, 1),
+            SimpleNamespace(num_processes=num_processes, is_main_process=not rank),
+            lambda what: features.roll(rank, 1),
         )  # fmt: skip
+        objective.begin_stage()
         objective.begin_epoch(0)
         objective.end_stage()
         both = model.mixture, model.native_mixture

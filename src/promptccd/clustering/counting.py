@@ -4,7 +4,7 @@ Letters: N features, D width, d width after projection, K categories.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -372,7 +372,7 @@ def calibrate(
     """
     # Trials are small, and a GPU is busy with starting their operations: of 14 categories they took 9 s on an H200
     # (under a profiler), and 1 s on one core of a CPU for as many simulated features.
-    held_out = trials(features if count else features.cpu(), labels, seed)
+    held_out = [*trials(features if count else features.cpu(), labels, seed)]
     if not held_out:
         return CountCalibration(1.0, (), math.inf)
 
@@ -397,25 +397,21 @@ def calibrate(
     return best
 
 
-def trials(features: Tensor, labels: Tensor, seed: int) -> list[Trial]:
+def trials(features: Tensor, labels: Tensor, seed: int) -> Iterator[Trial]:
     """Trials that hold out some categories of labelled features ``(N, D)``; none with fewer than three categories."""
-    (ids, labels), made = labels.cpu().unique(return_inverse=True), []
+    (ids, labels), device = labels.cpu().unique(return_inverse=True), features.device
     for number in range(NUM_TRIALS if len(ids) > 2 else 0):
         held_out = min(round(HELD_OUT[number % len(HELD_OUT)] * len(ids)), len(ids) - 2)
-        made.append(_trial(features, labels, held_out, torch_generator("held-out categories", seed, number)))
-    return made
-
-
-def _trial(features: Tensor, labels: Tensor, held_out: int, generator: torch.Generator) -> Trial:
-    categories = torch.randperm(int(labels.max()) + 1, generator=generator)
-    shuffled = torch.randperm(len(labels), generator=generator)
-    labelled, free = [], []
-    for place, category in enumerate(categories.tolist()):
-        rows = shuffled[labels[shuffled] == category][:MOST_OF_A_CATEGORY]
-        num_labelled = max(1, len(rows) - max(1, len(rows) // 4)) if place >= held_out else 0
-        labelled.append(rows[:num_labelled])
-        free.append(rows[num_labelled:])
-    sizes, device = torch.tensor([len(rows) for rows in labelled[held_out:]]), features.device
-    of_labelled = torch.arange(len(sizes)).repeat_interleave(sizes).to(device)
-    known, others = (features[torch.cat(rows).to(device)] for rows in (labelled, free))
-    return Trial(known, of_labelled, others, len(sizes), held_out)
+        generator = torch_generator("held-out categories", seed, number)
+        categories = torch.randperm(len(ids), generator=generator)
+        shuffled = torch.randperm(len(labels), generator=generator)
+        labelled, free = [], []
+        for place, category in enumerate(categories.tolist()):
+            rows = shuffled[labels[shuffled] == category][:MOST_OF_A_CATEGORY]
+            num_labelled = max(1, len(rows) - max(1, len(rows) // 4)) if place >= held_out else 0
+            labelled.append(rows[:num_labelled])
+            free.append(rows[num_labelled:])
+        sizes = torch.tensor([len(rows) for rows in labelled[held_out:]])
+        of_labelled = torch.arange(len(sizes)).repeat_interleave(sizes).to(device)
+        known, others = (features[torch.cat(rows).to(device)] for rows in (labelled, free))
+        yield Trial(known, of_labelled, others, len(sizes), held_out)

@@ -14,36 +14,89 @@ from promptccd.errors import DataError
 
 SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
 MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
+SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
+# Of the start; with few restarts, all may halve one new category.
+KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
 SQUARES_AT_ONCE = 2**23  # of features that are squared at a time, 32 MB: squares of all rarely exist
 
 
 @dataclass(frozen=True)
-class State:
-    """Parameters between two steps, in float64; means are centred like the points."""
+class MixtureParameters:
+    """A mixture, fitted or between two steps. Those of steps are in float64, and means are centred like the points.
 
-    means: Tensor  # (K, D)
-    variances: Tensor  # (K, D) diagonal, (K, 1) spherical
-    log_weights: Tensor  # (K,)
+    Attributes:
+        means: ``(K, D)``.
+        variances: ``(K, D)`` if diagonal, ``(K, 1)`` if spherical; floor included.
+        log_weights: ``(K,)``.
+        floor: ``()``, added to every variance.
+        log_likelihood: mean per point, in nats, under exactly these parameters; of a fixed point with its component.
+        num_iterations: M-steps after the initialisation.
+        converged: whether the tolerance was met before the iterations ran out.
+    """
+
+    means: Tensor
+    variances: Tensor
+    log_weights: Tensor
+    floor: Tensor
+    log_likelihood: float = -math.inf
+    num_iterations: int = 0
+    converged: bool = False
 
 
 class MixtureSteps:
-    """The E-step and the M-step of a fit on its points.
+    """Expectation-maximisation on some points.
 
     Args:
         points: ``(N, D)``, centred: float32 cancels far from the origin.
+        fixed: ``(N,)`` component of every point, -1 where it is free.
+        floor: added to every variance.
         spherical: whether a component has one variance, the mean over dimensions, and not one per dimension.
     """
 
-    def __init__(self, points: Tensor, spherical: bool = False):
-        self.points, self.spherical = points, spherical
+    def __init__(self, points: Tensor, fixed: Tensor, floor: float, spherical: bool = False):
+        self.points, self.fixed, self.floor, self.spherical = points, fixed, floor, spherical
 
-    def e_step(self, state: State, fixed: Tensor) -> tuple[Tensor, float]:
+    def initialize(self, members: Tensor, centres: Tensor) -> MixtureParameters:
+        """The means, variances and sizes of groups ``(N,)``; those without points have centres ``(K, D)``."""
+        responsibilities = self.points.new_zeros(len(members), len(centres)).scatter_(1, members[:, None], 1)
+        variances = [columns.mean(0, dtype=torch.float64) for columns in self._square_columns()]
+        overall = torch.cat(variances) + self.floor
+        empty = MixtureParameters(
+            means=centres.double(),
+            variances=overall.expand(len(centres), *overall.shape),
+            log_weights=overall.new_zeros(len(centres)),
+            floor=overall.new_tensor(self.floor),
+        )
+        return self.m_step(responsibilities, empty)
+
+    def run(self, state: MixtureParameters, max_iter: int, tol: float) -> MixtureParameters:
+        """Iterate until the mean log-likelihood changes little; the result is in the dtype of the points."""
+        previous = -math.inf
+        for iteration in range(max_iter + 1):
+            responsibilities, log_likelihood = self.e_step(state)
+            converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)
+            if converged:
+                break
+            if iteration < max_iter:
+                previous, state = log_likelihood, self.m_step(responsibilities, state)
+            del responsibilities  # before the next ones are made
+        return MixtureParameters(
+            means=state.means.to(self.points),
+            variances=state.variances.to(self.points),
+            log_weights=state.log_weights.to(self.points),
+            floor=state.floor.to(self.points),
+            log_likelihood=log_likelihood,
+            num_iterations=iteration,
+            converged=converged,
+        )
+
+    def e_step(self, state: MixtureParameters) -> tuple[Tensor, float]:
         """Responsibilities ``(N, K)``, those of a fixed point 1 on its own component, and the mean log-likelihood."""
         log_joint_of, log_density = self.log_joint(state), []
         responsibilities = self.points.new_empty(len(self.points), len(state.means))
         rows = self._rows_at_once()
         for points, own, out in zip(
-            self.points.split(rows), fixed.split(rows), responsibilities.split(rows), strict=True
+            self.points.split(rows), self.fixed.split(rows), responsibilities.split(rows), strict=True
         ):
             log_joint = log_joint_of(points)
             which = (own >= 0).nonzero().flatten()
@@ -76,12 +129,7 @@ class MixtureSteps:
             for columns in self.points.split(max(1, SQUARES_AT_ONCE // len(self.points)), dim=1):
                 yield columns.square()
 
-    def overall_variance(self, floor: float) -> Tensor:
-        """Variance of all points about their mean plus the floor, ``(D,)`` or ``(1,)``."""
-        means = [columns.mean(0, dtype=torch.float64) for columns in self._square_columns()]
-        return torch.cat(means) + floor
-
-    def log_joint(self, state: State) -> Callable[[Tensor], Tensor]:
+    def log_joint(self, state: MixtureParameters) -> Callable[[Tensor], Tensor]:
         """Log pi_c + log N(x | mu_c, Sigma_c) of any points ``(B, D)``: ``(B, K)``, in their dtype, by two products."""
         width, dtype = self.points.shape[1], self.points.dtype
         per_column = width if self.spherical else 1  # dimensions that share one variance
@@ -96,7 +144,7 @@ class MixtureSteps:
         quadratic = (-0.5 * per_column * precisions).to(dtype).T
         return lambda points: torch.addmm(constant, points, linear).addmm_(self._squares(points), quadratic)
 
-    def m_step(self, responsibilities: Tensor, state: State, floor: float) -> State:
+    def m_step(self, responsibilities: Tensor, state: MixtureParameters) -> MixtureParameters:
         """Weighted moments; a component without points keeps its mean and variance."""
         mass, first, second = self._weighted_sums(responsibilities)
         alive = (mass > 0)[:, None]
@@ -105,8 +153,9 @@ class MixtureSteps:
         centre_squares = means.square()
         if self.spherical:
             centre_squares = centre_squares.mean(1, keepdim=True)
-        variances = (second * scale - centre_squares).clamp(min=0) + floor
-        return State(
+        variances = (second * scale - centre_squares).clamp(min=0) + self.floor
+        return replace(
+            state,
             means=torch.where(alive, means, state.means),
             variances=torch.where(alive, variances, state.variances),
             log_weights=self._log_weights(mass),
@@ -132,34 +181,6 @@ class MixtureSteps:
         )  # lets go of columns before the next
         mass = total(self.points.new_ones(len(self.points))[:, None])[:, 0].double()
         return mass, total(self.points), torch.cat([*map(total, self._square_columns())], dim=1)
-
-
-SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
-# Of the start; with few restarts, all may halve one new category.
-KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 10
-
-
-@dataclass(frozen=True)
-class MixtureParameters:
-    """A fitted mixture.
-
-    Attributes:
-        means: ``(K, D)``.
-        variances: ``(K, D)`` if diagonal, ``(K, 1)`` if spherical; floor included.
-        log_weights: ``(K,)``.
-        floor: ``()``, added to every variance.
-        log_likelihood: mean per point, in nats, under exactly these parameters; of a fixed point with its component.
-        num_iterations: M-steps after the initialisation.
-        converged: whether the tolerance was met before the iterations ran out.
-    """
-
-    means: Tensor
-    variances: Tensor
-    log_weights: Tensor
-    floor: Tensor
-    log_likelihood: float
-    num_iterations: int
-    converged: bool
 
 
 @torch.no_grad()
@@ -210,11 +231,11 @@ def fit_gaussian_mixture(
     fixed = fixed.to(features.device)
     mean_point = features.mean(0)
     members, centres = initial_groups(features, mean_point, fixed, num_components, seed)
-    data = MixtureSteps(features - mean_point, covariance_type == "spherical")
-    squares = [points.double().square().sum() for points in data.points.split(POINTS_PER_BLOCK)]
+    points = features - mean_point
+    squares = [block.double().square().sum() for block in points.split(POINTS_PER_BLOCK)]
     floor = max(floor_share * float(torch.stack(squares).sum() / features.numel()), SMALLEST_FLOOR)
-    state = initialize(data, members, centres, floor)
-    fit = run_em(data, state, fixed, max_iter, tol, floor)
+    steps = MixtureSteps(points, fixed, floor, covariance_type == "spherical")
+    fit = steps.run(steps.initialize(members, centres), max_iter, tol)
     return replace(fit, means=fit.means + mean_point)
 
 
@@ -240,39 +261,3 @@ def initial_groups(
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
         centres[component] = torch.as_tensor(kmeans.cluster_centers_)
     return members, centres
-
-
-def initialize(data: MixtureSteps, members: Tensor, centres: Tensor, floor: float) -> State:
-    """The means, covariances and sizes of the groups that EM starts from."""
-    responsibilities = data.points.new_zeros(len(members), len(centres)).scatter_(1, members[:, None], 1)
-    overall = data.overall_variance(floor)  # for components without points
-    empty = State(
-        means=centres.double(),
-        variances=overall.expand(len(centres), *overall.shape),
-        log_weights=overall.new_zeros(len(centres)),
-    )
-    return data.m_step(responsibilities, empty, floor)
-
-
-def run_em(
-    data: MixtureSteps, state: State, fixed: Tensor, max_iter: int, tol: float, floor: float
-) -> MixtureParameters:
-    """EM from a state; fixed points keep their component. The returned means are centred like the points."""
-    previous = -math.inf
-    for iteration in range(max_iter + 1):
-        responsibilities, log_likelihood = data.e_step(state, fixed)
-        converged = abs(log_likelihood - previous) <= tol * abs(log_likelihood)
-        if converged:
-            break
-        if iteration < max_iter:
-            previous, state = log_likelihood, data.m_step(responsibilities, state, floor)
-        del responsibilities  # before the next ones are made
-    return MixtureParameters(
-        means=state.means.to(data.points),
-        variances=state.variances.to(data.points),
-        log_weights=state.log_weights.to(data.points),
-        floor=torch.tensor(floor).to(data.points),
-        log_likelihood=log_likelihood,
-        num_iterations=iteration,
-        converged=converged,
-    )

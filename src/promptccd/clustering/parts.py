@@ -23,8 +23,8 @@ PROJECTION_WIDTH = 3
 
 
 @dataclass(frozen=True)
-class PartLabelParameters:
-    """Parameters that turn patch features into part ids. P parts, D width.
+class PartLabels:
+    """Fitted parameters that turn patch features into part ids. P parts, D width.
 
     Attributes:
         object_direction: ``(D,)``, unit length; its product with a patch is large for objects.
@@ -42,6 +42,11 @@ class PartLabelParameters:
     projection_scale: Tensor
     centres: Tensor
 
+    @property
+    def num_parts(self) -> int:
+        """P, background included."""
+        return len(self.centres)
+
 
 def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tensor:
     """Score in 0..1 of how much patches ``(..., D)`` belong to the object rather than the background.
@@ -57,20 +62,6 @@ CANDIDATES: Sequence[int] = range(3, 13)  # numbers of parts that "auto" tries
 ENOUGH_PATCHES = 2_000  # to fit on; 8 images of 16 x 16 patches
 KMEANS_RESTARTS, KMEANS_ITERATIONS = 20, 100
 SMALLEST_SPREAD = 1e-4  # relative; below it float32 features differ by rounding and little else
-SMALLEST_CONTENT = 5e-3  # share of the variance that neither the image nor the position alone explains
-
-
-@dataclass(frozen=True)
-class PartLabels(PartLabelParameters):
-    """Fitted part labels, ready for `PartLabeller.load`.
-
-    Attributes:
-        num_parts: P, background included.
-        criterion: value of every candidate if the number was chosen by ``"auto"``, else empty.
-    """
-
-    num_parts: int
-    criterion: dict[int, float]
 
 
 @torch.no_grad()
@@ -92,14 +83,12 @@ def fit_part_labels(
         The parameters, on the device and in the dtype of the features.
 
     Raises:
-        DataError: images without content, or fewer distinct patches than parts.
+        DataError: patches that are all equal, or fewer distinct ones than parts.
     """
     numbers = CANDIDATES if num_parts == "auto" else [num_parts]
     is_wide = features.dtype in (torch.float32, torch.float64)
     features = _in_fixed_order(features.detach() if is_wide else features.detach().float())
     values = features.double()
-    if num_parts == "auto":
-        _require_content(values)
     direction, score_range = _object_direction(values, grid)
     is_object = objectness(values, direction, score_range) > OBJECT_THRESHOLD
     masked = (values * is_object[..., None]).flatten(0, 1)
@@ -116,8 +105,9 @@ def fit_part_labels(
         for number in numbers
         if number <= num_distinct
     }
-    criterion = {number: _criterion(*fits[number]) if number in fits else 0.0 for number in numbers}
-    chosen = max(numbers, key=lambda number: criterion[number])  # the smallest of equals
+    chosen = max(
+        fits, key=lambda number: _criterion(*fits[number]), default=min(numbers)
+    )  # the smallest of equals
     if chosen not in fits:
         raise DataError(
             f"Expected at least {chosen} distinct patches for {chosen} parts, got {num_distinct} (the whole "
@@ -130,8 +120,6 @@ def fit_part_labels(
         projection_mean=mean.to(features),
         projection_scale=scale.to(features),
         centres=fits[chosen][0].to(features),
-        num_parts=chosen,
-        criterion=criterion if num_parts == "auto" else {},
     )
 
 
@@ -162,24 +150,6 @@ def _in_fixed_order(features: Tensor) -> Tensor:
     content = features.cpu().numpy()
     order = sorted(range(len(content)), key=lambda index: content[index].tobytes())
     return features[torch.tensor(order, device=features.device)]
-
-
-def _require_content(features: Tensor) -> None:
-    """Refuse plain images, whose patches differ by position or image alone.
-
-    Features alone do not prove an image plain, so the check is cautious: it passes a single image, and plain images
-    whose colours change the effect of positions. Images with content lie at least ten times above the bound.
-    """
-    values = features - features.mean((0, 1))
-    total = values.square().sum()
-    if len(features) > 1:
-        values = values - values.mean(0)
-    content = (values - values.mean(1, keepdim=True)).square().sum()
-    if content <= SMALLEST_CONTENT * total:
-        raise DataError(
-            f"Expected images with parts in them, got {len(features)} images whose patches differ by position "
-            "or image alone: the number of parts cannot be chosen; set num_parts or use another backbone."
-        )
 
 
 def _object_direction(features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,16 @@ from typing import NamedTuple
 import torch
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT, RECORD
-from promptccd.discovery.project.record import FORMAT, categories_in, load_before, read_record
+from promptccd.discovery.project.record import (
+    BEFORE,
+    CATEGORIES,
+    FORMAT,
+    PROJECT,
+    RECORD,
+    categories_in,
+    load_before,
+    read_record,
+)
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, save_registry
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import make_folder, make_inside, write_directory, write_file

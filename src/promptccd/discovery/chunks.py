@@ -20,7 +20,7 @@ from promptccd.data.sources import Entry, ImageSource
 from promptccd.discovery.embedding import resolve_precision
 from promptccd.discovery.intake.reading import entries_of, find_source
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project.folder import CHUNKS, PROJECT
+from promptccd.discovery.project.record import CHUNKS, PROJECT
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import CHECKSUMS, make_folder, make_inside, remove, remove_leftovers
 from promptccd.errors import ConfigurationError

@@ -117,10 +117,6 @@ class Rows:
         views, images = self.bottleneck.shape[:2]
         return gather_rows(values.float().unflatten(0, (views, -1)), images)
 
-    def mean_of(self, values: Tensor) -> Tensor:
-        """Mean over the whole batch of values of this process's share, ``(V * b,)``."""
-        return self.of_all(values).mean()
-
 
 class Objective:
     """The losses of one stage; every stage makes a new objective.
@@ -258,10 +254,10 @@ def register(method: Method) -> Method:
     """Add a method to `METHODS`, and its model to the auto classes; returns the method.
 
     Raises:
-        ValueError: another method has its name, or its model has no configuration of its own.
+        ConfigurationError: another method has its name, or its model has no configuration of its own.
     """
     if METHODS.get(method.name, method) is not method:
-        raise ValueError(f"There is a method {method.name!r} already: give yours another name.")
+        raise ConfigurationError(f"There is a method {method.name!r} already: give yours another name.")
     register_variant(method.model)
     METHODS[method.name] = method
     return method
@@ -271,7 +267,7 @@ def load_plugin(place: str) -> Method:
     """The ``METHOD`` of a Python file, which is run and registered; a second time it does nothing.
 
     Raises:
-        ConfigurationError: there is no such file, its code fails, or it has no method.
+        ConfigurationError: there is no such file, its code fails, or it has no method that can be registered.
     """
     path = Path(place).expanduser().resolve()
     if not path.is_file():
@@ -287,19 +283,13 @@ def load_plugin(place: str) -> Method:
         except Exception as error:
             del sys.modules[path.stem]
             raise ConfigurationError(f"Plugin {place!r} fails: {type(error).__name__}: {error}") from error
-    elif getattr(module, "__file__", None) != str(path):
-        raise ConfigurationError(
-            f"Plugin {place!r} is called like the module {path.stem!r}, which is imported already: rename the file."
-        )
     found = getattr(module, "METHOD", None)
-    if not isinstance(found, Method):
+    if not isinstance(found, Method) or getattr(module, "__file__", None) != str(path):
         raise ConfigurationError(
-            f"Plugin {place!r} has no METHOD. Expected METHOD = Method(...) in the file."
+            f"Plugin {place!r} has no METHOD. Expected METHOD = Method(...) in the file, and a name of the file that "
+            "no imported module has."
         )
-    try:
-        return register(found)
-    except ValueError as error:
-        raise ConfigurationError(f"Plugin {place!r} cannot be used: {error}") from error
+    return register(found)
 
 
 def method_named(name: str) -> Method:

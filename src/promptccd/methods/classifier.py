@@ -149,10 +149,9 @@ class RememberingModel(CategoryDiscoveryModel):
         Row k of the classifier ``(K, D)`` replaces the mean of class k where that has no features. Returns the
         features of every further class that has some.
         """
-        groups = [
-            features[own.to(features.device) == number] for number in range(len(self.class_means), len(rows))
-        ]
-        unit = F.normalize(rows[len(self.class_means) :], dim=-1)
+        known, own = len(self.class_means), own.to(features.device)
+        groups = [features[own == number] for number in range(known, len(rows))]
+        unit = F.normalize(rows[known:], dim=-1)
         means = [group.mean(0) if len(group) else row for group, row in zip(groups, unit, strict=True)]
         if means:
             self.remember(same_on_all(torch.stack(means)))
@@ -326,9 +325,7 @@ LEAST_SHARE = 1e-8  # a share of the mass whose logarithm still has a gradient
 STUDENT_TEMPERATURE = 0.1  # of the learning prediction
 TEACHER_TEMPERATURES = 0.07, 0.04  # of the teaching prediction, in the first and the last of `TEACHER_EPOCHS`
 TEACHER_EPOCHS = 30  # of a stage
-DISCOVERY_TEMPERATURE = (
-    0.05  # of the teaching prediction at unlabelled stages, where a method discovers as Happy
-)
+DISCOVERY_TEMPERATURE = 0.05  # of the teaching prediction at unlabelled stages of Happy and DYDM
 
 
 def self_distillation_loss(logits: Tensor, teacher_temperature: float) -> Tensor:

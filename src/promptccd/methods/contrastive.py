@@ -20,7 +20,7 @@ class ContrastiveObjective(Objective):
         if "supervised" in parts:
             loss = torch.lerp(loss, parts["supervised"], self.arguments.supervised_weight)
         for name, values in self.model.auxiliary_losses(rows.output).items():
-            parts[name] = rows.mean_of(values)
+            parts[name] = rows.of_all(values).mean()
             loss = loss + parts[name]
         return {"loss": loss, **parts}
 

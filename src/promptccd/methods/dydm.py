@@ -150,8 +150,8 @@ class DYDMObjective(DiscoveryObjective):
         assert rows.output.features is not None
         memory = self.model.memory_scores(F.normalize(self.features_before(rows).float()))[:, : self.num_old]
         logits = self.model.classifier(rows.output.features.float())[:, : self.num_old]
-        rehearsal = rows.mean_of(divergence(memory / STUDENT_TEMPERATURE, logits / STUDENT_TEMPERATURE))
-        parts["rehearsal"] = self.config.rehearsal_weight * rehearsal
+        rehearsal = rows.of_all(divergence(memory / STUDENT_TEMPERATURE, logits / STUDENT_TEMPERATURE))
+        parts["rehearsal"] = self.config.rehearsal_weight * rehearsal.mean()
         return {**parts, "loss": parts["loss"] + parts["rehearsal"]}
 
     @torch.no_grad()

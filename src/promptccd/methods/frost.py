@@ -56,6 +56,7 @@ class FrostObjective(RankStatisticsObjective):
     model: FrostModel
     keeps_last_block = True
     pseudo_weight = 0.01
+    joint_is_consistent = False
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """RankStats', and at unlabelled stages ``replay`` and ``drift``."""
@@ -66,10 +67,6 @@ class FrostObjective(RankStatisticsObjective):
         before = rows.of_all(self.features_before(rows))
         parts["drift"] = self.config.drift_weight * flat_distance(before, rows.features)
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
-
-    def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> list[Tensor]:
-        """See the base class: the novel head alone."""
-        return [] if novel is None else [novel]
 
     def replay_loss(self, rows: Rows) -> Tensor:
         """Cross-entropy of features drawn around the means of old classes, as many of each."""

@@ -42,19 +42,14 @@ class PACGCDModel(HeadlessClassifierModel):
 
 
 # Values of the released code, except the learning rate of the net that tells old from new.
-PROXY_SCALE, PROXY_MARGIN = (
-    32.0,
-    0.1,
-)  # alpha; own cosines are pulled above the margin, others pushed below minus it
+PROXY_SCALE, PROXY_MARGIN = 32.0, 0.1  # alpha; own cosines rise above the margin, others fall below minus it
 DISTILL_WEIGHT = 10.0  # of the distance to the previous stage's features
 WARMUP_SHARES = (
     5 / 60,
     10 / 60,
-)  # of the epochs of stage 0, and of later ones, in which only the proxies learn
+)  # of the epochs of stage 0 and of later stages; only the proxies learn in them
 LARGEST_GRADIENT = 10.0  # at stage 0
-CLEAR_SIMILARITY = (
-    0.03  # above it with an old proxy an image starts as old, below minus it with all of them as new
-)
+CLEAR_SIMILARITY = 0.03  # to the nearest old proxy: an image starts as old above it, as new below minus it
 CLEAR_CHANCE = 0.95  # of being old, above which an image is clearly old; below one minus it, clearly new
 SPLIT_ROUNDS, SPLIT_EPOCHS, SPLIT_RATE = 3, 5, 0.01  # of the net that tells old from new
 SPLIT_WIDTH, SPLIT_BATCH, SPLIT_DECAY = 32, 64, 5e-3

@@ -1,7 +1,6 @@
 """RankStats' statistic, model and objective: images whose largest feature dimensions agree are a pair."""
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -32,9 +31,7 @@ class RankStatisticsConfig(ClassifierConfig):
 
 # Values of the released code of RankStats.
 TOP_RANKS = 5  # two images whose largest feature dimensions are the same count as a pair
-CONSISTENCY_WEIGHT = (
-    25.0  # of the squared distance between the predictions of two views, at the end of the ramp
-)
+CONSISTENCY_WEIGHT = 25.0  # of the squared distance between predictions of two views, at the end of the ramp
 
 
 class RankStatisticsModel(HeadlessClassifierModel):
@@ -79,10 +76,12 @@ class RankStatisticsObjective(ClassifierObjective):
 
     Attributes:
         pseudo_weight: of the joint head's cross-entropy with the novel head's labels, at the end of the ramp.
+        joint_is_consistent: whether the joint head, too, learns equal predictions for both views.
     """
 
     model: RankStatisticsModel
     pseudo_weight: ClassVar[float] = 0.05
+    joint_is_consistent: ClassVar[bool] = True
 
     def begin_stage(self) -> None:
         """Add rows for new classes to the joint head, and open a novel head at an unlabelled stage."""
@@ -111,7 +110,7 @@ class RankStatisticsObjective(ClassifierObjective):
             parts["pairs"] = pair_loss(novel, positive)
             own = (self.num_old + novel.argmax(-1)).flatten()
             parts["pseudo"] = self.pseudo_weight * rise * F.cross_entropy(joint.flatten(0, 1), own)
-        heads = self.consistent_heads(joint, novel)
+        heads = [joint] * self.joint_is_consistent + ([] if novel is None else [novel])
         if heads:
             apart = torch.stack([disagreement(head) for head in heads]).sum()
             parts["consistency"] = CONSISTENCY_WEIGHT * rise * apart
@@ -119,10 +118,6 @@ class RankStatisticsObjective(ClassifierObjective):
         if novel is not None:
             parts["positive_pairs"] = share_of_pairs(positive)
         return {"loss": loss, **parts}
-
-    def consistent_heads(self, joint: Tensor, novel: Tensor | None) -> Sequence[Tensor]:
-        """Logits ``(V, B, K)`` of the heads that learn equal predictions for both views."""
-        return [joint] if novel is None else [joint, novel]
 
 
 def ramp(epoch: int, length: int) -> float:

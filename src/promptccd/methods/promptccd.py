@@ -243,7 +243,14 @@ class MixtureObjective(ContrastiveObjective):
         return epoch >= self.arguments.prompt_warmup_epochs
 
     def begin_stage(self) -> None:
-        """Warn if no epoch is left for the prompts, at the first stage of each length."""
+        """Collect the known categories of the rows that mixtures are fitted to: images, then replayed features.
+
+        Warns if no epoch is left for the prompts, at the first stage of each length.
+        """
+        labels, replay = self.stage.labels, self.stage.replay
+        of_rows = torch.full((len(self.stage.images),), -1) if labels is None else labels
+        self.of_rows = of_rows if replay is None else torch.cat([of_rows, replay.categories])
+        self.known = self.of_rows[self.of_rows >= 0].unique()
         arguments, index = self.arguments, self.stage.images.stage.index
         epochs, warm_up = arguments.epochs_of(index), arguments.prompt_warmup_epochs
         is_first = index == 0 or (index == 1 and arguments.discovery_epochs is not None)
@@ -261,25 +268,26 @@ class MixtureObjective(ContrastiveObjective):
         """
         if epoch % self.arguments.refit_every:
             return
-        features = self._features_and_replay("features for the mixture")
-        count = self._num_components(features, self._categories_of_rows().to(features.device), epoch)
-        self.model.load_mixture(*self._fitted(features, count, self.arguments.mixture_floor, epoch))
+        features = self._rows("features for the mixture")
+        self.model.load_mixture(
+            *self._fitted(
+                features, self._num_components(features, epoch), self.arguments.mixture_floor, epoch
+            )
+        )
 
-    def _features_and_replay(self, what: str) -> Tensor:
-        replay, features = self.stage.replay, self._exact_features(what)
+    def _rows(self, what: str) -> Tensor:
+        """Features of the images, then replay."""
+        replay, features = self.stage.replay, self.plain_features(what)
+        features = features.to(exact_device(features.device))
         return features if replay is None else torch.cat([features, replay.features.to(features)])
-
-    def _exact_features(self, what: str) -> Tensor:
-        features = self.plain_features(what)
-        return features.to(exact_device(features.device))
 
     def _fitted(self, features: Tensor, count: int, floor: float, epoch: int) -> list[Tensor]:
         """A mixture whose first components are the known categories, the same on every process."""
-        known, of_rows = self._known_categories(), self._categories_of_rows()
+        places = torch.where(self.of_rows < 0, -1, torch.searchsorted(self.known, self.of_rows))
         fitted = fit_gaussian_mixture(
             features,
-            max(count, len(known)),
-            fixed=torch.where(of_rows < 0, -1, torch.searchsorted(known, of_rows)).to(features.device),
+            max(count, len(self.known)),
+            fixed=places.to(features.device),
             covariance_type=self.model.mixture.covariance_type,
             floor_share=floor,
             seed=seed_of("mixture", self.arguments.seed, self.stage.images.stage.index, epoch),
@@ -296,33 +304,19 @@ class MixtureObjective(ContrastiveObjective):
         The native mixture is fitted to the last features, with a floor of its own; no parameter depends on it. A
         labelled stage also learns the scale that later stages count with: they never see its images again.
         """
-        known, arguments = self._known_categories().tolist(), self.arguments
+        known, arguments = self.known.tolist(), self.arguments
         self.config.component_categories[: len(known)] = known
         last, count = arguments.epochs_of(self.stage.images.stage.index), self.model.mixture.num_components
-        features = self._features_and_replay("features for the native mixture")
+        features = self._rows("features for the native mixture")
         self.model.load_native_mixture(known, *self._fitted(features, count, arguments.answer_floor, last))
         prior = arguments.count_prior
         counted = arguments.category_count in ("split_merge", "stream") and len(PRIORS[prior].scales) > 1
         if counted and (labels := self.stage.labels) is not None:
-            features, seed = (
-                self._exact_features("features to count by"),
-                seed_of("count", arguments.seed, "scale"),
-            )
-            scale = calibrate(features, labels, seed, prior=prior).scale
+            seed = seed_of("count", arguments.seed, "scale")
+            scale = calibrate(features[: len(labels)], labels, seed, prior=prior).scale
             self.config.count_scale = float(same_on_all(scale))
 
-    def _categories_of_rows(self) -> Tensor:
-        """Known category of every image, then of every replayed feature; -1 where unknown."""
-        labels, replay = self.stage.labels, self.stage.replay
-        of_images = torch.full((len(self.stage.images),), -1) if labels is None else labels
-        return of_images if replay is None else torch.cat([of_images, replay.categories])
-
-    def _known_categories(self) -> Tensor:
-        """Ids of the known categories among all rows, ascending."""
-        categories = self._categories_of_rows().unique()
-        return categories[categories >= 0]
-
-    def _num_components(self, features: Tensor, of_rows: Tensor, epoch: int) -> int:
+    def _num_components(self, features: Tensor, epoch: int) -> int:
         """K_t, or an estimate of it that starts from the categories known so far (paper, PromptCCD-U).
 
         Replayed features count as the category of their component, so that components of one category do not multiply.
@@ -333,7 +327,7 @@ class MixtureObjective(ContrastiveObjective):
         estimate = estimate_categories(
             features,
             len(self.config.category_ids) + self.arguments.init_components,
-            fixed=of_rows,
+            fixed=self.of_rows.to(features.device),
             seed=seed_of("count", self.arguments.seed, index, epoch),
             prior=self.arguments.count_prior,
             scale=self.config.count_scale,

@@ -11,7 +11,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabelParameters, objectness
+from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabels, objectness
 from promptccd.methods.base import Method
 from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
@@ -68,7 +68,7 @@ ROUTE_WEIGHT = 0.1  # the paper's lambda_route, weight of the part labels at sta
 class PartLabeller(nn.Module):
     """Part ids of patches: objectness mask, projection to three dimensions, nearest centre.
 
-    `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabelParameters` are buffers. The
+    `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabels` are buffers. The
     number of parts P, background included, sizes the buffers. Before `load` every patch is part 0.
     """
 
@@ -97,10 +97,10 @@ class PartLabeller(nn.Module):
         """P, background included."""
         return len(self.centres)
 
-    def load(self, parameters: PartLabelParameters) -> None:
+    def load(self, parameters: PartLabels) -> None:
         """Copy the parameters of a fit; the number of parts may change."""
         like = self.centres
-        for field in fields(PartLabelParameters):
+        for field in fields(PartLabels):
             value = getattr(parameters, field.name)
             setattr(self, field.name, value.to(device=like.device, dtype=like.dtype).clone())
 

@@ -121,12 +121,11 @@ class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
             self._fit_directions(features, labels)
         points, count = model.project(features), self.stage.count - len(model.class_gaussians)
         if count > 0:
-            found = (
+            new = (
                 self._discovered(points, count) if labels is None else self._estimated(points, labels, count)
             )
-            model.class_gaussians = torch.cat(
-                [model.class_gaussians, same_on_all(found).to(model.class_gaussians)]
-            )
+            new = same_on_all(new).to(model.class_gaussians)
+            model.class_gaussians = torch.cat([model.class_gaussians, new])
             model.config.num_gaussians = len(model.class_gaussians)
 
     def _fit_directions(self, features: Tensor, labels: Tensor) -> None:

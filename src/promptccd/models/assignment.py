@@ -242,25 +242,22 @@ def assign(
     """
     most = max(1, DISTANCE_ELEMENTS // max(prototypes.shape))
     numbers = torch.tensor([*ids, -1], device=prototypes.device)
-    blocks = [slice(start, start + most) for start in range(0, max(1, len(features)), most)]
-    joined: dict[str, Any] = {}
-    for block in blocks:
-        part = _of_images(
+    parts = [
+        _of_images(
             _distances(features[block], prototypes, temperature, spread),
             numbers,
             None if rows is None else rows[block],
             None if decided is None else decided[block],
         )
-        joined = joined or {name: each.new_empty(len(features)) for name, each in part.items()}
-        for name, each in part.items():
-            joined[name][block] = each
+        for block in (slice(start, start + most) for start in range(0, max(1, len(features)), most))
+    ]
     return Assignment(
         features=getattr(features, "matrix", features),
         prototypes=prototypes.float(),
         ids=tuple(ids),
         num_known=len(ids) if num_known is None else num_known,
         keys=keys,
-        **joined,
+        **{name: torch.cat([part[name] for part in parts]) for name in _OF_IMAGES},
     )
 
 

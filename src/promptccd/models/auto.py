@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
-from promptccd.errors import CheckpointError, shown
+from promptccd.errors import CheckpointError, ConfigurationError, shown
 from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.checkpoint import BUNDLED, HUB_OPTIONS, FoundModel, find_model
 from promptccd.models.configuration import CategoryDiscoveryConfig
@@ -21,11 +21,11 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
     """Make a variant known to this package and to transformers' auto classes.
 
     Raises:
-        ValueError: it has no configuration of its own.
+        ConfigurationError: it has no configuration of its own.
     """
     config = model.config_class
     if not config.model_type or VARIANTS.setdefault(config.model_type, model) is not model:
-        raise ValueError(
+        raise ConfigurationError(
             f"{model.__name__} has no configuration of its own: write `config: {model.__name__}Config` into the class, "
             "and `model_type = ` with a new name into that configuration."
         )

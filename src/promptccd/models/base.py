@@ -108,9 +108,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     roles: ClassVar[Mapping[str, str]] = {}
     head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
     block_parts: ClassVar[Sequence[str]] = ("backbone",)  # children that are blocks
-    compares_blocks: ClassVar[bool] = (
-        False  # the objective feeds the tokens of a forward to a second last block
-    )
+    compares_blocks: ClassVar[bool] = False  # the objective feeds tokens of a forward to a second last block
     predicts: ClassVar[bool] = False  # by a classifier or mixture of its own, so that no Gaussians are fitted
 
     prototypes: Tensor
@@ -444,7 +442,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        return assign(**self._nearest_arguments(features))
+        return assign(**self._nearest(features))
 
     @torch.no_grad()
     def nearest(self, features: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -457,10 +455,10 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Raises:
             ValueError: the model has no prototypes yet.
         """
-        return nearest(**self._nearest_arguments(features), top_k=top_k)
+        return nearest(**self._nearest(features), top_k=top_k)
 
-    def _nearest_arguments(self, features: Tensor) -> dict[str, Any]:
-        """What `assign` and `nearest` both take."""
+    def _nearest(self, features: Tensor) -> dict[str, Any]:
+        """Arguments of `assign` and `nearest`."""
         if len(self.prototypes) == 0:
             raise ValueError("This model has no category prototypes: finish a stage before assigning images.")
         return {

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from promptccd.evaluation import ContinualScore, score_part_routing
 from promptccd.evaluation.counting import COUNTS
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
-from promptccd.images.rendering import Rendering
 from promptccd.methods import method_named
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel, load_configuration
@@ -31,7 +29,6 @@ from promptccd.runs.stage import load_stage, load_view
 from promptccd.runs.start import evaluation_view, initial_model, stage_stream
 from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features, routing_agreement
-from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -76,13 +73,9 @@ class RunEvaluation:
         if dataset is not None:
             self.recipe.data = replace(self.recipe.data, dataset=dataset)
         self.num_stages = self.run.stages_on_disk()
-        if stages is None:
-            self.stages = self._stages_again()
-            self._cut_unseen = partial(
-                cut_named, self.recipe.data, self.recipe.training.seed, self.stages.rendering
-            )
-        else:
-            self.stages, self._cut_unseen = stages, partial(cut_given, stages, test_images)
+        self.stages = self._stages_again() if stages is None else stages
+        usual_split = self.recipe.data.resolved.test_split
+        self._cut_unseen = partial(cut_unseen, self.stages, test_images, usual_split)
         self.run.require_split(self.stages)
         self.device, self.num_workers = device_named(device), num_workers
         seen: dict[bytes, Original] | None = None if self.stages.is_scored else {}
@@ -292,49 +285,48 @@ def _of_no_stage(compute: Callable[[StageImages], Tensor]) -> FeaturesOf:
     return lambda stage, images: [once(each) for each in images]
 
 
-def cut_given(
-    stages: StageStream, test_images: Dataset | None, test_split: str | None, rule: str | None
+def cut_unseen(
+    stages: StageStream,
+    test_images: Dataset | None,
+    usual_split: str | None,
+    test_split: str | None,
+    rule: str | None,
 ) -> StageStream:
-    """Unseen images cut like stages that a caller has, by the same rule or another; a `DataError` without any."""
-    changes: dict[str, Any] = {"rendering": stages.rendering}
-    changes |= {} if rule is None else {"split_rule": rule}
+    """Unseen images, cut like the stages of a run or by another rule.
+
+    Args:
+        stages: of the run.
+        test_images: images that a caller gave.
+        usual_split: the benchmark's split with test images.
+        test_split: the split that was asked for; it replaces both, and the images that the run held out.
+        rule: replaces the split rule of the stages.
+
+    Raises:
+        DataError: there are no such images; the message says what to do.
+    """
+    source, changes = stages.source, {"rendering": stages.rendering} | ({"split_rule": rule} if rule else {})
     everything = {**changes, "held_out": 0.0, "images_per_class": None}
-    if (source := stages.source) is not None:
-        if test_split is not None and isinstance(source.dataset, str):
-            return source.again(split=test_split, **everything)
-        if test_split is None and test_images is not None:
+    if source is not None and test_split is None:
+        if test_images is not None:
             return source.again(test_images, **everything)
-        if test_split is None and source.options["held_out"] > 0:
+        if source.options["held_out"] > 0:  # a local copy of a benchmark may lack its test split
             return source.again(held_out_only=True, **changes)
-    raise DataError(
-        f"No test images are known of the stages given from Python, of split {test_split!r}: give "
-        "CategoryDiscoveryTrainer an eval_dataset, or cut the stages with held_out=0.2."
-    )
-
-
-def cut_named(
-    data: DataArguments, seed: int, rendering: Rendering, test_split: str | None, rule: str | None
-) -> StageStream:
-    """Unseen images of a recipe's data set, cut as it says or by another rule; a `DataError` without any."""
-    facts = data.resolved
-    if test_split is None and facts.held_out > 0:  # a local copy of a benchmark may lack its test split
-        return stage_stream(data, seed, split_rule=rule, held_out_only=True, rendering=rendering)
-    name = test_split or facts.test_split
-    if name is None:
+    name = test_split or usual_split
+    if source is None or name is None or not isinstance(source.dataset, str):
         raise DataError(
-            f"No test images are known of {facts.dataset!r}: give --test_split, a split of it that no stage was cut "
-            "from; or train with --held_out 0.2, and what is left out is evaluated."
+            "No test images are known of these stages: give --test_split, a split that no stage was cut from; or train "
+            "with --held_out 0.2, and the images left out are evaluated. In Python, give CategoryDiscoveryTrainer an "
+            "eval_dataset."
         )
-    if name == facts.split:
+    if name == source.options["split"]:
         raise DataError(
-            f"The run was trained on split {name!r}: give --test_split another split of {facts.dataset!r}."
+            f"The run was trained on split {name!r}: give --test_split another split of {source.dataset!r}."
         )
-    whole = replace(data, split=name, held_out=0.0, images_per_class=None)
     try:
-        return stage_stream(whole, seed, split_rule=rule, rendering=rendering)
+        return source.again(split=name, **everything)
     except DataError as error:
         raise DataError(
-            f"No test images from split {name!r} of {facts.dataset!r}: {error} For evaluation the option is "
+            f"No test images from split {name!r} of {source.dataset!r}: {error} For evaluation the option is "
             "--test_split; without such a split, train with --held_out 0.2."
         ) from error
 

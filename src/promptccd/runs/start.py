@@ -28,7 +28,6 @@ from promptccd.data.tables import BUILT_IN
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
 from promptccd.disk import remove_leftovers, trusted, write_directory, write_file
 from promptccd.errors import ConfigurationError, DataError, RunError, SplitMismatchError, one_line
-from promptccd.images.rendering import Rendering
 from promptccd.methods import COMMON_PARTS, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
@@ -254,28 +253,16 @@ def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list
 def stage_stream(
     data: DataArguments,
     seed: int,
-    *,
-    split_rule: str | None = None,
-    held_out_only: bool = False,
-    rendering: Rendering | None = None,
 ) -> StageStream:
-    """The stages a recipe describes.
-
-    Args:
-        data: which images, and how they are cut.
-        seed: seed of the split.
-        split_rule: replaces the recipe's rule.
-        held_out_only: cut only the images that the recipe leaves out, instead of the others.
-        rendering: rule for values of the images that the model was trained on; by default these images decide.
-    """
+    """The stages that the data section of a recipe describes, by the seed of their split."""
     facts, roots = data.resolved, data.image_roots or ()
     if (published := published_split(facts.dataset)) is not None:
         other_blocks = data.unlabelled or facts.class_blocks not in (None, published.class_blocks)
-        other_rule = (split_rule or facts.split_rule) not in (None, published.rule)
-        if other_blocks or other_rule or held_out_only or data.split not in (None, "train"):
+        other_rule = facts.split_rule not in (None, published.rule)
+        if other_blocks or other_rule or data.split not in (None, "train"):
             raise DataError(
                 f"{facts.dataset!r} contains stages that are cut already (split_rule {published.rule}, class_blocks "
-                f"{list(published.class_blocks)}), and no unseen images. Give the data set that they were cut from."
+                f"{list(published.class_blocks)}). Give the data set that they were cut from."
             )
         return StageStream.from_hub(facts.dataset)
     return StageStream.from_dataset(
@@ -297,10 +284,9 @@ def stage_stream(
         num_classes=facts.num_classes,
         images_per_class=facts.images_per_class,
         held_out=facts.held_out,
-        held_out_only=held_out_only,
-        split_rule=split_rule or facts.split_rule,
+        split_rule=facts.split_rule,
         image_roots=roots,
-        rendering=data.rendering.over(rendering or Rendering()),
+        rendering=data.rendering,
         max_pixels=data.max_megapixels * 10**6,
     )
 

@@ -170,14 +170,14 @@ def test_duplicates_are_listed_with_their_original(intake):
     assert sum(file.is_used for file in copies) == 1
     assert len({file.key for file in intake.used}) == len(intake.used)
     empty = by_name["zero.jpg"]
-    assert (empty.duplicate_of, empty.num_bytes, empty.image_size) == (None, 0, None)
+    assert (empty.duplicate_of, empty.key) == (None, "")
 
 
 def test_images_can_be_opened_again_without_metadata(intake):
     for file in intake.used:
-        assert image_of(intake, file).size == file.image_size
+        image_of(intake, file)
     turned = next(file for file in intake.used if file.name == "album/turned 6.jpg")
-    assert turned.image_size == (36, 48)
+    assert image_of(intake, turned).size == (36, 48)
     assert not image_of(intake, turned).getexif()
     skipped = next(file for file in intake.files if file.verdict.status is SKIPPED)
     with pytest.raises(DataError, match="was skipped"):
@@ -378,7 +378,6 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):
     by_name = {file.name: file for file in expected[0]}
     assert by_name["0 copy.jpg"].duplicate_of is None
     assert by_name["5 photo.jpg"].duplicate_of == by_name["0 copy.jpg"].index
-    assert by_name["5 photo.jpg"].image_size == (700, 905)
     assert by_name["9 cut.jpg"].verdict == by_name["8 cut.jpg"].verdict
     assert by_name["9 cut.jpg"].verdict.status is SKIPPED
     look_at, waits = reading.look_at, iter(np.random.default_rng(1).uniform(0, 0.05, 100))

@@ -177,16 +177,6 @@ def test_signs_with_other_numbers_are_other_pictures():
     assert moments_of([sign(5 * number) for number in range(12)]) == list(range(12))
 
 
-def test_frames_between_which_something_moved_are_one_moment_by_the_clock_alone():
-    scene, bird = photograph(3), Image.new("RGB", (26, 20), "black")
-    frames = [scene.copy() for _ in range(2)]
-    frames[0].paste(bird, (60, 60))
-    frames[1].paste(bird, (74, 66))
-    assert moments_of(frames) == [0, 1]
-    assert moments_of(frames, taken=[10, 11]) == [0, 0]
-    assert moments_of(frames, taken=[10, 11], mode="exact") == [0, 1]
-
-
 def test_a_camera_that_turned_away_by_half_shows_another_moment():
     """A third of the picture is as far as one moves it for the same photograph."""
     assert moments_of(bench_moments.pan(0.2, 2)(photograph(1, 400), SPAWN(0))) == [0, 0]

@@ -13,7 +13,6 @@ import torch
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.proposals import SCREEN, SEEDS, halves, screen
-from promptccd.errors import RegistryError
 from tests.browsing import watch
 from tests.discovery.corrected import registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
@@ -124,22 +123,6 @@ def test_what_split_puts_elsewhere_is_asked_about_still() -> None:
     assert len(skipped) == 60
 
 
-def test_images_go_to_several_groups_in_one_step() -> None:
-    registry, _ = sorted_wrong()
-    before = registry.state_hash()
-    with pytest.raises(RegistryError, match="a category for each of 2"):
-        edits.sort(registry, ["00", "01"], [1])
-    with pytest.raises(RegistryError, match="no category 7"):
-        edits.sort(registry, ["00", "01"], [1, 7])
-    assert registry.state_hash() == before
-    edits.sort(registry, ["00", "01", "30", "10"], [1, None, 1, 0])
-    assert [registry.members.get(key) for key in ("00", "01", "30", "10")] == [1, None, 1, 0]
-    assert sorted(registry.pinned) == ["00", "10", "30"]
-    assert sorted(registry.looks) == ["00", "01", "10", "30"]
-    registry.undo()
-    assert registry.state_hash() == before
-
-
 def test_means_follow_as_if_each_had_been_moved_alone(window: Window, project: Path, tmp_path: Path) -> None:
     state = window.get("state")
     groups, generation = [each["id"] for each in state["groups"]], state["generation"]
@@ -153,16 +136,6 @@ def test_means_follow_as_if_each_had_been_moved_alone(window: Window, project: P
     assert at_once.members == one_by_one.members
     both = (each.active_prototypes().matrix for each in (at_once, one_by_one))
     np.testing.assert_allclose(*both, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("to", "reason"),
-    [("x", "Expected 'to' to be a list"), ([0], "for each"), ([0, "a"], "Expected 'to' to be a list")],
-)
-def test_a_sort_that_is_none_is_refused(reader: Window, to: object, reason: str) -> None:
-    asked = {"do": "sort", "images": [0, 1], "to": to, "generation": reader.get("state")["generation"]}
-    status, told = reader.do(**asked)
-    assert (status, reason in told["error"]) == (409, True), told
 
 
 def test_examples_come_first_then_the_likest(reader: Window) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.discovery.corrected import registry_in
 from tests.discovery.page.test_page import CHOSEN, Person, first_group, sizes
 from tests.discovery.page.test_page import person as person
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +51,7 @@ def test_a_group_that_is_opened_by_key_has_the_focus_on_its_first_photograph(
     assert focused(person, "dataset.group") not in (None, opened)  # the group that one came from
 
 
-@pytest.mark.parametrize("where", ["all", "unsure", "rare", "group"])
+@pytest.mark.parametrize("where", ["all", "group"])
 def test_it_is_at_most_three_tabs_to_the_first_photograph(person: Person, project: Path, where: str) -> None:
     if where == "group":
         first_group(person, project)
@@ -112,16 +108,3 @@ def test_f6_goes_from_area_to_area_and_back(person: Person, project: Path) -> No
     assert focused(person, "ariaPosInSet") == "1"
     person.press("/", "F6")
     assert "search" not in focused(person)
-
-
-def test_who_came_by_mouse_has_chosen_nothing(person: Person, browser: Browser, project: Path) -> None:
-    before = registry_in(project).state_hash()
-    person.click(".card .open")
-    person.page.locator(".cell img").first.wait_for()
-    person.page.wait_for_timeout(200)
-    assert person.page.evaluate(CHOSEN) == []
-    person.press("Delete")
-    person.said("Select a photograph first")
-    assert registry_in(project).state_hash() == before
-    person.press("Escape")
-    person.page.locator(".card img").first.wait_for()

@@ -13,8 +13,8 @@ from PIL import Image
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.folder import PROJECT, RECORD
 from promptccd.discovery.project.photos import CELL_SIDE, LARGE_SIDE, SIDES, Photos
+from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed

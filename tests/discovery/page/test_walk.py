@@ -35,7 +35,7 @@ NOTE = f"""() => {{
 }}"""
 KEYS = """ArrowRight ArrowDown ArrowLeft ArrowUp Home End PageDown Space Shift+ArrowRight Enter Escape w z + - f ] [ F6
 Shift+F6 Tab Shift+Tab Control+a Control+z Control+Shift+z m l r . 1 2 0 s y n"""
-PLACES = "all unsure none desk groups same aside rare alike&of=3 map"
+PLACES = "all unsure none desk groups same aside alike&of=3 map"
 BUTTONS = """.selection button, dialog.large .caption button, .answers button, .head button, .list .stop, .card .box,
 .sheet button:not(.take button)"""
 

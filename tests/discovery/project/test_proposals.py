@@ -1,17 +1,11 @@
-"""Categories that may be one, and photographs unlike all that is known."""
+"""Categories that may be one."""
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from promptccd.discovery.project import CategoryRegistry, edits
 from promptccd.discovery.project.categories import default_name
-from promptccd.discovery.project.features import Features
-from promptccd.discovery.project.proposals import MOST_ALIKE, _farthest_first, alike_pairs, rare_first
-
-WIDTH = 12
+from promptccd.discovery.project.proposals import MOST_ALIKE, alike_pairs
 
 
 def _registry(angles: list[float], labelled: int = 0) -> CategoryRegistry:
@@ -62,45 +56,3 @@ def test_what_people_named_merged_or_made_is_not_questioned() -> None:
     assert alike_pairs(named) == alike_pairs(merged) == alike_pairs(made) == []
     close = [each * 8 + near for each in range(40) for near in (0, 1)][: 2 * (MOST_ALIKE + 4)]
     assert len(alike_pairs(_registry([*close, *np.linspace(170, 350, 30).tolist()]))) == MOST_ALIKE
-
-
-def cloud(count: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return normalize(torch.randn(count, WIDTH, generator=generator) ** 3, dim=1)
-
-
-@pytest.mark.parametrize(("held", "looked_at"), [(0, 0), (4, 0), (4, 30), (0, 7)])
-def test_unusual_photographs_are_in_the_order_of_comparing_everything(held: int, looked_at: int) -> None:
-    points, prototypes, seen = cloud(300, 1), 0.8 * cloud(held, 2), cloud(looked_at, 3)
-    known, expected = torch.cat([prototypes, seen]), list[int]()
-    for _ in range(40):
-        far = (points[:, None] - known).square().sum(2).amin(1) if len(known) else torch.ones(300)
-        far[expected] = -1
-        expected.append(int(far.argmax()))
-        known = torch.cat([known, points[expected[-1:]]])
-    assert _farthest_first(points, prototypes, seen, 40) == expected
-    copies = torch.cat([cloud(5, 1)] * 2)
-    assert sorted(_farthest_first(copies, prototypes, seen, 99)) == list(range(10))
-    assert _farthest_first(points[:0], prototypes, seen, 5) == []
-
-
-def test_neither_what_was_reviewed_nor_what_is_like_ignored_images_is_unusual() -> None:
-    keys = [f"{kind}:{number}" for kind in range(3) for number in range(4)] + ["odd:2", "odd:3", "odd:4"]
-    axes = [int(key.split(":")[1 if key.startswith("odd") else 0]) for key in keys]
-    members = dict(zip(keys, [*([0] * 4), *([1] * 4), *([2] * 4), 0, 1, 1], strict=True))
-    registry = CategoryRegistry.from_categories(
-        [0, 1, 2], ["a", "b", "c"], 0, np.eye(WIDTH, dtype=np.float32)[:3], members=members
-    )
-    matrix = normalize(torch.eye(WIDTH)[axes] + 0.02 * cloud(len(keys), 5), dim=1)
-    features = Features([*keys, "without"], torch.cat([matrix, torch.zeros(1, WIDTH)]), np.arange(16) < 15)
-
-    def first(most: int) -> list[str]:
-        return rare_first(registry, features, [*keys, "without"], most)
-
-    assert set(first(2)) == {"odd:3", "odd:4"}
-    assert len(first(99)) == 15
-    edits.confirm(registry, ["odd:3"])
-    edits.set_aside(registry, 2)
-    assert first(1) == ["odd:4"]
-    assert sorted(first(99)) == sorted(key for key in keys if key != "odd:3" and not key.startswith("2:"))
-    assert first(99).index("odd:4") < first(99).index("odd:2")

@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ import pytest
 from promptccd import systems
 from promptccd.discovery.project import CategoryRegistry, edits
 from promptccd.errors import DiskError, RegistryError
-from tests.discovery.project.streams import WIDTH, Images, do, known_registry, random_edit
+from tests.discovery.project.streams import WIDTH, Images, do, known_registry
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 
@@ -30,29 +29,6 @@ def path(tmp_path: Path) -> Path:
     do(registry, (edits.rename, 3, "heron"), time="2026-01-01T00:00:00Z")
     registry.store.write_to(tmp_path / "categories.sqlite")
     return tmp_path / "categories.sqlite"
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_any_sequence_of_edits_is_there_for_who_opens_the_file(path: Path, seed: int) -> None:
-    generator, ours = np.random.default_rng(seed), CategoryRegistry.open(path)
-    in_memory = ours.copy()
-    for _ in range(40):
-        if generator.random() < 0.3:
-            steps: list[Any] = [lambda each: each.undo(), lambda each: each.redo()]
-            step = steps[generator.integers(2)]
-        else:
-            edit = random_edit(ours, generator)
-            step = lambda each, edit=edit: do(each, edit)  # noqa: E731
-        outcomes = []
-        for each in (ours, in_memory):
-            try:
-                outcomes.append(str(step(each)))
-            except RegistryError as error:
-                outcomes.append(str(error))
-        assert outcomes[0] == outcomes[1]
-        theirs = CategoryRegistry.open(path)
-        assert theirs.state_hash() == ours.state_hash() == in_memory.state_hash()
-        assert (theirs.log, theirs.redo_stack) == (in_memory.log, in_memory.redo_stack)
 
 
 def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:

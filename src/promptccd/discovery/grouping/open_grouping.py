@@ -170,11 +170,6 @@ class GroupingProblem:
         """
         return self.converged(tree.centres_of(tree.best(min(num_groups, tree.most_groups))), most)
 
-    def with_new(self, new: Tensor) -> UnitGroups:
-        """All units in the nearest of the known categories and of new ones, whose centres are fixed."""
-        opened, _ = pinned_means(self.units, len(self.fixed), len(self.opened))
-        return self.converged(torch.cat([opened, new]), steps=0)
-
     def converged(self, free: Tensor, most: int | None = None, steps: int = MOST_ITERATIONS) -> UnitGroups:
         """After so many steps of k-means from these centres of free groups; see `grouped` for `most`."""
         before = -1
@@ -369,7 +364,8 @@ def _in_stream(
     points = some_of(problem.units.points, problem.units.by_key(free.nonzero()[:, 0]))
     stream = Stream(points, problem.earlier, earlier.stages, problem.fixed, earlier.newest, seed)
     new = stream.opened()
-    found = problem.with_new(new.centres)
+    opened, _ = pinned_means(problem.units, len(problem.fixed), len(problem.opened))
+    found = problem.converged(torch.cat([opened, new.centres]), steps=0)
     estimate = new.estimate(len(found.centres) - len(new.centres))
     return problem.without_strange(problem.assignment(found)), estimate
 

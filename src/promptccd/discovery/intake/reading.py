@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -44,8 +44,6 @@ class IntakeFile:
         verdict: used, used with a note, or skipped with a reason.
         content_hash: SHA-256 of its bytes, in hexadecimal; empty if they were not read.
         key: what its picture is known by, see `promptccd.images.identity`; empty if it shows none.
-        num_bytes: number of its bytes; 0 if they were not read.
-        image_size: width and height in pixels, upright; `None` if it is skipped.
         duplicate_of: index of the first file with the same picture, if that is another one.
         taken: when it was taken, as ``2024-05-01T10:11:12``; empty if its camera does not say.
     """
@@ -55,8 +53,6 @@ class IntakeFile:
     verdict: Verdict
     content_hash: str = ""
     key: str = ""
-    num_bytes: int = 0
-    image_size: tuple[int, int] | None = None
     duplicate_of: int | None = None
     taken: str = ""
 
@@ -406,32 +402,30 @@ class _Reader:
                 known = self._seen.content_of(stamp)
                 if known and (decoded := self._seen.decoded(known)) is not None:
                     self._budget.spend(stamp.size)
-                    return _ReadFile(stamp.size, known, decoded, False, None)
+                    return known, decoded, False, None
             content = self._source.read(entry, self._budget)
         digest = hashlib.sha256(content).hexdigest()
         known_as = self._seen.decoded(digest)
         decoded = known_as or look_at(content, self._decoding, self._view)
-        return _ReadFile(len(content), digest, decoded, known_as is None, stamp)
+        return digest, decoded, known_as is None, stamp
 
     def _judge(self, entry: Entry, found: "Future[_ReadFile]") -> None:
         """Add the next file."""
         index, seen = len(self.files), self._seen
         try:
-            size, digest, (verdict, image), is_new, stamp = found.result()
+            digest, (verdict, image), is_new, stamp = found.result()
         except SkippedFileError as skipped:
             self.files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
             return
         if verdict.status is Status.SKIPPED and (raw := reason_of_raw(entry.name)):
             verdict = replace(verdict, note=raw)
-        file = IntakeFile(index, entry.name, _joined(verdict, entry.note), digest, num_bytes=size)
+        file = IntakeFile(index, entry.name, _joined(verdict, entry.note), digest)
         if image is not None:
             if is_new:
                 image = replace(image, key=seen.key_of(digest, "" if stamp is None else stamp.path, image))
             first = self._first.setdefault(image.key, index)
             duplicate_of = None if first == index else first
-            file = replace(
-                file, key=image.key, image_size=image.size, duplicate_of=duplicate_of, taken=image.taken
-            )
+            file = replace(file, key=image.key, duplicate_of=duplicate_of, taken=image.taken)
             if self._use is not None and first == index and image.view is not None:
                 self._use(file, image.view)
         if not verdict.is_passing and (is_new or stamp is not None):
@@ -443,14 +437,8 @@ class _Reader:
         self.files.append(file)
 
 
-class _ReadFile(NamedTuple):
-    """The result of reading a file; without a stamp, its content was known or is in no file."""
-
-    num_bytes: int
-    digest: str
-    decoded: DecodedFile
-    is_new: bool
-    stamp: Stamp | None
+# Hash of a file, result of decoding it, whether that is new, and the stamp, but for a file that was known by its own.
+_ReadFile = tuple[str, DecodedFile, bool, Stamp | None]
 
 
 def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:

@@ -255,7 +255,6 @@ ANSWERS: dict[str, Answer] = {
     "/api/why/{row:int}": lambda project, asked: project.why(_row(project, asked)),
     "/api/right": lambda project, _: project.right(),
     "/api/groups.csv": _table,
-    "/api/rare": lambda project, _: project.rare(),
     "/api/questions": _questions,
     "/api/picture/{generation}/{row:int}/{side:int}": _picture,
     "/api/pictures/{generation}/{side:int}": _pictures,

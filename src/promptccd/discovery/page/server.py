@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from promptccd import systems
 from promptccd.discovery.page.routes import NOT_KEPT, POLICY, project_routes
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.folder import PAGE, PROJECT
+from promptccd.discovery.project.record import PAGE, PROJECT
 from promptccd.disk import make_inside, open_to_change, read_file
 from promptccd.errors import PromptCCDError, RunError
 from promptccd.locks import FolderLock

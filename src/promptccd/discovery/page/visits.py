@@ -16,8 +16,7 @@ from typing import Any
 
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.folder import PROJECT
-from promptccd.discovery.project.record import has_categories
+from promptccd.discovery.project.record import PROJECT, has_categories
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.training.progress import StopRequest
 

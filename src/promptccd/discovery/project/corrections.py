@@ -10,8 +10,7 @@ import torch
 from promptccd.discovery.project import edits
 from promptccd.discovery.project.changes import LogEntry
 from promptccd.discovery.project.features import Features
-from promptccd.discovery.project.folder import PROJECT
-from promptccd.discovery.project.record import read_record
+from promptccd.discovery.project.record import PROJECT, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.errors import DataError, RegistryError
 from promptccd.models.assignment import squared_distances

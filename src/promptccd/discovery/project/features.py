@@ -14,8 +14,7 @@ from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project.folder import PROJECT
-from promptccd.discovery.project.record import read_record
+from promptccd.discovery.project.record import PROJECT, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import read_file, write_file
 

@@ -4,9 +4,9 @@ import logging
 import shutil
 from pathlib import Path
 
-from promptccd.discovery.project.folder import CATEGORIES, PROJECT
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
-from promptccd.disk import CHECKSUMS, REPLACED, require_no_links, write_directory
+from promptccd.discovery.project.store import CATEGORIES
+from promptccd.disk import CHECKSUMS, PROJECT, REPLACED, require_no_links, write_directory
 from promptccd.errors import RegistryError, nothing_at
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Proposals: what to check next, groups that look like two or like one, and photographs unlike all others."""
+"""Proposals: what to check next, and groups that look like two or like one."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -10,20 +10,16 @@ from torch import Tensor
 
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.registry import CategoryRegistry
-from promptccd.models.assignment import squared_distances
 
 SCREEN = 24
 OFFERED = 9  # groups that a digit chooses
 SEEDS = 4  # the surest of a group stand for it until as many are reviewed
 TWO, FEWEST_OF_TWO = 0.21, 10  # see `halves`
-_MOST_SEEDS, _MOST_LOOKED_AT = 50, 20_000  # of a group; photographs, least sure or most unusual first
+_MOST_SEEDS, _MOST_LOOKED_AT = 50, 20_000  # of a group; photographs, least sure first
 _LIKEST, _SHARPNESS = 3, 20.0
 LIKELY = 0.7  # of the likeness to all groups, from which on 8 of 10 are right where they are
 ALIKE = 0.6  # of the squared distance that a category usually has to the one nearest to it
 MOST_ALIKE = 6  # pairs: a few that somebody looks at
-MOST_LOOKED_AT = (
-    500  # that unusual ones are kept away from: others are near a category, as its prototype says
-)
 TRUSTED = 0.6  # of the reviewed ones of a group stayed there, or none of it is proposed
 
 
@@ -157,48 +153,3 @@ def alike_pairs(registry: CategoryRegistry) -> list[tuple[int, int]]:
     rows, columns = np.nonzero(np.triu(squared < limit) & ~settled)
     closest = np.argsort(squared[rows, columns], kind="stable")[:MOST_ALIKE].tolist()
     return [(active[rows[each]].id, active[columns[each]].id) for each in closest]
-
-
-def rare_first(registry: CategoryRegistry, features: Features, keys: Sequence[str], most: int) -> list[str]:
-    """Photographs far from all that is known, each as far as possible from those before it.
-
-    Known are the categories, by their prototypes, and the photographs that a person has reviewed. On
-    long-tailed sets (Caltech-101: 101 kinds, 67 of them with 1 to 5 photographs) 200 of these show 80 kinds, 200 at
-    random 52.
-
-    Args:
-        registry: the categories.
-        features: of the photographs.
-        keys: which to look at; those that are known, set aside or without features are left out.
-        most: at most so many.
-
-    Returns:
-        Their keys, farthest first.
-    """
-    seen = sorted(registry.looks.keys() & registry.pinned.keys())
-    known, members, rows = set(seen), registry.members, features.row_of
-    aside = {each.id for each in registry.aside}
-    kept = [key for key in keys if key in rows and key not in known and members.get(key) not in aside]
-    held = torch.from_numpy(registry.prototypes_of([*registry.active, *registry.aside]).matrix)
-    return [kept[row] for row in _farthest_first(features.of(kept)[1], held, features.of(seen)[1], most)]
-
-
-def _farthest_first(points: Tensor, held: Tensor, looked_at: Tensor, most: int) -> list[int]:
-    """Rows of unit vectors ``(N, D)``, by the squared distance to the nearest of the others and of the rows before.
-
-    Distances only shrink, so of very many only the `_MOST_LOOKED_AT` that are farthest at the start are compared.
-    """
-    far, chosen = torch.full((len(points),), torch.inf), list[int]()
-    if len(held):
-        far = squared_distances(points, held).amin(1)
-        from_held = squared_distances(looked_at, held).amin(1)
-        looked_at = looked_at[from_held.argsort(descending=True, stable=True)[:MOST_LOOKED_AT]]
-    if len(looked_at):
-        far = far.minimum(squared_distances(points, looked_at).amin(1))
-    kept = far.topk(min(_MOST_LOOKED_AT, len(points))).indices.sort().values
-    points, far = points[kept], far[kept]
-    while len(chosen) < min(most, len(points)):
-        chosen.append(row := int(far.argmax()))
-        far = far.minimum(2 - 2 * points @ points[row])
-        far[chosen] = -1
-    return kept[chosen].tolist()

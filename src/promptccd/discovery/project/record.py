@@ -1,4 +1,9 @@
-"""Read what a discovery left in its folder, without a model and a session."""
+"""The folder ``.promptccd`` that `discover` keeps beside its results, read without a model and a session.
+
+``project.json`` records the model and the sources. ``categories.sqlite`` contains the categories and every correction,
+``before.sqlite`` those from before the newest stage. The rest is made again if it is lost, see
+`promptccd.discovery.intake.seen`. The folder has one writer at a time.
+"""
 
 import logging
 import re
@@ -6,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.clustering import CountEstimate
-from promptccd.discovery.project.folder import BEFORE, CATEGORIES, PROJECT, RECORD
 from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.store import CATEGORIES as CATEGORIES
+from promptccd.disk import PROJECT as PROJECT
 from promptccd.disk import newer_format, parsed_json, read_file
 from promptccd.errors import DataError, RegistryError, RunError
 from promptccd.images.decode import Decoding
@@ -15,7 +21,10 @@ from promptccd.images.rendering import Rendering
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of project.json
+RECORD, FORMAT = "project.json", 1
+BEFORE = "before.sqlite"
+CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
+PAGE = "page"  # address of the page while it is open
 _LARGEST_RECORD = 2**20  # bytes
 
 

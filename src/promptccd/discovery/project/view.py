@@ -16,12 +16,11 @@ from promptccd.data.names import display_name
 from promptccd.discovery.categories import assigned
 from promptccd.discovery.project.changes import SURE, LogEntry
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
-from promptccd.discovery.project.folder import PROJECT
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import GoneError, Project
-from promptccd.discovery.project.proposals import alike_pairs, halves, rare_first, screen
-from promptccd.discovery.project.record import has_categories, load_before, read_record
+from promptccd.discovery.project.proposals import alike_pairs, halves, screen
+from promptccd.discovery.project.record import PROJECT, has_categories, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.discovery.project.store import Changes
@@ -217,13 +216,6 @@ class ProjectView(Project):
         is_there = any(each.id == category for each in registry.active)
         found = (halves(registry, features, category) if is_there else None) or ()
         return [[rows[key] for key in part if key in rows] for part in found]
-
-    def rare(self, most: int = 200) -> list[int]:
-        """Rows of the photographs to look at first, see `rare_first`."""
-        photos, features = self.photos, self.features()
-        with self.still:
-            registry, here = self.registry.copy(), self._here()
-        return [photos.rows[key] for key in rare_first(registry, features, here, most)]
 
     def why(self, row: int) -> dict[str, Any]:
         """Why a photograph is in its category, and where else it could be."""
