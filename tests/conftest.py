@@ -102,6 +102,17 @@ def fresh_accelerator() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def own_threads() -> Iterator[None]:
+    """A command that a test runs may compute in more threads, which round otherwise; the next test does not."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
     """A command that a signal ended ignores those that follow; the next test is another process's command."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

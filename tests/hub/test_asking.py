@@ -16,7 +16,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub import fetch_stages, verify
 from promptccd.models import CheckpointError
-from promptccd.models.checkpoint import find_model, split_revision
+from promptccd.models.checkpoint import _user, find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.runs.start import published_processor
@@ -47,7 +47,21 @@ def warm(stage: str, hub: Hub) -> str:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    _user.cache_clear()
+    monkeypatch.setattr("promptccd.models.checkpoint._WHO_AM_I_SECONDS", 0.3)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.4)
+
+
+def test_a_bare_name_is_of_the_user_who_is_logged_in(
+    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(hub, lambda: [load_model("run-stage3") for _ in range(3)]).count("GET /api/whoami-v2") == 1
+    _user.cache_clear()
+    hub.plan(lambda met: "whoami" in met.path, Fault(status=503, words="down"), math.inf)
+    with pytest.raises(OSError, match=r"the Hub did not answer whose it is \(.*503.*Give OWNER/"):
+        find_model("run-stage3")
+    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "user")
+    assert find_model("run-stage3").place == NAME
 
 
 TROUBLES = {

@@ -10,14 +10,16 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import torch
-from huggingface_hub import constants, hf_hub_download
+from huggingface_hub import constants, get_session, get_token, hf_hub_download, is_offline_mode
 from huggingface_hub import try_to_load_from_cache as cached_file
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -32,6 +34,7 @@ from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
 BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}  # backbones of this package
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
@@ -39,6 +42,7 @@ MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 _MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
 _POSITIVE = ("spread_spreads", ".variances")  # buffers that distances are divided by
+_WHO_AM_I_SECONDS = 10.0
 # Products of tensors at other addresses than those that torch allocates may round differently: a resumed run would not
 # be equal to one that was not interrupted.
 _ALIGNMENT = 64
@@ -85,8 +89,11 @@ def split_revision(name: str) -> tuple[str, str | None]:
 def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     """Find a model and read its configuration.
 
+    A bare name means the bundled backbone of that name, or else the repository under ``$PROMPTCCD_NAMESPACE`` or under
+    the user who is logged in.
+
     Args:
-        name: a folder, a bundled backbone, ``namespace/name``, also with ``@revision``, or the address of its page.
+        name: a folder, ``namespace/name`` or a bare name, also with ``@revision``, or the address of its page.
         hub_options: `HUB_OPTIONS`.
 
     Raises:
@@ -107,11 +114,7 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     if revision is not None:
         hub_options["revision"] = revision
     if "/" not in place and os.sep not in place and not os.path.isdir(place):
-        if place not in BUNDLED:
-            raise OSError(
-                f"No model {written!r}: no such folder.{did_you_mean(place, BUNDLED)} Of the Hub, give OWNER/{place}."
-            )
-        place = BUNDLED[place]
+        place = BUNDLED.get(place) or f"{_namespace_of(place, hub_options)}/{place}"
     try:
         path = file_of(place, CONFIGURATION, **hub_options)
     except OSError as error:
@@ -130,6 +133,37 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     if not os.path.isdir(place) and (commit := extract_commit_hash(path, None)):
         hub_options["revision"] = commit
     return FoundModel(place, _read_json(path, place), hub_options)
+
+
+def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
+    """The namespace of a model of which only the last part of the name is given."""
+    if (namespace := os.environ.get(NAMESPACE_VARIABLE)) is not None:
+        return namespace
+    given = options.get("token")
+    token = given if isinstance(given, str) else None if given is False else get_token()
+    why = "nobody is logged in (`hf auth login`)"
+    if options.get("local_files_only") or is_offline_mode():
+        why = "the Hub is switched off (HF_HUB_OFFLINE), which knows its owner"
+    elif token is not None:
+        try:
+            return _user(token)
+        except Exception as error:  # of the network, or for a wrong token
+            why = f"the Hub did not answer whose it is ({one_line(error)})"
+    raise OSError(
+        f"No model {name!r}: no such folder, and {why}.{did_you_mean(name, BUNDLED)} Give OWNER/{name}, "
+        f"or set ${NAMESPACE_VARIABLE}."
+    )
+
+
+@lru_cache(maxsize=8)
+def _user(token: str) -> str:
+    """The owner of a token; `whoami` of huggingface_hub would wait for a silent Hub without end."""
+    headers = build_hf_headers(token=token)
+    answer = get_session().get(
+        f"{constants.ENDPOINT}/api/whoami-v2", headers=headers, timeout=_WHO_AM_I_SECONDS
+    )
+    hf_raise_for_status(answer)
+    return str(answer.json()["name"])
 
 
 def file_of(place: str, name: str, **hub_options: Any) -> str | None:
