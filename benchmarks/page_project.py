@@ -80,7 +80,7 @@ def _write(album: Path, pictures: Iterator[bytes], numbers: range) -> None:
 def _grow(album: Path, found: Path) -> None:
     """Let a project hold all of an album, as if the rest of it had been grouped too."""
     project, record = found / PROJECT, read_record(found)
-    made_with = {"max_pixels": IntakeLimits().max_reduced_pixels, "enough": load_embedder(BACKBONE)[1].enough}
+    made_with = {"max_pixels": IntakeLimits().max_pixels, "enough": load_embedder(BACKBONE)[1].enough}
     seen = SeenFiles(project, made_with)
     intake = read_intake(album, seen=seen)
     registry = CategoryRegistry.open(project / CATEGORIES)

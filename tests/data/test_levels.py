@@ -72,11 +72,6 @@ def test_siblings_with_the_same_sub_folders_are_splits(splits, wanted, tmp_path:
             labels(tmp_path)
 
 
-def test_some_categories_may_lack_in_a_split(tmp_path: Path) -> None:
-    tree(tmp_path, ["Learn/cat", "Learn/dog", "Learn/owl", "Learn/emu", "Check/cat", "Check/owl"])
-    assert labels(tmp_path, "Check") == {"cat": 3, "owl": 3}
-
-
 def test_categories_with_the_same_sub_folders_stay_categories(tmp_path: Path, caplog) -> None:
     caplog.set_level(logging.INFO)
     tree(tmp_path, [f"{name}/{sex}" for name in (*ABC, "emu") for sex in ("female", "male")])

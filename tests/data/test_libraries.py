@@ -67,15 +67,6 @@ def test_a_folder_of_small_copies_is_not_searched(name: str, tmp_path: Path) -> 
     assert not images_in(FolderSource(tmp_path / "2024" / name), IntakeLimits()).images
 
 
-@pytest.mark.parametrize(
-    "name", ["photoslibrary", "app", "Photos Library", "My CaptureOne", "x.lrdata.old", "iphoto"]
-)
-def test_a_folder_that_is_called_alike_is_any_folder(name: str, tmp_path: Path) -> None:
-    photograph(tmp_path / name / "resources" / "1.jpg")
-    photograph(tmp_path / name / "2.jpg")
-    assert len(images_in(FolderSource(tmp_path), IntakeLimits()).images) == 2
-
-
 SIDE_FILES = {
     ".IMG_7.heic.icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
     "IMG_1.AAE": "left there by Photos: what was edited",

@@ -245,9 +245,3 @@ def test_what_people_give_instead_of_a_data_set_is_told_what_to_give() -> None:
     for dataset, said in given:
         with pytest.raises(DataError, match=said):
             StageStream.from_dataset(dataset, class_blocks=[1, 1])
-
-
-@pytest.mark.parametrize("blocks", ["2 1 1", 7, [2, 1.5], ["2", "8"], []])
-def test_blocks_that_are_no_numbers_are_told(blocks: object) -> None:
-    with pytest.raises(DataError, match=r"class_blocks of whole numbers|at least two sizes"):
-        StageStream.from_dataset("digits", class_blocks=blocks)  # type: ignore[arg-type]

@@ -51,21 +51,6 @@ def test_an_address_is_of_a_file_of_that_data_set_alone(file: str, is_own: bool)
     assert is_of_data_set(file, "a/b") is is_own
 
 
-def test_own_files_are_read_and_so_are_links_among_them(tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "data")
-    first = sorted((folder / "category 0").iterdir())[0]
-    (folder / ".store").mkdir()
-    first.rename(folder / ".store" / "kept.bin")
-    first.symlink_to(folder / ".store" / "kept.bin")
-    stages = StageStream.from_dataset(str(folder), class_blocks=BLOCKS)
-    assert sum(map(len, stages)) == 60
-    assert stages[0].decode(0).image is not None
-    linked = tmp_path / "linked"  # the folder itself may be a link: a person chose it
-    linked.symlink_to(folder)
-    again = StageStream.from_dataset(str(linked), class_blocks=BLOCKS)
-    assert again.split.fingerprint == stages.split.fingerprint
-
-
 def test_a_table_in_memory_needs_its_folders_to_be_given(tmp_path: Path) -> None:
     table = by_path(tmp_path / "mine")
     with pytest.raises(DataError, match="Row 0 of the data set names .*image_roots allows further folders"):
@@ -117,15 +102,6 @@ def test_a_repository_in_the_cache_is_its_own_folder(tmp_path: Path, monkeypatch
     (snapshot / "train.parquet").symlink_to(tmp_path / "hub" / "datasets--user--private" / "secret.parquet")
     with pytest.raises(DataError, match="which is no file of its own"):
         load_images(str(snapshot))
-
-
-def test_a_card_of_ones_own_is_followed(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    (folder / "tables").mkdir(parents=True)
-    write_parquet(rows(), folder / "tables" / "a.parquet")
-    card = "configs:\n- config_name: default\n  data_files:\n  - split: seen\n    path: tables/*.parquet\n"
-    (folder / "README.md").write_text(f"---\n{card}---\n")
-    assert len(load_images(str(folder), "seen")) == 60
 
 
 def test_metadata_may_name_no_file_elsewhere(tmp_path: Path) -> None:
@@ -180,13 +156,6 @@ def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
     assert note == "no such file"
 
 
-def test_a_flat_folder_is_told_of_discover(tmp_path: Path) -> None:
-    for number in range(3):
-        picture(tmp_path / f"{number}.png")
-    with pytest.raises(DataError, match=r"sub-folder per category.*promptccd discover"):
-        stages_of(tmp_path)
-
-
 def odd_files(folder: Path) -> dict[str, str]:
     """Twelve images, and files that are none, with what is said of each when it is read."""
     for number in range(12):
@@ -237,17 +206,6 @@ def test_every_row_of_a_table_is_used_or_listed(kind: str, tmp_path: Path) -> No
     assert sum(report["used"] for report in reports) == 12
     assert sum(report["images"] for report in reports) == len(names)
     assert not stages.left_out
-
-
-def test_a_list_says_how_many_of_its_files_are_no_images(tmp_path: Path, caplog) -> None:
-    caplog.set_level(logging.INFO)
-    odd_files(tmp_path)
-    listed = tmp_path / "list.csv"
-    listed.write_text("path,label\nimg/0.png,a\nimg\\gone.png,b\nimg/words.png,b\nimg/empty.png,a\n")
-    assert len(load_images(str(listed))) == 4
-    (said,) = caplog.messages
-    assert "1 of 4 files are not there, the first is 'img\\\\gone.png'" in said
-    assert "2 of 4 files are no images, the first is 'img/words.png' (not an image" in said
 
 
 def test_what_lies_elsewhere_is_not_opened_to_say_what_it_is(tmp_path: Path, caplog) -> None:

@@ -11,7 +11,7 @@ from huggingface_hub import DatasetCard
 from promptccd.cli.main import main
 from promptccd.data import StageStream
 from promptccd.data.stages import DataSource
-from promptccd.errors import DataError, SplitMismatchError
+from promptccd.errors import DataError
 from promptccd.hub.stages import _licence
 from tests.conftest import quick_recipe
 from tests.hub.server import Hub
@@ -25,14 +25,10 @@ def recipe(recipe_values: dict, tmp_path: Path) -> Path:
 
 
 @pytest.mark.moderate
-@pytest.mark.parametrize("ids_only", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_stages_come_back_with_their_fingerprint(
-    recipe: Path, image_folder: Path, hub: Hub, capsys, ids_only: bool
-) -> None:
-    options = ["--ids-only"] if ids_only else []
-    assert main(["split", str(recipe), "--push", "user/stages", "--json", *options]) == 0
+def test_stages_come_back_with_their_fingerprint(recipe: Path, image_folder: Path, hub: Hub, capsys) -> None:
+    assert main(["split", str(recipe), "--push", "user/stages", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    stages = StageStream.from_hub("user/stages", dataset=str(image_folder) if ids_only else None)
+    stages = StageStream.from_hub("user/stages")
     assert stages.split.fingerprint == printed["fingerprint"]
     original = StageStream.from_dataset(load_from_disk(str(image_folder)), class_blocks=[2, 1, 1, 1], seed=1)
     assert stages.split.fingerprint == original.split.fingerprint
@@ -45,17 +41,15 @@ def test_stages_come_back_with_their_fingerprint(
 
 
 @pytest.mark.moderate
-@pytest.mark.parametrize("ids_only", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sessions_come_back_with_their_fingerprint(
-    recipe_values: dict, image_folder: Path, tmp_path: Path, hub: Hub, capsys, ids_only: bool
+    recipe_values: dict, image_folder: Path, tmp_path: Path, hub: Hub, capsys
 ) -> None:
     """Images recur in several stages, some stand in none, and novel categories come in a seeded order."""
     recipe_values["data"]["split_rule"] = "sessions"
     (tmp_path / "sessions.json").write_text(json.dumps(recipe_values))
-    options = ["--ids-only"] if ids_only else []
-    command = ["split", str(tmp_path / "sessions.json"), "--push", "user/sessions", "--json", *options]
+    command = ["split", str(tmp_path / "sessions.json"), "--push", "user/sessions", "--json"]
     assert main(command) == 0
-    stages = StageStream.from_hub("user/sessions", dataset=str(image_folder) if ids_only else None)
+    stages = StageStream.from_hub("user/sessions")
     assert stages.split.fingerprint == json.loads(capsys.readouterr().out)["fingerprint"]
     original = StageStream.from_dataset(
         str(image_folder), class_blocks=[2, 1, 1, 1], seed=1, split_rule="sessions"
@@ -80,17 +74,6 @@ def test_unlabelled_stages_have_no_label_column(recipe: Path, hub: Hub) -> None:
     assert "config_name: stage_0" in card
     assert "StageStream.from_hub" in card
     assert "More Information Needed" not in card
-
-
-@pytest.mark.moderate
-def test_ids_alone_ask_for_the_very_data_set(recipe: Path, image_folder: Path, hub: Hub) -> None:
-    assert main(["split", str(recipe), "--push", "user/ids", "--ids-only"]) == 0
-    assert "image" not in load_dataset("user/ids", "stage_0", split="train").column_names
-    with pytest.raises(DataError, match="ids and no images"):
-        StageStream.from_hub("user/ids")
-    other = load_from_disk(str(image_folder)).select(range(149, -1, -1))
-    with pytest.raises(SplitMismatchError, match="was cut from data"):
-        StageStream.from_hub("user/ids", dataset=other)
 
 
 @pytest.mark.parametrize("name", ["photos", "user/my photos", "user/a..b", "datasets/user/a"])

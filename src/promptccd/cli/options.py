@@ -136,7 +136,7 @@ WORKERS: Arguments = {
 DECODING: Arguments = {  # of a person's own images
     "--max-megapixels": dict(metavar="N", type=whole_number(1, MOST_MEGAPIXELS),
         help=f"size above which an image is skipped; each megapixel takes {BYTES_PER_PIXEL} MB of memory (default: "
-        f"{MAX_PIXELS // 10**6}, and four times as many for a JPEG of a camera)"),
+        f"{MAX_PIXELS // 10**6})"),
     "--window": dict(nargs=2, type=float, metavar=("LOW", "HIGH"),
         help="values that are black and white in images with more than 8 bits (default: as each file says, or decided "
         "once by the values of the files)"),

@@ -21,7 +21,6 @@ SHOWN = 12  # names of categories in a line
 
 _SPLIT: Arguments = {
     "--push": dict(metavar="NS/NAME", help="data set of the Hub to publish the stages as"),
-    "--ids-only": dict(action="store_true", help="the stage of every image, without the images"),
     "--public": dict(action="store_true", help="public visibility (default: private)"),
     "--dry-run": dict(action="store_true", help="list of what --push would send; nothing is sent"),
 }
@@ -91,7 +90,6 @@ def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
     published = hub.publish_stages(
         stages,
         options.push,
-        ids_only=options.ids_only,
         public=options.public,
         dry_run=options.dry_run,
     )

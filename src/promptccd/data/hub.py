@@ -186,12 +186,3 @@ def published_tables(
     labels = np.full(int(ids.max()) + 1, UNUSED, dtype=np.int64)
     labels[ids] = evaluation["label"][:]
     return split, labels, tables
-
-
-def require_images(name: str, tables: list[Dataset]) -> None:
-    """Refuse, with a `DataError`, a repository that holds only ids."""
-    if not all("image" in table.column_names for table in tables):
-        raise DataError(
-            f"{name!r} holds ids and no images: give dataset, the data set they are rows of "
-            f"(StageStream.from_hub({name!r}, dataset=...))."
-        )

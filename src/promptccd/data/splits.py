@@ -161,6 +161,7 @@ Fingerprint = Callable[
     [np.ndarray, Sequence[str]], str
 ]  # sha256 of a data set's content, of labels and categories
 Cuts = tuple[tuple[float, ...], ...]
+_Given = Sequence[Sequence[float]] | None
 _Draw = Callable[
     [int, int, np.ndarray], Sequence[np.ndarray]
 ]  # category, its first stage, its rows -> rows by stage
@@ -218,7 +219,8 @@ def cut_by_rule(
     """
     if rule not in SPLIT_RULES:
         raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
-    plan = SPLIT_RULES[rule](categories, class_blocks, cuts, seed)
+    blocks = (len(categories),) if rule in WITHOUT_BLOCKS else _checked_blocks(class_blocks, categories)
+    plan = SPLIT_RULES[rule](blocks, cuts, seed)
     new_labels = np.full(len(labels), UNUSED, dtype=np.int64)
     drawn: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in plan.blocks]
     first_stages = np.repeat(np.arange(len(plan.blocks)), plan.blocks).tolist()
@@ -244,27 +246,21 @@ def _count(stage: int, labels: np.ndarray, num_known: int) -> StageCount:
     return StageCount(stage, len(labels), len(np.unique(labels)), old_share)
 
 
-def _mixed(
-    categories: Sequence[str], class_blocks: Sequence[int], cuts: Sequence[Sequence[float]] | None, seed: int
-) -> _Plan:
-    blocks = _checked_blocks(class_blocks, categories)
+def _mixed(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
     table = usual_cuts(len(blocks)) if cuts is None else _checked_cuts(cuts, len(blocks))
 
     def draw(category: int, first: int, rows: np.ndarray) -> Sequence[np.ndarray]:
         bounds = np.cumsum(cut_sizes(len(rows), table[first]))[:-1]
         return np.split(numpy_generator("split", seed, category).permutation(rows), bounds)
 
-    return _Plan(range(len(categories)), blocks, table, draw)
+    return _Plan(range(sum(blocks)), blocks, table, draw)
 
 
 LABELLED_SHARE = 0.8  # 400 of CIFAR-100's 500 images of a known category
 DRAWN_SHARE = 0.6  # 300 of 500 images of a novel category, in every session from its first on
 
 
-def _sessions(
-    categories: Sequence[str], class_blocks: Sequence[int], cuts: Sequence[Sequence[float]] | None, seed: int
-) -> _Plan:
-    blocks = _checked_blocks(class_blocks, categories)
+def _sessions(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
     if cuts is not None:
         raise DataError(
             f"split_rule sessions has shares of its own, got cuts {[list(row) for row in cuts]}: "
@@ -296,10 +292,7 @@ def _in_seeded_order(blocks: tuple[int, ...], seed: int) -> list[int]:
 REDRAWN_SHARES = (0.8, 0.8, 0.05)
 
 
-def _redrawn(
-    categories: Sequence[str], class_blocks: Sequence[int], cuts: Sequence[Sequence[float]] | None, seed: int
-) -> _Plan:
-    blocks = _checked_blocks(class_blocks, categories)
+def _redrawn(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
     shares = REDRAWN_SHARES if cuts is None else tuple(float(share) for row in cuts for share in row)
     if len(shares) != 3 or not all(0 < share <= 1 for share in shares):
         raise DataError(
@@ -319,13 +312,12 @@ def _redrawn(
     return _Plan(_in_seeded_order(blocks, seed), blocks, (shares,), draw)
 
 
-def _whole(
-    categories: Sequence[str], class_blocks: Sequence[int], cuts: Sequence[Sequence[float]] | None, seed: int
-) -> _Plan:
-    return _Plan(range(len(categories)), (len(categories),), ((1.0,),), lambda category, first, rows: [rows])
+def _whole(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
+    return _Plan(range(sum(blocks)), blocks, ((1.0,),), lambda category, first, rows: [rows])
 
 
 SPLIT_RULES = {"mixed": _mixed, "sessions": _sessions, "redrawn": _redrawn, "whole": _whole}
+WITHOUT_BLOCKS = ("whole",)  # rules of one stage
 
 
 def split_in_streams(

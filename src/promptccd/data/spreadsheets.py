@@ -10,7 +10,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ _SAVE_AS_CSV = (
     "save the sheet as 'CSV UTF-8' in the spreadsheet (LibreOffice: Text CSV, character set UTF-8; Numbers: Export To "
     "CSV, Unicode), and give that file"
 )
-_Records = Mapping[int, list[str]]  # cells by the number of their last line, from 1
 
 
 class ForeignTableError(DataError):
@@ -69,21 +68,19 @@ def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
     if file.suffix.lower() in _JSON:
         return _json_lines(content, name)
     is_workbook = file.suffix.lower() in _EXCEL and content.startswith(b"PK")
-    records, notes = _workbook(content, name) if is_workbook else _text(content, name, known)
-    trimmed = {line: [cell.strip() for cell in cells] for line, cells in records.items()}
-    filled = {line: cells for line, cells in trimmed.items() if any(cells)}
-    columns = next(iter(filled.values()), [])
+    cells, notes = _workbook(content, name) if is_workbook else _text(content, name, known)
+    cells = cells.fillna("").map(lambda value: str(value).strip())
+    cells = cells[cells.ne("").any(axis=1)]
+    columns = cells.iloc[0].tolist() if len(cells) else []
     while columns and not columns[-1]:  # a spreadsheet writes empty cells behind short rows
         columns.pop()
-    rows = {}
-    for line, cells in [*filled.items()][1:]:
-        if any(cells[len(columns) :]):
-            raise DataError(
-                f"Line {line} of {name!r} has {len(cells)} columns, and the first line names {len(columns)}: put a "
-                f"text that holds what divides columns into quotes, or {_SAVE_AS_CSV}."
-            )
-        rows[line] = [*cells, *[""] * len(columns)][: len(columns)]
-    sheet = pd.DataFrame.from_dict(rows, orient="index", columns=columns, dtype=object)
+    rows, width = cells.iloc[1:], len(columns)
+    if len(long := rows.index[rows.iloc[:, width:].ne("").any(axis=1)]):
+        raise DataError(
+            f"Line {long[0]} of {name!r} has more columns than the {width} that the first line names: put a text that "
+            f"holds what divides columns into quotes, or {_SAVE_AS_CSV}."
+        )
+    sheet = rows.iloc[:, :width].set_axis(columns, axis=1)
     sheet.attrs["notes"] = notes
     return sheet
 
@@ -101,8 +98,8 @@ def _json_lines(content: bytes, name: str) -> pd.DataFrame:
     return sheet
 
 
-def _workbook(content: bytes, name: str) -> tuple[_Records, list[str]]:
-    """Records of the first sheet of a workbook, and its name if there are others."""
+def _workbook(content: bytes, name: str) -> tuple[pd.DataFrame, list[str]]:
+    """Cells of the first sheet of a workbook, and its name if there are others."""
     try:
         import openpyxl  # noqa: F401 - pandas reads workbooks with it
     except ImportError:
@@ -115,17 +112,16 @@ def _workbook(content: bytes, name: str) -> tuple[_Records, list[str]]:
                 raise ValueError(f"it unpacks to {size} bytes, more than {MOST_UNPACKED}")
         with pd.ExcelFile(io.BytesIO(content), engine="openpyxl") as book:
             first, *others = book.sheet_names
-            sheet = pd.read_excel(book, first, header=None, dtype=str, keep_default_na=False).fillna("")
+            sheet = pd.read_excel(book, first, header=None, dtype=str, keep_default_na=False)
     except Exception as error:  # a dozen kinds of zipfile, openpyxl and its parser
         raise ForeignTableError(
             f"{name!r} is no workbook that can be read ({one_line(error)[:200]}): {_SAVE_AS_CSV}."
         ) from error
-    rows = {line: [*map(str, row)] for line, row in enumerate(sheet.itertuples(index=False), 1)}
-    return rows, [f"its first sheet, {first!r}, is read"] * bool(others)
+    return sheet.set_axis(sheet.index + 1), [f"its first sheet, {first!r}, is read"] * bool(others)
 
 
-def _text(content: bytes, name: str, known: Collection[str]) -> tuple[_Records, list[str]]:
-    """Records of a table of text, and how it is written if not in UTF-8 with commas."""
+def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Cells of a table of text, and how it is written if not in UTF-8 with commas."""
     mark = next((each for each in _MARKS if content.startswith(each)), b"")
     encoding, kind = _MARKS.get(mark, "UTF-8"), kind_name(content[:FIRST_BYTES])
     try:
@@ -150,13 +146,15 @@ def _text(content: bytes, name: str, known: Collection[str]) -> tuple[_Records, 
     notes += [f"divided by {_DIVIDERS.get(divider, repr(divider))}"] * (divider != ",")
     lines, skipped = _lines(text[len(first) if says else 0 :], divider), int(says is not None)
     try:
-        records = [(lines.line_num + skipped, cells) for cells in lines]
+        records = dict((lines.line_num + skipped, cells) for cells in lines)
     except csv.Error as error:
         raise DataError(
             f"Line {lines.line_num + skipped} of {name!r} is no row ({error}): a text in quotes needs one at its end, "
             f"and two for one inside. Mend the line, or {_SAVE_AS_CSV}."
         ) from error
-    return dict(records), notes
+    width = max(map(len, records.values()), default=0)
+    padded = {line: [*cells, *[""] * (width - len(cells))] for line, cells in records.items()}
+    return pd.DataFrame.from_dict(padded, orient="index", dtype=object), notes
 
 
 def _no_table(name: str, kind: str) -> ForeignTableError:

@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 from datasets import Dataset
 
-from promptccd.data.hub import published_tables, require_images
+from promptccd.data.hub import published_tables
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
     BOTH,
@@ -268,28 +268,20 @@ class StageStream(Sequence[Stage]):
         return cls(stages, cut, category_ids, source, {**opened.left_out, **theirs}, later)
 
     @classmethod
-    def from_hub(
-        cls, name: str, *, dataset: str | Dataset | None = None, revision: str | None = None
-    ) -> "StageStream":
+    def from_hub(cls, name: str, *, revision: str | None = None) -> "StageStream":
         """Read the stages that ``promptccd split RECIPE --push NAME`` published.
 
         Args:
             name: data set repository, ``namespace/name``.
-            dataset: the source data set, for a repository that holds only ids.
             revision: branch, tag or commit; by default the newest.
 
         Raises:
-            DataError: the repository holds no stages, or only ids and no source data set was given.
-            SplitMismatchError: the source data set is not the one that the stages were cut from.
+            DataError: the repository holds no stages, or names images that are not its own.
         """
         split, labels, tables = published_tables(name, revision)
-        if dataset is None:
-            require_images(name, tables)
-            images = [ImageRows(table.select_columns(["image"]), roots_of(name)) for table in tables]
-            for stage, rows in enumerate(images):
-                rows.require_own_files(f"stage {stage} of {name!r}")
-        else:
-            images = _rows_of(dataset, split, labels, name)
+        images = [ImageRows(table.select_columns(["image"]), roots_of(name)) for table in tables]
+        for stage, rows in enumerate(images):
+            rows.require_own_files(f"stage {stage} of {name!r}")
         return cls(_stages_of(images, labels, split), split, labels)
 
     def __len__(self) -> int:
@@ -425,22 +417,6 @@ def _stages_of(
         place = streams[index - 1] if streams else ""
         stages.append(Stage(index, images[index], ids, num_seen[index], place=place))
     return stages
-
-
-def _rows_of(
-    dataset: str | Dataset, split: CategorySplit, published: np.ndarray, name: str
-) -> list[ImageRows]:
-    """The images of every stage, from the source data set of a repository that holds only ids."""
-    images = open_place(dataset)[1].with_one_rendering()
-    labels = np.full(len(images), UNUSED, dtype=np.int64)
-    labels[: len(published)] = published[: len(images)]
-    found = _data_fingerprint(images, labels, split.categories)
-    if found != split.data_fingerprint:
-        raise SplitMismatchError(
-            f"{name} was cut from data {split.data_fingerprint}, but this data is {found}. Give the data set, and the "
-            "split of it, that the stages were cut from."
-        )
-    return [images.select(ids) for ids in split.sample_ids]
 
 
 def _data_fingerprint(images: ImageRows, labels: np.ndarray, categories: Sequence[str]) -> str:

@@ -156,7 +156,7 @@ def read_labels(
 ) -> dict[bytes, str]:
     """Labels that came when their images had been grouped already, by what the pictures show (`digest_of`).
 
-    Arguments and errors are those of `open_streams`; where places differ in a label, the last one counts.
+    Arguments and errors are those of `open_streams`; where labels of a picture differ, the last one counts.
     """
     names: dict[bytes, str] = {}
     for place in places:
@@ -167,19 +167,14 @@ def read_labels(
             raise DataError(
                 f"{name_of_place(place)!r} names no label: give a table of path,label, or leave it out."
             )
-        found: dict[bytes, str] = {}
-        unread = twice = 0
+        unread = 0
         for row, label in zip(rows.tolist(), ids[rows].tolist(), strict=True):
-            if (picture := images.decode(row).image) is None:
-                unread += 1
-                continue
-            first = found.setdefault(digest_of(np.asarray(picture)), categories[label])
-            twice += first != categories[label]
-        names |= found
-        if unread or twice:
+            picture = images.decode(row).image
+            unread += picture is None
+            names |= {} if picture is None else {digest_of(np.asarray(picture)): categories[label]}
+        if unread:
             logger.warning(
-                "%s: %d of %d images cannot be read, and %d are the picture of one above with another label: these "
-                "labels do not count. Mend them, and give them again.",
-                name_of_place(place), unread, len(rows), twice,
+                "%s: %d of %d images cannot be read: their labels do not count. Mend them, and give them again.",
+                name_of_place(place), unread, len(rows),
             )  # fmt: skip
     return names

@@ -275,7 +275,7 @@ class DiscoverySession:
     def made_with(self) -> dict[str, int]:
         """Settings of the decoder, for `SeenFiles`."""
         return {
-            "max_pixels": self.limits.max_reduced_pixels,
+            "max_pixels": self.limits.max_pixels,
             "enough": self._view.enough if self._view else 0,
         }
 

@@ -34,7 +34,6 @@ def publish_stages(
     stages: StageStream,
     name: str,
     *,
-    ids_only: bool = False,
     public: bool = False,
     dry_run: bool = False,
     api: HfApi | None = None,
@@ -47,7 +46,6 @@ def publish_stages(
     Args:
         stages: all stages of a data set.
         name: ``namespace/name`` of the repository; created if missing.
-        ids_only: publish ids without images, for data that may not be distributed.
         public: create a public repository; otherwise the repository must be private.
         dry_run: list only.
         api: the client; its token must be allowed to write.
@@ -67,9 +65,9 @@ def publish_stages(
     api, images = api or client(), sum(map(len, stages))
     with tempfile.TemporaryDirectory(prefix="promptccd-") as folder:
         contents: dict[str, Path | bytes] = {
-            **_written(stages, Path(folder), ids_only),
+            **_written(stages, Path(folder)),
             SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
-            CARD: _stages_card(stages, name, ids_only),
+            CARD: _stages_card(stages, name),
         }
         with hub_errors():
             return push_files(
@@ -79,7 +77,7 @@ def publish_stages(
                 api=api,
                 private=not public,
                 message="Stages",
-                holds=f"{images} {'image ids' if ids_only else 'images'} in {len(stages)} stages; all labels and the "
+                holds=f"{images} images in {len(stages)} stages; all labels and the "
                 f"names of {len(stages.categories)} categories",
                 replaces="*.parquet",
                 dry_run=dry_run,
@@ -96,17 +94,15 @@ def _licence(stages: StageStream) -> dict[str, Any]:
     return licence_on(name, "dataset") if (name := hub_id_of(place)) else {}
 
 
-def _written(stages: StageStream, folder: Path, ids_only: bool) -> dict[str, Path]:
+def _written(stages: StageStream, folder: Path) -> dict[str, Path]:
     """The tables of all configs as parquet files, by their paths in the repository."""
     written: dict[str, Path] = {}
     for stage in stages:
-        features = Features({"sample_id": Value("int64")})
+        features = Features({"sample_id": Value("int64"), "image": Image()})
         if isinstance(stage, LabelledStage):
             features["label"] = ClassLabel(names=list(stage.category_names))
-        if not ids_only:
-            features["image"] = Image()
         positions = progress_bar(range(len(stage)), len(stage), f"stage {stage.index}: writing images")
-        records = (_stage_row(stage, position, ids_only) for position in positions)
+        records = (_stage_row(stage, position) for position in positions)
         written |= _parquet(folder, stage_config(stage.index), records, features)
     ids = np.concatenate([stage.sample_ids for stage in stages]).tolist()
     labels = np.concatenate([stages.evaluation_labels(stage) for stage in stages]).tolist()
@@ -133,20 +129,19 @@ def _parquet(
     return {place: folder / place}
 
 
-def _stage_row(stage: Stage, position: int, ids_only: bool) -> dict[str, object]:
+def _stage_row(stage: Stage, position: int) -> dict[str, object]:
     """A row; an unreadable image becomes null, and none of its bytes are sent."""
     record: dict[str, object] = {"sample_id": int(stage.sample_ids[position])}
     if isinstance(stage, LabelledStage):
         record["label"] = int(stage.labels[position])
-    if not ids_only:
-        clean = None
-        with suppress(SkippedFileError):
-            clean = clean_image(stage.images.read(position), stage.images.decoding)
-        record["image"] = clean and {"bytes": clean[1], "path": f"{record['sample_id']}{clean[0]}"}
+    clean = None
+    with suppress(SkippedFileError):
+        clean = clean_image(stage.images.read(position), stage.images.decoding)
+    record["image"] = clean and {"bytes": clean[1], "path": f"{record['sample_id']}{clean[0]}"}
     return record
 
 
-def _stages_card(stages: StageStream, name: str, ids_only: bool) -> bytes:
+def _stages_card(stages: StageStream, name: str) -> bytes:
     """The card: the configs for `datasets`, and their sizes."""
     configs = [*(stage_config(stage.index) for stage in stages), LABELS_CONFIG]
     licence = _licence(stages)
@@ -175,7 +170,6 @@ def _stages_card(stages: StageStream, name: str, ids_only: bool) -> bytes:
         fingerprint=stages.split.fingerprint,
         stage_config=stage_config,
         labels=LABELS_CONFIG,
-        ids_only=ids_only,
         licence=licence.get("license"),
     )
     return str(card).encode()

@@ -31,8 +31,7 @@ def clean_image(content: bytes, decoding: Decoding | None = None) -> tuple[str, 
     """An upright picture without anything but its pixels.
 
     Args:
-        content: all bytes of an image file. A photograph that `decode_image` reduces is compared at the reduced size,
-            and leaves at full size, if it is an upright JPEG.
+        content: all bytes of an image file.
         decoding: as `decode_image` takes it.
 
     Returns:
@@ -45,8 +44,6 @@ def clean_image(content: bytes, decoding: Decoding | None = None) -> tuple[str, 
     kept = _stripped_jpeg(content)
     if kept is not None and _shows(kept, found.image, decoding):
         return ".jpg", kept
-    if found.size != found.image.size:  # too large to be decoded whole
-        return None
     return _encoded_losslessly(found.image, content.startswith(_PNG))
 
 

@@ -21,7 +21,6 @@ from promptccd import systems
 from promptccd.images.capture_dates import capture_date
 from promptccd.images.colour import in_srgb
 from promptccd.images.files import opened_file
-from promptccd.images.jpeg import SCAN, jpeg_segments
 from promptccd.images.kinds import (
     DEVELOP,
     FEATURES,
@@ -31,7 +30,7 @@ from promptccd.images.kinds import (
     picture_kind,
     why_no_picture,
 )
-from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, MAX_REDUCED, SkippedFileError, largest_file
+from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, SkippedFileError, largest_file
 from promptccd.images.raw import camera_raw
 from promptccd.images.rendering import PROBED, Levels, Rendering, UnusableValuesError, deep_values, is_deep
 
@@ -87,8 +86,7 @@ class Decoding:
     """How files become pixels, the same for all images of a source.
 
     Attributes:
-        max_pixels: largest width times height, checked before decoding. A JPEG file as phones write it may have
-            `MAX_REDUCED` times as many, and is decoded at a reduced size.
+        max_pixels: largest width times height, checked before decoding.
         rendering: which values and pages are shown.
     """
 
@@ -286,29 +284,19 @@ def _decode_opened(
     if width * height == 0:
         raise _RefusedError("image without pixels")
     stored_orientation = _orientation(image) if image.format == "TIFF" else None
-    is_large = width * height > decoding.max_pixels
-    if (
-        is_large
-        and width * height <= MAX_REDUCED * decoding.max_pixels
-        and has_pages
-        and _is_in_one_scan(image)
-    ):
-        is_large, enough = False, min(enough or width, min(width, height) // 2)
-    if enough is not None:
-        _reduce(image, enough)
-    if is_large or image.width * image.height > decoding.max_pixels:
+    if width * height > decoding.max_pixels:
         raise _RefusedError(
             f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
         )
+    if enough is not None:
+        _reduce(image, enough)
     with _room_for(image.width * image.height):
         pages = _pages_of(image, decoding.max_pixels) if has_pages else []
         rgb, note, loaded, levels = _load_rgb(image, decoding.rendering, pages)
     own_orientation = _orientation(image)
     orientation = turned if own_orientation is None else own_orientation
-    large = f"{width} x {height} pixels, reduced" if width * height > decoding.max_pixels else ""
     is_projected = len(pages) > 1 and decoding.rendering.pages in ("max", "mean")
     notes = [
-        large,
         note,
         _frame_note(image, rgb) if not is_projected else f"{decoding.rendering.pages} of {len(pages)} pages",
     ]
@@ -341,16 +329,6 @@ def _room_for(pixels: int) -> Iterator[None]:
                 is_passing=True,
             )
         yield
-
-
-def _is_in_one_scan(image: Image.Image) -> bool:
-    """Whether a picture is a JPEG with all colours in one scan; libjpeg keeps any other whole before it reduces it."""
-    if image.format not in ("JPEG", "MPO") or image.info.get("progressive"):
-        return False
-    stream: Any = image.fp  # type: ignore[attr-defined]
-    stream.seek(0)
-    scan = next((each for marker, each in jpeg_segments(stream.read()) if marker == SCAN), b"")
-    return scan[4:5] == bytes([len(image.getbands())])
 
 
 def _reduce(image: Image.Image, enough: int) -> None:

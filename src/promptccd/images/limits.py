@@ -11,7 +11,6 @@ from promptccd.errors import DataError
 MIB = 2**20
 ANY = sys.maxsize
 MAX_PIXELS = 300_000_000
-MAX_REDUCED = 4  # a photograph with up to this many times as many pixels is decoded at a reduced size
 BYTES_PER_PIXEL = 16  # that decoding may take: the file's own, as they are stored, and as RGB
 PAGES = ("first", "max", "mean")  # how the pages of a file become one picture
 FITS = ("crop", "pad", "squeeze")  # how an image that is not square becomes one
@@ -31,8 +30,7 @@ class IntakeLimits:
         max_files: files to read; system files and folders do not count. A source with more is refused.
         max_file_bytes: a larger file is skipped.
         max_total_bytes: bytes of all files after unpacking, counted while they are read. A source with more is refused.
-        max_pixels: width times height of an image, checked on its header. A larger image is skipped, or reduced, see
-            `promptccd.images.decode.Decoding`.
+        max_pixels: width times height of an image, checked on its header. A larger image is skipped.
         max_ratio: unpacked over packed size. A member of an archive beyond it is skipped, an archive beyond it refused.
             Content smaller than `SMALL` passes in any case.
     """
@@ -56,14 +54,9 @@ class IntakeLimits:
             max_files=200,
             max_file_bytes=20 * MIB,
             max_total_bytes=256 * MIB,
-            max_pixels=25_000_000,
+            max_pixels=50_000_000,
             max_ratio=100,
         )
-
-    @property
-    def max_reduced_pixels(self) -> int:
-        """Width times height of a photograph that is decoded reduced."""
-        return MAX_REDUCED * self.max_pixels
 
     @property
     def max_entries(self) -> int:
