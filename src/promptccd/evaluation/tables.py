@@ -84,7 +84,7 @@ def count_texts(table: pd.DataFrame) -> list[str]:
 
 
 _TITLES = {
-    "stage": "", "num_images": "images", "num_categories": "categories",
+    "num_images": "images", "num_categories": "categories",
     "process_mb": "process, MB", "gpu_mb": "gpu, MB",
 }  # fmt: skip
 
@@ -112,7 +112,8 @@ def text_grid(table: pd.DataFrame, counted: str = "categories") -> Grid:
     """
     hidden = {"count_low", "count_high", *(f"{name}_std" for name in table)}
     names = [name for name in table if name not in hidden]
-    header = [counted if name == "num_categories" else title_of(name) for name in names]
+    titles = {"num_categories": counted} | {name: "" for name in names[:1] if name == "stage"}
+    header = [titles.get(name, title_of(name)) for name in names]
     return header, list(map(list, zip(*(_cells(table, name) for name in names), strict=True)))
 
 
