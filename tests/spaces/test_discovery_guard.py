@@ -19,6 +19,8 @@ from promptccd.discovery.page.server import RequestFilter, Site
 from promptccd.discovery.page.space import COOKIE
 
 SPACE = "user-space.hf.space"
+ROUTES = ("/", "/config", "/gradio_api/upload", "/gradio_api/file=x", "/gradio_api/queue/join")
+FOREIGN_ORIGINS = ("http://evil.example", "https://huggingface.co", "http://localhost:3000", "null", "")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,25 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 def lets_nobody_in(answer: httpx.Response) -> bool:
     return not any(name.lower().startswith("access-control") for name in answer.headers)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT"])
+def test_no_route_answers_by_a_foreign_name_or_to_a_foreign_page(server: Server, method: str) -> None:
+    own = urlsplit(server.url)
+    foreign = [({"Host": host}, 421) for host in ("evil.example", f"evil.example:{own.port}")]
+    refused = 403 if method in ("GET", "HEAD", "POST") else 405
+    foreign += [({"Origin": origin}, refused) for origin in FOREIGN_ORIGINS]
+    if method == "POST":  # a browser that sends no origin still says where it comes from
+        foreign.append(({"Sec-Fetch-Site": "cross-site"}, 403))
+    with httpx.Client(base_url=server.url, trust_env=False) as client:
+        for route in ROUTES:
+            for headers, status in foreign:
+                answer = client.request(method, route, headers=headers)
+                assert answer.status_code == status, (route, headers)
+                assert lets_nobody_in(answer) and "\n" not in answer.text
+        answer = client.request(method, "/config", headers={"Origin": f"http://{own.netloc}"})
+        assert answer.status_code == {"GET": 200}.get(method, 405)
+        assert lets_nobody_in(answer)
 
 
 def test_other_ways_of_naming_the_page(server: Server) -> None:
