@@ -259,7 +259,8 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
     "frost": ({"variant": "frost", "options": {"drift_weight": 0.1}}, {}),
     "vb-cgcd": ({"variant": "vb-cgcd"}, {"discovery_epochs": 0}),
-    "dydm": ({"variant": "dydm", "options": {"expansion_size": 40}}, {}),
+    # Of few images, the ridge is small, which makes rounding of rehearsal larger.
+    "dydm": ({"variant": "dydm", "options": {"expansion_size": 40, "rehearsal_weight": 0.1}}, {}),
     "gcd-replay": ({"variant": "promptccd-gcd"}, {"exemplars_per_class": 3}),
     "simgcd-replay": ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
     "grow-merge": ({"variant": "grow-merge"}, {"exemplars_per_class": 3}),

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import ModelOutput
 
 from promptccd.errors import CheckpointError, one_line, shown
 from promptccd.models.assignment import (
@@ -325,18 +325,26 @@ class CategoryDiscoveryModel(PreTrainedModel):
                 child.eval()
         return self
 
-    @can_return_tuple
     def forward(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
-    ) -> CategoryDiscoveryOutput:
-        """Features of images, and on request the projection that the losses read; a tuple with ``return_dict=False``.
+        self,
+        pixel_values: Tensor,
+        prompted: bool | None = None,
+        project: bool = False,
+        *,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Features of images, and on request the projection that the losses read.
 
         Args:
             pixel_values: normalised images ``(B, 3, H, W)``.
             prompted: whether prompts act; `None` means as at test. A model without prompts ignores it.
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
+            return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple; `None` asks the configuration.
         """
-        return self.compute_output(pixel_values, prompted, project)
+        output = self.compute_output(pixel_values, prompted, project)
+        # A decorator would not last: Accelerate takes all of them off a model that it trained in bfloat16.
+        as_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if as_dict else output.to_tuple()
 
     def compute_output(
         self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
