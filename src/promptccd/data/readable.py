@@ -228,8 +228,8 @@ def _log_and_judge(report: ImageReport, place: str) -> None:
     if report.copies:
         name, first = report.copies[0]
         logger.warning(
-            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage%s: for example %r "
-            "is %r; images.json lists all.",
+            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage%s: %r "
+            "is %r, for example; images.json lists all.",
             report.stage, len(report.copies), sum(each.stage < report.stage for _, each in report.copies),
             ", and count once, where they came first" * bool(place), name, first.name,
         )  # fmt: skip
