@@ -513,7 +513,7 @@ def options_from(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--covariances", nargs="+", choices=get_args(Covariance), default=usual.covariances)
     parser.add_argument("--restarts", type=int, default=usual.restarts, help="restarts of k-means")
-    parser.add_argument("--device", help="device (default: a GPU if there is one)")
+    parser.add_argument("--device", help="device (default: a GPU if available)")
     parser.add_argument("--bf16", action="store_true", help="features in bfloat16")
     parser.add_argument("--num_workers", type=int, help="loader processes (default: as the machine allows)")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """The command ``promptccd`` from its start: imports take seconds, and Ctrl-C may come before they are done.
 
-The module lies beside the package, because an import from the package would import the package first.
+The module is next to the package, because an import from the package would import the package first.
 """
 
 import atexit
@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     # Python restores the system's signal handlers before it exits, and a signal would then kill an ended command.
     atexit.register(_ignore_signals)  # the first to be registered is the last to be called
     _leave_at_once()
-    # Read when torch is loaded: threads that spin while they wait slow tiny models down tenfold beside other work.
+    # Read when torch is loaded: threads that spin while they wait slow tiny models down tenfold on a busy computer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if (
         sys.stderr is None or not sys.stderr.isatty()

@@ -73,5 +73,5 @@ def test_streams_are_added_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
         assert main(words) == 0, line
     said = capsys.readouterr().out
     assert "no accuracy is known" in said
-    assert "labelled images held out" in said
+    assert "held-out labelled images" in said
     assert len(list((tmp_path / "runs" / "promptccd-labelled").glob("stage*"))) == 5

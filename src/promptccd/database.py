@@ -1,4 +1,4 @@
-"""SQLite files: the one way to open them. Anybody may have written one, so nothing in it is executed."""
+"""SQLite files: the one way to open them. A database may come from a stranger, so nothing in it is executed."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -45,7 +45,7 @@ def open_database(
         if create and not tables:
             database.executescript(f"begin immediate;{schema};commit")
         elif tables != _tables_of_schema(schema):
-            raise ValueError("its tables are not those of this version")
+            raise ValueError("its tables are of another version")
     except BaseException:
         database.close()
         raise

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of directories: stages, states inside a stage
 CHECKSUMS = "checksums.json"
-PROJECT = ".promptccd"  # folder of a discovery, beside its results
+PROJECT = ".promptccd"  # folder of a discovery, with its results
 EXPORTED = ".promptccd-export"  # what an export made, under a name that `datasets` does not take for data
 TEMPORARY = ".tmp-"
 REFUSED = ".refused-"
@@ -40,7 +40,7 @@ _LEFTOVER = re.compile(  # SQLite may have left its log next to one
     rf"{re.escape(TEMPORARY)}.+-[0-9a-f]{{8}}([0-9a-f]{{4}})(?:-journal|-wal|-shm)?", re.DOTALL
 )
 _OF_DISK = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-# Files that the Hub, its client and git leave beside a checkpoint that they fetched.
+# Files that the Hub, its client and git leave next to a fetched checkpoint.
 FETCHED_WITH = (".gitattributes", ".cache/huggingface/", ".git/")
 
 
@@ -96,7 +96,7 @@ def make_folder(folder: str | Path) -> Path:
 
 
 def make_inside(folder: Path, name: str) -> Path:
-    """A folder of ours in one that a person named, made if it does not exist.
+    """A folder of this package in a person's folder, made if it does not exist.
 
     Raises:
         RunError: a link has that name; all files of the folder would be written elsewhere.
@@ -148,7 +148,7 @@ def read_file(path: Path, most: int = sys.maxsize) -> bytes:
     """The content of a file; `most` is the largest size in bytes.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: it is missing.
         RunError: it is no regular file, or larger.
     """
     found = path.stat()
@@ -163,13 +163,13 @@ def refuse_link(path: Path) -> None:
     """Raise a `RunError` if a path is a link."""
     if systems.is_link(path):
         raise RunError(
-            f"{path.name} in {path.parent} is a link, and nothing is written through links. Remove it, or replace it "
-            "with a copy of what it leads to."
+            f"{path.name} in {path.parent} is a link, and nothing is written through links. Remove it, or replace "
+            "it with a copy of its target."
         )
 
 
 def links_in(folder: Path) -> list[str]:
-    """Links anywhere in a folder, by their paths in it; we never make one."""
+    """Links anywhere in a folder, by their paths in it; this package never creates links."""
     return sorted(
         os.path.relpath(os.path.join(parent, name), folder)
         for parent, folders, files in os.walk(folder)
@@ -179,7 +179,7 @@ def links_in(folder: Path) -> list[str]:
 
 
 def require_no_links(folder: Path) -> None:
-    """Raise a `RunError` if a folder is a link or holds some, before it is copied or sent."""
+    """Raise a `RunError` if a folder is or contains a link, before it is copied or sent."""
     linked = [folder.name] if systems.is_link(folder) else links_in(folder)
     if linked:
         raise RunError(
@@ -191,7 +191,7 @@ def require_space(folder: Path, needed: int, what: str) -> None:
     """Make sure that a folder, which need not exist, has room for `needed` bytes.
 
     Raises:
-        DiskError: naming the folder, `what` will be written, the bytes that are needed and those that are free.
+        DiskError: naming the folder, the needed bytes and the free bytes for `what`.
     """
     free = _free(folder)
     if free < needed:
@@ -202,7 +202,7 @@ def require_space(folder: Path, needed: int, what: str) -> None:
 
 
 def newer_format(version: Any, known: int) -> str | None:
-    """What to say of a file in a format that only a newer version reads; `None` where this one reads it."""
+    """The message for a file in a newer format; `None` if this version reads it."""
     if type(version) is not int or version <= known:
         return None
     return (
@@ -212,7 +212,7 @@ def newer_format(version: Any, known: int) -> str | None:
 
 
 def own_files(path: Path) -> set[str]:
-    """Names of a directory's files, without what systems, the Hub and its client lay beside them."""
+    """Names of a directory's files, without files of systems, the Hub and its client."""
     names = (file.relative_to(path).as_posix() for file in _files(path))
     return {name for name in names if not name.startswith(FETCHED_WITH) and not systems.left_by_system(name)}
 
@@ -240,7 +240,7 @@ def problems_of(path: Path) -> list[str]:
 
 
 def trusted(path: Path) -> bool:
-    """Whether a directory is whole; a damaged one is renamed out of the way, with a warning.
+    """Whether a directory is whole; a damaged directory is renamed out of the way, with a warning.
 
     Raises:
         RunError: it is a link, or a newer version wrote it.
@@ -267,10 +267,10 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files of a killed writer, and put back what it was about to replace.
+    """Delete temporary files of a killed writer, and restore the file that it was about to replace.
 
-    Only names that we may have made ourselves are touched: in somebody else's folder other things may have such names.
-    What another computer began may be at work: it stays for a day.
+    Only exact names of this package are touched: other files in a person's folder may have similar names.
+    A temporary file of another computer may be in use: it stays for a day.
     """
     for item in folder.glob(f"{REPLACED}*"):
         original = item.with_name(item.name.removeprefix(REPLACED))
@@ -288,7 +288,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def parsed_json(content: str | bytes) -> Any:
-    """What `json.loads` makes of it, or else a `ValueError`, also where it is nested too deeply to be read."""
+    """The result of `json.loads`, or else a `ValueError`, also where it is nested too deeply to be read."""
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -296,7 +296,7 @@ def parsed_json(content: str | bytes) -> Any:
 
 
 def plain_json(value: Any) -> bytes:
-    """Plain values, and those of NumPy, as JSON on one line; equal ones give equal bytes."""
+    """Plain values, and those of NumPy, as JSON on one line; equal values give byte-identical text."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=lambda each: each.tolist()
     ).encode()
@@ -308,7 +308,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """A name beside a path that nobody can foresee, and that tells which computer made it."""
+    """An unpredictable name next to a path, which contains the computer's name."""
     return path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}{_this_host()}")
 
 

@@ -1,17 +1,17 @@
-"""What can go wrong for a reason a person can mend, each with the exit code the command line ends with.
+"""Errors that a person can correct, each with the exit code of the command line.
 
 A message is one line that says what happened, why, and what to do next, with the value that was wrong.
-Anything else that is raised is a bug of ours and keeps its traceback; `promptccd.cli.exit_codes` knows what the system
-itself raises: signals, disks that refuse, too little memory, a reader that went away.
+Anything else that is raised is a bug of ours and keeps its traceback; `promptccd.cli.exit_codes` covers errors of
+the system: signals, disks that refuse, too little memory, a reader that went away.
 
 =========  ============================================================================================
-exit code  what ended the command
+exit code reason
 =========  ============================================================================================
 0          nothing: all went well
 1          a bug of ours, with its traceback; `MismatchError`, `IncompleteSweepError`, which print a result
-2          what was typed, is in the data, or is installed beside it and broken: every other class here
+2          wrong arguments, wrong data, or a broken package: every other class here
 3          `DiskError`, and paths that the system refuses
-4          `DivergedError`: weights, features or a loss that are no numbers
+4          `DivergedError`: weights, features or a loss with NaN or infinity
 5          `HubError`
 6          `DeviceError`: too little memory, or a device that was lost
 130        Ctrl-C
@@ -46,24 +46,24 @@ def one_line(text: object, longest: int | None = LONGEST_LINE) -> str:
 
 
 def shown(value: object) -> str:
-    """The value of somebody else for a message: short, on one line, without control characters."""
+    """A foreign value for a message: short, on one line, without control characters."""
     return _SHORT.repr(value)
 
 
 def did_you_mean(typed: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The sentence that suggests the most similar known name, after a space; empty if none is similar."""
+    """The sentence that suggests the most similar known name, after a space; or empty."""
     close = difflib.get_close_matches(typed, list(known), n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def nothing_at(path: str | os.PathLike[str]) -> str:
-    """The sentence that says that nothing is at a path, with what is there of similar names or at all."""
+    """The sentence that reports a missing path, with similar or present names."""
     wanted = Path(os.path.expanduser(path))
     text = f"Nothing is at {os.fspath(path)!r}"
     try:
         above = next(each for each in wanted.parents if each.is_dir())
         names = sorted(each.name for each in above.iterdir() if not each.name.startswith("."))
-    except (OSError, StopIteration, ValueError):  # nobody may look there, or it is no path
+    except (OSError, StopIteration, ValueError):  # no permission, or no path
         return f"{text}."
     missing = wanted.parts[len(above.parts)]
     if close := difflib.get_close_matches(missing, names, n=3, cutoff=0.7):
@@ -74,7 +74,7 @@ def nothing_at(path: str | os.PathLike[str]) -> str:
 
 
 class PromptCCDError(Exception):
-    """Base of every error that is answered by one line instead of a traceback."""
+    """Base of every error that is shown as one line instead of a traceback."""
 
     exit_code = 2
 
@@ -88,7 +88,7 @@ class CheckpointError(PromptCCDError, ValueError):
 
 
 class DataError(PromptCCDError, ValueError):
-    """The data set cannot be read or cut into the stages that were asked for."""
+    """The data set cannot be read or cut into the requested stages."""
 
 
 class SplitMismatchError(PromptCCDError):
@@ -96,11 +96,11 @@ class SplitMismatchError(PromptCCDError):
 
 
 class RunError(PromptCCDError):
-    """The run directory does not hold what was expected of it."""
+    """The run directory lacks expected content."""
 
 
 class RegistryError(PromptCCDError, ValueError):
-    """The category registry does not allow an edit, or its files do not hold a registry."""
+    """The category registry does not allow an edit, or its files contain no registry."""
 
 
 class DiskError(PromptCCDError):
@@ -116,7 +116,7 @@ class MismatchError(PromptCCDError):
 
 
 class IncompleteSweepError(PromptCCDError):
-    """Some cells of a sweep failed; the others are finished and in its table."""
+    """Some cells of a sweep failed; the finished cells are in its table."""
 
     exit_code = 1
 
@@ -143,7 +143,7 @@ class InterruptedRunError(PromptCCDError):
     """Ctrl-C or SIGTERM: the run was saved and the same command continues it.
 
     Args:
-        message: what was saved and how to go on.
+        message: saved files and the way to continue.
         signal_number: the signal that was received; the exit code is 128 + this, as shells expect.
     """
 

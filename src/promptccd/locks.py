@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 LOCK = ".lock"  # and all names that begin with it
 OWNER = f"{LOCK}-owner"
-_SHORTEST_WAIT_S = 0.3  # `owner_of` holds a free lock for a moment
+_SHORTEST_WAIT_S = 0.3  # `owner_of` locks a free file for a moment
 # Of Slurm, PBS, LSF, SkyPilot; the last is of Grid Engine and of jobs on the Hub.
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "SKYPILOT_TASK_ID", "JOB_ID")
 
@@ -63,7 +63,7 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
 
 
 def owner_of(folder: Path) -> str | None:
-    """The process that writes to a folder, such as ``node7 (process 12, job 38)``; `None` if none is known."""
+    """The process that writes to a folder, such as ``node7 (process 12, job 38)``; `None` if unknown."""
     if not (folder / LOCK).exists():
         return None
     try:

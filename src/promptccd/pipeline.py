@@ -24,9 +24,9 @@ class CategoryDiscoveryPipeline(Pipeline):
     """Assigns images to the categories of a finished stage; needs only its checkpoint.
 
     Images may be PIL images, paths, bytes, addresses of the web or uint8 arrays; one image gives one dictionary, a list
-    or ``dataset["image"]`` a list, and a generator, a ``datasets.Dataset``, a stream of one, or a `KeyDataset` give one
-    result after the other:
-    ``category_id``, ``name``, ``known`` (labelled at stage 0), ``novel`` (more likely of none of the categories) and
+    or ``dataset["image"]`` a list, and a generator, a ``datasets.Dataset``, a stream of one, or a `KeyDataset` give
+    results in sequence:
+    ``category_id``, ``name``, ``known`` (labelled at stage 0), ``novel`` (more likely of no category) and
     ``confidence`` in 0..1. With ``top_k`` an image gives a list of that many, best first.
 
     Example:
@@ -45,7 +45,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         ValueError: an input is not a readable image; the reason is given.
     """
 
-    # The processor beside the model is read below: transformers would look for whatever class it names.
+    # The processor saved with the model is read below: transformers would look for whatever class it names.
     _load_image_processor = _load_video_processor = False
     _load_tokenizer = _load_feature_extractor = _load_processor = False
     image_processor: Any
@@ -63,12 +63,12 @@ class CategoryDiscoveryPipeline(Pipeline):
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike[str], **kwargs: Any) -> "CategoryDiscoveryPipeline":
-        """The pipeline of a checkpoint from anywhere, none of whose code is run.
+        """The pipeline of a checkpoint from anywhere, without running its code.
 
         Args:
             name: a folder or ``namespace/name``.
-            kwargs: `HUB_OPTIONS` and ``max_model_bytes``, as `CategoryDiscoveryModel.from_pretrained` takes them; the
-                rest is for the pipeline (``device``, ``batch_size``).
+            kwargs: `HUB_OPTIONS` and ``max_model_bytes``, as in `CategoryDiscoveryModel.from_pretrained`; other
+                keywords are for the pipeline (``device``, ``batch_size``).
 
         Raises:
             OSError: there is no such model.
@@ -139,7 +139,7 @@ class CategoryDiscoveryPipeline(Pipeline):
     def postprocess(
         self, outputs: Mapping[str, Any], top_k: int | None = None
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """One image's category, or its best ones."""
+        """An image's category, or its best categories."""
         config = self.model.config
         ids, confidences = (outputs[name][0].tolist() for name in ("category_ids", "confidences"))
         found = [
@@ -156,7 +156,7 @@ class CategoryDiscoveryPipeline(Pipeline):
 
 
 def _fetched(address: str, timeout: float | None) -> Image.Image:
-    """The image at a web address; a `ValueError` without the address's query, which may hold a password."""
+    """The image at a web address; a `ValueError` without the address's query, which may contain a password."""
     shown = address.partition("?")[0]
     try:
         return load_image(address, timeout=timeout)

@@ -90,7 +90,7 @@ class ProcessApart:
             self._requests.send_bytes(b"end")
 
     def kill(self) -> None:
-        """End the process and those that it started at once."""
+        """End the process and its children at once."""
         _end_tree(self._process.pid)
 
     def ended(self) -> tuple[int, str]:
@@ -151,7 +151,7 @@ def _apart(requests: connection.Connection, target: Callable[..., None], args: S
 
 
 def _watch(parent: int, requests: connection.Connection) -> None:
-    """Send this process SIGTERM on request, and end it with those that it started once its parent is gone."""
+    """Send this process SIGTERM on request, and end it with its children once its parent is gone."""
     if requests in connection.wait([parent, requests]):
         with contextlib.suppress(EOFError):  # the parent is gone, with its end of the pipe
             requests.recv_bytes()
@@ -161,7 +161,7 @@ def _watch(parent: int, requests: connection.Connection) -> None:
 
 
 def _end_tree(number: int) -> None:
-    """End a process at once, after those that it started: it may be this one."""
+    """End a process at once, after its children: it may be this process."""
     import psutil  # not needed for help
 
     with contextlib.suppress(psutil.NoSuchProcess):

@@ -28,7 +28,7 @@ _CONTAINERS = (  # of Linux: memory limit of a container, and what its processes
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-# Beginnings of the names of disks that a network or a program serves, and those that are on this computer.
+# Beginnings of the names of disks that a network or a program serves, and of disks on this computer.
 _SERVED = ("nfs", "cifs", "smb", "afp", "9p", "virtiofs", "lustre", "beegfs", "gpfs", "ceph", "fuse")
 _LOCAL = ("fuseblk", "fuse.fuse-overlayfs")
 # Files that macOS, Windows and file managers of Linux leave in a folder that a person opens.
@@ -81,7 +81,7 @@ def rename(source: Path, target: Path) -> None:
         try:
             os.replace(source, target)  # `os.rename` does not replace a file
             return
-        except PermissionError:  # scanners and indexers hold a new file open for moments
+        except PermissionError:  # scanners and indexers open a new file for moments
             if time.monotonic() >= until:
                 raise
             time.sleep(0.02)
@@ -92,7 +92,7 @@ def flush(path: Path) -> None:
     if sys.platform == "win32":
         if path.is_dir():
             return  # Windows opens no folder; its disks write down names in their own time
-        descriptor = os.open(path, os.O_RDWR)  # Windows flushes only what one may write
+        descriptor = os.open(path, os.O_RDWR)  # Windows flushes only writable files
     else:
         descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -122,13 +122,13 @@ def make_read_only(path: Path) -> None:
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether a path is a regular file of this user, and no link; an `OSError` if there is none."""
+    """Whether a path is a regular file of this user, and no link; an `OSError` if missing."""
     found = path.stat(follow_symlinks=False)
     return stat.S_ISREG(found.st_mode) and (sys.platform == "win32" or found.st_uid == os.geteuid())
 
 
 def is_private(seen: os.stat_result) -> bool:
-    """Whether a file is of this user and nobody else can read it, where its disk knows such a thing."""
+    """Whether a file is of this user and other users cannot read it, if its disk has permissions."""
     return sys.platform == "win32" or (seen.st_uid == os.geteuid() and not seen.st_mode & 0o077)
 
 
@@ -140,7 +140,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def has_shown(path: Path) -> bool:
-    """Whether a file manager was asked to show a file; one that knows folders alone shows the folder."""
+    """Whether a file manager was asked to show a file; a simple file manager shows the folder."""
     commands = {
         "darwin": ["open", "-R", str(path)],
         "win32": ["explorer", f"/select,{path}"],
@@ -155,10 +155,10 @@ def has_shown(path: Path) -> bool:
 
 
 def left_by_system(path: str) -> bool:
-    """Whether a file was put there by a system, a file manager or a network drive, and is nobody's.
+    """Whether a file was put there by a system, a file manager or a network drive, and not by a person.
 
     Args:
-        path: inside of what is looked at, with ``/``; at the end, for a folder.
+        path: inside of the searched folder, with ``/``; at the end, for a folder.
     """
     *folders, name = path.lower().split("/")
     return (
@@ -173,7 +173,7 @@ def copy_facts(source: Path, target: Path) -> None:
     with contextlib.suppress(OSError):
         shutil.copystat(source, target)
         if sys.platform == "win32":
-            os.chmod(target, stat.S_IWRITE)  # what is read-only could not be removed again
+            os.chmod(target, stat.S_IWRITE)  # read-only files could not be removed again
 
 
 def too_long(path: Path) -> str:
@@ -208,7 +208,7 @@ def is_network_drive(folder: Path) -> bool:
 
 
 def free_memory() -> int | None:
-    """Bytes that can be asked for without driving others out, in a container its own; `None` where nobody tells."""
+    """Available bytes of memory, in a container its own; `None` if unknown."""
     free = [each for each in map(_left_in, _CONTAINERS) if each is not None]
     with contextlib.suppress(OSError, RuntimeError):
         free.append(int(psutil.virtual_memory().available))
@@ -235,7 +235,7 @@ def available_cores() -> int:
 
 
 def bind_alone(listening: socket.socket, address: tuple[str, int]) -> None:
-    """Bind a socket to a port that nobody else listens on, also soon after its last owner ended."""
+    """Bind a socket to an unused port, also soon after its last owner ended."""
     option = socket.SO_REUSEADDR
     if sys.platform == "win32":  # where that would share the port, and without this another may still take it
         option = socket.SO_EXCLUSIVEADDRUSE

@@ -51,7 +51,7 @@ def train_recipe(
     run = RunDirectory(training.output_dir)
     if training.push_to_hub:
         push = _Push(run, pusher(run, training.hub_namespace, training.hub_private))
-    if training.resume_from is not None and is_first_process():  # the others wait for it
+    if training.resume_from is not None and is_first_process():  # all other processes wait for it
         fetch_stages(training.resume_from, run)
     score = train_run(recipe, accelerator, stages=stages, callbacks=[*callbacks, *([push] if push else [])])
     if push and is_first_process():  # stages that an earlier command has finished and could not push
@@ -85,10 +85,10 @@ _KINDS = {  # arguments that transformers' own Trainer would accept too, and wha
 
 
 class CategoryDiscoveryTrainer:
-    """Trains a model through the stages of a data set; the engine of ``promptccd train``, with the same bytes.
+    """Trains a model through the stages of a data set; the engine of ``promptccd train``, with byte-identical results.
 
-    Finished stages in ``args.output_dir`` are never trained again, and an interrupted one is resumed by the same calls.
-    A tracker stays open until the process ends, or until ``trainer.accelerator.end_training()``.
+    Finished stages in ``args.output_dir`` are never trained again, and an interrupted stage is resumed by the same
+    calls. A tracker stays open until the process ends, or until ``trainer.accelerator.end_training()``.
 
     Example:
         >>> stages = StageStream.from_dataset(dataset, class_blocks=[70, 10, 10, 10])  # doctest: +SKIP
@@ -101,19 +101,19 @@ class CategoryDiscoveryTrainer:
             prompts are drawn again from the seed, so that nothing depends on how it was made.
         args: how to train.
         stages: what to train on, cut with the seed of `args`; with further streams a finished run is continued.
-        callbacks: are called during the training, and may end it early.
+        callbacks: run during the training, and may end it early.
         views: how a picture becomes a tensor.
         eval_dataset: unseen images, for protocols that need some; cut with the options of `stages`.
         method: a method of your own over an existing model class, by its name in `METHODS`.
-        conflicting_labels: ``"refuse"`` a picture that stage 0 holds under two labels (the default), or ``"drop"`` all
+        conflicting_labels: ``"refuse"`` a picture with two labels in stage 0 (the default), or ``"drop"`` all
             its copies.
 
     Attributes:
         model: the model that was given; after `train`, that of the last finished stage.
-        recipe: what the run records; a command can continue with it.
+        recipe: the record of the run; a command can continue with it.
 
     Raises:
-        ConfigurationError: these do not go together; the message names what does.
+        ConfigurationError: these do not go together; the message names compatible values.
     """
 
     def __init__(
@@ -157,18 +157,18 @@ class CategoryDiscoveryTrainer:
         return accelerator_for(self.args)
 
     def train(self) -> ContinualScore:
-        """Train all stages; finished ones stay, and an interrupted one is resumed.
+        """Train all stages; finished stages stay, and an interrupted stage is resumed.
 
         Returns:
             All, Old and New per stage, also in ``results.json``: of all stages, unless a callback ended the training.
 
         Raises:
-            PromptCCDError: the message names the cause and what to do; what was saved stays.
+            PromptCCDError: the message gives the cause and the remedy; saved files stay.
         """
         return self._train(self.stages)
 
     def train_stage(self, stage: int) -> StageScore | None:
-        """Train one stage, and the unfinished ones before it.
+        """Train one stage, and unfinished stages before it.
 
         Returns:
             Its row of the table; `None` for stage 0, where there is nothing to discover, or if a callback ended it.
@@ -212,11 +212,11 @@ class CategoryDiscoveryTrainer:
         """Push every finished stage to a repository of its own; stages that are there already are not sent again.
 
         Args:
-            namespace: user or organisation; `None` means ``args.hub_namespace``, or else whoever is logged in.
+            namespace: user or organisation; `None` means ``args.hub_namespace``, or else the logged-in user.
             private: whether new repositories are private; `None` means ``args.hub_private``.
 
         Raises:
-            RunError: no stage is finished, or one is damaged.
+            RunError: no stage is finished, or a stage is damaged.
             HubError: the Hub cannot be reached or refuses.
         """
         private = self.args.hub_private if private is None else private
@@ -276,7 +276,7 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
     wanted = method_named(variant).model
     if wanted is not type(model):
         raise ConfigurationError(
-            f"Method {variant!r} trains a {wanted.__name__}, got a {kind}: give one of those, or name its method."
+            f"Method {variant!r} trains a {wanted.__name__}, got a {kind}: give a model of these, or name its method."
         )
     if config.stage is not None:
         raise ConfigurationError(

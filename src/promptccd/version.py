@@ -1,3 +1,3 @@
-"""The version of this package, wherever it lies: installed, beside a page, or on a path."""
+"""The version of this package, wherever it is: installed, next to a page, or on a path."""
 
 __version__ = "0.1.0"

@@ -62,7 +62,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
             kind = "found earlier" if row["known"] == "settled" else row["known"]
             assert f"  {row['category']:4d}  {row['name']} ({kind}): " in text
     seen = {row["category"] for row in values["assignments"]} - {None}
-    assert ("without an image here" in text) == (values["num_categories"]["count"] > len(seen))
+    assert ("images that are not here" in text) == (values["num_categories"]["count"] > len(seen))
     assert all(Path(each).exists() for each in values["written"])
     low, high = values["num_categories"]["low"], values["num_categories"]["high"]
     assert f"({low} to {high}" in text
@@ -131,7 +131,7 @@ def test_groups_lie_beside_the_folder_however_it_is_named(tmp_path, monkeypatch)
     for named in ("..", ".", "../2023", "../../album"):
         place = _place_beside(Path(named), None)
         assert place.resolve() == Path(f"{Path(named).resolve()}-groups")
-    with pytest.raises(ConfigurationError, match="'/' has no folder beside it: give an --out"):
+    with pytest.raises(ConfigurationError, match="'/' has no folder next to it: give an --out"):
         _place_beside(Path("/"), None)
     assert _place_beside(Path("/"), "groups") == Path("groups")
 

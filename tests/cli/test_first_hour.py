@@ -77,7 +77,7 @@ def test_a_run_that_never_began_binds_nothing(photos, tiny_backbone, tmp_path, m
     assert main(train) == 2
     said = capsys.readouterr().err
     assert "Cannot load the backbone 'facebook/dinov2-base'" in said
-    assert "or photographs, a small bundled one" in said
+    assert "or photographs, a small bundled backbone" in said
     sizes = [*SIZES, "--backbone", str(tiny_backbone)]
     assert main([*train, *sizes]) == 0
     assert main([*train, *sizes, "--learning_rate", "0.5"]) != 0

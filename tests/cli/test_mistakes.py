@@ -44,7 +44,7 @@ MISTAKES = {
         "train {pictures} --class_blocks 2 1 --backbone {bare} --output_dir {pictures}", "is the folder of the images"
     ),
     "a stage to push": ("push {stage} --dry-run", "is not a run: it has no manifest.json. Give one of"),
-    "a bare name offline": ("predict promptccd-cub-stage3 {pictures}", "give OWNER/promptccd-cub-stage3"),
+    "a bare name offline": ("predict promptccd-cub-stage3 {pictures}", "Give OWNER/promptccd-cub-stage3"),
     # Numbers
     "a negative learning rate": ("train --learning_rate -1", "Expected learning_rate >= 0, got -1.0"),
     "a rate that is none": ("train --learning_rate nan", "Expected learning_rate >= 0, got nan"),

@@ -88,7 +88,7 @@ def test_a_stream_of_sessions_has_the_categories_of_its_source() -> None:
             {"class_blocks": [2, 3], "split_rule": "session"},
             "mixed | sessions | redrawn | whole, got 'session'",
         ),
-        ({"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]}, "leave cuts none"),
+        ({"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]}, "leave out cuts"),
         ({"class_blocks": [2, 2], "split_rule": "sessions"}, "sum to 4, but the data set has 5"),
     ],
 )

@@ -205,7 +205,7 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
         (["week01", "./week01/"], r"The stream './week01/' is 'week01' once more: give it once"),
         (["week01", "week01"], "The stream 'week01' is 'week01' once more"),
         (["./labelled"], "The stream './labelled' is 'labelled' once more: give it once"),
-        (["week01", "twin"], r"The stream 'twin' holds the very images of 'week01': give them once"),
+        (["week01", "twin"], r"The stream 'twin' contains the images of 'week01': give them once"),
         (
             [],
             r"All images of '.*labelled' have a label, .*--unlabelled FOLDER.*such as --class_blocks 1 1$",

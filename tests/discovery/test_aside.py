@@ -167,8 +167,8 @@ def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
     rows = rows_of(found)
     like = [name for name, row in rows.items() if row["status"] == "aside"]
     assert sum(name.startswith("0-") for name in like) >= 5
-    assert {rows[name]["note"] for name in like} == {f"like what was set aside: discovered {junk}"}
-    assert f"set aside, or like what was: {len(like)}\n" in capsys.readouterr().out
+    assert {rows[name]["note"] for name in like} == {f"like ignored images: discovered {junk}"}
+    assert f"ignored, or like ignored images: {len(like)}\n" in capsys.readouterr().out
     registry = registry_in(found)
     assert f"Set aside, and left out: {registry.category(junk).size}." in caplog.text
     assert "In no group" not in caplog.text

@@ -200,7 +200,7 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     Project(found).dissolve(second)
     registry = registry_in(found)
     assert all(key in registry.members for key in members), "they go to the nearest ones"
-    with pytest.raises(RegistryError, match="was said to be no category"):
+    with pytest.raises(RegistryError, match="was rejected as a category"):
         Project(found).dissolve(second)
     time = registry.log[-1].time
     assert time is not None and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", time), (

@@ -123,7 +123,7 @@ def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, sessio
         discover(session, albums[0], stage0)
     assert sorted(path.name for path in stage0.iterdir()) == before
     for inside in (albums[0], albums[0] / "results"):
-        with pytest.raises(ConfigurationError, match="lies in the folder of images"):
+        with pytest.raises(ConfigurationError, match="is in the folder of images"):
             discover(session, albums[0], inside)
     assert not (albums[0] / "results").exists()
 
@@ -158,7 +158,7 @@ def test_a_lost_state_before_the_stage_costs_only_what_changed(stage0, albums, t
     before = (out / "assignments.csv").read_bytes()
     (out / PROJECT / "before.sqlite").unlink()
     assert run(stage0, albums[0], out) == 0
-    assert "What changed since the last stage cannot be said" in caplog.text
+    assert "Changes since the last stage are unknown" in caplog.text
     assert (out / "assignments.csv").read_bytes() == before
 
 

@@ -159,7 +159,7 @@ def test_more_categories_than_images_and_fewer_than_known_are_refused(session, t
 
 @pytest.mark.fault(25)
 def test_a_group_like_one_that_is_none_counts_for_no_category(backbone_folder, tmp_path):
-    """It was counted, and said to be a category without an image here."""
+    """It was counted, and said to be a category images that are not here."""
     session = DiscoverySession.open(str(backbone_folder))
     write_pictures(tmp_path / "first", [1, 4, 7], per_category=8)
     grouped(session, tmp_path / "first", num_categories=3)

@@ -235,7 +235,7 @@ def test_a_card_that_cannot_be_read_stays(run: RunDirectory, hub: Hub, caplog, c
 
 
 def test_damaged_and_unfinished_stages_are_not_pushed(run: RunDirectory, hub: Hub) -> None:
-    with pytest.raises(HubError, match=r"finished stages \[0, 1, 2, 3\], not \[1, 9\]. Give --stage one of"):
+    with pytest.raises(HubError, match=r"finished stages \[0, 1, 2, 3\], not \[1, 9\]. Give one as --stage"):
         push_run(run, stages=[1, 9])
     weights = run.stage(0) / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])

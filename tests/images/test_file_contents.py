@@ -51,7 +51,7 @@ def test_camera_raw_is_its_jpeg_of_full_size_or_nothing(kind: str) -> None:
         found = decode_image(RAWS[kind] + behind)
         assert found.verdict.status is Status.SKIPPED
         assert found.verdict.note.startswith("camera RAW (")
-        assert "give the JPEG that the camera wrote beside it" in found.verdict.note
+        assert "give the JPEG that the camera wrote with it" in found.verdict.note
         assert clean_image(RAWS[kind] + behind) is None
     for behind in (FULL, THUMBNAIL + bytes(7) + FULL + THUMBNAIL + bytes(99)):
         found = decode_image(RAWS[kind] + behind)

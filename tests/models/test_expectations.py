@@ -217,7 +217,7 @@ def test_the_model_is_pushed_and_pulled(hub: Hub, stage: Path, pixels: torch.Ten
 
 def test_a_run_names_its_last_stage(trained_run: Path) -> None:
     for load in (PromptCCDModel.from_pretrained, promptccd.CategoryDiscoveryPipeline.from_pretrained):
-        with pytest.raises(OSError, match=r"is a run, .* give one, the last is \S+stage3\."):
+        with pytest.raises(OSError, match=r"is a run, .* give a stage, the last is \S+stage3\."):
             load(str(trained_run))
 
 

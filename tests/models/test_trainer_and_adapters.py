@@ -108,7 +108,7 @@ def test_a_model_whose_weights_adapters_hold_is_not_saved_as_one(tmp_path: Path)
     bare, options = write_backbone("dinov2", tmp_path / "bare"), peft.LoraConfig(target_modules=["q_proj"])
     adapted = GCDModel.from_pretrained(bare, **TINY_HEAD)
     peft.get_peft_model(adapted, options)
-    with pytest.raises(ValueError, match="has adapters, and what it would save could not be loaded: merge"):
+    with pytest.raises(ValueError, match="has adapters, and its checkpoint could not be loaded: merge"):
         adapted.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
     own = GCDModel.from_pretrained(bare, **TINY_HEAD)

@@ -239,7 +239,7 @@ def test_a_backbone_is_a_half_of_a_table_or_a_place(
         (["--table", "gcd", "--baselines"], "no --baselines"),
         (["--table", "gcd", "--config", "a", "b"], "one folder of recipes"),
         (["--small", "--config", "a"], "belong to --table"),
-        ([], "Expected one of a folder of your images, --config"),
+        ([], "Expected a folder of your images, --config"),
         (["--table", "table2"], "invalid choice: 'table2'"),
     ],
 )

@@ -151,7 +151,7 @@ def test_what_was_held_out_is_scored_by_every_stage(
     right = evaluation.load_stage(1).assign(features).category_ids.numpy() == test.labels[0]
     assert found[1] == pytest.approx(100 * right.mean())
     main(["evaluate", str(tmp_path / "run")])
-    assert "labelled images held out, percent right" in capsys.readouterr().out
+    assert "percent of held-out labelled images that are right" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -408,7 +408,7 @@ def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["album", "--config", "promptccd-cub"], "Expected one of a folder of your images, --config"),
+        (["album", "--config", "promptccd-cub"], "Expected a folder of your images, --config"),
         (["--config", "promptccd-cub", "--method", "pp"], "--method is for images of your own"),
         (["album", "--method", "simgdc"], "No method is called 'simgdc'. Did you mean 'simgcd'?"),
         (["album", "--backbone", "photograph"], "Cannot read the configuration of backbone 'photograph'"),

@@ -105,7 +105,7 @@ def test_uploads_beyond_the_limits(visitor: Visitor) -> None:
 @pytest.mark.fault(43)
 def test_all_that_a_visitor_gives_is_counted_together(visitor: Visitor) -> None:
     assert visitor.give([("one.png", bytes(MIB)), ("two.png", bytes(MIB // 2))]).went_well
-    refused(visitor.give([("three.png", bytes(MIB))]), "holds more than the limit of 2097152 bytes in all")
+    refused(visitor.give([("three.png", bytes(MIB))]), "contains more than the limit of 2097152 bytes in all")
 
 
 @pytest.mark.fault(43)

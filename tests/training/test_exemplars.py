@@ -225,7 +225,7 @@ def test_what_cannot_be_read_any_more_shrinks_the_memory(
     assert memory.labels.tolist() == [4, 6]
     assert [memory.sample(place, 18)[1] for place in range(2)] == [first[2], second[1]]
     assert (
-        f"1 of 3 exemplars are not among the readable images of earlier stages any more, image {second[0]}"
+        f"1 of 3 exemplars are not among the readable images of earlier stages any more, such as image {second[0]}"
         in (caplog.text)
     )
     assert np.array_equal(np.asarray(memory.sample(1, 18)[0]), np.asarray(read[1][1]))
@@ -244,6 +244,6 @@ def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
         ConfigurationError, match="orca uses no images of earlier stages, got exemplars_per_class 3"
     ) as error:
         Recipe.from_dict(values)
-    said = str(error.value).partition("choose one of ")[2].removesuffix(" as --variant.")
+    said = str(error.value).partition("choose from ")[2].removesuffix(" as --variant.")
     able = {name for name, each in METHODS.items() if each.uses_exemplars}
     assert set(said.split(", ")) == able >= {"promptccd-gcd", "simgcd", "grow-merge"}

@@ -101,7 +101,7 @@ def test_the_small_backbone_comes_with_what_it_needs(photos: Path) -> None:
         ("'my photos' --method promptcdd --class_blocks 2 1", "Did you mean 'promptccd'?"),
         ("'my photos' --method grow --class_blocks 2 1", "Did you mean 'grow-merge'?"),
         ("'my photos' --method pp --config promptccd-cub", "leave --method pp out"),
-        ("--method pp", "none are named"),
+        ("--method pp", "which are missing"),
         ("promptccd-cub --config promptccd-cub", "Two recipes are given"),
     ],
 )

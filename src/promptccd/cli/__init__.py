@@ -1,1 +1,1 @@
-"""Reads the command line, calls one function, prints what it returned."""
+"""Reads the command line, calls one function, prints its result."""

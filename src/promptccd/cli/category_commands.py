@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Action(NamedTuple):
-    """One action: the form of its arguments, what it does, and the function that does it.
+    """One action: the form of its arguments, its help, and its function.
 
     A correction gets the project and the values of its arguments; an action that only shows also gets the options.
     """
@@ -37,7 +37,7 @@ class Action(NamedTuple):
         """The values of typed arguments, by the words of the form.
 
         Raises:
-            RegistryError: there are too few or too many, or one is not what the form says.
+            RegistryError: there are too few or too many, or an argument has the wrong form.
         """
         words = self.form.split()
         kinds = [word.strip("[]") for word in words if "..." not in word]
@@ -169,10 +169,10 @@ def _category(project: Project, text: str) -> int:
 
 
 _ARGUMENTS = """ID is the number or the name of a category. IMAGE is a file, its picture or sha256 in assignments.csv or
-the beginning of one, or row:NUMBER of a training run."""
+the beginning of either, or row:NUMBER of a training run."""
 _VIEWS = {
     "list": Action("", "show all categories", _show_list),
-    "right": Action("", "estimate the share of right images from those sampled at random", _show_right),
+    "right": Action("", "estimate the share of right images from randomly sampled ones", _show_right),
 }
 _ACTIONS = {
     "rename": Action("ID NAME", "name a category", lambda project, *given: project.rename(*given)),
@@ -182,13 +182,13 @@ _ACTIONS = {
         lambda project, category, *images: project.split(category, images or None),
     ),
     "move": Action(
-        "ID|none IMAGE ...", "move images into a category, or into none",
+        "ID|none IMAGE ...", "move images into a category, or unassign them",
         lambda project, to, *images: project.move(images, to),
     ),
     "gather": Action("IMAGE ...", "make a category of images", lambda project, *images: project.gather(images)),
-    "dissolve": Action("ID [none]", "remove a category; its images go to the nearest ones, or to none", _dissolve),
+    "dissolve": Action("ID [none]", "remove a category; its images go to the nearest ones or to none", _dissolve),
     "regroup": Action("COUNT", "find fewer or more categories", lambda project, count: project.regroup(count)),
-    "aside": Action("ID|IMAGE ...", "set a category aside, with what is like it, or images", _aside),
+    "aside": Action("ID|IMAGE ...", "ignore a category, with later images like it, or single images", _aside),
     "back": Action("ID", "restore a category that was set aside", lambda project, each: project.take_back(each)),
     "confirm": Action(
         "IMAGE ...", "confirm the categories of images", lambda project, *images: project.confirm(images)
@@ -202,5 +202,5 @@ _ACTIONS = {
         lambda project, *images: project.forget(images or None),
     ),
     "undo": Action("", "undo the newest correction; again for the one before", lambda project: project.undo()),
-    "redo": Action("", "redo what was undone last; again for the one after", lambda project: project.redo()),
+    "redo": Action("", "redo the last undone edit; again for the next", lambda project: project.redo()),
 }  # fmt: skip

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-LIKEST = 2  # most similar categories that are named for unassigned images
+LIKEST = 2  # number of most similar categories printed for unassigned images
 
 # Kinds of categories, in the words of the page.
 KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
@@ -54,7 +54,7 @@ _DISCOVER: Arguments = {
     "--images": dict(metavar="PLACE", dest="pictures", help="images of --features, whose paths or names are the ids"),
     "--items": dict(metavar="FILE", help="table of the ids of --features and of texts to show, without images"),
     "--num_categories": dict(metavar="auto|N", type=lambda text: None if text == "auto" else whole_number(1)(text),
-        help="number of all categories, known ones included (default: auto, which estimates it)"),
+        help="number of all categories, including known ones (default: auto, which estimates it)"),
     "--adapt": dict(action="store_true", help="training of one stage on the images first, into DIR/stage<t+1>"),
     "--export": dict(metavar="FORMAT", nargs="*", action="extend", choices=FORMATS, default=[],
         help=f"formats to export the groups in, with the photographs of all sources: {titles()}"),
@@ -87,7 +87,7 @@ _SPREAD: Arguments = DEVICE | {  # of which one may be given
 
 
 def _check_source(options: argparse.Namespace) -> None:
-    """Refuse images without a model, features with one, and a path at which nothing is."""
+    """Refuse images without a model, features with one, and a missing path."""
     if options.features is None:
         if options.model is None or options.images is None or options.pictures or options.items:
             raise ConfigurationError(
@@ -107,7 +107,7 @@ def _check_source(options: argparse.Namespace) -> None:
     }  # fmt: skip
     if given := next((name for name, value in excluded.items() if value), ""):
         other = "--items" if given == "--images" else "--features"
-        raise ConfigurationError(f"{given} and {other} exclude each other. Leave one of them out.")
+        raise ConfigurationError(f"{given} and {other} exclude each other. Leave out all but one.")
 
 
 @command(
@@ -204,7 +204,7 @@ def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
 def _summary(result: "discovery.DiscoveryResult") -> str:
     report, counts = result.report, result.counts
     sizes = Counter((row.category, row.name, row.known) for row in result.rows if row.category is not None)
-    unseen = ", those without an image here included" if result.estimate.count > len(sizes) else ""
+    unseen = ", including images that are not here" if result.estimate.count > len(sizes) else ""
     distinct = f" ({result.distinct} without near-duplicates)" if result.distinct < report.used else ""
     lines = [
         f"{report.found} file{'s' * (report.found != 1)}: {report.used} image{'s' * (report.used != 1)}{distinct}, "
@@ -217,11 +217,11 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         _near_duplicates(result.near_duplicates),
         f"categories{', estimated' if result.estimate.is_estimate else ''}: {result.estimate}{unseen}"
         if sizes
-        else "categories: none that an image is in",
+        else "unknown categories",
         f"{'images and copies' if report.duplicates else 'images'}: {counts['known']} in known categories, "
-        f"{counts['settled']} in ones discovered before, {counts['new']} in new ones"
+        f"{counts['settled']} in earlier categories, {counts['new']} in new ones"
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
-        *([f"set aside, or like what was: {counts['aside']}"] if counts["aside"] else []),
+        *([f"ignored, or like ignored images: {counts['aside']}"] if counts["aside"] else []),
     ]
     if result.waiting:
         count, like = len(result.waiting), Counter(result.waiting.values()).most_common(LIKEST)
@@ -233,8 +233,8 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
     if result.alike:
         pairs = ", ".join(f"{one} and {other}" for one, other in result.alike)
         lines.append(
-            f"may be one, being more alike than categories usually are: {pairs}. promptccd open shows them side by "
-            "side, and `promptccd categories FOLDER merge ID ID` makes one of two"
+            f"are unusually alike and may belong together: {pairs}. promptccd open shows them side "
+            "by side, and `promptccd categories FOLDER merge ID ID` merges two"
         )
     lines += [
         f"  {number:4d}  {name} ({KINDS[kind]}): {size}"

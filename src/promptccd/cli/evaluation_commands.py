@@ -141,7 +141,7 @@ def _print_streams(options: argparse.Namespace, path: str, evaluation: "runs.Run
 
     def text() -> str:
         rows = [[f"stage {stage}", value] for stage, value in held_out.items()]
-        known = "labelled images held out, percent right"
+        known = "percent of held-out labelled images that are right"
         return "\n".join([path, stream_table(streams), *([table([known, ""], rows)] if rows else [])])
 
     show(options, values, text)
@@ -158,7 +158,7 @@ def _print_together(options: argparse.Namespace, scores: Mapping[str, Scores], r
 
 
 def _plain(scores: Mapping[str, Scores], routed: Scores, compared: bool) -> dict[str, Any]:
-    """By protocol the scores of every row, or of a single run just its score; a single protocol is not named."""
+    """By protocol the scores of every row, or of a single run just its score; a single protocol gives no title."""
     by_name = {**scores, "part_routing": routed} if compared or routed else scores
     plain: dict[str, Any] = {
         name: {row: [score.to_dict() for score in of_row] for row, of_row in by_row.items()}
@@ -207,13 +207,13 @@ def audit_command(options: argparse.Namespace) -> None:
 
 
 def _nothing_published(wanted: Mapping[str, str | None]) -> str:
-    """Which of the names the paper has no row of, and those it has."""
+    """Names without a row in the paper, and the paper's names."""
     for name, value in wanted.items():
         known = sorted(evaluation.published()[name].unique())
         if value is not None and value not in known:
             return f"The paper has no {name} {value!r}: it has {', '.join(known)}."
     given = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
-    return f"The paper prints no row of {given}: leave one of them out."
+    return f"The paper prints no row of {given}: leave out all but one."
 
 
 def _audit_text(audited: "pd.DataFrame") -> str:

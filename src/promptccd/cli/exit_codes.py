@@ -1,7 +1,8 @@
 """Exit codes: one line and one number for every error that the person or the machine caused.
 
-`promptccd.errors` lists the errors of the library. This module adds those of the system: signals, a disk that refuses,
-a closed pipe, too little memory. Any other error, such as a package that cannot be imported, keeps its traceback.
+`promptccd.errors` lists the errors of the library. This module adds exit codes of the system: signals, a disk that
+refuses, a closed pipe, too little memory. Any other error, such as a package that cannot be imported, keeps its
+traceback.
 """
 
 import contextlib
@@ -18,11 +19,11 @@ from promptccd import processes
 from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError, one_line
 
 LEFT_AT_ONCE = "Ended at once. Run the same command again to resume."
-INTERRUPTED = "Interrupted: what was saved before is whole. Run the same command again to resume from there."
+INTERRUPTED = "Interrupted: saved files are complete. Run the same command again to resume from there."
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command the way Ctrl-C does: what is open is closed on the way out."""
+    """SIGTERM, which ends a command the way Ctrl-C does: open files are closed first."""
 
 
 class Exit(NamedTuple):
@@ -49,8 +50,8 @@ def exit_for(error: BaseException) -> Exit | None:
 
     if problem := device_problem(error):
         text = (
-            f"{problem}: {str(error).splitlines()[0] if str(error) else type(error).__name__} What was saved before is "
-            "whole. Close other programs, or use a smaller batch, and run the same command again."
+            f"{problem}: {str(error).splitlines()[0] if str(error) else type(error).__name__} Saved files are "
+            "complete. Close other programs, or use a smaller batch, and run the same command again."
         )
         return Exit(one_line(text, longest=None), DeviceError.exit_code)
     return None
@@ -91,7 +92,7 @@ def close_stdout() -> None:
 def signals_end_command() -> Iterator[None]:
     """Context in which SIGTERM ends a command as Ctrl-C does, and a second signal ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set what a signal does
+        yield  # only the main thread may set handlers of signals
         return
     asked, process = False, os.getpid()
 

@@ -33,12 +33,12 @@ def hide_bars() -> None:
 
 
 class _HubIsSilent(logging.Handler):
-    """Says once that the Hub is asked again and again; its client says so at every try, and twice."""
+    """Logs repeated requests to the Hub once; its client logs every try twice."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Say it, and hear no more."""
         self.setLevel(logging.CRITICAL)
         logger.warning(
-            "The Hub does not answer, and is asked again for half a minute. With HF_HUB_OFFLINE=1 before the command, "
-            "what was downloaded is used at once."
+            "The Hub does not answer; requests repeat for half a minute. With HF_HUB_OFFLINE=1 before the command, "
+            "downloaded files are used at once."
         )

@@ -1,4 +1,4 @@
-"""The command ``promptccd``: it finds the command that was typed, imports what it needs, and runs it."""
+"""The command ``promptccd``: it finds the typed command, imports its modules, and runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from promptccd.cli.options import Command, Parser
 
 # The description of every command, by the module that has it as `NAME_command`. Only the module of the
-# typed command is imported, and what the command needs only after its words were read: help waits for no torch.
+# typed command is imported, and its slow imports follow after its words were read: help does not load torch.
 COMMANDS = {
     "training_commands": {
         "train": "Train all stages on your images or by a recipe, or resume a run.",
@@ -91,10 +91,10 @@ EXAMPLES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, or one of `promptccd.errors`.
+    """Run one command; returns the exit code: 0, or a code of `promptccd.errors`.
 
-    Results go to stdout, messages to stderr. With ``--json`` stdout holds one JSON document, or nothing if the command
-    fails before it has a result.
+    Results go to stdout, messages to stderr. With ``--json`` stdout contains one JSON document, or nothing if the
+    command fails before it has a result.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     make_printable(sys.stdout, sys.stderr)
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if end is None:
             raise
         if end.code > 128 and threading.current_thread() is threading.main_thread():
-            processes.on_ending(processes.IGNORED)  # a signal ended it: a second one is not reported again
+            processes.on_ending(processes.IGNORED)  # a signal ended it: a second signal is not reported
         close_stdout()
         if "--debug" in words:
             traceback.print_exception(error)

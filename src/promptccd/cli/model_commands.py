@@ -124,7 +124,7 @@ def push_command(options: argparse.Namespace) -> None:
 
 
 def _sent(pushed: "hub.PushedRepository", options: argparse.Namespace) -> str:
-    """What went to a repository, or would."""
+    """Files that went to a repository, or would."""
     if options.dry_run:
         return f"would send {pushed.listing}"
     return f"sent {pushed.listing}" if pushed.sent else f"{pushed.repo_id}: all of it is there"

@@ -14,7 +14,7 @@ from promptccd.images.limits import BYTES_PER_PIXEL, FITS, MAX_PIXELS, PAGES, In
 if TYPE_CHECKING:
     from promptccd.images.rendering import Rendering
 
-MOST_DIGITS = 18  # of a number that is typed: what 64 bits hold
+MOST_DIGITS = 18  # of a typed number: the range of 64 bits
 MOST_SEED = 10**MOST_DIGITS - 1
 MOST_WORKERS = 512
 MOST_MEGAPIXELS = 100_000
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         shows_all: whether help shows the advanced options too.
-        more: adds options that need slow imports; called with the typed words if one of them is an unknown option, or
+        more: adds options that need slow imports; called with the typed words if they include an unknown option, or
             for ``--help-all``.
     """
 
@@ -119,7 +119,7 @@ Arguments = dict[str, dict[str, Any]]
 Part = Arguments | Callable[[Parser], None]
 
 DEVICE: Arguments = {
-    "--device": dict(help="device, such as cpu or cuda:0 (default: a GPU if there is one)"),
+    "--device": dict(help="device, such as cpu or cuda:0 (default: a GPU if available)"),
 }  # fmt: skip
 PLUGIN: Arguments = {
     "--plugin": dict(metavar="FILE", action="append", default=[],
@@ -205,7 +205,7 @@ def rendering_of(options: argparse.Namespace) -> "Rendering":
     """The rule for values, pages and fit that was given.
 
     Raises:
-        ConfigurationError: a value is not one of a rule.
+        ConfigurationError: a value does not belong to a rule.
     """
     from promptccd.images.rendering import Rendering  # here, so that help does not wait for numpy
 

@@ -64,7 +64,7 @@ def open_command(options: argparse.Namespace) -> None:
     if not is_project:
         _find_groups(folder, out, options)
     # With millions of photographs the search for garbage among them is a third of the time that reading takes, and
-    # holds corrections up for seconds later on.
+    # delays corrections for seconds later.
     gc.disable()
     try:
         page = pages.OpenPage(out, options.port)
@@ -83,7 +83,7 @@ def open_command(options: argparse.Namespace) -> None:
 
 
 def _place_beside(folder: Path, out: str | None) -> Path:
-    """Where the groups of a folder of photographs are kept; refuses a folder that holds none."""
+    """Place of the groups of a folder of photographs; refuses a folder without photographs."""
     if not folder.is_dir():
         missing = nothing_at(folder) if not folder.exists() else f"{str(folder)!r} is a file."
         raise ConfigurationError(
@@ -98,12 +98,12 @@ def _place_beside(folder: Path, out: str | None) -> Path:
         return Path(os.path.expanduser(out))
     place = folder.resolve() if folder.name == ".." else folder.absolute()
     if not place.name:
-        raise ConfigurationError(f"{str(folder)!r} has no folder beside it: give an --out for the groups.")
+        raise ConfigurationError(f"{str(folder)!r} has no folder next to it: give an --out for the groups.")
     return place.with_name(f"{place.name}{_SUFFIX}")
 
 
 def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
-    # Imported here, because opening an existing project needs none of it.
+    # Imported here, because opening an existing project does not need it.
     from promptccd.discovery.discover import DiscoverySession, discover
     from promptccd.training.progress import StopRequest
 
@@ -175,7 +175,7 @@ def _model_of_page(asked: str | None) -> str:
 
 
 def _serve(server: "ServingThread", options: argparse.Namespace, farewell: str) -> None:
-    """Serve until Ctrl-C or SIGTERM; each releases what the page holds."""
+    """Serve until Ctrl-C or SIGTERM; each releases the resources of the page."""
     _show(server.url, options)
     try:
         server.wait()

@@ -28,7 +28,7 @@ _WORDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 def add_recipe_options(parser: Parser, shows_common: bool = True) -> None:
     """Add ``--field`` for every field, and ``--section.field`` where sections share the name.
 
-    Options of methods are added if one is typed, or for ``--help-all``.
+    Options of methods are added if typed, or for ``--help-all``.
 
     Args:
         parser: of a command.
@@ -148,7 +148,7 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
     """The recipe that is named, or one for the images that are named; given fields replace its values.
 
     Raises:
-        ConfigurationError: the words contradict each other; or images are needed, and none are named.
+        ConfigurationError: the words contradict each other; or images are needed, but missing.
     """
     overrides, what, config = given_fields(options), options.what, options.config
     if what is not None and (Path(what) / "manifest.json").is_file():
@@ -163,11 +163,11 @@ def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> R
         return recipe_for_images(what, options.method, config, overrides)
     if options.method is not None:
         raise ConfigurationError(
-            f"--method {options.method} is for images of your own, and none are named: give a folder, or a recipe of "
+            f"--method {options.method} is for images of your own, which are missing: give a folder, or a recipe of "
             "the method as --config."
         )
     if what is not None and config is not None:
-        raise ConfigurationError(f"Two recipes are given, {what} and {config}: give one of them.")
+        raise ConfigurationError(f"Two recipes are given, {what} and {config}: give only one.")
     if (named := what or config) is None:
         recipe = Recipe.from_dict(overrides)  # which refuses a wrong value first
         if needs_images and not {"dataset", "benchmark"} & overrides.get("data", {}).keys():

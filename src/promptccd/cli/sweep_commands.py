@@ -118,7 +118,7 @@ _SWEEP: Arguments = {
     "--seeds": dict(type=whole_number(0, MOST_SEED), nargs="+", action="extend", required=True,
         help="seeds of every combination"),
     "--set": dict(metavar="KEY=V1,V2", nargs="+", action="extend", default=[],
-        help="values of a field to combine with all others, named in the folders of the runs; lists in brackets"),
+        help="values of a field to combine with all other fields, named in the runs' folders; lists in brackets"),
     "--baselines": dict(action="store_true", help="scores of raw pixels and the frozen backbone too"),
     "--out": dict(help="folder of the runs and their table (default: runs/sweep, or runs/<table>-<backbone>)"),
     "--jobs": dict(type=whole_number(1, MOST_WORKERS),
@@ -133,14 +133,14 @@ _ENGINES: Arguments = {
 _INSTEAD: Arguments = {  # of which one may be given
     "--dry-run": dict(action="store_true", help="list of the cells and their devices alone"),
     "--commands": dict(action="store_true", help="a command for each unfinished cell alone, to be run anywhere"),
-    "--collect": dict(action="store_true", help="tables of what is finished alone"),
+    "--collect": dict(action="store_true", help="tables of finished runs only"),
 }  # fmt: skip
 _TABLE: Arguments = {
     "--table": dict(choices=list(paper_tables()),
         help="its methods, data sets, protocol and settings; --backbone dino or dinov2 chooses its half, dino=PLACE "
-        "says where the weights lie. What cannot be had is left out with a line, and its printed row stays"),
+        "says where the weights lie. Unavailable parts are left out with a line, and their printed row stays"),
     "--methods": dict(metavar="NAME", nargs="+",
-        help="some of its methods, as the paper calls them (default: those with figures in the paper)"),
+        help="some of its methods, named as in the paper (default: methods with figures in the paper)"),
     "--datasets": dict(metavar="NAME[=PLACE]", nargs="+",
         help="some of its data sets, and where they lie if not on the Hub: cifar100=FOLDER"),
     "--small": dict(action="store_true",
@@ -169,7 +169,7 @@ def _require_fitting(options: argparse.Namespace) -> None:
         ),
         (
             not options.table and bool(configs) == bool(images),
-            "Expected one of a folder of your images, --config with recipes, and --table with a table of the paper.",
+            "Expected a folder of your images, --config with recipes, or --table with a table of the paper.",
         ),
         (
             options.table and (options.baselines or images or len(configs) > 1),
@@ -213,7 +213,7 @@ def _swept(
     scorings: "Sequence[ProtocolScoring]" = (),
     notes: Sequence[str] = (),
 ) -> "SweepResult | None":
-    """What there is of a sweep once it was run, or collected; `None` where only a list or lines were asked for."""
+    """The results of a sweep that was run or collected; `None` for a list or lines."""
     from promptccd.trainer import train_recipe
 
     jobs = options.jobs or (1 if options.engine == "local" else max(1, len(cells)))
@@ -267,12 +267,12 @@ def _require_whole(result: "SweepResult") -> None:
     if result.failures:
         raise IncompleteSweepError(
             f"{len(result.failures)} of {len(result.cells)} cells failed: {', '.join(result.failures)}. Their folders "
-            "hold train.log; the same command tries them again."
+            "contain train.log; repeat the command to retry."
         )
 
 
 def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> None:
-    """Run what is available of a table of the paper, and lay it out like the paper."""
+    """Run the available part of a table of the paper, and lay it out like the paper."""
     plan = _table_plan(options, settings)
     entries, out = plan.entries(options.table), plan.out
     cells = list({cell.name: cell for entry in entries for cell in entry.cells}.values())

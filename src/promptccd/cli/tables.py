@@ -1,4 +1,4 @@
-"""What the command line prints: plain tables that fit a terminal and can be copied into a text."""
+"""Output of the command line: plain tables that fit a terminal and can be copied into a text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ MOST_PROMPTS = 10  # shown of an explanation
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1) -> str:
-    """Left-aligned first column, right-aligned others; floats with so many places, NaN as a dash."""
+    """Left-aligned first column, right-aligned other columns; floats with so many places, NaN as a dash."""
     cells = [[_cell(value, places) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = []
@@ -50,7 +50,7 @@ def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
 
 
 def parameter_table(counts: "Sequence[ParameterCount]") -> str:
-    """What learns at the first and at the last stage, and the sums."""
+    """Trained parameters at the first and at the last stage, and the sums."""
     rows = [[count.part, f"{count.labelled:,}", f"{count.unlabelled:,}"] for count in counts]
     sums = [sum(getattr(count, name) for count in counts) for name in ("labelled", "unlabelled")]
     rows.append(["together", *(f"{value:,} ({value / 1e6:.1f}M)" for value in sums)])

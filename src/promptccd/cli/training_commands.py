@@ -76,7 +76,7 @@ def split_command(options: argparse.Namespace) -> None:
 
 
 def _order(stages: "data.StageStream") -> str:
-    """Which categories stage 0 labels, and in what order the others come."""
+    """The categories that stage 0 labels, and the order of all other categories."""
     names, known = stages.categories, stages.num_known
     lines = [f"known: {_few(names[:known])}"] + [f"new:   {_few(names[known:])}"] * (known < len(names))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A mixture that predicts categories with calibrated probabilities: known ones from labels, new ones from a stream.
+"""A mixture with calibrated probabilities: known categories from labels, new categories from a stream.
 
 Letters: N images, D width, K categories, L labelled categories.
 """
@@ -28,7 +28,7 @@ STEPS = 30  # of expectation-maximisation; a fixed number, so that a GPU is not 
 RESTARTS = 10  # of the k-means that a stream starts from
 TEMPERATURES = torch.logspace(np.log10(0.003), np.log10(3), 40, dtype=torch.float64)
 BALANCES = torch.linspace(0, 1, 41, dtype=torch.float64)
-LEAST_VARIANCE = 1e-6  # within categories, as a share of all: features that equal their means have none
+LEAST_VARIANCE = 1e-6  # within categories, as a share of all: features equal to their means have no spread
 VALUES_AT_ONCE = 2**24  # in float64, 128 MB
 
 
@@ -37,8 +37,8 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
 
     `fit` keeps the mean m_k and the number n_k of images of every labelled category, and of all of them one covariance
     within categories, shrunk towards one variance in all directions (Ledoit and Wolf, 2004). Features are multiplied by
-    its power -1/4, half of whitening, and scaled to a variance of 1 per dimension. Labels teach a factor t: held-out
-    images of held-out categories are likeliest under the logits ``-t |x - m_k|^2 / 2``. In many dimensions t lies far
+    its power -1/4, half of whitening, and scaled to a variance of 1 per dimension. Labels teach a factor t: left-out
+    images of left-out categories are likeliest under the logits ``-t |x - m_k|^2 / 2``. In many dimensions t lies far
     below 1, where a Gaussian would be much too sure.
 
     `partial_fit` clusters a stream by k-means, once with known means fixed, once into the new categories alone, where
@@ -48,11 +48,11 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         p(k | x) ~ w_k exp(-t (|x - m_k|^2 - D / n_k) / 2),  w_k = a / K_known, known
         p(k | x) ~ w_k exp(-t |x - m_k|^2 / 2),              w_k = (1 - a) / K_new, new
 
-    D / n_k is the part of the distance that comes from the error of the mean. New categories are known ones for the
+    D / n_k is the part of the distance that comes from the error of the mean. New categories are known for the
     next stream.
 
-    Streams in which new categories prevail draw images away from known ones. Predictions therefore use shares between
-    the estimated ones and one share for all categories: as near to the estimated ones as possible, if that costs at
+    Streams in which new categories prevail attract images of known categories. Predictions therefore use shares between
+    the estimated ones and one share for all categories: as near to the estimated shares as possible, if that costs at
     most the share `known_loss` of the known images that the model expects to find with one share for all.
 
     Args:
@@ -65,7 +65,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         whitener_: ``(D, D)``, multiplies features.
         sizes_: ``(K,)``, how many images each mean is that of.
         temperature_: the factor t of squared distances.
-        known_share_: the share a of the last stream; 1 before there is one.
+        known_share_: the share a of the last stream; 1 before the first stream.
         num_known_: categories that were known before the last stream.
         balance_: how far predictions move from that share (0) to one share for all categories (1).
 
@@ -95,7 +95,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         labels = torch.from_numpy(read_labels(y, len(points))).to(points.device)
         if (labels < 0).any():
             raise DataError(
-                "Expected a label for every point, got -1: give points without one to partial_fit."
+                "Expected a label for every point, got -1: give unlabelled points to partial_fit."
             )
         classes, rows = labels.unique(return_inverse=True)
         sizes = rows.bincount()
@@ -109,7 +109,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         least = _least_variance(points)
         whitener = _whitener(products, len(points), len(classes), shrinkage, least)
         residuals = (points - means[rows]) @ whitener
-        # A mean lies nearer to its own images than to others: the variance is that of images it was made without.
+        # A mean is nearer to its own images than to new ones: the variance is of images outside of the mean.
         apart = (sizes.double() / (sizes - 1).clamp(min=1))[rows]
         variance = max(
             (residuals.square().sum(1) * apart).mean() / points.shape[1], _least_variance(points @ whitener)
@@ -159,7 +159,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             num_categories: K, the categories of earlier streams included; None estimates it by splitting and merging.
 
         Raises:
-            ValueError: fewer categories than are known, or more new ones than points.
+            ValueError: fewer categories than are known, or more new categories than points.
         """
         check_is_fitted(self)
         points = _on_device(self, X, reset=False) @ self.whitener_
@@ -312,7 +312,7 @@ def _starts(points: Tensor, known: Tensor, num: int, seed: int) -> Iterator[Tens
 
 
 def _estimated(points: Tensor, known: Tensor, seed: int) -> int:
-    """The number of categories of a stream and the known ones, each of which its mean stands for."""
+    """The number of categories of a stream and the known categories, each represented by its mean."""
     rows = torch.nn.functional.normalize(torch.cat([known, points]))
     fixed = torch.full((len(rows),), -1)
     fixed[: len(known)] = torch.arange(len(known))

@@ -20,7 +20,7 @@ class GroupingConstraints:
     """Hard constraints on a grouping, without contradictions.
 
     Pairs are sorted, the smaller key first, each once: constraints with the same meaning are equal. Keys of images that
-    are not grouped are allowed, and `group_images` lets them link others: two must-links with the same absent image
+    are not grouped are allowed, and `group_images` lets them link other images: two must-links with one absent image
     join two images.
 
     Attributes:
@@ -87,7 +87,7 @@ class GroupingConstraints:
             if self.pinned[other] != category:
                 raise DataError(
                     f"Images {other} and {key} must be together but are pinned to categories {self.pinned[other]} and "
-                    f"{category}: take back a link between them or one of the pins."
+                    f"{category}: undo a link between them or a pin."
                 )
         pins = self.component_pins()
         for key, categories in self.forbidden.items():
@@ -95,7 +95,7 @@ class GroupingConstraints:
             if pins.get(component) in categories:
                 raise DataError(
                     f"Category {pins[component]} is forbidden to image {key}, but image {holders[component]}, which "
-                    "must be with it, is pinned to it: take back one of the two."
+                    "must be with it, is pinned to it: undo either."
                 )
         for first, second in self.cannot_link:
             one, two = self.component_of(first), self.component_of(second)
@@ -104,7 +104,7 @@ class GroupingConstraints:
                     "they must be together" if one == two else f"both are pinned to category {pins[one]}"
                 )
                 raise DataError(
-                    f"Images {first} and {second} cannot be together, but {because}: take back one of the two."
+                    f"Images {first} and {second} cannot be together, but {because}: undo either."
                 )
 
 

@@ -38,7 +38,7 @@ class CountEstimate:
         low: smallest count whose score is within the margin.
         high: largest such count.
         method: how it was estimated, in a few words.
-        margin: what the range allows, in a few words.
+        margin: the meaning of the range, in a few words.
 
     Raises:
         DataError: not 1 <= low <= count <= high.
@@ -54,7 +54,7 @@ class CountEstimate:
         if not 1 <= self.low <= self.count <= self.high:
             raise DataError(
                 f"Expected 1 <= low <= count <= high, got {self.low}, {self.count} and {self.high}: "
-                "the range of an estimated count must hold the count."
+                "the range of an estimated count must contain the count."
             )
         if self.is_estimate and self.low == self.high:
             object.__setattr__(self, "high", self.high + 1)
@@ -65,7 +65,7 @@ class CountEstimate:
         return cls(count, count, count, "known", "nothing: given with the data")
 
     def including(self, count: int) -> "CountEstimate":
-        """The same estimate with another count, in a range that holds it."""
+        """The same estimate with another count, in a range that contains it."""
         if not self.is_estimate:
             return self.known(count)
         return replace(self, count=count, low=min(self.low, count), high=max(self.high, count))
@@ -165,17 +165,17 @@ def _affordable(gains: Tensor, involved: Tensor, width: int) -> int:
 
 
 STIFFNESS = 20  # degrees of freedom per dimension: with more, spreads of categories differ less
-MOST_DIRECTIONS = 48  # that are kept: further ones cost a small category more than they tell
+MOST_DIRECTIONS = 48  # that are kept: further directions cost a small category more than they add
 SHRINKAGE = 0.1  # of the covariance within categories, towards one variance in all directions
 TRIED_SCALES = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.5)  # of the variance within categories, to choose from
-HELD_OUT = (0.2, 0.35, 0.5)  # shares of the labelled categories that trials hold out
+HELD_OUT = (0.2, 0.35, 0.5)  # shares of the labelled categories left out in trials
 NUM_TRIALS = 6
 ASSUMED_SPREAD = 0.35  # variance within categories, as a share of all, where no label tells it
 ASSUMED_ERROR = (
     3.0  # factor of such a count; the truth was within 2.5 in 14 sets of points with 1 to 20 categories
 )
 MOST_OF_A_CATEGORY = 50  # features of a category in a trial
-UNRELIABLE = 0.2  # mean error in trials above which an estimate is called unreliable
+UNRELIABLE = 0.2  # mean error in trials above which an estimate counts as unreliable
 
 
 def estimate_categories(
@@ -209,8 +209,8 @@ def estimate_as_taught(
 ) -> CountEstimate:
     """`estimate_categories` with the scale and the range that labelled categories teach, if the prior has scales.
 
-    Trials hold out some categories of the labelled features ``(L, D)`` with `labels` ``(L,)``, gaps allowed. The other
-    arguments, and errors, are those of `estimate_categories`.
+    Trials leave out some categories of the labelled features ``(L, D)`` with `labels` ``(L,)``, gaps allowed. The other
+    arguments, and errors, as in `estimate_categories`.
     """
     if not PRIORS[prior].scales:
         estimate, error = (
@@ -305,12 +305,13 @@ def _covariance_within(points: Tensor, fixed: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Trial:
-    """Labelled features of which some categories are held out, as if they had no labels.
+    """Labelled features of which some categories are left out, as if they had no labels.
 
     Attributes:
         labelled: ``(L, D)`` of the categories that stay known.
         labels: ``(L,)``, ``0..known-1``.
-        unlabelled: ``(N, D)``, a quarter of the known categories' features, and all of the held-out ones.
+        unlabelled: ``(N, D)``, a quarter of the known categories' features, and all features of the left-out
+            categories.
         known: number of categories that stay known.
         held_out: number of categories to be found.
     """
@@ -324,12 +325,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class CountCalibration:
-    """The result of counting held-out labelled categories.
+    """The result of counting left-out labelled categories.
 
     Attributes:
         scale: of the variance within categories, with which the counts were best.
-        rates: categories found for each one held out, by trial; 1 is right. Empty if nothing could be held out.
-        error: mean absolute log of found over true categories, known ones included.
+        rates: categories found per left-out category, by trial; 1 is right. Empty if too few categories have labels.
+        error: mean absolute log of found over true categories, including known ones.
     """
 
     scale: float
@@ -337,19 +338,19 @@ class CountCalibration:
     error: float
 
     def widened(self, estimate: CountEstimate, known: int) -> CountEstimate:
-        """The same count with a range that also holds the truth if this count is off like those of the trials.
+        """The same count with a range that also contains the truth if this count errs like the counts of the trials.
 
         The estimate includes the known categories. Six trials are too few for a quantile: the log error may be twice
-        that of the worst trial. With features of Caltech-101 this range held the truth in 17 of 20 settings, one with
-        the plain worst error in 14.
+        that of the worst trial. With features of Caltech-101 this range contained the truth in 17 of 20 settings; a
+        range with the plain worst error did so in 14.
         """
         if not self.rates:
             return replace(estimate, margin=f"{estimate.margin}; two known categories or fewer: unreliable")
         found = estimate.count - known
         low = known + math.floor(found / max(1.0, *self.rates) ** 2)
-        # No ratio says anything where none was found: one may have been missed.
+        # A ratio is meaningless if a trial found no category: a category may have been missed.
         high = known + math.ceil(max(found, 1) / max(1 / len(self.rates), min(1.0, *self.rates) ** 2))
-        margin = f"twice what {len(self.rates)} counts of held-out labelled categories were off"
+        margin = f"twice what {len(self.rates)} counts of left-out labelled categories were off"
         if self.error > UNRELIABLE:
             margin += f", which is {self.error:.0%} in the mean: unreliable"
         return replace(
@@ -365,7 +366,7 @@ def calibrate(
     *,
     prior: str = "calibrated",
 ) -> CountCalibration:
-    """Choose the scale with which held-out labelled categories are counted best; of equals the nearest to 1.
+    """Choose the scale with which left-out labelled categories are counted best; among equals the nearest to 1.
 
     Labels ``(N,)`` of the features ``(N, D)`` are integers >= 0, gaps allowed. `count` counts all categories of a trial
     at a scale, by default `estimate_categories`; `prior` is a key of `PRIORS`, whose scales are tried.
@@ -398,7 +399,7 @@ def calibrate(
 
 
 def trials(features: Tensor, labels: Tensor, seed: int) -> Iterator[Trial]:
-    """Trials that hold out some categories of labelled features ``(N, D)``; none with fewer than three categories."""
+    """Trials that leave out some categories of labelled features ``(N, D)``; empty with fewer than three categories."""
     (ids, labels), device = labels.cpu().unique(return_inverse=True), features.device
     for number in range(NUM_TRIALS if len(ids) > 2 else 0):
         held_out = min(round(HELD_OUT[number % len(HELD_OUT)] * len(ids)), len(ids) - 2)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class FeatureRows:
-    """Rows ``(M, D)`` of a matrix, each read when it is asked for: then float32, of length 1, and whitened.
+    """Rows ``(M, D)`` of a matrix, each read on demand: then float32, of length 1, and whitened.
 
     Args:
         matrix: ``(N, D)`` of any floating type.
@@ -67,5 +67,5 @@ Points = Tensor | FeatureRows  # ``(M, D)``
 
 
 def some_of(points: Points, rows: Tensor) -> Points:
-    """Some of the points, in this order; a copy in memory only of those that are there already."""
+    """Some of the points, in this order; a copy in memory only of points that are in memory already."""
     return points.only(rows) if isinstance(points, FeatureRows) else points[rows]

@@ -128,7 +128,7 @@ def prepare(
         squares += block.double().square().sum()
 
     mean_point = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
-    mean_point = mean_point.to(points.dtype).double()  # exactly what is subtracted from the points
+    mean_point = mean_point.to(points.dtype).double()  # exactly the vector that is subtracted from the points
     centred = points - mean_point.to(points.dtype)
     squares = squares - 2 * mean_point @ sums.sum(0) + len(labelled) * mean_point.square().sum()
     return Problem(
@@ -145,7 +145,7 @@ def prepare(
 
 
 def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
-    """Class means, then greedy k-means++: of a few points drawn by squared distance, the most useful one.
+    """Class means, then greedy k-means++: of a few points drawn by squared distance, the most useful point.
 
     `draws` are ``(R, new clusters, trials)`` float64, uniform in [0, 1).
     """
@@ -193,7 +193,7 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
         if not done.any():
             continue
         ids, centres = restarts.ids[done], restarts.centres[done]
-        ended = done.nonzero().flatten().tolist()  # one by one, as views: together they would be a copy
+        ended = done.nonzero().flatten().tolist()  # separately, as views: together they would be a copy
         affinity = torch.stack([restarts.affinity[restart].amax(0) for restart in ended])
         inertia = problem.squares.sum() - 2 * affinity.sum(1, dtype=torch.float64)
         inertia += problem.labelled_inertia(centres)
@@ -280,7 +280,7 @@ def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, be
 
 
 def running_sums(values: Tensor, dim: int) -> Tensor:
-    """As `torch.cumsum`; on the CPU where torch shall give the same bytes again, for CUDA adds in any order."""
+    """As `torch.cumsum`; on the CPU if deterministic results are needed, because CUDA adds in any order."""
     if torch.are_deterministic_algorithms_enabled():
         return values.cpu().cumsum(dim).to(values.device)
     return values.cumsum(dim)
@@ -314,7 +314,7 @@ class AnchoredKMeans:
 
     `promptccd.clustering.SemiSupervisedKMeans` is the same for scikit-learn.
 
-    Centres of labelled categories start at the class means, the others by greedy k-means++ on the unlabelled
+    Centres of labelled categories start at the class means, all other centres by greedy k-means++ on the unlabelled
     points; the restart with the lowest inertia wins. Centres are not re-normalised.
 
     Args:
@@ -439,7 +439,7 @@ def _read_labelled(
 
 
 def _first_seen_order(nearest: Tensor, num_clusters: int, num_classes: int) -> Tensor:
-    """Cluster indices ``(K,)``: labelled clusters, then new ones by their first member, then empty ones.
+    """Cluster indices ``(K,)``: labelled clusters, then new clusters by their first member, then empty clusters.
 
     Restarts number the same groups differently; this order makes their labels equal too.
     """
@@ -462,7 +462,7 @@ def nearest_centres(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def as_features(values: Array, name: str) -> Tensor:
-    """Features as a floating tensor ``(N, D)``, sharing memory where possible; errors are those of `as_matrix`."""
+    """Features as a floating tensor ``(N, D)``, sharing memory where possible; errors as in `as_matrix`."""
     if not isinstance(values, Tensor):
         values = torch.from_numpy(np.require(values, requirements=["C", "W"]))
     return as_matrix(values if values.dtype in (torch.float32, torch.float64) else values.float(), name)
@@ -491,9 +491,9 @@ def as_matrix(values: Array, name: str) -> Tensor:
 
 
 def finite_rows(values: Tensor) -> Tensor:
-    """Which rows ``(N, D)`` hold finite numbers alone: ``(N,)``."""
-    # Block by block, into what is there already: a check of all at once takes as much memory again, and so do small
-    # results that are kept between large ones.
+    """Which rows ``(N, D)`` contain finite numbers only: ``(N,)``."""
+    # Block by block, into existing memory: a check of all at once takes as much memory again, and so do small
+    # results that are kept between large arrays.
     finite = torch.empty(len(values), dtype=torch.bool, device=values.device)
     for block, found in zip(values.split(POINTS_PER_BLOCK), finite.split(POINTS_PER_BLOCK), strict=True):
         torch.all(block.isfinite(), dim=1, out=found)

@@ -12,7 +12,7 @@ from torch import Tensor
 from promptccd.clustering.kmeans import POINTS_PER_BLOCK, AnchoredKMeans, as_features, sum_rows
 from promptccd.errors import DataError
 
-SMALLEST_RESPONSIBILITY = 1e-7  # what lies below float32's resolution of 1 does not move a mean
+SMALLEST_RESPONSIBILITY = 1e-7  # weights below float32's resolution of 1 do not move a mean
 MAX_SPARSE_SHARE = 0.1  # of all N x K responsibilities; with more the matrix product is quicker
 SMALLEST_FLOOR = 1e-10  # for features that are all alike, which have no variance to take a share of
 # Of the start; with few restarts, all may halve one new category.
@@ -79,7 +79,7 @@ class MixtureSteps:
                 break
             if iteration < max_iter:
                 previous, state = log_likelihood, self.m_step(responsibilities, state)
-            del responsibilities  # before the next ones are made
+            del responsibilities  # before the next arrays are made
         return MixtureParameters(
             means=state.means.to(self.points),
             variances=state.variances.to(self.points),
@@ -91,7 +91,7 @@ class MixtureSteps:
         )
 
     def e_step(self, state: MixtureParameters) -> tuple[Tensor, float]:
-        """Responsibilities ``(N, K)``, those of a fixed point 1 on its own component, and the mean log-likelihood."""
+        """Responsibilities ``(N, K)``, of a fixed point 1 on its own component, and the mean log-likelihood."""
         log_joint_of, log_density = self.log_joint(state), []
         responsibilities = self.points.new_empty(len(self.points), len(state.means))
         rows = self._rows_at_once()
@@ -198,7 +198,7 @@ def fit_gaussian_mixture(
     """Fit a mixture by EM, started by semi-supervised k-means.
 
     Features with a known component, labelled images and replay of the last stage, belong to it from start to end, so
-    that a component stays the category it was. (The released code starts every fit from plain k-means and holds no
+    that a component stays its category. (The released code starts every fit from plain k-means and fixes no
     feature; then categories share components. If they are fixed in the start alone, EM merges categories that overlap.)
 
     The floor is a share of the features' own variance. (The released code adds 1e-3, about the whole variance of a unit
@@ -207,7 +207,7 @@ def fit_gaussian_mixture(
     Args:
         features: ``(N, D)``.
         num_components: K.
-        fixed: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; none means all are free.
+        fixed: component in 0..K-1 of every feature ``(N,)``, -1 where it is free; by default all are free.
         covariance_type: one variance per dimension (``"diag"``), or one per component (``"spherical"``).
         max_iter: most M-steps.
         tol: stop when the mean log-likelihood changes by at most this, *relative* to its size.
@@ -244,18 +244,19 @@ def initial_groups(
 ) -> tuple[Tensor, Tensor]:
     """The component ``(N,)`` that every point starts in, by semi-supervised k-means, and centres ``(K, D)``.
 
-    It makes its own centred points, free and fixed ones, so that there is no third copy of the features.
+    It makes its own centred points, free and fixed, so that there is no third copy of the features.
     """
     centres, members = features.new_zeros(num_components, features.shape[1]), fixed.clone()
     free = fixed < 0
     if free.any():
-        # Centres of known categories stay: a free one without a category of its own must not take over a known one.
+        # Centres of known categories stay: a free centre without a category of its own must not replace a known
+        # category.
         kmeans = AnchoredKMeans(
             num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, fix_labelled=True
         )
         kmeans.fit(features[free].sub_(mean_point), features[~free].sub_(mean_point), fixed[~free])
         ids = torch.as_tensor(kmeans.cluster_ids_)
-        # Fixed clusters, which come first, keep their components, others take vacant ones.
+        # Fixed clusters, which come first, keep their components, other clusters get vacant components.
         own, every = fixed[~free].unique(), torch.arange(num_components, device=fixed.device)
         component = torch.cat([own, every[~torch.isin(every, own)]])
         members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]

@@ -51,7 +51,7 @@ class PartLabels:
 def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tensor:
     """Score in 0..1 of how much patches ``(..., D)`` belong to the object rather than the background.
 
-    `score_range` ``(2,)`` are the products with `direction` ``(D,)`` that mean 0 and 1; others are clipped.
+    `score_range` ``(2,)`` are the products with `direction` ``(D,)`` that mean 0 and 1; further values are clipped.
     """
     low, high = score_range.unbind()
     tiny = torch.finfo(score_range.dtype).tiny
@@ -70,12 +70,12 @@ def fit_part_labels(
 ) -> PartLabels:
     """Find the parts that recur in the patches of a few images.
 
-    The order of the images has no influence. Part 0 is the background; the others follow by size.
+    The order of the images has no influence. Part 0 is the background; the other parts follow by size.
 
     Args:
         features: ``(I, L, D)`` patch features of the frozen backbone, row by row, without [CLS] or registers.
         grid: rows and columns of patches; their product is L.
-        num_parts: P >= 2, background included, or ``"auto"`` for the one of `CANDIDATES` that maximises the smallest
+        num_parts: P >= 2, background included, or ``"auto"`` for the member of `CANDIDATES` that maximises the smallest
             distance between centres times the smallest over the largest number of patches of a part.
         seed: of k-means.
 
@@ -110,8 +110,8 @@ def fit_part_labels(
     )  # the smallest of equals
     if chosen not in fits:
         raise DataError(
-            f"Expected at least {chosen} distinct patches for {chosen} parts, got {num_distinct} (the whole "
-            f"background is one) in {len(features)} images: set fewer parts or give more varied images."
+            f"Expected at least {chosen} distinct patches for {chosen} parts, got {num_distinct} (including "
+            f"the background) in {len(features)} images: set fewer parts or give more varied images."
         )
     return PartLabels(
         object_direction=direction.to(features),
@@ -134,7 +134,7 @@ def sample_for_part_labels(category_ids: Sequence[int], patches_per_image: int, 
     """
     ids = np.asarray(category_ids)
     if not len(ids):
-        raise DataError("Expected labelled images to fit part labels on, got none: check the labelled split.")
+        raise DataError("Expected labelled images to fit part labels on, got 0: check the labelled split.")
     categories = np.unique(ids)
     per_category = math.ceil(ENOUGH_PATCHES / (patches_per_image * len(categories)))
     chosen: list[int] = []
@@ -155,7 +155,7 @@ def _in_fixed_order(features: Tensor) -> Tensor:
 def _object_direction(features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """First principal direction ``(D,)``, pointing to the object, and the range of the scores ``(2,)``.
 
-    The sign of a principal axis is arbitrary. Objects tend to lie in the middle, so with the chosen sign the border of
+    The sign of a principal axis is arbitrary. Objects tend to be in the middle, so with the chosen sign the border of
     the grid scores lower on average than its inside. In a grid that is all border, such as 2 x 2, the object is the
     side on which fewer patches pass the threshold.
     """
@@ -194,13 +194,13 @@ def _principal_axes(points: Tensor, count: int) -> Tensor:
 
 
 def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Centres ``(P, 3)`` and sizes ``(P,)`` of k-means: the background, then the others, largest first."""
+    """Centres ``(P, 3)`` and sizes ``(P,)`` of k-means: the background, then the other parts, largest first."""
     position = seed_of("part labels", seed, num_parts)
     kmeans = AnchoredKMeans(num_parts, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=position)
     labels = torch.as_tensor(kmeans.fit_predict(points))
     centres = torch.as_tensor(kmeans.cluster_centers_)
     sizes = torch.bincount(labels, minlength=num_parts)
-    background = int(labels[~is_object][0])  # there is one: the patch of lowest score
+    background = int(labels[~is_object][0])  # there is a single background patch: the patch of lowest score
     order = sorted(
         range(num_parts), key=lambda part: (part != background, -int(sizes[part]), centres[part].tolist())
     )

@@ -1,6 +1,6 @@
-"""What is useful outside of this package, as scikit-learn has it: k-means with some labels, and a count of categories.
+"""Estimators in scikit-learn's style: k-means with some labels, and a count of categories.
 
-In ``y``, -1 stands for "unknown", as in `sklearn.semi_supervised`.
+In ``y``, -1 means "unknown", as in `sklearn.semi_supervised`.
 """
 
 import warnings
@@ -20,7 +20,7 @@ from promptccd.clustering.kmeans import AnchoredKMeans, nearest_centres
 from promptccd.errors import DataError
 
 NumericArray = npt.NDArray[Any]
-FEWEST_TO_CALIBRATE = 5  # labelled categories, of which trials hold some out
+FEWEST_TO_CALIBRATE = 5  # labelled categories, of which trials leave some out
 
 
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
@@ -28,17 +28,17 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
 
     Args:
         n_clusters: K, labelled categories included.
-        n_init: restarts, of which the one with the lowest inertia wins.
+        n_init: restarts, of which the lowest inertia wins.
         max_iter: Lloyd iterations per restart.
         tol: a restart stops once (sum over clusters of the centre's movement)^2 is below this.
         random_state: an integer gives the same clusters every time.
         fix_labelled: leave the centres of labelled categories at the class means.
 
     Attributes:
-        labels_: ``(N,)``, category of every point: the given one, or else the nearest.
+        labels_: ``(N,)``, category of every point: the given category, or else the nearest.
         cluster_centers_: ``(K, D)``, in the order of `cluster_ids_`.
-        cluster_ids_: ``(K,)``, the labels that were given, then max + 1, max + 2, ... for the others.
-        inertia_: sum of squared distances, of unlabelled points to the nearest centre, of others to their own.
+        cluster_ids_: ``(K,)``, the labels that were given, then max + 1, max + 2, ... for new clusters.
+        inertia_: sum of squared distances, of unlabelled points to the nearest centre, of labelled points to their own.
         n_iter_: iterations of the winning restart.
 
     Example:
@@ -68,7 +68,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         self.fix_labelled = fix_labelled
 
     def fit(self, X: Any, y: Any = None) -> "SemiSupervisedKMeans":
-        """Cluster points ``(N, D)`` of which ``y`` ``(N,)`` labels some with whole numbers from 0 on, others with -1.
+        """Cluster points ``(N, D)`` of which ``y`` ``(N,)`` labels some with whole numbers from 0 on; -1 is unlabelled.
 
         Raises:
             ValueError: shapes, labels or parameters do not fit together.
@@ -83,8 +83,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
         num_clusters, known = self.n_clusters, len(np.unique(labels[~free]))
         if not free.any() and num_clusters > known:  # nothing that a new cluster could be made of
             warnings.warn(
-                f"n_clusters={num_clusters} is above the {known} labelled categories, and no point is left for others: "
-                f"using {known}. Give -1 in y for points that may be of new ones.",
+                f"n_clusters={num_clusters} is above the {known} labelled categories, and no points are left: "
+                f"using {known}. Give -1 in y for points that may be of new categories.",
                 ConvergenceWarning,
                 stacklevel=2,
             )
@@ -138,8 +138,8 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
     Args:
         start: number of clusters to begin with; `None` is that of labelled categories, or 2 without.
         prior: of categories: ``"paper"``, ``"matched"`` or ``"calibrated"`` to the labelled ones, or ``"assumed"``
-            without any; ``"auto"`` calibrates where at least five categories have two labelled points. Elsewhere it is
-            ``"assumed"``, and the range goes from a third to three times the estimate.
+            without labels; ``"auto"`` calibrates where at least five categories have two labelled points. Elsewhere it
+            is ``"assumed"``, and the range goes from a third to three times the estimate.
         random_state: seeds the search; `None` is 0.
 
     Attributes:
@@ -209,7 +209,7 @@ def points_of(estimator: Any, X: Any, reset: bool = True, **options: Any) -> Num
 
 
 def read_labels(y: Any, number: int) -> npt.NDArray[np.int64]:
-    """Labels ``(N,)``, a copy; -1 everywhere where there are none."""
+    """Labels ``(N,)``, a copy; -1 everywhere without labels."""
     if y is None:
         return np.full(number, -1, np.int64)
     given = column_or_1d(y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y)
@@ -229,7 +229,7 @@ def read_labels(y: Any, number: int) -> npt.NDArray[np.int64]:
 
 
 def seed_from(random_state: Any) -> int | None:
-    """A seed of what scikit-learn takes as one; `None` stays, and is a fresh one."""
+    """A seed from scikit-learn's ``random_state``; `None` stays, and means a fresh seed."""
     if random_state is None or isinstance(random_state, Integral):
         return None if random_state is None else int(random_state)
     return int(check_random_state(random_state).randint(2**31))

@@ -81,7 +81,7 @@ def log_hastings_merge(
 ) -> Tensor:
     """Log Hastings ratio of replacing each pair of clusters ``(P, 2)`` by its union: ``(P,)`` float64.
 
-    Minus that of the split back. A cluster may be in several pairs; the rest is as in `log_hastings_split`.
+    Minus that of the split back. A cluster may be in several pairs; see `log_hastings_split` otherwise.
     """
     sets = PointSets.from_labels(points, labels, len(log_marginals))
     apart = _log_terms(sets.sizes, log_marginals)[pairs].sum(1)
@@ -91,7 +91,7 @@ def log_hastings_merge(
 
 @dataclass(frozen=True)
 class PointSets:
-    """Sets of points that may overlap; set i holds the next ``sizes[i]`` entries of ``members``."""
+    """Sets of points that may overlap; set i has the next ``sizes[i]`` entries of ``members``."""
 
     points: Tensor  # (N, D)
     members: Tensor  # (M,) rows of points
@@ -111,7 +111,7 @@ class PointSets:
         return PointSets(self.points, self.members[places], sizes.view(ids.shape).sum(1))
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Batches of sets of similar size, without empty ones: ids ``(B,)``, rows ``(B, n)`` and which are real."""
+        """Batches of sets of similar size, without empty sets: ids ``(B,)``, rows ``(B, n)`` and which are real."""
         order, starts = self.sizes.argsort(stable=True), self.sizes.cumsum(0) - self.sizes
         order = order[self.sizes[order] > 0]
         if not len(order):
@@ -175,7 +175,7 @@ class SplitMergeResult:
         labels: ``(N,)`` int64, ``0..count-1``, each with at least one point.
         count: number of clusters.
         log_posterior: log probability of the partition and the features, up to a constant; see `log_posterior`.
-        converged: whether one of at most `MAX_SWEEPS` sweeps changed nothing.
+        converged: whether a sweep among at most `MAX_SWEEPS` changed nothing.
     """
 
     labels: Tensor
@@ -196,19 +196,20 @@ def split_and_merge(
     """Split and merge clusters until a sweep changes nothing (the paper's PromptCCD-U; after GPC).
 
     The halves of a cluster replace it, and the union of a pair replaces the pair, with probability min(1, H). (The
-    released code keeps the old clusters in addition to the new ones, so that its count can only grow.)
+    released code keeps the old clusters in addition to the new clusters, so that its count can only grow.)
 
     The count depends on the prior as much as on the data. In 768 dimensions the paper's prior keeps isotropic clusters
-    of about 30 to 80 points: smaller ones merge, larger ones split, and features whose variance lies in few directions
+    of about 30 to 80 points: smaller clusters merge, larger clusters split, and features whose variance is in few
+        directions
     all merge. A prior matched to the spread within clusters, nu = 20 D and psi = nu times that variance per dimension,
     depends far less on sizes, but merges strongly overlapping clusters.
 
     Args:
         features: ``(N, D)``, L2-normalised.
-        start: number of k-means clusters to begin with, best near the right one; raised to the number of fixed
+        start: number of k-means clusters to begin with, best near the right number; raised to the number of fixed
             categories.
         fixed: ``(N,)`` int64, the known category of each feature (of a replay sample, its component), -1 where
-            it is unknown; `None` if all are. Features of one category stay together, those of two apart.
+            it is unknown; `None` if all are. Features of one category stay together, features of two stay apart.
         prior: of every cluster; None is the paper's.
         seed: sweep i draws from a generator keyed by (seed, i).
 
@@ -255,7 +256,7 @@ def has_fixed(labels: Tensor, anchors: Tensor) -> Tensor:
 
 
 def nearest_pairs(points: Tensor, labels: Tensor, clusters: Tensor, fixed: Tensor) -> Tensor:
-    """Each of the clusters ``(M,)`` with its nearest other one, no pair twice: ``(P, 2)``.
+    """Each of the clusters ``(M,)`` with its nearest neighbour, no pair twice: ``(P, 2)``.
 
     No pair has two clusters that contain a fixed category, ``fixed`` ``(K,)``.
     """
@@ -282,7 +283,7 @@ def disjoint(pairs: Tensor, scores: Tensor) -> list[int]:
 def cluster_means(points: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
     """``(K, D)`` in the dtype of the points; zero for a cluster without points."""
     sizes = labels.bincount(minlength=num_clusters)
-    weights = (1 / sizes).to(points)[labels]  # never those of clusters without points
+    weights = (1 / sizes).to(points)[labels]  # never for clusters without points
     order = labels.argsort(stable=True)
     return sum_rows(points, order, weights[order], sizes)
 
@@ -290,7 +291,7 @@ def cluster_means(points: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
 def halve(points: Tensor, labels: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
     """2-means inside every cluster at once: ``(N,)`` bool, the half of each point.
 
-    The best of several restarts wins; one with too few points in a half loses to any other.
+    The best of several restarts wins; a restart with too few points in a half loses to any other.
     """
     sets = PointSets.from_labels(points, labels, num_clusters)
     draws = torch.rand(num_clusters, HALVING_RESTARTS, 2, generator=generator).to(points.device)

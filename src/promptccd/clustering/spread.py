@@ -19,10 +19,10 @@ FOLDS = 5  # prototypes and metric for an image are made without it
 NOISE_SHARE = 1e-10  # share of all variance by which equal float32 features may vary
 LEAST_SHRINKAGE = 0.01  # of the covariance within categories, towards one variance in all directions
 REACHED = 0.95  # share of images of known categories that lie within reach
-# Distance beyond 1 spread of a new category, relative to a known one that is taken away, where training has driven
-# known ones apart (digits: 0.42 to 0.49); where it has not, new ones lie as far off as those.
+# Distance beyond 1 spread of a new category, relative to a removed known category, where training has driven
+# known categories apart (digits: 0.42 to 0.49); otherwise, new categories are as far away as known ones.
 NEARER = 0.5
-# Assumed images of new categories per image of a known one: when in doubt, an image is known.
+# Assumed images of new categories per image of a known category: when in doubt, an image is known.
 STRANGERS = 0.25
 # In float64 at a time, 128 MB a copy: neither all features nor all distances exist at once.
 DOUBLES_AT_ONCE = 2**24
@@ -35,10 +35,10 @@ def measure_spread(
 ) -> CategorySpread | None:
     """The metric in which known categories are round, and how far their images are from prototypes there.
 
-    Distances are cross-validated over folds. The same images, without their own category, stand in for images of new
-    categories. Features are unit features ``(N, D)`` on any device, `rows` ``(N,)`` the row of each one's category
+    Distances are cross-validated over folds. The same images, without their own category, represent images of new
+    categories. Features are unit features ``(N, D)`` on any device, `rows` ``(N,)`` the row of its category
     among the prototypes ``(C, D)``, -1 for an image that is left out, `labelled` ``(N,)`` whether a person gave it
-    (`None`: all of them): only these say how likely the nearest category is the right one.
+    (`None`: all of them): only labelled images decide how likely the nearest category is right.
 
     Returns:
         None where it cannot be measured: with fewer than two categories, with fewer than two images per category on
@@ -105,7 +105,7 @@ class _Images:
         return products, torch.cat(squares)
 
     def means(self, which: Tensor) -> Tensor:
-        """Mean of every category; its prototype where none of its images is among these."""
+        """Mean of every category; its prototype where its images are absent."""
         sizes = self.rows[which].bincount(minlength=len(self.prototypes))[:, None]
         sums = torch.zeros_like(self.prototypes)
         for some, points in self.blocks(which):
@@ -113,7 +113,7 @@ class _Images:
         return torch.where(sizes > 0, sums / sizes.clamp(min=1), self.prototypes)
 
     def fold(self, chosen: Tensor, left_out: Tensor, shrinkage: float) -> "_Fold":
-        """The metric and the means of the chosen images without those left out."""
+        """The metric and the means of the chosen images without the left-out images."""
         inside = chosen[~left_out]
         means = self.means(inside)
         whitener = _whitener(self.scatter(inside, means)[0], len(inside), shrinkage, len(means))
@@ -122,7 +122,7 @@ class _Images:
 
 @dataclass(frozen=True)
 class _Fold:
-    """What was made without the images at the positions `outside`."""
+    """The values without the images at the positions `outside`."""
 
     images: _Images
     outside: Tensor
@@ -156,8 +156,8 @@ def _whitener(products: Tensor, num: int, shrinkage: float, categories: int) -> 
 def _border(known: Tensor, new: Tensor, rows: Tensor) -> tuple[float, float]:
     """Distance at which an image is as likely new as known, and how fast the odds fall there.
 
-    Of squared distances of images to the nearest category, in typical spreads, as they are and as if of a new one.
-    There every category counts alike: twins that are large would otherwise stand for all that is new.
+    Of squared distances of images to the nearest category, in typical spreads, as they are and as if of a new category.
+    There every category has equal weight: large twins would otherwise represent all new categories.
     """
     strangers = STRANGERS * len(rows) / len(rows.unique()) / rows.bincount()[rows]
     weights = torch.cat([torch.ones_like(known), strangers]).numpy()

@@ -1,7 +1,7 @@
 """New categories in a stream: a category opens where newest images are and hardly any earlier image is.
 
-Known categories explain first, and the images of earlier stages say what they look like, with all their parts and
-everything that is odd among them. A place that holds more of the newest images than that is new. So no assumption
+Known categories explain first, and the images of earlier stages show the categories, including
+all parts and outliers. A place with more of the newest images than that is new. So no assumption
 about the form of a category is made: this is a scan statistic in feature space and time (Kulldorff, 2001).
 
 Letters: N newest images (near-duplicates once), R earlier ones, D width, C known categories, P places.
@@ -22,14 +22,15 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
 
 # Expected number of categories that open in a stage although nothing is new, by the union bound over all places that
-# are tried, which is loose; and in all stages together, most of it in the first ones, in which most is new.
+# are tried, which is loose; and in all stages together, mostly in the first stages, in which most images are new.
 FALSE_A_STAGE, FALSE_AT_FIRST = 0.05, 5.0
-SPANS = (1, 2, 4, 8, 16)  # stages that are looked at together, the newest last: what is rare needs several
-# Images per place, of those that propose places, and the fewest places: many part a loose kind, few miss a rare one.
+SPANS = (1, 2, 4, 8, 16)  # stages that are combined, the newest last: rare categories need several stages
+# Images per place, among images that propose places, and the fewest places: many places part a loose category, few
+# miss a rare one.
 GRAINS = ((25, 5), (100, 1))
 MOST_TRIED = 5  # of the places that stand out most
 MOST_OPENED = 100  # in a stage
-LEAST_EARLIER = 0.5  # earlier images per one that is looked at: with fewer there is nothing to compare with
+LEAST_EARLIER = 0.5  # earlier images per examined image: with fewer there is nothing to compare with
 FEWEST_EARLIER = 100  # and at all
 MOST_LATE, MOST_EARLIER = 4_000, 12_000  # images that are compared, drawn at random from more
 TRIES, STEPS = 8, 6  # of k-means++ and of k-means, when places are proposed
@@ -44,7 +45,7 @@ class EarlierImages:
 
     Attributes:
         features: unit features ``(R, D)``.
-        rows: ``(R,)`` row of the category of each among the known ones, -1 for those without one.
+        rows: ``(R,)`` row of the known category of each, else -1.
         stages: ``(R,)`` the stage of each.
         newest: the stage of the images that are grouped, above all of these.
     """
@@ -56,7 +57,7 @@ class EarlierImages:
 
 
 def enough_earlier(num_earlier: int, num_new: int) -> bool:
-    """Whether so many earlier images can tell what is new among so many new ones."""
+    """Whether so many earlier images suffice to find new categories among so many new images."""
     return num_earlier >= max(FEWEST_EARLIER, LEAST_EARLIER * num_new)
 
 
@@ -79,20 +80,20 @@ class Opened(NamedTuple):
     missed: int
 
     def estimate(self, others: int) -> CountEstimate:
-        """The number of categories with so many others, and its range."""
+        """The number of categories with so many new ones, and its range."""
         count = others + len(self.centres)
-        unsure = "what a rule a hundred times stricter or looser would find"
+        unsure = "results of a rule a hundred times stricter or looser"
         return CountEstimate(count, max(1, count - self.doubtful), count + self.missed, "stream", unsure)
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """The newest images of a stream and earlier ones, in the metric in which known categories are round.
+    """The newest images of a stream and earlier images, in the metric in which known categories are round.
 
     Attributes:
         points: ``(N, D)`` the newest.
         earlier: ``(R, D)``.
-        stages: ``(R,)`` the stage that each of the earlier ones came with.
+        stages: ``(R,)`` the stage of each earlier image.
         existing: ``(C, D)`` centres of the existing categories.
         stage: of the newest, >= 1.
         seed: of all draws.
@@ -108,7 +109,7 @@ class Stream:
     def opened(self, allowed: float | None = None) -> Opened:
         """Centres of new categories, in the metric of the points.
 
-        The latest images are halved by chance. One half proposes places, and the other one is counted there: a place
+        The latest images are halved by chance. One half proposes places, and the other half is counted there: a place
         opens if, given how many of them each known category has, so many are there by chance less often than this stage
         may err (`allowed` false openings, by default `false_openings`). Then it is known, and the search continues.
         """
@@ -139,7 +140,7 @@ class Stream:
         return Opened(new, doubtful, missed)
 
     def _compared(self, span: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Images of the last stages and of those before."""
+        """Images of the last stages and of earlier stages."""
         is_late = self.stages > self.stage - span
         old, before = self.earlier[is_late], self.earlier[~is_late]
         rows = _sampled(torch.arange(len(old) + len(self.points)), MOST_LATE, draw)
@@ -166,7 +167,7 @@ class Stream:
         return sorted(found, key=lambda each: each[0])
 
     def _apart(self, late: Tensor, new: Tensor) -> bool:
-        """Whether the last of the new centres is no part of another one.
+        """Whether the last of the new centres is no part of another group.
 
         Earlier images cannot tell there. So the two must lie as far apart as known categories do, not counting the
         error of means of few images.
@@ -185,7 +186,7 @@ def _sampled(points: Tensor, most: int, draw: np.random.Generator) -> Tensor:
 
 
 def _candidate_places(points: Tensor, known: Tensor, most: int, draw: np.random.Generator) -> Tensor:
-    """Centres ``(P, D)`` of so many groups apart from known ones, by k-means++ and k-means in which those stay."""
+    """Centres ``(P, D)`` of so many new groups, by k-means++ and k-means in which known centres stay."""
     costs, chosen = squared_distances(points, known).amin(1), []
     for _ in range(most):
         total = costs.double().sum()
@@ -207,10 +208,10 @@ def _candidate_places(points: Tensor, known: Tensor, most: int, draw: np.random.
 
 
 def _chances(late: Tensor, before: Tensor, existing: Tensor, known: Tensor, places: Tensor) -> np.ndarray:
-    """``(P,)`` how likely so many late images, or more, lie in each place if nothing is new.
+    """``(P,)`` probability of so many late images, or more, in each place if nothing is new.
 
-    Late images may be of other known categories than earlier ones, so those of each count by how much more often it
-    comes now. Given the number of both in a place, that of late ones is then binomial.
+    Late images may be of other known categories than earlier images, so images of each category are weighted by its
+    change in frequency. Given the number of both in a place, the number of late images is then binomial.
     """
     all_centres, count = torch.cat([known, places]), len(existing)
     in_known, nearest = [], []
@@ -225,7 +226,7 @@ def _chances(late: Tensor, before: Tensor, existing: Tensor, known: Tensor, plac
         now, earlier = in_known[0][nearest[0] == place], in_known[1][nearest[1] == place]
         if not len(now):
             continue
-        # Where no earlier image lies, the next one would weigh as much as those of the categories around.
+        # In a place without earlier images, the next image would weigh as much as images of the categories around.
         rate = float(more_often[earlier if len(earlier) else now].mean())
         rate = max(rate, UNSEEN * usual)
         chances[place] = binom.sf(len(now) - 1, len(now) + len(earlier), rate / (1 + rate))

@@ -1,4 +1,4 @@
-"""What the learner is allowed to see: stages, images and views of them."""
+"""The learner's data: stages, images and views of them."""
 
 from typing import TYPE_CHECKING
 

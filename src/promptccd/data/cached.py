@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 COPY_FORMAT = 3  # of files, and of the functions that make their content
 IMAGES_AT_ONCE = 16  # images between two looks at signals; large images take .1 s each
-MEMORY_BYTES = 2**30  # copies of a stage where none are on disk
+MEMORY_BYTES = 2**30  # copies of a stage without copies on disk
 SHARE = 0.5  # of the free space that missing copies may take
 _SCHEMA = pa.schema({
     "status": pa.string(), "note": pa.string(), "is_passing": pa.bool_(), "digest": pa.binary(),
@@ -113,7 +113,7 @@ class ImageCache:
         return cls(views, None if place == "off" else folder.expanduser())
 
     def of(self, stage: Stage, num_workers: int | None, progress: Progress) -> CheckedStage:
-        """The images of a stage; those without a copy are decoded now."""
+        """The images of a stage; images without a copy are decoded now."""
         images = stage.images
         if self._folder is not None:
             try:
@@ -199,7 +199,7 @@ def _write(
             for batch in decoding.batches(num_workers, progress, "reading images"):
                 needed = round(batch.nbytes * left / len(batch) / SHARE)
                 disk.require_space(
-                    path.parent, needed, "copies of images, which may take half of what is free"
+                    path.parent, needed, "copies of images, which may use half of the free space"
                 )
                 writer.write_batch(batch)
                 size, left = size + batch.nbytes, left - len(batch)

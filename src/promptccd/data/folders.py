@@ -1,7 +1,7 @@
-"""A folder of images: which files are images, of which split and category, and why each of the others is left out.
+"""A folder of images: the images, their splits and categories, and why each other file is left out.
 
-A category is a folder at the first level, and deeper images belong to it. The first level is that of splits if its
-folders are called so, or if all of them hold the same sub-folders.
+A category is a folder at the first level, and deeper images belong to it. The first level contains splits if its
+folders have names of splits, or if all of them have equal sub-folders.
 """
 
 import os
@@ -53,7 +53,7 @@ class FolderSource(ImageSource):
         roots: all folders that links may lead into, links resolved.
 
     Raises:
-        DataError: one of the roots is no folder.
+        DataError: a root is no folder.
     """
 
     def __init__(self, path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] = ()):
@@ -107,7 +107,7 @@ class FolderSource(ImageSource):
         return inside(path, self.roots) if is_linked else path
 
     def _walk(self) -> Iterator[Entry]:
-        # Folders to search, each with the resolved places of it and of those above it.
+        # Folders to search, each with the resolved places of it and of its parents.
         waiting: list[tuple[str, tuple[str, ...]]] = [("", (self._root,))]
         while waiting:
             folder, above = waiting.pop()
@@ -128,12 +128,12 @@ class FolderSource(ImageSource):
                 if target:
                     waiting.append((path, (*above, target)))
                     if not item.name.lower().endswith(IMAGE_SUFFIXES):
-                        continue  # an ordinary folder is no file; one that looks like a file is explained
+                        continue  # an ordinary folder is no file; a folder that looks like a file is explained
                     reason = "a folder, not a file"
                 yield Entry(display_name(path), path, reason)
 
     def _ours(self, place: str) -> str:
-        """What of ours a folder is or is part of, whichever link led there; empty for all others."""
+        """The kind of promptccd folder that contains a folder, after resolving links; else empty."""
         for each in (Path(place), *Path(place).parents):
             if str(each) in self.roots:
                 break
@@ -172,7 +172,7 @@ class FolderFiles:
     Attributes:
         images: paths of images, in the order of the source.
         left_out: why each other file is no image, by path.
-        damaged: paths of those that have the suffix of an image.
+        damaged: paths with the suffix of an image.
         notes: how the levels of folders are read, where that is a guess.
     """
 
@@ -185,7 +185,7 @@ class FolderFiles:
         return len(self.images) + len(self.left_out)
 
     def require_readable(self, folder: str | os.PathLike[str]) -> None:
-        """Refuse, with a `DataError`, a folder more than half of whose images are none."""
+        """Refuse, with a `DataError`, a folder with more than half of its images unusable."""
         called = len(self.images) + len(self.damaged)
         if self.images and len(self.damaged) > TOO_MANY_BAD * called:
             reasons = Counter(self.left_out[path] for path in self.damaged).most_common(3)
@@ -224,7 +224,7 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
 
 
 def masks_of(source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits) -> dict[str, str]:
-    """Why entries are left out that are masks of others, by name."""
+    """Why entries are left out that are masks of other images, by name."""
     by_name = {entry.name: entry for entry in entries}
     return masks_among(by_name, lambda name: source.read(by_name[name], ByteBudget(limits, source.name)))
 
@@ -234,16 +234,17 @@ def by_category(
 ) -> list[Row] | None:
     """Images of a sub-folder per category, and of splits above or below them; `None` without sub-folders of images.
 
-    Composed and decomposed spellings of a name are one category. A loose image is left out where others have folders.
+    Composed and decomposed spellings of a name are one category. A loose image is left out where other images have
+    folders.
 
     Args:
         folder: the folder, for messages.
         files: what it holds; images that are used in no category are listed with their reasons.
-        top: what the folders of the first level are; `None` decides by names.
+        top: meaning of the folders of the first level; `None` decides by names.
 
     Raises:
-        DataError: the folder holds splits without categories, two folders of one split, or pictures whose annotations
-            are in files of their own.
+        DataError: the folder contains splits without categories, two folders of one split, or pictures whose
+            annotations are in files of their own.
     """
     parts = {path: Path(path).parts for path in files.images}
     first_level = sorted({names[0] for names in parts.values() if len(names) > 1})
@@ -251,8 +252,8 @@ def by_category(
         return None
     if top is None and (known := _annotated(first_level, files)):
         raise DataError(
-            f"{str(folder)!r} is a data set in the layout of {known}, in which files besides the images say what they "
-            "show. Make a table of path,label from these, or group the images without labels: promptccd discover "
+            f"{str(folder)!r} is a data set in the layout of {known}, with annotations in files next to the "
+            "images. Make a table of path,label from these, or group the images without labels: promptccd discover "
             f"photographs {folder} --out groups/"
         )
     what = f"{str(folder)!r} holds {', '.join(map(display_name, first_level))}, "
@@ -265,7 +266,7 @@ def by_category(
             "--top_folders categories."
         )
     if split == 0 and len({_split_called(name) for name in first_level}) < len(first_level):
-        raise DataError(f"{what}of which two mean the same part of a data set: rename one.")
+        raise DataError(f"{what}of which two mean one split of a data set: rename either.")
     rows, deeper = list[Row](), 0
     depth = max(category, split or 0) + 2
     for path, names in parts.items():
@@ -291,7 +292,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def _annotated(first_level: Sequence[str], files: FolderFiles) -> str:
-    """The layout of a data set whose annotations are files of their own; empty for others."""
+    """The layout of a data set whose annotations are separate files; else empty."""
     paths = [PurePosixPath(each) for each in files.left_out]
     folders = {
         part.casefold() for path in (*paths, *map(PurePosixPath, files.images)) for part in path.parts[:-1]
@@ -336,5 +337,5 @@ def _levels_of(
     is_few = any(are_splits) or len(first_level) < min(len(every), _MOST_SPLITS + 1)
     read, other = ("splits", "categories") if is_few else ("categories", "splits")
     listed = ", ".join(map(display_name, first_level[:4]))
-    note = f"folders {listed} hold the same sub-folders and are read as {read} (--top_folders {other} reads {other})"
+    note = f"folders {listed} have equal sub-folders and are read as {read} (--top_folders {other} reads {other})"
     return (1, 0, note) if is_few else (0, None, note)

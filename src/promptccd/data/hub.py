@@ -1,6 +1,6 @@
 """Data sets of the Hub, and the stages that ``promptccd split --push`` published there.
 
-`datasets` believes what a repository says of itself: its card may name data files anywhere on the machine or the
+`datasets` trusts the metadata of a repository: its card may name data files anywhere on the machine or the
 network. Every name is checked before a file is opened.
 """
 
@@ -29,7 +29,7 @@ from promptccd.data.splits import UNUSED, CategorySplit
 from promptccd.disk import parsed_json
 from promptccd.errors import DataError
 
-# Formats that images come in. Some of the others that `datasets` knows open further files, which a data file names.
+# Formats that images come in. Some further formats of `datasets` open more files, which a data file names.
 FILE_KINDS = ("arrow", "cache", "imagefolder", "json", "parquet", "webdataset")
 CARDS = ("README.md", ".huggingface.yaml")
 SPLIT_FILE = "split.json"
@@ -43,7 +43,7 @@ def load_hub(name: str, config: str | None = None, revision: str | None = None) 
 
     Args:
         name: ``namespace/name``.
-        config: config of the repository; by default the only or the default one.
+        config: config of the repository; by default the only or the default config.
         revision: branch, tag or commit; by default the newest.
 
     Raises:
@@ -62,7 +62,7 @@ def load_hub(name: str, config: str | None = None, revision: str | None = None) 
             RepositoryNotFoundError,
             OfflineModeIsEnabled,
         ) as error:
-            # There is no card; or no network, and then only earlier downloads are read and no host is asked again.
+            # There is no card; or no network, and then only earlier downloads are read without further requests.
             is_silent = is_silent or isinstance(error, LocalEntryNotFoundError)
             continue
         require_plain_card(Path(found), name)
@@ -136,12 +136,12 @@ def _places_in_card(value: Any, is_place: bool = False) -> Iterator[str]:
 
 
 def stage_config(stage: int) -> str:
-    """Name of the config that holds a stage in a data set repository."""
+    """Name of the config of a stage in a data set repository."""
     return f"stage_{stage}"
 
 
 def published_split(name: str, revision: str | None = None) -> CategorySplit | None:
-    """The split of a data set on the Hub that holds stages; `None` for any other data set, and for a local path.
+    """The split of a data set on the Hub with stages; `None` for any other data set, and for a local path.
 
     Raises:
         DataError: its split is damaged, or of a newer version.
@@ -151,7 +151,7 @@ def published_split(name: str, revision: str | None = None) -> CategorySplit | N
     try:
         values = _split_values(name, revision)
     except (OSError, ValueError, EntryNotFoundError):
-        return None  # reading the data set reports what is wrong
+        return None  # reading the data set reports the fault
     if not isinstance(values, dict) or not {"fingerprint", "sample_ids"} <= values.keys():
         return None  # a file of another program by the same name
     return CategorySplit.from_dict(values)
@@ -165,10 +165,10 @@ def _split_values(name: str, revision: str | None) -> Any:
 def published_tables(
     name: str, revision: str | None = None
 ) -> tuple[CategorySplit, np.ndarray, list[Dataset]]:
-    """What a data set repository holds: the split, labels by row of the source data set, and a table per stage.
+    """The content of a data set repository: the split, labels by row of the source data set, and a table per stage.
 
     Raises:
-        DataError: it cannot be read, or holds no stages.
+        DataError: it cannot be read, or contains no stages.
     """
     try:
         split = CategorySplit.from_dict(_split_values(name, revision))
@@ -181,7 +181,7 @@ def published_tables(
         raise DataError(f"Cannot read stages from the data set {name!r}: {reason}") from error
     for stage, (table, ids) in enumerate(zip(tables, split.sample_ids, strict=True)):
         if not np.array_equal(table["sample_id"][:], ids):
-            raise DataError(f"Stage {stage} of {name!r} holds other images than its {SPLIT_FILE} says.")
+            raise DataError(f"Stage {stage} of {name!r} contains other images than its {SPLIT_FILE} says.")
     ids = np.asarray(evaluation["sample_id"][:])
     labels = np.full(int(ids.max()) + 1, UNUSED, dtype=np.int64)
     labels[ids] = evaluation["label"][:]

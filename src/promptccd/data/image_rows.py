@@ -1,4 +1,4 @@
-"""Images that are rows of a data set, a person's own or one of the Hub."""
+"""Images that are rows of a local data set or of a data set on the Hub."""
 
 import contextlib
 import hashlib
@@ -36,12 +36,12 @@ class ForeignFileError(SkippedFileError):
 class ImageRows:
     """The images of a table by row, as bytes.
 
-    A row may name a file instead of holding an image. Such a file is read only if it lies below `roots` after links are
+    A row may name a file instead of holding an image. Such a file is read only if it is below `roots` after links are
     resolved: a published table could name any file of the machine that reads it.
 
     Args:
         table: the data set.
-        roots: folders that may hold the files that rows name; by default the download folders.
+        roots: folders that may contain the files that rows name; by default the download folders.
         decoding: how they become pixels.
 
     Attributes:
@@ -49,7 +49,7 @@ class ImageRows:
         rows: which of them these are, ``(N,)``.
 
     Raises:
-        DataError: which column holds the images is unclear.
+        DataError: the column of the images is unclear.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ImageRows:
         return ImageRows(self._table.select(rows), self._roots, self.decoding)
 
     def part(self, rows: np.ndarray) -> "ImageRows":
-        """The same as `select`, for images whose copies are kept with those of the others."""
+        """The same as `select`, for images whose copies are kept with the other copies."""
         part = self.select(rows)
         part.whole, part.rows = self.whole, self.rows[rows]
         return part
@@ -84,8 +84,8 @@ class ImageRows:
     def content_keys(self) -> Iterator[bytes]:
         """A key per image that changes when its bytes change, found without decoding; empty for a missing file.
 
-        For a row that holds its image, a hash of the bytes. For a row that names a file, size, time of the last change
-        and first bytes: a data set may move, and a photograph that was rotated without a new time is noticed.
+        For a row that contains its image, a hash of the bytes. For a row that names a file, size, time of the last
+        change and first bytes: a data set may move, and a photograph that was rotated without a new time is noticed.
         """
         for first in range(0, len(self), ROWS_AT_ONCE):
             for image in self._table[first : first + ROWS_AT_ONCE][self._column]:
@@ -99,7 +99,7 @@ class ImageRows:
                     yield b""
 
     def with_one_rendering(self) -> "ImageRows":
-        """The same images; those with more than 8 bits a value are shown by one rule, which they decide if need be."""
+        """The same images; images with more than 8 bits a value share a rule, which they decide if necessary."""
         found = decide(self.decoding, [*self._deep_rows()], self.read)
         if str(found.rendering) and found != self.decoding:
             logger.info("%s (--window sets another).", str(found.rendering).capitalize())
@@ -118,10 +118,10 @@ class ImageRows:
                     yield row
 
     def read(self, row: int, budget: ByteBudget | None = None) -> bytes:
-        """The bytes of a row's image; without a budget they are not counted, and the usual limit on one image holds.
+        """The bytes of a row's image; without a budget they are not counted, and the usual limit on one image applies.
 
         Raises:
-            ForeignFileError: the row names a file that is not one of the data set.
+            ForeignFileError: the row names a file outside of the data set.
             SkippedFileError: there is no image, it cannot be read, or it exceeds a limit.
             DataError: the images together exceed a limit.
         """
@@ -145,7 +145,7 @@ class ImageRows:
         """Refuse a table with a row that names an address, a device or a file outside `roots`; nothing is opened.
 
         Raises:
-            DataError: naming the first such row and what it names; it calls the table `name`.
+            DataError: naming the first such row and its file; `name` is the name of the table.
         """
         for row, path in self._named_files():
             try:
@@ -163,7 +163,7 @@ class ImageRows:
                 ) from None
 
     def name_of(self, row: int) -> str:
-        """The path of a row's file in the data set; empty for a row that holds its image."""
+        """The path of a row's file in the data set; empty for a row that contains its image."""
         path = self._paths.get(int(row), "")
         root = next((each for each in self._roots if is_below(path, each)), "")
         return display_name(os.path.relpath(path, root).replace(os.sep, "/") if root else path)
@@ -182,7 +182,7 @@ class ImageRows:
         return zip(rows.tolist(), paths.take(rows).to_pylist(), strict=True)
 
     def _by_row(self, of_chunk: Callable[[Any], Any], kind: Any) -> Any:
-        """What is taken of every chunk of the column, in the order of the rows."""
+        """The values of every chunk of the column, in the order of the rows."""
         chunks = self._table.data.column(self._column).chunks
         taken = pyarrow.chunked_array([of_chunk(chunk) for chunk in chunks], kind)
         # Rows may have been selected or shuffled.

@@ -1,4 +1,4 @@
-"""Layout of a table of images: which hold images, labels and splits, and the categories that labels name."""
+"""Layout of a table of images: the columns of images, labels and splits, and the categories that labels name."""
 
 import logging
 import re
@@ -23,7 +23,7 @@ STREAM = "stream"  # column that names the stream with which an image without a 
 NO_CATEGORY = -1  # id of a row without a label
 UNLABELLED = ("", "unlabelled", "unlabeled")  # words in place of a label, in any case
 MISSING = frozenset(STR_NA_VALUES)  # words that pandas reads as a missing value, such as NA and null
-# Names that columns have, in any case and without blanks, _ and -; the preferred ones first.
+# Names that columns have, in any case and without blanks, _ and -; in order of preference.
 IMAGE_COLUMNS = (
     "path", "filename", "file", "image", "filepath", "imagepath", "imagefile", "imagename", "imagefilename",
     "imagefilepath", "img", "imgpath", "imgname", "imgfile", "picture", "photo", "photopath", "relativepath",
@@ -56,13 +56,13 @@ class Layout:
     """How folders and the columns of tables are read.
 
     Attributes:
-        image: name of the image column; `None` finds it by `IMAGE_COLUMNS`, or by what it holds.
+        image: name of the image column; `None` finds it by `IMAGE_COLUMNS`, or by its content.
         label: name of the label column; `None` finds it by `LABEL_COLUMNS`.
         na: words in place of a label; `None` means `MISSING`, and -1 among class ids.
-        separator: what separates the labels of a cell, of which the first counts; empty for cells that are one label
-            whatever they hold; `None` refuses cells that look like several labels.
+        separator: separator of the labels of a cell, of which the first counts; empty if each cell is
+            one label; `None` refuses cells that look like several labels.
         top_folders: whether the folders of the first level are splits or categories; `None` decides by their names and
-            those of their sub-folders.
+            the names of their sub-folders.
         optional: columns, ``image`` or ``label``, that a table may lack although they are named.
     """
 
@@ -81,7 +81,7 @@ class Layout:
         if not found and what not in self.optional:
             raise DataError(
                 f"No column {given!r}. Columns: {', '.join(map(display_name, columns))}. Set --{what}_column to one "
-                "of them."
+                "folder."
             )
         return found
 
@@ -96,7 +96,7 @@ def plain(name: str) -> str:
 
 
 def called(columns: Sequence[str], names: Iterable[str]) -> list[str]:
-    """The columns that have one of the names, by the order of these; case and blanks do not matter."""
+    """The columns with any of the names, in the order of these; case and blanks do not matter."""
     return [each for name in dict.fromkeys(map(plain, names)) for each in columns if plain(each) == name]
 
 
@@ -116,7 +116,7 @@ def image_column_of(dataset: Dataset) -> str:
 
 
 def split_column_of(columns: Mapping[str, Sequence[Any]]) -> tuple[list[str], str]:
-    """The split of every row by a column that holds words such as train and test, or no row; and what to report."""
+    """The split of every row by a column with words such as train and test, or no row; and what to report."""
     for column, cells in columns.items():
         words = ["" if each is None else str(each).strip() for each in cells]
         known = _YES_NO if plain(column).startswith("istrain") else SPLITS
@@ -150,12 +150,14 @@ def read_categories(
         DataError: a label is several labels, or neither an integer nor a string.
     """
     if not len(dataset):
-        raise DataError("The data set has no row: there is nothing to cut into stages. Give one with images.")
+        raise DataError(
+            "The data set has no row: there is nothing to cut into stages. Give a data set with images."
+        )
     feature = dataset.features[label_column]
     cells, words = dataset.with_format(None)[label_column][:], layout.na
     if isinstance(feature, ClassLabel):
         cells = [feature.int2str(each) if each is not None and each >= 0 else None for each in cells]
-        words = words or ()  # a class that a data set declares is one, whatever its name
+        words = words or ()  # a class that a data set declares is a label, whatever its name
     rows = np.flatnonzero(~_without_label(cells, label_column, words))
     labels = [cells[row] for row in rows]
     if not isinstance(feature, ClassLabel):
@@ -181,7 +183,7 @@ def read_categories(
 
 
 def _without_label(cells: Sequence[Any], column: str, na: Sequence[str] | None) -> np.ndarray:
-    """Which cells ``(N,)`` are no label: null, NaN, -1, or one of the words `UNLABELLED` and `na`."""
+    """Which cells ``(N,)`` are no label: null, NaN, -1, or a word of `UNLABELLED` and `na`."""
     words = MISSING if na is None else frozenset(na)
     texts = [each.strip() if isinstance(each, str) else each for each in cells]
     negative = {each for each in texts if isinstance(each, str) and re.match(r"-\d", each)}
@@ -228,7 +230,7 @@ def _one_label_each(labels: Sequence[Any], column: str, separator: str | None) -
 
 
 def _parts(cell: str, separator: str) -> list[str]:
-    """The labels in a cell, which may be written as a list of Python or JSON; the cell itself if it has none."""
+    """The labels in a cell, which may be written as a list of Python or JSON; else the cell itself."""
     is_list = _LIST.fullmatch(cell.strip()) is not None
     texts = cell.strip()[1:-1].split(",") if is_list else cell.split(separator)
     return [part for each in texts if (part := each.strip().strip("'\"" if is_list else ""))] or [cell]
@@ -249,7 +251,7 @@ def _separator_of(texts: Collection[str]) -> str:
 
 
 def close_to(name: str, known: Iterable[str]) -> str:
-    """The known name of which another is probably a misspelling; empty for none. Numbers in names must be equal."""
+    """The known name of which another is probably a misspelling, or empty. Numbers in names must be equal."""
     folded = {each.casefold(): each for each in known if _DIGITS.findall(each) == _DIGITS.findall(name)}
     if name in folded.values() or len(name) < _SHORTEST:
         return ""

@@ -1,4 +1,4 @@
-"""Processes that make batches beside the one that trains: how many, and what a loader is told about them."""
+"""Processes that make batches for the training process: their number, and the loader's arguments."""
 
 import logging
 import os
@@ -17,15 +17,15 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
 
 MOST_USUAL = 8  # loader processes; more of them wait for the disk
-IN_FLIGHT = 3  # batches of a loader process in shared memory: two made ahead, and the one that it makes
+IN_FLIGHT = 3  # batches of a loader process in shared memory: two made ahead, and the batch in progress
 LOADER_WAITS_S = 300.0  # for a batch; a process that died without a word would be waited for without end
 
 
 def usual_workers() -> int:
-    """Loader processes unless told: beside a GPU its share of the cores, up to `MOST_USUAL`."""
+    """Default number of loader processes: with a GPU its share of the cores, up to `MOST_USUAL`."""
     if not torch.cuda.is_available():
         return 0
-    # Of this training on this machine, as launchers say it.
+    # Of this training on this machine, from the launchers' environment.
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return min(MOST_USUAL, systems.available_cores() // processes)
 
@@ -33,7 +33,7 @@ def usual_workers() -> int:
 def workers_for(wanted: int | None, batch_bytes: int = 0) -> int:
     """Loader processes: as many as wanted, but no more than cores, nor than shared memory has room for.
 
-    The results are the same bytes for any number.
+    The results are byte-identical for any number.
 
     Args:
         wanted: number of processes; `None` means `usual_workers`.
@@ -59,7 +59,7 @@ def _say_how_many(fitting: int, workers: int, megabytes: int) -> None:
 
 
 def loader_options(wanted: int | None, batch_bytes: int = 0) -> dict[str, Any]:
-    """What a `DataLoader` is told about its processes; arguments are those of `workers_for`."""
+    """Arguments of a `DataLoader` about its processes; arguments as in `workers_for`."""
     if not (workers := workers_for(wanted, batch_bytes)):
         return {}
     return {"num_workers": workers, "timeout": LOADER_WAITS_S, "worker_init_fn": end_with_parent}

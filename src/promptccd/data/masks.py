@@ -21,14 +21,14 @@ _MOST_LEVELS = 32  # colours of a mask
 
 
 def masks_among(names: Iterable[str], read: Callable[[str], bytes]) -> dict[str, str]:
-    """Why pictures are left out that are masks of others: by their names, and by few levels of grey or colours.
+    """Why pictures are left out that are masks of other pictures: by their names, and by few levels of grey or colours.
 
-    A mask has the name of a picture with another suffix or a word such as ``_mask`` behind it, or is in a folder that
-    is called so.
+    A mask has the name of a picture with another suffix or a word such as ``_mask`` behind it, or is in a folder with
+    such a name.
 
     Args:
         names: paths of pictures, with ``/`` between their parts.
-        read: gives the bytes of one; a `SkippedFileError` is no mask.
+        read: gives the bytes of a file; a `SkippedFileError` is no mask.
     """
     found = {}
     for name in _candidates(names):

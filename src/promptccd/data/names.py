@@ -1,4 +1,4 @@
-"""What a file's name says: how to show it, whether it is skipped unread, and which files show one photograph."""
+"""File names: how to show them, which files are skipped unread, and which files show one photograph."""
 
 import itertools
 import posixpath
@@ -12,24 +12,24 @@ from promptccd.images.raw import RAW_SUFFIXES
 from promptccd.systems import left_by_system
 
 # Folders in which programs keep photographs, by the whole name or how it ends, and where in them the photographs lie as
-# they were taken. The rest are small copies and faces of them, which would be grouped beside them.
+# they were taken. All other files are small copies and faces, which would be grouped with the photographs.
 _PROGRAMS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     ((".photoslibrary",), "Photos", ("originals", "masters")),  # the first since macOS 10.15
     ((".photolibrary", ".migratedphotolibrary", "iphoto library"), "iPhoto", ("masters", "originals")),
     ((".aplibrary", ".migratedaplibrary"), "Aperture", ("masters",)),
     (("photo booth library",), "Photo Booth", ("pictures",)),
     ((".cocatalog",), "Capture One", ("originals",)),
-    (("captureone",), "Capture One", ()),  # beside the photographs of a session
+    (("captureone",), "Capture One", ()),  # next to the photographs of a session
     ((".lrdata", ".lrcat-data"), "Lightroom", ()),
 )
-_SIDE_FILES = {  # by suffix: files that hold no photograph, or a small copy of one
+_SIDE_FILES = {  # by suffix: files without a photograph, or with a small copy
     ".aae": "left there by Photos: what was edited",
     ".thm": "left there by a camera: a small picture of a film",
     ".icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
 }
 _DRIVE = re.compile(r"[A-Za-z]:")
 EITHER = r"[/\\]"  # between the parts of a path, on Linux and on Windows
-# Cc: control characters; Cf: invisible ones, such as the right-to-left override; Cs: bytes that are not UTF-8;
+# Cc: control characters; Cf: invisible characters, such as the right-to-left override; Cs: bytes that are not UTF-8;
 # Zl, Zp: line and paragraph separators.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = frozenset("\u200c\u200d")  # belong to the spelling of several scripts and to emoji
@@ -48,11 +48,11 @@ def display_name(name: str) -> str:
 
 
 def system_reason(name: str, between: str = "/") -> str:
-    """Why a path is skipped that no person put there; empty for all others.
+    """Why a path is skipped that no person put there, or empty.
 
     Args:
         name: a path inside the source.
-        between: pattern of what stands between its parts; a list or an archive may be written on any system.
+        between: pattern of the separators of its parts; a list or an archive may be written on any system.
     """
     parts = re.split(between, name.lower())
     *folders, last = parts
@@ -74,7 +74,7 @@ def library_reason(folder: str, name: str) -> str:
 
 
 def folder_reason(name: str) -> str:
-    """Why a folder of this name is not searched: hidden, an operating system's or a program's; empty for others."""
+    """Why a folder of this name is not searched: hidden, an operating system's or a program's; else empty."""
     program, kept = _program_of(name)
     if name.startswith("."):
         return "hidden folder, not searched"
@@ -84,7 +84,7 @@ def folder_reason(name: str) -> str:
 
 
 def _program_of(folder: str) -> tuple[str, tuple[str, ...]]:
-    """The program that made a folder, and the folders in it that hold photographs; an empty name for other folders."""
+    """The program that made a folder, and the folders in it with photographs; an empty name for other folders."""
     name = folder.lower()
     for marks, program, kept in _PROGRAMS:
         if any(name.endswith(mark) if mark.startswith(".") else name == mark for mark in marks):
@@ -103,9 +103,9 @@ def path_parts(path: str) -> list[str]:
 
 
 def unsafe_reason(name: str) -> str:
-    """Why a path inside an archive is refused; empty for an ordinary one.
+    """Why a path inside an archive is refused, or empty.
 
-    Nothing is ever written under such a name. It is refused all the same, because whoever made the archive meant harm.
+    Nothing is ever written under such a name. It is refused nevertheless, because such an archive is hostile.
     """
     if "\0" in name:
         return "name with a null byte"
@@ -118,14 +118,14 @@ def unsafe_reason(name: str) -> str:
     return "" if name.strip() else "empty name"
 
 
-# Code pages of packers, the likelier ones first, and the letters that names in them have: with accents, kana and kanji,
-# hanzi, Cyrillic.
+# Code pages of packers, the likelier pages first, and the letters that names in them have: with accents, kana and
+# kanji, hanzi, Cyrillic.
 _LATIN, _CYRILLIC = "[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f]", "[\u0410-\u044f\u0401\u0451]"
 _CODE_PAGES = {
     "cp437": _LATIN, "cp850": _LATIN, "cp1252": _LATIN, "cp932": "[\u3041-\u30ff\u4e00-\u9faf\u3005]",
     "gb2312": "[\u4e00-\u9faf]", "cp866": _CYRILLIC, "cp1251": _CYRILLIC,
 }  # fmt: skip
-# Hardly in one word: two scripts, or a capital letter behind a small one.
+# Unlikely within a word: two scripts, or a capital letter behind a small one.
 _UNUSUAL = re.compile(
     rf"[A-Za-z]{_CYRILLIC}|{_CYRILLIC}[A-Za-z]|[\u0430-\u044f][\u0410-\u042f]|[a-z][\u00c0-\u00de]|\b{_LATIN}{{2}}"
 )
@@ -158,7 +158,7 @@ def _visible(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-# One photograph may be several files, of which one is used. A RAW comes with the picture that was developed from it, a
+# One photograph may be several files, but only one is used. A RAW comes with the picture that was developed from it, a
 # HEIC with the JPEG that it was converted to, a live photo with a short film, and an original with its edit: IMG_E1234
 # is the edit of IMG_1234.
 _PICTURES = (".jpg", ".jpeg", ".jpe", ".avif", ".png", ".tif", ".tiff", ".webp", *HEIF_SUFFIXES)
@@ -183,12 +183,12 @@ def leftovers(names: Iterable[str]) -> dict[str, str]:
 
 
 def _place(path: PurePosixPath) -> tuple[str, str]:
-    """What files of one photograph share: a folder and a stem."""
+    """The common key of files of one photograph: a folder and a stem."""
     return str(path.parent), path.stem.casefold()
 
 
 def _why_left_out(path: PurePosixPath, places: Mapping[tuple[str, str], Sequence[PurePosixPath]]) -> str:
-    """Why a file is left out; empty for one that is used, and for one that belongs to no other."""
+    """Why a file is left out, or empty."""
     (folder, stem), suffix = _place(path), path.suffix.lower()
     if suffix in _FILMS:
         others = [*places[folder, stem], *places.get((folder, stem.removesuffix(_IN_A_LIBRARY)), [])]
@@ -208,7 +208,7 @@ def _why_left_out(path: PurePosixPath, places: Mapping[tuple[str, str], Sequence
 
 
 def _pictures_read(paths: Sequence[PurePosixPath]) -> list[PurePosixPath]:
-    """The pictures that are read, the one to use in front."""
+    """The pictures that are read, the used picture in front."""
     suffixes = _PICTURES if heif_plugin() else _PICTURES[: -len(HEIF_SUFFIXES)]
     found = [path for path in paths if path.suffix.lower() in suffixes]
     return sorted(found, key=lambda path: (suffixes.index(path.suffix.lower()), path.name))

@@ -1,4 +1,4 @@
-"""Options as fields of dataclasses, which declare ranges of numbers beside their defaults, and those of views.
+"""Options as fields of dataclasses, which declare ranges of numbers with their defaults, and the options of views.
 
 The views themselves are apart, so that help need not import torch.
 """
@@ -46,7 +46,7 @@ def option(
     """A field of a recipe's section, written once: default, help and, for a number, its range.
 
     Args:
-        default: default value; a function for one that is made anew, such as ``list``.
+        default: default value; a function for a new object each time, such as ``list``.
         meaning: help of the command line, a noun phrase.
         low: the lowest number; `None` for a field without numbers.
         high: the highest number.

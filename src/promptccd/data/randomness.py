@@ -2,7 +2,7 @@
 
 Nothing here draws from a global generator. Every random choice gets a generator of its own, made from its place in
 the run: ``("view", seed, stage, epoch, sample_id)``. So the number of workers, the order of loading and an
-interruption change nothing, and a checkpoint holds no generator state.
+interruption change nothing, and a checkpoint contains no generator state.
 """
 
 import hashlib

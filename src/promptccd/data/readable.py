@@ -30,7 +30,7 @@ Conflicting = Literal["refuse", "drop"]
 
 @dataclass(frozen=True)
 class Original:
-    """The first image with a picture: its sample id, the index of its stage, and what it is called."""
+    """The first image with a picture: its sample id, the index of its stage, and its name."""
 
     sample: int
     stage: int
@@ -39,15 +39,15 @@ class Original:
 
 @dataclass
 class ImageReport:
-    """What became of the images of a stage, which are listed by name.
+    """The verdicts on the images of a stage, by name.
 
     Attributes:
         stage: index of the stage.
         num_images: images the split gives the stage.
         num_used: images that take part in the stage.
-        noted: note of every image that is used with one.
+        noted: notes of used images.
         skipped: reason of every image that is left out.
-        copies: the first image with the same picture, of every later one.
+        copies: the first image with equal pixels, of every later image.
         conflicting: an image with the same picture and another label, of every image that is left out for it.
     """
 
@@ -78,7 +78,7 @@ class StageImages:
     Args:
         stage: the stage.
         positions: positions in the stage that can be read, ascending.
-        checked: what is kept of its images; `None` to decode on every access.
+        checked: cache of its images; `None` to decode on every access.
         report: what became of every image.
         digests: by which equal pictures are known, by entry of `positions`.
     """
@@ -153,7 +153,7 @@ class StageImages:
         return len(self.positions)
 
     def __getitem__(self, index: int) -> Image.Image:
-        """The decoded RGB image at an index among the readable ones."""
+        """The decoded RGB image at an index among the readable images."""
         image = self.stage.decode(int(self.positions[index])).image
         if image is None:
             raise DataError(f"{self.name_of(index)!r} was readable before and is not now: was it changed?")
@@ -171,7 +171,7 @@ class StageImages:
         return view(self.for_view(index, view.shorter_side))
 
     def name_of(self, index: int) -> str:
-        """What the image at an index among the readable ones is called."""
+        """What the image at an index among the readable images."""
         return self.stage.name_of(int(self.positions[index]))
 
     @property
@@ -196,7 +196,7 @@ def _conflicts_of(
         )
     if bare := set(labels) - {label for index, label in enumerate(labels) if index not in found}:
         raise DataError(
-            f"All images of {names[min(bare)]!r} also have another label, so none can be trained on: mend the labels."
+            f"All images of {names[min(bare)]!r} also have another label, so no image is left: correct the labels."
         )
     return found
 
@@ -228,8 +228,8 @@ def _log_and_judge(report: ImageReport, place: str) -> None:
     if report.copies:
         name, first = report.copies[0]
         logger.warning(
-            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage%s: %r is %r, "
-            "for one; images.json lists all.",
+            "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage%s: %r "
+            "is %r, for example; images.json lists all.",
             report.stage, len(report.copies), sum(each.stage < report.stage for _, each in report.copies),
             ", and count once, where they came first" * bool(place), name, first.name,
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """Sources of a person's images, and how the bytes of one file are read.
 
-A source lists everything it holds before anything is read, and then gives the bytes of one file at a time. It follows
+A source lists its entire content before anything is read, and then gives the bytes of one file at a time. It follows
 no link that leads out, never waits for a pipe, and reads no more of a file than the limit.
 """
 
@@ -23,13 +23,13 @@ IDENTITY_BYTES = 4096  # first bytes of a file: they include the orientation in 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that a source holds.
+    """An entry of a source.
 
     Attributes:
         name: its place in the source, as text that can be shown.
-        key: what the source finds it by.
+        key: key of the entry in the source.
         reason: why it is skipped unread; empty if it is to be read.
-        note: remark on it besides that of the decoder.
+        note: remark in addition to the decoder's.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Stamp:
 
     @classmethod
     def from_status(cls, path: str, found: os.stat_result) -> "Stamp":
-        """The stamp of a file from what the system says of it."""
+        """The stamp of a file from the system's metadata."""
         return cls(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_nlink)
 
     def is_unchanged(self, before: "Stamp") -> bool:
@@ -84,7 +84,7 @@ class ImageSource(ABC):
     """Lists files and gives their bytes; messages call it by its `name`."""
 
     name: str
-    shows_images = True  # not where its pictures only stand for something else
+    shows_images = True  # not if its pictures only represent other items
 
     @abstractmethod
     def entries(self, limits: IntakeLimits) -> list[Entry]:
@@ -104,7 +104,7 @@ class ImageSource(ABC):
         """
 
     def head(self, entry: Entry, count: int, limits: IntakeLimits) -> bytes:
-        """The first bytes of an entry without a reason; errors are those of `read`."""
+        """The first bytes of an entry without a reason; errors as in `read`."""
         return self.read(entry, ByteBudget(limits, self.name))[:count]
 
     def stamp(self, entry: Entry) -> Stamp | None:
@@ -112,7 +112,7 @@ class ImageSource(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Close what is open."""
+        """Close open files."""
 
 
 def within_limit(content: bytes, budget: ByteBudget) -> bytes:
@@ -136,7 +136,7 @@ def read_regular_file(path: str, budget: ByteBudget) -> bytes:
     """The bytes of a file that is neither link nor pipe nor device, and if it is large, begins like a picture.
 
     Raises:
-        SkippedFileError: it is one of these, too large, no picture, or cannot be read.
+        SkippedFileError: it is excluded, too large, no picture, or cannot be read.
     """
     limits = budget.limits
     with opened_file(path) as (stream, size):
@@ -167,7 +167,7 @@ FOLLOWED = "with --image_roots PLACE, links into that place are followed"
 
 
 def inside(path: str, roots: Sequence[str]) -> str:
-    """Where a path leads, if that is inside one of the folders.
+    """The target of a path, if inside the folders.
 
     Raises:
         SkippedFileError: it leads out, to nothing, or back to itself.

@@ -23,7 +23,7 @@ from promptccd.errors import DataError
 SPLIT_FORMAT = 1  # of split.json
 UNUSED = -1  # label of a row that no stage gets
 
-# One name, or all its spellings, the one to show first: copies of a data set spell some names differently.
+# One name, or all its spellings, the preferred spelling first: copies of a data set spell some names differently.
 CategoryName = str | tuple[str, ...]
 MOST_NAMES = 12  # names in a message
 # Share of the *remainder* of a category that each stage takes, from the stage the category first appears in. Row b is
@@ -52,12 +52,12 @@ def cut_sizes(num_images: int, ratios: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class StageCount:
-    """What one stage holds, to compare with the paper's table.
+    """The content of one stage, to compare with the paper's table.
 
     Attributes:
         stage: index of the stage; stage 0 is labelled.
         images: number of images.
-        classes: number of categories among them; `None` for a stream, whose categories nobody knows.
+        classes: number of categories among them; `None` for a stream without labels.
         old_share: share of images of initially labelled categories, in 0..1; `None` for a stream.
     """
 
@@ -80,7 +80,7 @@ class CategorySplit:
         counts: images, categories and Old share per stage.
         data_fingerprint: sha256 of the labels and of a sample of the pixels.
         rule: ``mixed`` (the paper's, with cuts), ``sessions`` (MetaGCD's), ``redrawn`` (Happy's), ``whole`` (one stage)
-            or ``streams`` (images whose labels nobody has; more may follow).
+            or ``streams`` (images without labels; more may follow).
         contents: sha256 of the labels and a sample of the pixels by stage, for streams.
     """
 
@@ -186,26 +186,27 @@ def cut_by_rule(
     seed: int,
     fingerprint: Fingerprint,
 ) -> tuple[np.ndarray, CategorySplit]:
-    """Cut a labelled data set into one labelled stage and unlabelled ones.
+    """Cut a labelled data set into one labelled stage and unlabelled stages.
 
     ``mixed`` is the paper's data protocol: categories are in the order of their ids, the first ``class_blocks[0]`` are
     known, the next ``class_blocks[1]`` arrive with stage 1, and so on. ``sessions`` is MetaGCD's setting (paper,
-    supplement): of every known category 0.8 are labelled, and the sessions share the rest equally, each image once. A
-    novel category gives every session from its first on 0.6 of its images, drawn independently: an image may be in
-    several sessions or in none. Novel categories come in a seeded order, which their ids follow. ``redrawn`` is
-    C-GCD, the setting of Happy, VB-CGCD and others: `REDRAWN_SHARES` of a category are labelled, or new in the stage
-    that it appears in. Every later stage draws some of its images again: unlabelled ones of a known category, any of
-    another. Novel categories come in a seeded order. ``whole`` is one labelled stage with every used image: a test set.
+    supplement): of every known category 0.8 are labelled, and the sessions share the remainder equally, each image
+    once. A novel category gives every session from its first on 0.6 of its images, drawn independently: an image may
+    be in several sessions or in no session. Novel categories come in a seeded order, which their ids follow.
+    ``redrawn`` is C-GCD, the setting of Happy, VB-CGCD and further methods: `REDRAWN_SHARES` of a category are
+    labelled, or new in the stage that it appears in. Every later stage draws some of its images again: unlabelled
+    images of a known category, all images of any other. Novel categories come in a seeded order. ``whole`` is one
+    labelled stage with every used image: a test set.
 
     The images of every category are shuffled separately, keyed by (seed, category), so that adding a category moves no
     image of another.
 
     Args:
-        rule: one of `SPLIT_RULES`.
+        rule: a name in `SPLIT_RULES`.
         labels: category id of every image, shape ``(N,)``, ints in ``0..C-1``; -1 for an image no stage gets.
         categories: the C category names.
         class_blocks: block sizes; they must sum to C.
-        cuts: of ``mixed``, see `PAPER_CUTS`; `None` stands for `usual_cuts`. Of ``redrawn`` one row, see
+        cuts: of ``mixed``, see `PAPER_CUTS`; `None` means `usual_cuts`. Of ``redrawn`` one row, see
             `REDRAWN_SHARES`.
         seed: seed of the shuffles.
         fingerprint: of the content.
@@ -232,7 +233,7 @@ def cut_by_rule(
     for stage, ids in enumerate(sample_ids):
         if len(ids) == 0:
             raise DataError(
-                f"Stage {stage} has no image: class_blocks {list(plan.blocks)} and the cuts leave it none of the "
+                f"Stage {stage} has no image: class_blocks {list(plan.blocks)} and the cuts assign it no part of the "
                 f"{np.count_nonzero(labels >= 0)} images. Give more images per category, or other class_blocks or cuts."
             )
     names = tuple(categories[old] for old in plan.order)
@@ -264,7 +265,7 @@ def _sessions(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
     if cuts is not None:
         raise DataError(
             f"split_rule sessions has shares of its own, got cuts {[list(row) for row in cuts]}: "
-            "leave cuts none, or give split_rule mixed."
+            "leave out cuts, or give split_rule mixed."
         )
 
     def draw(category: int, first: int, rows: np.ndarray) -> Sequence[np.ndarray]:
@@ -282,7 +283,7 @@ def _sessions(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
 
 
 def _in_seeded_order(blocks: tuple[int, ...], seed: int) -> list[int]:
-    """Known categories in their order, and novel ones in one that the seed draws."""
+    """Known categories in their order, and novel categories in an order that the seed draws."""
     novel = numpy_generator("order of novel categories", seed).permutation(np.arange(blocks[0], sum(blocks)))
     return [*range(blocks[0]), *novel.tolist()]
 
@@ -327,7 +328,7 @@ def split_in_streams(
     contents: Sequence[str],
     seed: int,
 ) -> CategorySplit:
-    """One labelled stage, and streams as they came: nothing is drawn, and nobody knows their categories.
+    """One labelled stage, and streams in their given order: without sampling and labels.
 
     Args:
         num_known: number of labelled categories.
@@ -382,7 +383,7 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
 
 
 def fitting_blocks(num_categories: int, num_blocks: int) -> list[int]:
-    """Blocks that sum to a number of categories: half of them known, and the others in equal parts."""
+    """Blocks that sum to a number of categories: half of them known, and the remaining ones in equal parts."""
     later = min(num_blocks, num_categories) - 1
     each = max(1, num_categories // (2 * later))
     return [num_categories - later * each, *[each] * later]
@@ -391,8 +392,8 @@ def fitting_blocks(num_categories: int, num_blocks: int) -> list[int]:
 def usual_cuts(num_stages: int) -> Cuts:
     """`PAPER_CUTS`, which are for four stages; for other numbers of stages a similar table of our own.
 
-    Stage 0 takes as much of its categories as in the paper, a later one 0.7 of its new categories, and the stages that
-    follow share the rest equally.
+    Stage 0 takes as much of its categories as in the paper, a later stage 0.7 of its new categories, and following
+    stages share the remainder equally.
     """
     if num_stages == len(PAPER_CUTS):
         return PAPER_CUTS
@@ -410,7 +411,7 @@ def _checked_cuts(cuts: Sequence[Sequence[float]], num_stages: int) -> Cuts:
     if lengths != expected:
         raise DataError(
             f"Expected cuts with rows of {expected} ratios for {num_stages} class blocks, got rows of {lengths}: "
-            "row b lists what the stages from b on take of the remainder."
+            "row b lists the shares of the remainder for the stages from b on."
         )
     if any(row[-1] != 1 or not all(0 <= ratio <= 1 for ratio in row) for row in table):
         raise DataError(
@@ -433,7 +434,7 @@ def spectrum_split(
     Args:
         num_categories: C.
         category_ratio: share of the categories that stage 0 labels, rounded down; above 0 and below 1.
-        sample_ratio: share of their images that stage 0 holds, rounded down; above 0 and below 1.
+        sample_ratio: share of their images in stage 0, rounded down; above 0 and below 1.
         discovery_stages: unlabelled stages, 2 or 1; with 1 everything unlabelled comes at once.
 
     Returns:
@@ -476,9 +477,9 @@ def select_rows(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Put the categories in order, and choose which of them and how many rows of each are used.
 
-    Rows stay where they are: one that is not used gets the label `UNUSED`. The held-out rows of a category are drawn
+    Rows keep their positions: an unused row gets the label `UNUSED`. The left-out rows of a category are drawn
     from all its rows and keyed by its name alone, so that the seed and the other options do not change them. Labels are
-    category ids ``(N,)`` in ``0..C-1``, categories the C names; the options are those of `StageStream.from_dataset`.
+    category ids ``(N,)`` in ``0..C-1``, categories the C names; the options as in `StageStream.from_dataset`.
 
     Returns:
         New ids ``(N,)`` int64, and the names of the categories that are used.
@@ -509,7 +510,7 @@ def select_rows(
 
 
 def _in_class_order(categories: Sequence[str], spellings: Sequence[tuple[str, ...]]) -> list[int]:
-    """The present ids in the order of the new ones, of which each has one of several spellings."""
+    """The present ids in the order of the new names, of which each has one of several spellings."""
     id_of = {name: index for index, name in enumerate(categories)}
     order = [id_of[name] for names in spellings for name in names if name in id_of]
     lacking = [names[0] for names in spellings if id_of.keys().isdisjoint(names)]
@@ -518,7 +519,7 @@ def _in_class_order(categories: Sequence[str], spellings: Sequence[tuple[str, ..
         raise DataError(
             f"The class order names {len(spellings)} categories, but this data set differs: it lacks "
             f"{', '.join(lacking[:3]) or 'none'} ({len(lacking)}), has besides {', '.join(besides[:3]) or 'none'} "
-            f"({len(besides)}), or has one twice. Give the data set the order was made for, or class_order (in a "
-            "recipe: benchmark) none."
+            f"({len(besides)}), or has one twice. Give the data set of the order, or leave out class_order (in "
+            "a recipe: benchmark)."
         )
     return order

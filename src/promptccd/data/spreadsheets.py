@@ -28,7 +28,7 @@ WORKBOOKS = (*_EXCEL, ".xlsb", ".xls", ".ods", ".fods", ".gsheet", ".numbers")
 MOST_UNPACKED = 2**29  # bytes of a workbook
 _DIVIDERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SAYS_DIVIDER = re.compile(r'"?sep=(.)"?[,;\t|]*', re.IGNORECASE)  # a first line that Excel reads
-_MARKS = {  # the longer ones first: that of UTF-32 begins like that of UTF-16
+_MARKS = {  # the longer marks first: the mark of UTF-32 begins like the mark of UTF-16
     codecs.BOM_UTF8: "UTF-8-sig",
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
@@ -58,7 +58,7 @@ def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
 
     Raises:
         ForeignTableError: the file is no table.
-        DataError: the table is damaged; the line is named, and what to do.
+        DataError: the table is damaged; the message gives the line and the remedy.
     """
     name = display_name(file.name)
     try:
@@ -77,8 +77,8 @@ def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
     rows, width = cells.iloc[1:], len(columns)
     if len(long := rows.index[rows.iloc[:, width:].ne("").any(axis=1)]):
         raise DataError(
-            f"Line {long[0]} of {name!r} has more columns than the {width} that the first line names: put a text that "
-            f"holds what divides columns into quotes, or {_SAVE_AS_CSV}."
+            f"Line {long[0]} of {name!r} has more columns than the {width} that the first line names: put texts that "
+            f"contain the separator into quotes, or {_SAVE_AS_CSV}."
         )
     sheet = rows.iloc[:, :width].set_axis(columns, axis=1)
     sheet.attrs["notes"] = notes
@@ -86,7 +86,7 @@ def read_sheet(file: Path, known: Collection[str] = ()) -> pd.DataFrame:
 
 
 def _json_lines(content: bytes, name: str) -> pd.DataFrame:
-    """Records of JSON, one in a line."""
+    """Records of JSON, one per line."""
     try:
         lines = content.decode("utf-8-sig").splitlines()
         rows = {line: json.loads(text) for line, text in enumerate(lines, 1) if text.strip()}
@@ -99,7 +99,7 @@ def _json_lines(content: bytes, name: str) -> pd.DataFrame:
 
 
 def _workbook(content: bytes, name: str) -> tuple[pd.DataFrame, list[str]]:
-    """Cells of the first sheet of a workbook, and its name if there are others."""
+    """Cells of the first sheet of a workbook, and its name if there are more."""
     try:
         import openpyxl  # noqa: F401 - pandas reads workbooks with it
     except ImportError:

@@ -1,8 +1,8 @@
 """The stages of a data set as a sequence: ``for stage in stages``, ``stages[2]``, ``stages[:2]``, ``len(stages)``.
 
-Stage 0 is labelled. Later stages hold images and nothing else: their class has no field for a label, so no
+Stage 0 is labelled. Later stages contain images and nothing else: their class has no field for a label, so no
 training code can read one by accident. Either their labels are hidden, and evaluation asks the stream itself, through
-`evaluation_labels`; or they are streams that nobody has labels of, see `promptccd.data.streams`.
+`evaluation_labels`; or they are streams without labels, see `promptccd.data.streams`.
 """
 
 import hashlib
@@ -53,8 +53,8 @@ class Stage:
         index: position in the stream, from 0.
         images: the undecoded images.
         sample_ids: row number of every image in the source data set, shape ``(N,)``, ascending.
-        num_categories: number of categories seen up to and including this stage (K_t of the paper); of a stream, the
-            labelled ones.
+        num_categories: number of categories seen up to and including this stage (K_t of the paper); of a stream,
+            labelled categories only.
         place: name of a person's own stream, for messages; otherwise empty.
     """
 
@@ -73,7 +73,7 @@ class Stage:
         return len(self.sample_ids)
 
     def name_of(self, position: int) -> str:
-        """What the image at a position is called, for people: its file in the data set, or its row."""
+        """A readable name of the image at a position: its file in the data set, or its row."""
         return self.images.name_of(position) or f"row {self.sample_ids[position]}"
 
     def decode(self, position: int) -> DecodedImage:
@@ -96,7 +96,7 @@ class LabelledStage(Stage):
 
 @dataclass(frozen=True)
 class DataSource:
-    """What `StageStream.from_dataset` was given, so that other images can be cut in the same way."""
+    """The arguments of `StageStream.from_dataset`, to cut other images in the same way."""
 
     dataset: str | Dataset
     options: Mapping[str, Any]
@@ -122,7 +122,7 @@ def _category_ids(
     if len(missing) and not may_lack_labels:
         raise DataError(
             f"Row {missing[0]} has no label ({table.select_columns([LABEL])[int(missing[0])][LABEL]!r}), and "
-            "class_blocks need one for every image: they hide labels, to score by them. Leave --class_blocks out, and "
+            "class_blocks need labels of all images: they hide labels, to score by them. Leave --class_blocks out, and "
             "images without a label come as a stream of their own; or remove the row, choose another --label_column, "
             "or give --label_na other words."
         )
@@ -212,12 +212,12 @@ class StageStream(Sequence[Stage]):
             num_classes: number of categories to use, from the first; `None` for all.
             images_per_class: number of images to use of every category, from the first; `None` for all.
             held_out: share of every category's images that no stage gets; the same images for every seed.
-            held_out_only: use only those images: a test set for data that has none.
+            held_out_only: use only the left-out images: a test set for data without a test split.
             split_rule: ``mixed`` (the paper's), ``sessions`` (MetaGCD's setting), ``redrawn`` (C-GCD) or ``whole`` (one
                 labelled stage with all images; `class_blocks` is ignored); see `promptccd.data.splits.cut_by_rule`.
-            image_roots: folders that may hold the files that rows of the data set name or links lead to, besides the
-                folder of a data set that was given by name. `None` is the download folders for one that was loaded.
-            rendering: rule by which values and pages are shown; what it leaves open the images decide.
+            image_roots: folders that may contain the files that rows of the data set name or links lead to, in addition
+                to the folder of a data set given by name. `None` is the download folders for a loaded data set.
+            rendering: rule by which values and pages are shown; the images decide undecided values.
             max_pixels: of an image, see `promptccd.images.decode.Decoding`.
 
         Raises:
@@ -332,14 +332,14 @@ class StageStream(Sequence[Stage]):
 
     @property
     def is_scored(self) -> bool:
-        """Whether the labels of later stages are known and only hidden; of streams nobody has any."""
+        """Whether the labels of later stages are known and only hidden; streams have no labels."""
         return self.split.rule != "streams"
 
     def evaluation_labels(self, stage: Stage) -> np.ndarray:
         """True category ids of a stage's images, shape ``(N,)``: for scoring, never for training.
 
         Raises:
-            DataError: it is a stream, of which nobody has labels.
+            DataError: it is a stream without labels.
         """
         if stage.index and not self.is_scored:
             raise DataError(
@@ -349,7 +349,7 @@ class StageStream(Sequence[Stage]):
         return self._labels[stage.sample_ids]
 
     def require_fingerprint(self, expected: str, source: str) -> None:
-        """Refuse data that gives another split than the expected one; `source` is what recorded it, for the message.
+        """Refuse data that gives another split than expected; `source` is the place of the record, for the message.
 
         Raises:
             SplitMismatchError: naming both fingerprints.
@@ -388,7 +388,7 @@ def _cut_in_streams(
     streams: Sequence[Stream],
     seed: int,
 ) -> tuple[list[Stage], CategorySplit, np.ndarray]:
-    """Stage 0 from the rows ``(N,)`` with a category, and a stage per stream; and the ids with those of streams."""
+    """Stage 0 from the rows ``(N,)`` with a category, and a stage per stream; and the ids including streams."""
     labelled = np.flatnonzero(category_ids != UNUSED)
     nothing = np.empty(0, dtype=np.int64)
     contents = [_data_fingerprint(images.select(labelled), category_ids[labelled], categories)]
@@ -396,7 +396,7 @@ def _cut_in_streams(
         contents.append(_data_fingerprint(each.images, nothing, [str(len(each.images))]))
         if contents[-1] in contents[:-1]:
             twin = streams[contents.index(contents[-1]) - 1].name
-            raise DataError(f"The stream {each.name!r} holds the very images of {twin!r}: give them once.")
+            raise DataError(f"The stream {each.name!r} contains the images of {twin!r}: give them once.")
     sample_ids = [labelled, *(each.sample_ids for each in streams)]
     split = split_in_streams(len(categories), categories, sample_ids, contents, seed)
     ids = np.full(max(len(images), streams[-1].sample_ids[-1] + 1), UNUSED, dtype=np.int64)

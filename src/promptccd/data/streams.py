@@ -1,7 +1,7 @@
-"""Streams: images without labels that arrive one after another, after labelled ones; and labels that come later.
+"""Streams: images without labels that arrive in sequence, after labelled images; and labels that come later.
 
-Nothing is hidden here and nothing can be scored: a stream is all that a folder, a list, a table or a data set holds,
-and the images of a labelled table that have no label.
+Streams have no hidden labels and no scores: a stream is the content of a folder, a list, a table or a
+data set, and the unlabelled images of a labelled table.
 """
 
 import logging
@@ -38,7 +38,7 @@ class Stream:
     """Images that arrive together.
 
     Attributes:
-        name: what they are called in messages.
+        name: their name in messages.
         images: undecoded.
         sample_ids: their rows in the labelled table, or numbers behind all rows before them, ``(N,)``.
         left_out: why files of a folder are no images, by path.
@@ -51,7 +51,7 @@ class Stream:
 
 
 def name_of_place(place: str | Dataset) -> str:
-    """What images are called that were given by name or from Python."""
+    """Names of images that were given by name or from Python."""
     return display_name(place) if isinstance(place, str) and place else "a data set given from Python"
 
 
@@ -64,7 +64,7 @@ def open_streams(
     labelled_place: str = "",
     layout: Layout = DETECTED,
 ) -> list[Stream]:
-    """Open streams, in order; every container of `open_images` may be one, and labels in it are not read.
+    """Open streams, in order; every container of `open_images` is allowed, and labels in it are not read.
 
     Args:
         places: names that `open_images` takes, or data sets.
@@ -76,7 +76,7 @@ def open_streams(
         layout: how columns of tables are read.
 
     Raises:
-        DataError: one cannot be opened, holds no image, names files that are not its own, or is given twice.
+        DataError: a stream cannot be opened, contains no image, names foreign files, or is given twice.
     """
     streams: list[Stream] = []
     seen = {_real(labelled_place): labelled_place} if labelled_place else {}
@@ -88,7 +88,9 @@ def open_streams(
             seen[real] = name
         opened, images = open_place(place, split, roots or None, decoding, layout, labelled=False)
         if not len(images):
-            raise DataError(f"The stream {name!r} holds no image: give it when it has some, or leave it out.")
+            raise DataError(
+                f"The stream {name!r} contains no image: give it when it has some, or leave it out."
+            )
         sample_ids = np.arange(first_id, first_id + len(images), dtype=np.int64)
         streams.append(Stream(name, images, sample_ids, opened.left_out))
         first_id += len(images)
@@ -154,9 +156,9 @@ def read_labels(
     decoding: Decoding,
     layout: Layout = DETECTED,
 ) -> dict[bytes, str]:
-    """Labels that came when their images had been grouped already, by what the pictures show (`digest_of`).
+    """Labels that came when their images had been grouped already, by their pixels (`digest_of`).
 
-    Arguments and errors are those of `open_streams`; where labels of a picture differ, the last one counts.
+    Arguments and errors as in `open_streams`; where labels of a picture differ, the last one counts.
     """
     names: dict[bytes, str] = {}
     for place in places:

@@ -1,6 +1,6 @@
-"""From a name to a table of images: a folder, a list, a workbook, a parquet file, a saved data set, or one of the Hub.
+"""From a name to a table of images: a folder, a list, a workbook, a parquet file, a saved data set, or a Hub data set.
 
-A data set is read from its own files and no others. `datasets` believes what a folder says of itself: a card may name
+A data set is read only from its own files. `datasets` trusts the metadata of a folder: a card may name
 data files anywhere, a saved data set may call any file a part of it, and a file may be a link. So every name is checked
 before the file is opened. Folders and lists are read here and not by `datasets`, which reads words in the names of
 files as splits.
@@ -72,19 +72,19 @@ _MAY_BE_READ = (*_TABLE_SUFFIXES, ".json", ".jsonl", ".tar")
 _LOCAL_KINDS = tuple(kind for kind in FILE_KINDS if kind != "imagefolder")  # folders of images are read here
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")  # of ``save_to_disk``
 _METADATA_FILES = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
-_TOO_DEEP = "not read: it lies in the folder of a category, which says what its images are; put it above these folders"
+_TOO_DEEP = "not read: it is in the folder of a category, which labels its images; put it above these folders"
 _NO_LABEL_COLUMNS = (
     "not read: it does not name images and their categories, as columns file_name and label would"
 )
 GROUPED = "assignments.csv"  # that a discovery writes next to its project
 _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
-_UNNAMED = r"discovered \d+"  # name there of a category that has none
+_UNNAMED = r"discovered \d+"  # name there of a category without a name
 _KNOWN = (*IMAGE_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, STREAM)
 _PATHS = "path of the image"  # column while a table is read
-_PROBED = 50  # rows that tell what a column without a usual name holds
+_PROBED = 50  # rows that determine the content of a column without a usual name
 _GIVE = (
     "Give a folder of a sub-folder per category, a CSV of path,label, a parquet file, or a data set of the Hub as "
-    "namespace/name; without a network, `promptccd train --config promptccd-digits` has images that come along."
+    "namespace/name; without a network, `promptccd train --config promptccd-digits` has bundled images."
 )
 
 
@@ -118,7 +118,7 @@ class BuiltIn:
 
     Attributes:
         load: makes it, or raises a `DataError` that says why it is not available.
-        words: what it is, for model cards.
+        words: its description, for model cards.
         licence: of its pictures, as the Hub calls it; `None` if unknown.
         page: where it is described.
         credit: the attribution that its licence asks for, after the link.
@@ -137,7 +137,7 @@ IN_MEMORY = "in-memory"  # name that a run records for a data set given from Pyt
 def _not_kept() -> Dataset:
     raise DataError(
         "This run was trained on a data set given from Python, of which no images are kept. Give --dataset a folder "
-        "that dataset.save_to_disk(folder) wrote it to, or go on from Python with CategoryDiscoveryTrainer."
+        "that dataset.save_to_disk(folder) wrote it to, or continue in Python with CategoryDiscoveryTrainer."
     )
 
 
@@ -189,7 +189,7 @@ class _Found:
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
-    """The rows of one split of an image data set; arguments and errors are those of `open_images`."""
+    """The rows of one split of an image data set; arguments and errors as in `open_images`."""
     return open_images(dataset, split).table
 
 
@@ -200,7 +200,7 @@ def open_images(
     labelled: bool = True,
     layout: Layout = DETECTED,
 ) -> OpenedImages:
-    """Open one split of an image data set, and log what else a folder holds.
+    """Open one split of an image data set, and log further content of a folder.
 
     Args:
         dataset: a name in `BUILT_IN`, a local folder (of a sub-folder of images per category, with metadata files of an
@@ -321,7 +321,7 @@ def _up_to_date(grouped: Path) -> Path:
     if corrections.exists() and corrections.stat().st_mtime_ns > grouped.stat().st_mtime_ns:
         raise DataError(
             f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "
-            "discover with the same --out once more, which brings it up to date, and then this."
+            "discover with the same --out once more, which updates it, and then repeat the command."
         )
     return grouped
 
@@ -354,7 +354,7 @@ def _require_own_file(path: str | Path, folder: Path) -> None:
 
 
 def saved_tables(folder: Path) -> dict[str, list[Path]]:
-    """The files of a data set that ``save_to_disk`` wrote, by split; none for any other folder.
+    """The files of a data set that ``save_to_disk`` wrote, by split; empty for any other folder.
 
     Notes that stray into a folder of images make no data set of it. A file that they name may be elsewhere.
     """
@@ -369,7 +369,7 @@ def saved_tables(folder: Path) -> dict[str, list[Path]]:
 
 
 def _is_of_the_hub(folder: Path) -> bool:
-    """Whether a folder is a data set of the Hub in tables: its pictures are those of its card, and no rows."""
+    """Whether a folder is a data set of the Hub in tables: its pictures belong to its card, and are no rows."""
     card = folder / "README.md"
     if not card.is_file() or card.read_bytes()[:3] != b"---":
         return False
@@ -412,7 +412,7 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layou
 def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | None:
     """The images that metadata files name, with their categories; `None` if no such file names categories.
 
-    A metadata file is in the folder or in those of its splits, and names files from its own place on. Images that it
+    A metadata file is in the folder or in a folder of a split, and names files from its own place on. Images that it
     does not name are left out.
     """
     places = [folder, *(each for each in sorted(folder.iterdir()) if each.name.casefold() in SPLITS)]
@@ -441,7 +441,7 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
         files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABEL_COLUMNS for name in unread})
         return None
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
-    counts = f"{len(named)} images that metadata files name; {len(others)} others are left out"
+    counts = f"{len(named)} images that metadata files name; {len(others)} further images are left out"
     # A named file that is no image is a row, which its stage reports.
     left_out = {path: reason for path, reason in left_out.items() if path not in named}
     table = concatenate_datasets(tables)

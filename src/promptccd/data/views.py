@@ -1,8 +1,8 @@
-"""Views of an image: random ones for training, a fixed one for everything else.
+"""Views of an image: random views for training, a fixed view for everything else.
 
 Views leave the loader workers as uint8, a quarter of the bytes of float32, and `normalise` runs on the
 device. The defaults are those of the released code: shorter side 256 bicubic, random crop of 224, flip 0.5.
-The paper says DINO augmentation; we follow the code, whose numbers are the published ones.
+The paper says DINO augmentation; we follow the code, whose numbers are published.
 """
 
 import math
@@ -23,11 +23,11 @@ from promptccd.images.rendering import Rendering
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 BICUBIC = Image.Resampling.BICUBIC
-ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine of 0.999 with exact ones
+ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine of 0.999 with exact features
 
 
 class ResizedImage:
-    """An image at the size that its views are cut from; views of it equal those of the image.
+    """An image at the size that its views are cut from; views of it equal the views of the image.
 
     Args:
         pixels: ``(H, W, 3)`` uint8; the shorter side is that of a view's options.
@@ -72,7 +72,7 @@ class TrainingViews:
 
     @property
     def shorter_side(self) -> int:
-        """What the shorter side of an image is resized to before views are cut, in pixels."""
+        """Length of the shorter side before views are cut, in pixels."""
         return self.options.resize_size
 
     def __call__(self, image: Image.Image | ResizedImage, generator: np.random.Generator) -> torch.Tensor:
@@ -137,7 +137,7 @@ def _turned_crop(
 def build_image_processor(
     options: ViewOptions, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
 ) -> BitImageProcessorPil:
-    """The processor that is saved beside a model: resize, central crop, scale to 0..1, normalise per channel.
+    """The processor that is saved with a model: resize, central crop, scale to 0..1, normalise per channel.
 
     Pinned to Pillow, because torchvision's differs by a grey level: load it again with
     ``AutoImageProcessor.from_pretrained(folder, backend="pil")``.
@@ -152,7 +152,7 @@ def build_image_processor(
 
 
 class EvaluationView:
-    """The fixed view of an image, made by the very processor that is saved beside the model.
+    """The fixed view of an image, made by the processor that is saved with the model.
 
     Args:
         processor: from `build_image_processor`, or loaded.
@@ -187,7 +187,7 @@ class EvaluationView:
 
     @property
     def shorter_side(self) -> int | None:
-        """What the shorter side is resized to, in pixels, as training views resize it; `None` if otherwise."""
+        """Length of the shorter side after resizing, in pixels, as in training views; `None` if otherwise."""
         bicubic = self.processor.resample == BICUBIC
         return dict(self.processor.size).get("shortest_edge") if bicubic else None
 
@@ -206,7 +206,7 @@ class EvaluationView:
             return self._crop(Image.fromarray(image.pixels))
         pixels = image if isinstance(image, Image.Image) else image.image
         if pixels is None:
-            raise ValueError("Expected an image, got one that was skipped.")
+            raise ValueError("Expected an image, got a skipped image.")
         pixels, asked = without_ends(pixels), self.processor.size
         short = asked.get("shortest_edge")
         resized = resized_size(pixels.size, short) if short else (asked["width"], asked["height"])

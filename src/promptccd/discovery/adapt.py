@@ -49,7 +49,7 @@ def require_head(session: DiscoverySession) -> None:
 
 
 def _learnt(session: DiscoverySession) -> list[IntakeFile]:
-    """The newest images without those that are set aside."""
+    """The newest images without ignored images."""
     members, aside = session.registry.members, {each.id for each in session.registry.aside}
     return [file for file in session.current.intake.used if members.get(file.key) not in aside]
 
@@ -68,7 +68,7 @@ def adapt(
     Args:
         session: its images are embedded and grouped; the number of categories is that of the grouping.
         options: of the training.
-        stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
+        stop: remembers signals; if absent, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
         ConfigurationError: the model is a bare backbone, which has no head to train.
@@ -99,7 +99,7 @@ def _train(
     stage, replay = session.current, None
     if options.replay_samples:
         replay = model.replay(options.replay_samples, torch_generator("replay", session.seed, stage.stage))
-    # The model of stage 0 is not here, so the newest one stands in for it.
+    # The model of stage 0 is not here, so the newest model replaces it.
     model.begin_discovery(lambda: copy.deepcopy(session.model).to(model.device))
     arguments = TrainingArguments(
         seed=session.seed,
@@ -130,7 +130,7 @@ def _train(
 
 
 def carry_prototypes(registry: CategoryRegistry, found: Assignment, after: Tensor) -> None:
-    """Move the prototype of each category by the mean shift of its images, or of all images if it has none.
+    """Move the prototype of each category by the mean shift of its images, or of all images if it is empty.
 
     `after` ``(N, D)`` are the features of the images after training.
     """

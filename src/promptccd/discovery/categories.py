@@ -63,9 +63,7 @@ def _folder_of(place: str | Path, model: "CategoryDiscoveryModel") -> Path | Non
     try:
         found = file_of(model.name_or_path, CATEGORIES, **model.hub_options)
     except OSError as error:
-        logger.warning(
-            "What people corrected of %s is not known here, only what its model says: %s.", place, error
-        )
+        logger.warning("Corrections of %s are unknown here; only its model was read: %s.", place, error)
         return None
     return None if found is None else Path(found).parent
 
@@ -79,13 +77,13 @@ def assignment_in(
     temperature: float,
     spread_for: Callable[[Sequence[int]], CategorySpread | None] = lambda ids: None,
 ) -> Assignment:
-    """Images in the categories that a registry has them in; those without one, and those set aside, are left out.
+    """Images in their categories of a registry; unassigned and ignored images are left out.
 
-    Distances are those to the prototypes of the registry.
+    Distances are to the prototypes of the registry.
 
     Args:
         registry: of these images.
-        keys: of all images, also of those without a category.
+        keys: of all images, also of unassigned images.
         features: unit features ``(N, D)``.
         settled: ids of active categories that are older than these images; they count as known.
         temperature: of the confidences, in squared distance.
@@ -113,6 +111,6 @@ def assignment_in(
 
 
 def assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
-    """The images in the categories that a registry has them in; those of its stages before the newest are known."""
+    """The images in their categories of a registry; images of stages before the newest are known."""
     settled = [each.id for each in registry.active if each.settled(registry.stage)]
     return assignment_in(registry, keys, features, settled=settled, temperature=1.0)

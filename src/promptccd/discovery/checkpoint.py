@@ -70,7 +70,8 @@ def save_checkpoint(
 def save_progress(session: DiscoverySession, out: Path, source: str | Path | None) -> None:
     """Write the registry, the one before this stage, and a record of what both were made with.
 
-    The registry is written last: if the writer is killed before, the folder holds the earlier one. `source` names the
+    The registry is written last: if the writer is killed before, the folder contains the earlier registry. `source`
+        names the
     newest images.
     """
     project = make_inside(out, PROJECT)
@@ -144,7 +145,7 @@ def load_progress(
         if trained_from is None:
             newest = newest_stage_in(out)
             raise RunError(
-                f"{out} holds categories that were found with another model. "
+                f"{out} contains categories that were found with another model. "
                 + (f"Give the one that was trained there, {newest}" if newest else "Give that one")
                 + ", or give another --out."
             )
@@ -166,7 +167,7 @@ def load_progress(
 
 
 def newest_stage_in(out: Path) -> Path | None:
-    """Folder of the newest stage that was trained in a folder; `None` if there is none."""
+    """Folder of the newest stage that was trained in a folder, or `None`."""
     numbered = {each.name.removeprefix("stage"): each for each in out.glob("stage*") if has_registry(each)}
     newest = max(filter(str.isdecimal, numbered), key=int, default=None)
     return None if newest is None else numbered[newest]

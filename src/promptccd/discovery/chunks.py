@@ -1,7 +1,7 @@
 """Parts of the new files of a big source, which other processes or machines read before one discovery groups all.
 
 Each part has a folder like that of a project, with thumbnails and features of its files. Any process may make it, be
-killed, and resume it. `discover` would make the same by itself: results are the same bytes.
+killed, and resume it. `discover` would make equal chunks by itself: results are byte-identical.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def results_folder(source: str | Path | None, out: str | Path) -> Path:
         )
     if images is not None and images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
         raise ConfigurationError(
-            f"{str(out)!r} lies in the folder of images, where the next run would take results for images: give an "
+            f"{str(out)!r} is in the folder of images, where the next run would take results for images: give an "
             "--out outside of it."
         )
     return make_folder(folder)
@@ -91,7 +91,7 @@ def make_part(session: DiscoverySession, source: str | Path, out: str | Path, pa
 
 
 def _new_files(session: DiscoverySession, source: ImageSource, seen: SeenFiles) -> list[Entry]:
-    """The files of which nothing is known, or no feature; none if they are few.
+    """The files without a verdict or a feature; an empty list if they are few.
 
     Changed files are not among them: their earlier content decides the key of their pictures.
     """
@@ -119,10 +119,11 @@ def spread(
 ) -> None:
     """Make all parts of the new files of a source through an engine; the discovery reads what a failed part lacks.
 
-    `look` is called every moment and raises to end all; errors are those of `make_part`.
+    `look` is called every moment and raises to end all; errors as in `make_part`.
 
     Raises:
-        ConfigurationError: the session was not made by `DiscoverySession.open`, so others cannot find its model.
+        ConfigurationError: the session was not made by `DiscoverySession.open`, so other processes cannot find its
+            model.
     """
     if not session.opened_with:
         raise ConfigurationError("Other processes need a session that DiscoverySession.open has opened.")
@@ -157,7 +158,7 @@ def import_parts(session: DiscoverySession, project: Path) -> None:
     """Import the results of parts into a project, in order; only the holder of its lock may.
 
     Raises:
-        RunError: a process is still at work on one of them.
+        RunError: a process is still at work there.
     """
     folders = [
         each for each in sorted(project.glob(f"{CHUNKS}/*")) if each.is_dir() and not systems.is_link(each)

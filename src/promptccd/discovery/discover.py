@@ -45,11 +45,11 @@ class DiscoveryResult:
     Attributes:
         report: counts of the files.
         distinct: images, near-duplicates (such as a burst) counted once, as for the estimate.
-        near_duplicates: ``mode``, number of ``groups``, ``largest`` of them, and images that are ``doubted``: they look
-            like others and count singly.
+        near_duplicates: ``mode``, number of ``groups``, size of the ``largest``, and images that are ``doubted``: they
+            look like another image and count singly.
         estimate: number of categories, with its range.
         change: the difference from before the stage.
-        waiting: name of the most similar category of each unassigned image, of this stage or an earlier one, by key.
+        waiting: name of the most similar category of each unassigned image, of this or an earlier stage, by key.
         alike: pairs of ids of categories that may be one, closest first.
         rows: one per file found.
         paths: the files and folders written.
@@ -97,11 +97,11 @@ def discover(
     Args:
         session: fresh, with its model.
         source: a folder, a zip archive, or a data set; `None` for given items without images.
-        out: gets ``assignments.csv``, ``discovery.html``, the exports, and in ``.promptccd`` what the next run needs.
+        out: gets ``assignments.csv``, ``discovery.html``, the exports, and the input of the next run in ``.promptccd``.
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
         exports: names of `FORMATS`; each takes along the photographs of all sources of the folder.
-        engine: has other processes or machines look at new files first, if they are many; results are the same.
+        engine: has other processes or machines look at new files first, if they are many; results do not change.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:

@@ -124,7 +124,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp
 
 
 class Embedder:
-    """Features of images, a batch at a time: of views while images are read (`add`), then of the missing ones.
+    """Features of images, a batch at a time: of views while images are read (`add`), then of the missing images.
 
     Args:
         model: on its device.
@@ -132,7 +132,7 @@ class Embedder:
         batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
         seen: stores features; by default only this object has them.
-        is_part: whether the images are a part of many, so that a batch is filled up also where it is the only one.
+        is_part: whether the images are a part of many, so that also a single batch is filled up.
 
     Attributes:
         space: name of what features are computed with, see `feature_space`.
@@ -158,14 +158,14 @@ class Embedder:
         self._computed = list[tuple[Sequence[IntakeFile], Tensor]]()  # batches on the device
 
     def add(self, file: IntakeFile, pixels: Tensor) -> None:
-        """Add the view ``(3, S, S)`` of an image; errors are those of `features_of`."""
+        """Add the view ``(3, S, S)`` of an image; errors as in `features_of`."""
         if not self.seen.has_feature(self.space, file.key):
             self._waiting.append((file, pixels))
         if len(self._waiting) == self.batch_size:
             self._compute_waiting()
 
     def features_of(self, intake: Intake, workers: int = 2, progress: Progress | None = None) -> Tensor:
-        """L2-normalised features of the used images of an intake, of which those that are missing are computed.
+        """L2-normalised features of the used images of an intake, computed if missing.
 
         Args:
             intake: the images, still open.
@@ -177,7 +177,7 @@ class Embedder:
             ``(N, D)`` float32 on the CPU, in the order of ``intake.used``.
 
         Raises:
-            DivergedError: a feature holds NaN or infinity; the image is named.
+            DivergedError: a feature contains NaN or infinity; the message names the image.
             DataError: a file has changed since the intake was made.
         """
         self._fills |= len(intake.used) >= self.batch_size  # also where another process computed most of them

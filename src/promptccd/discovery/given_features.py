@@ -47,7 +47,7 @@ class GivenFeatures:
     Attributes:
         ids: of the images or items, distinct.
         rows: ``(N, D)`` unit features, float32.
-        texts: shown in place of a picture; empty where there are none.
+        texts: shown in place of a picture; may be empty.
         place: the file that lists the items; `None` for arrays.
         name: of what computed the features. Features of equal names and widths are comparable.
     """
@@ -120,7 +120,7 @@ class GivenFeatures:
             vectors, sheet = _contents_of(place)
         except DataError:
             raise
-        except Exception as error:  # a damaged file raises what it likes
+        except Exception as error:  # a damaged file raises any exception
             raise DataError(f"{display_name(place.name)!r} cannot be read: {one_line(error)}") from error
         ids, texts = _column(sheet, IDS), _column(sheet, TEXTS)
         if items is None:
@@ -169,7 +169,7 @@ class GivenFeatures:
         return found
 
     def features_of(self, intake: Intake) -> Tensor:
-        """Unit features ``(N, D)`` of the used images; a `DataError` names an image without one."""
+        """Unit features ``(N, D)`` of the used images; a `DataError` names an image without a feature."""
         rows = [self.row_of(file) for file in intake.used]
         if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
             raise DataError(
@@ -272,7 +272,7 @@ def _contents_of(file: Path) -> tuple[np.ndarray, pd.DataFrame]:
     found = [name for name in tables if name.lower() in VECTORS] or tables
     if len(found) != 1:
         raise DataError(
-            f"{display_name(file.name)!r} contains {len(tables)} tables of numbers ({', '.join(arrays)}). Call one of "
-            "them features."
+            f"{display_name(file.name)!r} contains {len(tables)} tables of numbers ({', '.join(arrays)}). Name one "
+            "features."
         )
     return arrays[found[0]], sheet

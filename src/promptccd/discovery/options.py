@@ -21,7 +21,7 @@ class AdaptationOptions:
         epochs: passes over the images.
         batch_size: images per step; fewer where there are fewer.
         learning_rate: at the start. A tenth of the paper's: it trains 200 epochs on thousands of images.
-        replay_samples: features drawn per component of the last mixture, for variants that have one.
+        replay_samples: features drawn per component of the last mixture, for variants with a mixture.
 
     Raises:
         ConfigurationError: a number is out of range.

@@ -29,9 +29,9 @@ class GroupView:
         name: of the category.
         standing: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
         size: number of images.
-        confidence: mean over these, in 0..1; NaN if there is none.
+        confidence: mean over these, in 0..1; NaN if empty.
         typical: keys of at most 8 images, nearest to the prototype first.
-        borderline: keys of at most 4 others that are nearly as close to another category, closest call first.
+        borderline: keys of at most 4 further images that are nearly as close to another category, closest call first.
     """
 
     id: int
@@ -58,7 +58,7 @@ class GroupView:
 
 
 def group_views(session: DiscoverySession) -> list[GroupView]:
-    """Groups of the newest stage: settled ones by id, then new ones, largest first."""
+    """Groups of the newest stage: fixed groups by id, then new groups, largest first."""
     found, registry, views = session.assignment(), session.registry, []
     for identity in found.ids:
         category, rows = registry.category(identity), torch.tensor(found.rows_of(identity)).long()

@@ -68,7 +68,7 @@ class SessionStage:
 class DiscoverySession:
     """Read images, embed them, group them; then the next images.
 
-    `discover` does all of it and writes a folder, in which a `Project` holds the groups and everybody corrects them.
+    `discover` does all of it and writes a folder, in which a `Project` contains the groups for corrections.
 
     The same images as before are the same stage again: ids, names and corrections stay. Other images are the next
     stage: the categories found so far are then fixed, and keep their prototypes.
@@ -79,9 +79,9 @@ class DiscoverySession:
         registry: categories and corrections so far.
         given: features of another model, see `from_features`.
         seed: random seed.
-        limits: limits on what is read; by default those for a person's own files.
+        limits: limits on the input; by default the limits for a person's own files.
         seen: results of earlier reading and embedding; by default of this session alone.
-        workers: images that are decoded at once; by default one for each core of this process.
+        workers: images that are decoded at once; by default the number of cores of this process.
         rendering: see `read_intake`.
         image_roots: see `read_intake`.
         precision: of the features, see `Embedder`.
@@ -132,7 +132,7 @@ class DiscoverySession:
 
         Args:
             place: the model. With a bare backbone everything is new.
-            device: where to embed; by default a GPU if there is one.
+            device: where to embed; by default a GPU if available.
             max_model_bytes: the most memory that the weights may take; by default twice the largest DINO's.
             options: ``seed``, ``limits`` and the other arguments of the class.
 
@@ -159,7 +159,7 @@ class DiscoverySession:
         """Start from features that another model computed, of images or of anything else.
 
         `discover` and `read` take the images, whose paths, names or SHA-256 are the ids. Items without images are read
-        from `None`, or from the file of the features; a tile with id and text stands for each.
+        from `None`, or from the file of the features; a tile with id and text represents each.
 
         Args:
             features: ``(N, D)`` array, a file that `GivenFeatures.read` reads, or `GivenFeatures`.
@@ -178,7 +178,7 @@ class DiscoverySession:
 
     @property
     def model(self) -> CategoryDiscoveryModel:
-        """The model; a `DataError` where features were given without one."""
+        """The model; a `DataError` if features were given without a model."""
         if self._model is None:
             raise DataError("Features were given without a model. Give a model instead of features.")
         return self._model
@@ -189,7 +189,7 @@ class DiscoverySession:
 
     @property
     def view(self) -> EvaluationView:
-        """The model's view; errors are those of `model`."""
+        """The model's view; errors as in `model`."""
         if self._view is None:
             raise DataError("Features were given without a model. Give a model instead of features.")
         return self._view
@@ -229,8 +229,8 @@ class DiscoverySession:
             progress: see `read_intake`.
 
         Raises:
-            DataError: nothing can be read there, or a limit is exceeded; the limit is named.
-            DivergedError: a feature holds NaN or infinity; the image is named.
+            DataError: nothing can be read there, or a limit is exceeded; the message names the limit.
+            DivergedError: a feature contains NaN or infinity; the message names the image.
         """
         self._embedder = None if self.given else self.new_embedder()
         intake = self.read_with(self._embedder, source, progress=progress)
@@ -316,7 +316,7 @@ class DiscoverySession:
 
     @property
     def fresh(self) -> list[int]:
-        """Rows of the newest images that came with no earlier stage; the others stay in their categories."""
+        """Rows of the newest images that came with no earlier stage; all other images stay in their categories."""
         stage, seen = self.current.stage, self.registry.images
         return [row for row, key in enumerate(self.current.keys) if seen.get(key, stage) == stage]
 
@@ -340,7 +340,7 @@ class DiscoverySession:
 
     @property
     def near_duplicate_counts(self) -> dict[str, Any]:
-        """The mode, groups, size of the largest, and images that look like others and count singly."""
+        """The mode, groups, size of the largest, and images that look like another image and count singly."""
         found = self.current.near_duplicates
         sizes = {"groups": len(found.sizes), "largest": max(found.sizes, default=0)}
         return {"mode": self.near_duplicate_mode, **sizes, "doubted": found.num_doubted}
@@ -353,7 +353,7 @@ class DiscoverySession:
 
     @property
     def fixed(self) -> list[int]:
-        """Ids of active categories that a grouping leaves as they are: earlier ones, and those with a given name."""
+        """Ids of active categories that a grouping leaves as they are: earlier or named categories."""
         named = [each.id for each in self.registry.active if each.named]
         return sorted({*self.settled, *named})
 
@@ -365,16 +365,16 @@ class DiscoverySession:
         return self._estimate
 
     def group(self, num_categories: int | None = None) -> StageChange:
-        """Group the newest stage's images in addition to the `fixed` categories; corrections hold.
+        """Group the newest stage's images in addition to the `fixed` categories; corrections stay in force.
 
-        Images that came with an earlier stage stay in their categories and are not grouped again, nor are those that a
-        person set aside. Images like a category that was set aside join that one, which is not counted.
+        Images that came with an earlier stage stay in their categories and are not grouped again, nor are
+        ignored images. Images like an ignored category join that category, which is not counted.
 
         Args:
-            num_categories: of all categories, fixed ones included; `None` estimates the number.
+            num_categories: number of all categories, including fixed ones; `None` estimates the number.
 
         Raises:
-            DataError: there cannot be so many, or corrections contradict it; the images are named.
+            DataError: there cannot be so many, or corrections contradict it; the message names the images.
         """
         stage, aside = self.current, self.registry.put_aside
         rows = [row for row in self.fresh if stage.keys[row] not in aside]
@@ -444,13 +444,13 @@ class DiscoverySession:
 
     @property
     def num_categories(self) -> int:
-        """Active categories that the newest images are grouped into: fixed ones, and others with images here."""
+        """Active categories that the newest images are grouped into: fixed categories, and any with images here."""
         keys = [self.current.keys[row] for row in self.fresh]
         return self._grouping(self.remembered).num_categories(keys)
 
     @property
     def change(self) -> StageChange:
-        """What is different from before the newest stage, corrections included."""
+        """Changes since before the newest stage, including corrections."""
         return self.registry.changes_since(self.current.before)
 
     def assignment(self) -> Assignment:

@@ -1,4 +1,4 @@
-"""Group the images of one stage into the categories of a registry and new ones, which the registry adds."""
+"""Group the images of one stage into the categories of a registry and new categories, which the registry adds."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
 
-MOST_REMEMBERED = 20_000  # earlier images that new ones are compared with, drawn at random from more
+MOST_REMEMBERED = 20_000  # earlier images that new images are compared with, a random sample
 
 
 class Remembered:
@@ -26,14 +26,14 @@ class Remembered:
     Args:
         registry: stage and category of each image.
         space: of the features, see `feature_space`.
-        seen: stores features, and which images are near-duplicates of earlier ones.
+        seen: stores features, and near-duplicates of earlier images.
     """
 
     def __init__(self, registry: CategoryRegistry, space: str, seen: SeenFiles):
         self._registry, self.space, self._seen = registry, space, seen
 
     def features(self, keys: Sequence[str]) -> dict[str, Tensor]:
-        """Unit features by key, in the order of the keys, of those images that have some."""
+        """Unit features by key, in the order of the keys, of images with features."""
         rows, there = self._seen.features(self.space, keys)
         if rows.shape[1] != self._registry.prototypes.shape[1]:
             return {}
@@ -83,7 +83,7 @@ class Remembered:
     def fitting(
         self, found: Assignment, known: KnownCategories, temperature: float, without: Collection[str]
     ) -> Assignment | None:
-        """Unassigned images that fit into a category of a grouping now; its first categories are the known ones.
+        """Unassigned images that fit into a category of a grouping now; its first categories are known.
 
         `temperature` is that of the confidences, `without` are the keys of the new images.
         """
@@ -136,7 +136,7 @@ class FoundGroups:
 
     Attributes:
         stage: of the images.
-        groups: of images, and of those that were unassigned.
+        groups: of images, and of earlier unassigned images.
         count: the number of categories, before the registry tells which of them are set aside.
         num_found: categories among these that count.
     """
@@ -149,7 +149,7 @@ class FoundGroups:
 
 @dataclass(frozen=True)
 class StageGrouping:
-    """Assign new images to existing categories or to new ones.
+    """Assign new images to existing or new categories.
 
     Attributes:
         registry: of the categories; adds the groups.
@@ -168,7 +168,7 @@ class StageGrouping:
     seed: int
 
     def num_categories(self, keys: Sequence[str]) -> int:
-        """Active categories that images are in now, with the fixed ones."""
+        """Active categories that images are in now, with the fixed categories."""
         members = self.registry.members
         here = {members.get(key) for key in keys}
         return len(here.intersection(each.id for each in self.registry.active).union(self.fixed))
@@ -183,7 +183,7 @@ class StageGrouping:
         """Add groups to the registry, which is in the state in which they were found."""
         aside = {each.id for each in self.registry.aside}
         change = self.registry.observe(found.stage, found.groups)
-        # A group like one that people merged, refused or set aside adds no category.
+        # A group like a category that people merged, rejected or ignored adds no category.
         ours = {each for each in change.cluster_ids if each is not None} - aside
         num_found = len(ours) if found.num_found is None else found.num_found
         return change, found.count.including(max(1, found.count.count - num_found + len(ours)))
@@ -191,12 +191,12 @@ class StageGrouping:
     def find(
         self, images: NewImages, num_categories: int | None = None, *, aside_draws: bool = True
     ) -> FoundGroups:
-        """Find groups of images, and of unassigned ones where they fit now.
+        """Find groups of images, and of unassigned images where they fit now.
 
         Args:
             images: of the newest stage.
-            num_categories: of all categories, fixed ones included; `None` estimates it.
-            aside_draws: whether images like a category that was set aside join that one.
+            num_categories: number of all categories, including fixed ones; `None` estimates it.
+            aside_draws: whether images like an ignored category join that category.
 
         Raises:
             DataError: there cannot be so many, or constraints contradict it.
@@ -232,7 +232,7 @@ class StageGrouping:
         return self.find(images, num_categories, aside_draws=False)
 
     def _known(self, images: NewImages, num_categories: int | None) -> KnownCategories:
-        """The fixed categories, and earlier images where these decide what is new."""
+        """The fixed categories, and earlier images where these decide which groups are new."""
         stay = set(self.fixed)
         fixed = self.registry.prototypes_of([each for each in self.registry.active if each.id in stay])
         if not fixed.ids:
@@ -279,7 +279,7 @@ class StageGrouping:
 
 
 def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
-    """One grouping of images that were grouped in parts; ids below `first_free` are those of the registry."""
+    """One grouping of images that were grouped in parts; ids below `first_free` belong to the registry."""
     prototypes = dict[int, np.ndarray]()
     for part in parts:
         prototypes |= zip(part.ids, part.prototypes.numpy(), strict=True)

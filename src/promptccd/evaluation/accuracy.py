@@ -35,11 +35,11 @@ def separate_clustering_accuracy(
 ) -> ClusteringAccuracy:
     """Old and New under an assignment of their own each ("v1" in the field's code), All their weighted mean.
 
-    A cluster may count for an old and for a new category at once: Old and New are never below those of
+    A cluster may count for an old and for a new category at once: Old and New are never below
     `clustering_accuracy`. Some papers publish these figures, MetaGCD's among them; compare only with such figures.
 
     Args:
-        y_true: see `clustering_accuracy`, as the others.
+        y_true: see `clustering_accuracy`.
         y_pred: clusters.
         old_classes: initially labelled categories.
 
@@ -55,7 +55,7 @@ def separate_clustering_accuracy(
 
 
 def _correct(true: np.ndarray, pred: np.ndarray) -> np.ndarray:
-    """Which images lie in the cluster that is matched to their category."""
+    """Which images are in the cluster that is matched to their category."""
     (categories, _), (clusters, _) = _codes(true), _codes(pred)
     return _best_matching(clusters, categories)[clusters] == categories
 
@@ -68,7 +68,7 @@ def _checked_pair(
     if len(true) != len(pred):
         raise DataError(f"Expected y_true and y_pred of one length, got {len(true)} and {len(pred)}.")
     if len(true) == 0:
-        raise DataError("Expected at least one image to score, got none.")
+        raise DataError("Expected at least one image to score, got 0.")
     # By sorting: NumPy 2.0's table of values overflows at labels beyond 2^63.
     return true, pred, np.isin(true, _checked_old(old_classes, true), kind="sort")
 
@@ -128,7 +128,7 @@ def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
 
 
 def _codes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Position of every label among the distinct ones, so that gaps cost nothing, and these, ascending."""
+    """Position of every label among the distinct labels, so that gaps cost nothing, and these labels, ascending."""
     return pd.factorize(values, sort=True)
 
 

@@ -48,8 +48,8 @@ class StageScore:
     Attributes:
         stage: index of the stage.
         all: over all images of the stage.
-        old: over those of initially labelled categories.
-        new: over the others.
+        old: over initially labelled categories.
+        new: over all other categories.
         num_categories: categories after the stage.
         num_images: images of the stage.
         count_range: lowest and highest plausible number of categories where it was estimated, else `None`.
@@ -86,7 +86,7 @@ class StageScore:
             true_ids: true categories of the images, ``(N,)``.
             found_ids: categories that the images were assigned to, ``(N,)``.
             num_known: number of initially labelled categories; ids below it are Old.
-            num_categories: categories after the stage (default: those of `found_ids`).
+            num_categories: categories after the stage (default: from `found_ids`).
             count_range: plausible numbers of categories, where it was estimated.
             native_ids: the method's native predictions, ``(N,)``.
         """
@@ -105,7 +105,7 @@ class StageScore:
     def numbers(self) -> dict[str, float | None]:
         """Every number of the row, by the name of its column in tables and of its curve in trackers."""
         low, high = self.count_range or (None, None)
-        matching = "_v1" if "all_v1" in self.figures else ""  # the only one of a native prediction
+        matching = "_v1" if "all_v1" in self.figures else ""  # the only assignment of a native prediction
         return {
             "num_images": self.num_images,
             "num_categories": self.num_categories,
@@ -183,7 +183,7 @@ class ContinualScore:
     def summary(self) -> Mapping[str, float]:
         """Figures of the whole run in percent, by name; empty for protocols without such figures.
 
-        PA-CGCD's M_all, M_o and M_d are those after the last step, and M_d_mean is the mean of all steps, as in Happy.
+        PA-CGCD's M_all, M_o and M_d are from the last step, and M_d_mean is the mean of all steps, as in Happy.
         M_f is the greatest loss of all steps in points, below 0 where accuracy never fell. Steps without such images do
         not count.
 
@@ -244,7 +244,7 @@ class ContinualScore:
 
 
 def _with_nan(values: Iterable[Any]) -> list[Any]:
-    """Values of a JSON file; null, which stands for NaN there, is NaN."""
+    """Values of a JSON file; null, which means NaN there, is NaN."""
     return [math.nan if value is None else value for value in values]
 
 
@@ -258,18 +258,18 @@ def discover_categories(
     seed: int,
     first_free: int | None = None,
 ) -> Discovery:
-    """Group a stage's images into the categories known so far and new ones.
+    """Group a stage's images into the categories known so far and new categories.
 
-    New ids follow the highest one in use, largest category first. Empty clusters get no id, so every id has images.
+    New ids follow the highest id in use, largest category first. Empty clusters get no id, so every id has images.
 
     Args:
         features: L2-normalised features of the stage, ``(N, D)``.
         reference: features of images whose category is fixed, ``(M, D)``.
-        reference_ids: those categories, ``(M,)``.
+        reference_ids: their categories, ``(M,)``.
         num_categories: K, known and new together.
         restarts: restarts of semi-supervised k-means.
         seed: seed of the restarts.
-        first_free: first id of new categories; by default the one after the highest reference id.
+        first_free: first id of new categories; by default the id after the highest reference id.
     """
     ids = torch.as_tensor(reference_ids, device=features.device)
     kmeans = AnchoredKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
@@ -299,7 +299,7 @@ def labelled_categories(features: Tensor, ids: np.ndarray) -> Discovery:
 
 
 class ContinualAccuracy:
-    """Scores stages one after another and accumulates predicted labels.
+    """Scores stages in sequence and accumulates predicted labels.
 
     Stage t is grouped with the labelled images *and all earlier stages under their predicted labels* as the
     fixed reference (Algorithm 1); the model of stage t gives all features. With ``accumulate=False`` the
@@ -314,7 +314,7 @@ class ContinualAccuracy:
         accumulate: add predicted labels to the reference.
 
     Attributes:
-        assigned: category ids by stage, stage 0 being the labelled one.
+        assigned: category ids by stage, stage 0 being labelled.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ def continual_accuracy(
 
     Args:
         features_of: for stage t, the features of stages 0 to t under the model of stage t.
-        labels: true category ids per stage; those of stage 0 are the labels, the others are for scoring.
+        labels: true category ids per stage; ids of stage 0 are the labels, all later ids are for scoring.
         num_categories: K_t per stage, or a function that estimates it.
         num_known: number of initially labelled categories; ids below it are Old at every stage.
         restarts: of semi-supervised k-means.

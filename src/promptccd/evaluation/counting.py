@@ -57,7 +57,7 @@ def estimate_by_accuracy(
     if max_count < known:
         raise DataError(
             f"Expected max_count >= number of labelled categories ({known}), got {max_count}: "
-            "every one of them is a category, so allow at least as many."
+            "every label is a category, so allow at least that number."
         )
     if len(points) < max_count:
         raise DataError(
@@ -120,14 +120,14 @@ class KnownCount:
         return None
 
     def number(self, stage: Stage) -> int:
-        """The number of categories of a stage where none is estimated; recipes have none for the labelled stage."""
+        """The number of categories of a stage without an estimate; recipes have none for the labelled stage."""
         given = self.arguments.given_counts
         return given[stage.index - 1] if given and stage.index else stage.num_categories
 
     def estimate(
         self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
     ) -> CountEstimate:
-        """Estimate the number of categories, also of a stage for which `before_training` gave none.
+        """Estimate the number of categories, also of a stage without a number from `before_training`.
 
         Args:
             stage: index of an unlabelled stage.
@@ -175,7 +175,7 @@ class SplitMergeCount(KnownCount):
     The mixture is fitted with replay samples of earlier categories. The estimate takes features of fixed images
     instead, as many per category: they are more like the new images than samples of a diagonal Gaussian are. The
     number of components that the mixture keeps may therefore differ. Unless the prior is the paper's, the range is as
-    wide as the error of the same estimate on held-out labelled categories.
+    wide as the error of the same estimate on left-out labelled categories.
     """
 
     estimated = "after training"
@@ -202,10 +202,11 @@ class SplitMergeCount(KnownCount):
 
 
 class StreamCount(SplitMergeCount):
-    """With earlier streams, a category opens at places with many of the newest images and hardly any earlier ones.
+    """With earlier streams, a category opens at places with many of the newest images and hardly any earlier images.
 
-    Trained images lie closer together than others of their categories, so those of the labelled stage are no measure
-    of what is usual. Where there are too few others, as in the first stream, components are split and merged.
+    Trained images are closer together than other images of their categories, so images of the labelled stage cannot
+    be used for calibration. If there are too few further images, as in the first stream, components are split and
+    merged.
     """
 
     def before_training(

@@ -5,7 +5,7 @@ without corrections, averages over data sets and figures that are no accuracies.
 papers: Happy, VB-CGCD, DYDM and GOAL. ``splits.csv`` has the numbers of images that they are scored on.
 
 With one matching over all images, All = w Old + (1 - w) New, where w is the share of Old images. Three printed numbers
-therefore imply a share, up to rounding, and each of them is a whole number of images out of a known one:
+therefore imply a share, up to rounding, and each of them is a whole number of images out of a known number:
 
     implied_old_share(76.55, 81.63, 73.00)                 # the shares of Old images that give this All
     audit_row((76.55, 81.63, 73.00), (2450, 3500))         # Verdict(outcome=..., reason=..., declared=0.4118, ...)
@@ -98,8 +98,9 @@ class Verdict(NamedTuple):
 def implied_old_share(all: float, old: float, new: float) -> tuple[float, float] | None:
     """Least and greatest share of Old images, in 0..1, for which All can be the weighted mean; `None` if none can.
 
-    Accuracies are in percent with two decimals. Each stands for any value within 0.005 of it, so
-    |All - w Old - (1 - w) New| <= 0.01 for every possible share w. If Old equals New, all shares are possible or none.
+    Accuracies are in percent with two decimals. Each represents any value within 0.005 of it, so
+    |All - w Old - (1 - w) New| <= 0.01 for every possible share w. If Old equals New, all shares or no shares are
+    possible.
     """
     room = 0.01 + _SLACK
     gap, rise = old - new, all - new

@@ -1,4 +1,4 @@
-"""Every evaluation protocol of the paper in words: what is scored, against which reference, with how many groups.
+"""Every evaluation protocol of the paper in words: the scored images, the reference, and the number of groups.
 
 And the three parts of an accuracy. For help and messages, without torch or NumPy; `promptccd.evaluation.protocols`
 scores by them.
@@ -24,7 +24,7 @@ class ClusteringAccuracy(NamedTuple):
     Attributes:
         all: over all images.
         old: over images of initially labelled categories.
-        new: over the others.
+        new: over all other categories.
     """
 
     all: float
@@ -69,7 +69,7 @@ class ProtocolTerms:
         "labelled images, and earlier stages under their predicted labels"  # known to the grouping
     )
     count: str = "as the run was trained: given, or its estimate"
-    counted: str = "categories"  # what the groups are
+    counted: str = "categories"  # definition of the groups
     options: tuple[str, ...] = ()  # fields of `ProtocolOptions` that it reads
     has_baselines: bool = True  # whether it can score features of another model
 
@@ -109,7 +109,7 @@ PROTOCOLS = {
     ),
     "native": ProtocolTerms(
         "the method's native prediction: of its classifier or mixture, else of a calibrated mixture over its features",
-        reference="none, or labels and earlier stages as far as the model keeps them",
+        reference="nothing, or labels and earlier stages as far as the model stores them",
     ),
     "c-gcd": ProtocolTerms(
         f"C-GCD, the setting of Happy: native predictions on {_SEEN}; Old are all categories of earlier stages",
@@ -120,7 +120,7 @@ PROTOCOLS = {
         options=("test_split",),
     ),
     "calibrated": ProtocolTerms(
-        "a calibrated mixture over the same features: known categories from labels, new ones from streams",
+        "a calibrated mixture over the same features: known categories from labels, new categories from streams",
         reference="labelled images, and the new categories of earlier stages",
     ),
     "part-routing": ProtocolTerms(
@@ -137,7 +137,7 @@ def options_by_protocol(options: ProtocolOptions, names: Iterable[str]) -> dict[
     """The options that each protocol reads.
 
     Raises:
-        ConfigurationError: an unknown protocol, or an option that none of them reads.
+        ConfigurationError: an unknown protocol, or an option without effect.
     """
     chosen = dict.fromkeys(names)
     if unknown := [name for name in chosen if name not in PROTOCOLS]:

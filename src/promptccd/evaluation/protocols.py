@@ -1,4 +1,4 @@
-"""Every evaluation protocol of the paper, by name: what is scored, against which reference, with how many groups.
+"""Every evaluation protocol of the paper, by name: the scored images, the reference, and the number of groups.
 
 A protocol takes features, labels and numbers of categories from a `Task`, which `promptccd.runs.evaluate` fills.
 """
@@ -41,7 +41,7 @@ def session_accuracy(
 ) -> ContinualScore:
     """Group the test images of every session without any label and score them twice.
 
-    Rows have All, Old and New, and as further figures those of the same clusters under separate assignments (v1), which
+    Rows have All, Old and New, and as further figures the same clusters under separate assignments (v1), which
     MetaGCD publishes.
 
     Args:
@@ -91,8 +91,8 @@ def cgcd_score(
     return ContinualScore("c-gcd", rows)
 
 
-WIDEST = 2_048  # features that a calibrated mixture sees whole: those of every backbone, but not the pixels of images
-DIRECTIONS = 256  # that are left of wider ones
+WIDEST = 2_048  # features that a calibrated mixture sees whole: features of any backbone, but no pixels
+DIRECTIONS = 256  # that remain of wider features
 
 
 # Features of some images under the model of a stage, ``(N, D)`` for each entry.
@@ -122,8 +122,8 @@ class Task:
     count_of_stage: Callable[[int], CountEstimate]  # that the stage was grouped with
     estimate: CountOf
     part_routing: Callable[[], ContinualScore | None]  # `None` for a model without parts
-    # The native prediction ``(N,)`` of a stage's model for images, `None` for a model without one; `None` for features
-    # of a baseline, whose native prediction is a calibrated mixture.
+    # The native prediction ``(N,)`` of a stage's model for images, `None` for a model without this prediction; `None`
+    # for features of a baseline, whose native prediction is a calibrated mixture.
     native: Callable[[int, StageImages], np.ndarray | None] | None
     method: str  # for messages
     num_known: int  # initially labelled categories, which are Old at every stage; their ids come first
@@ -141,7 +141,7 @@ class Task:
         return [images.stage.num_categories for images in self.trained.images[1:]]
 
     def predicted(self, stage: int, images: StageImages) -> np.ndarray | None:
-        """The native prediction ``(N,)`` for images by a stage's model; `None` for a model without one."""
+        """The native prediction ``(N,)`` for images by a stage's model; `None` for a model without it."""
         return self.calibrated(stage, images) if self.native is None else self.native(stage, images)
 
     def calibrated(self, stage: int, images: StageImages) -> np.ndarray:
@@ -207,7 +207,7 @@ def _with_native(
     scored: Callable[[int], tuple[StageImages, np.ndarray]],
     accuracy: Callable[[np.ndarray, np.ndarray, range], ClusteringAccuracy] = clustering_accuracy,
 ) -> ContinualScore:
-    """A score with native predictions for the scored images of each stage; those of id -1 do not count."""
+    """A score with native predictions for the scored images of each stage; predictions with id -1 do not count."""
     rows = []
     for row in found.stages:
         images, true_ids = scored(row.stage)
@@ -227,11 +227,11 @@ def _forgetting(
     """PA-CGCD's figures of images with these true ids, from stage 1 on; stages are grouped as for continual accuracy.
 
     Rows have ACC_0, the accuracy on known images under the model of stage 0, as ``known_before``, and the points that
-    the stage lost of it as ``forgotten``. ACC_0 is measured on the known ones among the same images, so that M_f never
-    compares two sets.
+    the stage lost of it as ``forgotten``. ACC_0 is measured on the known images among the same images, so that M_f
+    never compares two sets.
 
-    `regroup` replaces the ids in the discovery of a stage by those of the scored images. `known_at_first` gives the ids
-    of known images by the model of stage 0, from a stage and the mask of known images among the scored ones.
+    `regroup` replaces the ids in the discovery of a stage by the ids of the scored images. `known_at_first` gives the
+    ids of known images by the model of stage 0, from a stage and the mask of known images among the scored ones.
     """
     trained = task.trained
     continual = ContinualAccuracy(trained.labels[0], task.num_known, restarts=task.restarts, seed=task.seed)
@@ -344,7 +344,7 @@ def _part_routing(task: Task) -> ContinualScore:
 
 
 # By the names of `PROTOCOLS`: each scores every finished unlabelled stage. It raises a `PromptCCDError` where the run
-# or its data lack what it needs.
+# or its data lack a requirement.
 SCORERS: Mapping[str, Callable[[Task], ContinualScore]] = {
     "cacc": _continual,
     "gcd": lambda task: _continual(task, accumulate=False),

@@ -16,7 +16,7 @@ Grid = tuple[list[str], list[list[str]]]  # header and rows of text
 
 
 def score_table(score: ContinualScore) -> pd.DataFrame:
-    """A row per scored stage and one of averages: `COUNT_COLUMNS`, then accuracies and `FIGURES` in percent.
+    """A row per scored stage and a row of averages: `COUNT_COLUMNS`, then accuracies and `FIGURES` in percent.
 
     The row of averages has accuracies only. ``count_low`` and ``count_high`` are the range of an estimated number of
     categories. Empty clusters are no categories, so ``num_categories`` may be below that range.
@@ -35,8 +35,8 @@ def score_table(score: ContinualScore) -> pd.DataFrame:
 def over_runs(table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Mean and standard deviation (n - 1) over the rows that are equal in the columns `by`.
 
-    Every number has a column of its name and one that ends in ``_std``; ``runs`` is the number of rows. Missing numbers
-    do not count. Ranges of numbers of categories become the widest range.
+    Every number has a column of its name and a column that ends in ``_std``; ``runs`` is the number of rows. Missing
+    numbers do not count. Ranges of numbers of categories become the widest range.
     """
     groups = table.groupby(list(by), sort=False, dropna=False)
     numbers = [name for name in table.select_dtypes("number") if name not in (*by, "seed")]
@@ -63,7 +63,7 @@ def text_of(mean: float, std: float | None = None) -> str:
 
 
 def texts(table: pd.DataFrame, name: str) -> list[str]:
-    """A column of numbers as text, each with its standard deviation where the table has one."""
+    """A column of numbers as text, each with its standard deviation if the table contains it."""
     spread = table.get(f"{name}_std", pd.Series(math.nan, table.index))
     return [text_of(*pair) for pair in zip(table[name], spread, strict=True)]
 
@@ -152,7 +152,7 @@ def markdown(grid: Grid) -> str:
 def variant_table(groups: Mapping[str, Iterable[ContinualScore]]) -> pd.DataFrame:
     """The score tables of several runs of every variant, with the column ``variant``.
 
-    Native predictions have rows of their own after those of their variant. Where the paper prints another matching
+    Native predictions have rows of their own after the rows of their variant. Where the paper prints another matching
     (v1 of MetaGCD), rows of that matching are between them, and native predictions are scored by that matching alone.
     """
     tables: list[pd.DataFrame] = []

@@ -31,7 +31,7 @@ class PushedRepository:
 
     Attributes:
         repo_id: ``namespace/name``.
-        commit: the commit that holds the files; `None` in a dry run of a repository that does not exist.
+        commit: the commit with the files; `None` in a dry run of a repository that does not exist.
         sent: whether a commit was made; in a dry run it is not known, and false.
         listing: content, size and visibility in one line.
     """
@@ -104,7 +104,7 @@ def push_files(
     preserved: Sequence[str] = KEPT_METADATA,
     dry_run: bool = False,
 ) -> PushedRepository:
-    """Make a repository hold these files, with at most one commit; other files stay.
+    """Add these files to a repository, with at most one commit; other files stay.
 
     Args:
         name: ``namespace/name``; created if missing.
@@ -115,7 +115,7 @@ def push_files(
         message: title of the commit.
         holds: content in words, for the listing that is logged before anything is sent.
         sdk: of a Space.
-        replaces: pattern of other files to delete, such as ``*.parquet``; by default none.
+        replaces: pattern of other files to delete, such as ``*.parquet``; by default no files.
         preserved: keys of the card's metadata that keep the repository's value.
         dry_run: list only.
 

@@ -32,7 +32,7 @@ def push_run(
         run: the run.
         api: the client; its token must be allowed to write.
         namespace: user or organisation (default: the logged-in user).
-        stages: which stages (default: all finished ones).
+        stages: which stages (default: all finished stages).
         private: whether the repositories must be private.
         dry_run: list only.
 
@@ -44,7 +44,7 @@ def push_run(
     finished = list(range(run.stages_on_disk()))
     wanted = finished if stages is None else list(stages)
     if not set(wanted) <= set(finished):
-        raise HubError(f"{run.path} has finished stages {finished}, not {wanted}. Give --stage one of them.")
+        raise HubError(f"{run.path} has finished stages {finished}, not {wanted}. Give one as --stage.")
     _require_names(run, namespace, wanted)
     api, later, pushed = api or client(), _later(run, namespace, wanted, private), list[PushedRepository]()
     for stage in wanted:
@@ -105,7 +105,7 @@ def push_stage(
         later: the command that repeats the push, for messages.
 
     Raises:
-        RunError: it holds links; what they point to is not published.
+        RunError: it contains links; their targets are not published.
         HubError: the stage is damaged, or the Hub could not be reached or refused.
     """
     require_no_links(folder)
@@ -157,7 +157,7 @@ def _later(run: RunDirectory, namespace: str | None, stages: Sequence[int], priv
 
 
 def _contents_of(folder: Path) -> str:
-    """What readers of a pushed stage can see."""
+    """Published content of a pushed stage."""
     names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
     images = len(assignments_in(folder)["category_ids"]) if (folder / ASSIGNMENTS).exists() else 0
     return f"weights, the names of {len(names)} categories, the category ids of {images} images, corrections; no image"

@@ -50,7 +50,8 @@ def push_space(
 ) -> PushedSpace:
     """Put the page on the Hub, or bring its Space to this version and this checkpoint.
 
-    The Space holds the installed package, the tested versions and the prepared example. The checkpoint stays in its own
+    The Space contains the installed package, the tested versions and the prepared example. The checkpoint stays in its
+    own
     repository: the Space names its commit, so later pushes there do not change the Space.
 
     Args:
@@ -96,7 +97,7 @@ def push_space(
 
 
 def _place_of(model: str, api: HfApi, private: bool) -> str:
-    """The model with the commit that it has now, or that its name gives; a bundled backbone has none.
+    """The model with the commit that it has now, or that its name gives; a bundled backbone has no commit.
 
     Raises:
         ConfigurationError: the model does not exist, the page cannot use it, or a public Space would show it.
@@ -115,7 +116,7 @@ def _place_of(model: str, api: HfApi, private: bool) -> str:
     name, kind = found.place, found.values.get("model_type")
     if kind not in (*VARIANTS, *BACKBONE_TYPES):
         raise ConfigurationError(
-            f"{name} is a model of type {shown(kind)}: give a finished stage or a DINO backbone, one of "
+            f"{name} is a model of type {shown(kind)}: give a finished stage or a DINO backbone among "
             f"{', '.join((*VARIANTS, *BACKBONE_TYPES))}."
         )
     info = api.model_info(name)

@@ -1,4 +1,4 @@
-"""Publish the stages of a data set, so that others train on the same images."""
+"""Publish the stages of a data set, so that other people train on the same images."""
 
 import json
 import logging
@@ -130,7 +130,7 @@ def _parquet(
 
 
 def _stage_row(stage: Stage, position: int) -> dict[str, object]:
-    """A row; an unreadable image becomes null, and none of its bytes are sent."""
+    """A row; an unreadable image becomes null, and its bytes are not sent."""
     record: dict[str, object] = {"sample_id": int(stage.sample_ids[position])}
     if isinstance(stage, LabelledStage):
         record["label"] = int(stage.labels[position])

@@ -1,4 +1,4 @@
-"""Fetch stages from the Hub, and recompute what a run or a repository claims."""
+"""Fetch stages from the Hub, and recompute the results of a run or a repository."""
 
 import logging
 import re

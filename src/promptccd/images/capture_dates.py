@@ -37,7 +37,7 @@ def capture_date(image: Image.Image) -> str:
 
 
 def seconds_of(date: str) -> float:
-    """Seconds since 1970 by the clock of the camera; NaN for a date that is none."""
+    """Seconds since 1970 by the clock of the camera; NaN for an invalid date."""
     try:
         return float(calendar.timegm(time.strptime(date[:19], "%Y-%m-%dT%H:%M:%S")))
     except ValueError:

@@ -1,13 +1,13 @@
 """Pictures that may be passed on: the pixels and nothing else.
 
-A file from a camera says where, when, by whom and with what it was taken, and may hold a thumbnail or data that
-programs append. Every picture that is exported or pushed goes through `clean_image`, whose pixels are exactly those of
+A file from a camera says where, when, by whom and with what it was taken, and may contain a thumbnail or data that
+programs append. Every picture that is exported or pushed goes through `clean_image`, whose pixels equal the output of
 `promptccd.images.decode.decode_image`: training on them is training on the originals.
 
 An upright JPEG keeps its coded picture, by a list of the segments that a decoder needs. A wide colour space goes with
 it as a standard profile, because a file's own profile may name people and machines. Every other file is encoded again
-without loss, in sRGB: a PNG as PNG, and all others as WebP. For photographs WebP has a quarter fewer bytes than PNG and
-a fifth of the time (.05 s per million pixels; four times the bytes of the JPEG).
+without loss, in sRGB: a PNG as PNG, and all other formats as WebP. For photographs WebP has a quarter fewer bytes than
+PNG and a fifth of the time (.05 s per million pixels; four times the bytes of the JPEG).
 """
 
 import io
@@ -20,7 +20,7 @@ from promptccd.images.colour import standard_profile
 from promptccd.images.decode import Decoding, decode_image
 from promptccd.images.jpeg import ADOBE, END, FRAMES, JFIF, JPEG, SCAN, jpeg_segments
 
-_WEBP_SIDE = 16383  # pixels; the format holds no more
+_WEBP_SIDE = 16383  # pixels; limit of the format
 _PNG = b"\x89PNG"
 _KEPT_TABLES = {0xDB, 0xC4, 0xDD}  # quantisation, Huffman, restart interval
 _PROFILE, _NAME_OF_PROFILE = 0xE2, b"ICC_PROFILE\x00"
@@ -64,7 +64,7 @@ def _encoded_losslessly(image: Image.Image, as_png: bool) -> tuple[str, bytes]:
 
 
 def _stripped_jpeg(content: bytes) -> bytes | None:
-    """What a decoder needs of a JPEG, up to the end of its first picture; `None` for an unusual coding."""
+    """The parts of a JPEG that a decoder needs, up to the end of its first picture; `None` for an unusual coding."""
     if not content.startswith(JPEG):
         return None
     kept = [JPEG]
@@ -81,13 +81,13 @@ def _stripped_jpeg(content: bytes) -> bytes | None:
             kept.append(segment)
         elif marker == END:
             return b"".join([kept[0], *_profile_segment(profile), *kept[1:], segment])
-        elif marker < JFIF:  # an unusual coding, to be coded anew
+        elif marker < JFIF:  # an unusual coding, to be coded again
             return None
-    return None  # without an end nobody knows what stands behind the picture
+    return None  # without an end the data after the picture is unknown
 
 
 def _profile_segment(profile: bytes) -> Iterator[bytes]:
-    """The segment of the standard profile that a file's own profile is like, if it is like one."""
+    """The segment of the standard profile that is similar to a file's own profile, if any."""
     standard = standard_profile(profile) if profile else None
     if standard is not None:
         body = _NAME_OF_PROFILE + b"\x01\x01" + standard

@@ -1,7 +1,7 @@
-"""Colours as they are meant: what a file's colour profile says, in sRGB, which screens and models expect.
+"""Intended colours: a file's colour profile applied, in sRGB, which screens and models expect.
 
 A profile may name a person, a serial number or a printer. A cleaned picture has no profile, or one of `profiles/`,
-whose files hold numbers and the name of their colour space.
+whose files contain numbers and the name of their colour space.
 """
 
 import io
@@ -11,7 +11,7 @@ from importlib.resources import files
 import numpy as np
 from PIL import Image, ImageCms
 
-MOST_PROFILE_BYTES = 4 * 2**20  # of a profile; those of printers have one or two million
+MOST_PROFILE_BYTES = 4 * 2**20  # of a profile; profiles of printers have one or two million
 SRGB = "sRGB"
 _LIKE = 1  # grey level of 255 by which a profile may differ from a standard one
 _PROBE_STEPS = 9  # per channel, at which profiles are compared
@@ -44,7 +44,7 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, str]:
 
 
 def standard_profile(profile: bytes) -> bytes | None:
-    """The profile, written here, that a file's own one shows the same colours as; `None` for sRGB and all others."""
+    """A bundled profile with the colours of a file's own profile; `None` for sRGB and unknown profiles."""
     try:
         return STANDARD.get(_like(profile))
     except _ProfileError:
@@ -109,7 +109,7 @@ def _mode_of(profile: bytes) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _like(profile: bytes) -> str:
-    """The standard profile that shows the same colours, whatever its name; empty for none."""
+    """The standard profile that shows the same colours, whatever its name, or empty."""
     mode = _mode_of(profile)
     if mode == "CMYK":
         return ""

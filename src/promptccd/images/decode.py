@@ -36,15 +36,15 @@ from promptccd.images.rendering import PROBED, Levels, Rendering, UnusableValues
 
 LARGE = 50_000_000  # pixels from which on a picture is decoded alone, and unpacks from many bytes
 PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
-MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and nobody recognises anything in less
+MIN_SIDE = 8  # pixels; the digits data set has 8 x 8, and smaller images are unrecognisable
 FITTED_SIDE = 1024  # pixels of the square that a wide or tall image is fitted into; no view needs more
 WIDE = 2  # width by height, or the reverse, from which a crop shows half of an image or less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
-# Common formats of photographs and drawings; each of Pillow's other thirty is one more parser to attack.
+# Common formats of photographs and drawings; each of Pillow's thirty further formats is a parser to attack.
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
-_CONTINUOUS = 0.5  # share of half-transparent pixels from which a fourth band is none of transparency
+_CONTINUOUS = 0.5  # share of half-transparent pixels from which a fourth band is not transparency
 _WHITE = 240  # grey level from which on a picture on white would vanish
 _T = TypeVar("_T")
 _UPRIGHT = {  # EXIF orientation -> the turn that undoes it
@@ -59,7 +59,7 @@ _UPRIGHT = {  # EXIF orientation -> the turn that undoes it
 
 
 class Status(StrEnum):
-    """What became of an image."""
+    """Outcome of decoding an image."""
 
     USED = "used"
     NOTED = "noted"
@@ -68,7 +68,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an image and why.
+    """Outcome of decoding an image, with the reason.
 
     Attributes:
         status: used, noted or skipped.
@@ -115,10 +115,10 @@ class DecodedImage:
         image: upright 8-bit RGB in the colours of sRGB, without metadata; `None` exactly when it is skipped.
         verdict: what became of it.
         size: width and height in pixels of the upright picture; `image` is smaller where it was decoded reduced.
-        loaded: the picture as its file stores it, which tells it from others; `None` for a JPEG.
+        loaded: the stored pixels, which identify the picture; `None` for a JPEG.
         taken: when the camera says it was taken, see `promptccd.images.capture_dates`; empty if it does not.
         jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
-        levels: values of a file with more than 8 bits a value; `None` for others.
+        levels: values of a file with more than 8 bits a value, or `None`.
         pages: how many pages of one size the file has, as far as they are read.
     """
 
@@ -158,15 +158,15 @@ def decode_image(
 ) -> DecodedImage:
     """Decode one image to 8-bit RGB, or say why not.
 
-    Depth is scaled to 8 bit, colours are those of sRGB, transparency is laid over white, EXIF orientation is applied,
-    and the first frame of an animation is taken. Of a camera RAW it is the JPEG of full size inside. Global switches
+    Depth is scaled to 8 bit, colours are sRGB, transparency is laid over white, EXIF orientation is applied,
+    and the first frame of an animation is used. Of a camera RAW it is the JPEG of full size inside. Global switches
     of Pillow are left alone; where other code has set ``ImageFile.LOAD_TRUNCATED_IMAGES``, Pillow no longer reports
-    truncated files, so none can be skipped. Pillow's own limit on pixels holds only for images that it has opened.
+    truncated files, so they cannot be skipped. Pillow's own limit on pixels applies only to images that it has opened.
 
     Args:
         source: bytes of a file, a path, an image of Pillow, or the ``{"bytes": ..., "path": ...}`` of
             ``datasets.Image(decode=False)``, where bytes win. `None` is a missing image.
-        decoding: limits, and the rule for values; by default those for a person's own files, each by itself.
+        decoding: limits, and the rule for values; by default the limits for a person's own files, each by itself.
         enough: decode 1/2, 1/4 or 1/8 of the width and height of a JPEG file where that leaves at least this many
             pixels a side: for 12 megapixels a quarter of the time.
 
@@ -191,12 +191,12 @@ def decode_image(
 
 
 def decide(decoding: Decoding, deep: Sequence[_T], read: Callable[[_T], bytes]) -> Decoding:
-    """The same with a rule for values that holds for all files of a source; what is decided stays.
+    """As `decode_image`, with one rule for values for all files of a source; decided values stay.
 
     Args:
         decoding: with a rule that may be undecided.
         deep: the files that may have more than 8 bits a value; `PROBED` of them decide.
-        read: gives the bytes of one; after a `SkippedFileError` it does not count.
+        read: gives the bytes of a file; after a `SkippedFileError` it does not count.
     """
     rendering = decoding.rendering
     if not deep or rendering.given or (rendering.integer and rendering.real):
@@ -224,7 +224,7 @@ def _decode_file(path: str | os.PathLike[str], decoding: Decoding, enough: int |
 def _decode_stream(
     stream: BinaryIO, decoding: Decoding, enough: int | None, turned: int | None = None
 ) -> DecodedImage:
-    """Decode a file; `turned` is the EXIF orientation of one that says none itself."""
+    """Decode a file; `turned` is the EXIF orientation of a file without its own."""
     head = stream.read(FIRST_BYTES)
     if not head:
         raise _RefusedError("empty file")
@@ -238,7 +238,7 @@ def _decode_stream(
         return replace(found, jpeg=raw.jpeg)
     with _open_picture(stream, head) as image:
         pixels, size = image.width * image.height, stream.seek(0, io.SEEK_END)
-        if pixels > max(LARGE, PIXELS_PER_BYTE * size):  # it holds nothing, and unpacks to gigabytes
+        if pixels > max(LARGE, PIXELS_PER_BYTE * size):  # it is useless, and unpacks to gigabytes
             raise _RefusedError(
                 f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or "
                 "made to do harm"
@@ -247,7 +247,7 @@ def _decode_stream(
 
 
 def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
-    """The image, by the plug-in of its format; so Pillow's limit, which is one for the whole process, is not asked."""
+    """The image, by the plug-in of its format; so Pillow's process-wide limit has no effect."""
     Image.init()
     readers = [(name, *Image.OPEN[name]) for name in PICTURE_FORMATS]
     if is_heif(head) and (heif := heif_plugin()):
@@ -261,7 +261,9 @@ def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
             return plugin(stream, "")
         except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
             raise _RefusedError(f"more pixels than Pillow opens of a {name} file") from error
-        except Exception:  # of a dozen kinds, on hostile headers and too few bytes; messages may hold paths
+        except (
+            Exception
+        ):  # of a dozen kinds, on hostile headers and too few bytes; messages may contain paths
             continue
     kind = picture_kind(head)
     advice = f": save it with one or three bands of 8 or 16 bits, or {FEATURES}" if kind == "TIFF" else ""
@@ -279,7 +281,7 @@ def _decode_opened(
     *,
     has_pages: bool = False,
 ) -> DecodedImage:
-    """Decode what was opened from a stream, or by the caller, whose image stays as it is and has one page."""
+    """Decode an image opened from a stream, or by the caller, whose image stays as it is and has one page."""
     width, height = image.size
     if width * height == 0:
         raise _RefusedError("image without pixels")
@@ -316,7 +318,7 @@ def _decode_opened(
 
 @contextmanager
 def _room_for(pixels: int) -> Iterator[None]:
-    """Decode a large picture when no other one is decoded and there is memory for it."""
+    """Decode a large picture when no other large picture is decoded and there is memory for it."""
     if pixels <= LARGE:
         yield
         return
@@ -332,7 +334,7 @@ def _room_for(pixels: int) -> Iterator[None]:
 
 
 def _reduce(image: Image.Image, enough: int) -> None:
-    """Ask for fewer pixels of a JPEG file (an MPO is one). Strips are left alone: they would lose their ends."""
+    """Ask for fewer pixels of a JPEG file (including MPO). Strips are left alone: they would lose their ends."""
     if image.format in ("JPEG", "MPO") and max(image.size) <= MAX_ASPECT * min(image.size):
         image.draft(None, (enough, enough))
 
@@ -341,7 +343,7 @@ _Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Levels | None
 
 
 def _pages_of(image: Image.Image, most: int) -> list[np.ndarray]:
-    """The pixels or values of all pages like the first; none where there is one, or more pixels than that."""
+    """The pixels or values of all pages like the first; empty for a single page, or too many pixels."""
     try:
         count, first = getattr(image, "n_frames", 1), image.tell()
         if image.format == "MPO" or count == 1 or first or count * image.width * image.height > most:
@@ -355,14 +357,14 @@ def _pages_of(image: Image.Image, most: int) -> list[np.ndarray]:
             shown = image.convert("RGBA" if image.has_transparency_data else "RGB") if deep is None else image
             found.append(np.asarray(shown) if deep is None else deep.values)
         image.seek(first)
-    except Exception:  # a later page is damaged; the first one is not
+    except Exception:  # a later page is damaged; the first page is intact
         image.seek(0)
         return []
     return [each for each in found if (each.shape, each.dtype) == (found[0].shape, found[0].dtype)]
 
 
 def _load_rgb(image: Image.Image, rendering: Rendering, pages: Sequence[np.ndarray] = ()) -> _Loaded:
-    """All pixels as 8-bit RGB in a new image, a note, what tells the picture from others, and its levels."""
+    """All pixels as 8-bit RGB in a new image, a note, its identity, and its levels."""
     try:
         bits = 16 if is_deep(image) else image.info.get("bit_depth", 8) if image.format == "HEIF" else 8
         deep, values = deep_values(image), None
@@ -390,7 +392,7 @@ def _load_rgb(image: Image.Image, rendering: Rendering, pages: Sequence[np.ndarr
             return rgb, notes, deep.values if whole is None else whole, levels
         if whole is not None:
             return (image.copy() if rgb is image else rgb), notes, whole, None
-        # Counting the frames of an animation may go on to the last, and load it.
+        # Counting the frames of an animation may continue to the last, and load it.
         is_same = rgb is image
         rgb = image.copy() if is_same else rgb
         is_jpeg = image.format in ("JPEG", "MPO")  # its coding tells it
@@ -423,7 +425,7 @@ def _frame_note(image: Image.Image, rgb: Image.Image) -> str:
         return ""
     try:
         count = getattr(image, "n_frames", 1)
-    except Exception:  # a later frame is damaged; the first one is not
+    except Exception:  # a later frame is damaged; the first page is intact
         return "first of several frames used"
     if count == 1:
         return ""

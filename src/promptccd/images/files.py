@@ -26,7 +26,7 @@ def opened_file(path: str | os.PathLike[str], *, follow: bool = False) -> Iterat
     """A regular file and its size; through a link only if told to follow it.
 
     Raises:
-        SkippedFileError: it is none, or cannot be read.
+        SkippedFileError: it is no regular file, or cannot be read.
     """
     try:
         path = os.path.realpath(path) if follow and path else path
@@ -35,7 +35,7 @@ def opened_file(path: str | os.PathLike[str], *, follow: bool = False) -> Iterat
             raise SkippedFileError(
                 "not a regular file"
             )  # to open a pipe or a device may do something already
-        # Not through a link, and without waiting for the writer of a pipe; the checks are of what was opened.
+        # Not through a link, and without waiting for the writer of a pipe; the checks are of the opened file.
         descriptor = systems.open_file(path, os.O_RDONLY)
         with open(descriptor, "rb") as stream:
             status = os.fstat(descriptor)

@@ -25,8 +25,8 @@ MOST_MINIATURE_DIFFERENCE = (
 def picture_key(content: bytes, loaded: Image.Image | np.ndarray | None) -> str:
     """A hash of a picture, 64 hexadecimal digits, that no metadata and no turn flag changes.
 
-    Of a JPEG it is that of the coded picture, which saves decoding large photographs in full. Of any other file it is
-    that of the pixels as they are stored, in any depth, and the same for all four quarter turns.
+    For a JPEG, it is the hash of the coded picture, which saves decoding large photographs in full. For any other
+    file, it is the hash of the stored pixels, in any depth, equal for all four quarter turns.
 
     Args:
         content: bytes of the file.
@@ -53,7 +53,7 @@ def picture_key(content: bytes, loaded: Image.Image | np.ndarray | None) -> str:
 
 
 def _in_one_mode(image: Image.Image) -> Image.Image:
-    """One mode for pictures that look the same: programs that save space store grey and few colours otherwise."""
+    """One mode for pictures with equal pixels: programs that save space store grey and few colours otherwise."""
     if image.mode in ("1", "L", "P", "LA", "PA", "RGB", "RGBA"):
         image = image.convert("RGBA" if image.has_transparency_data else "RGB")
         if image.mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
@@ -70,7 +70,7 @@ def _digest(pixels: np.ndarray) -> str:
 def is_edited_file_of(
     before: tuple[tuple[int, int], np.ndarray], after: tuple[tuple[int, int], np.ndarray]
 ) -> bool:
-    """Whether the new content of a file shows what the old one did: turned without loss, or saved once more.
+    """Whether the new content of a file shows the old image: turned without loss, or saved once more.
 
     Args:
         before: width and height of the upright picture, and its miniature ``(32, 32)`` uint8, see `SeenImage`.
@@ -88,7 +88,7 @@ def is_edited_file_of(
 
 
 def digest_of(pixels: np.ndarray) -> bytes:
-    """A digest that equal pictures share and others do not; pixels are ``(H, W, 3)`` uint8."""
+    """A digest that identifies the picture; pixels are ``(H, W, 3)`` uint8."""
     return hashlib.blake2b(pixels.tobytes(), salt=b"%dx%d" % pixels.shape[:2], digest_size=16).digest()
 
 
@@ -112,11 +112,11 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class SeenImage:
-    """What is kept of an image after decoding.
+    """Stored data of an image after decoding.
 
     Attributes:
         size: width and height in pixels, upright.
-        key: what the picture is known by, see `picture_key`.
+        key: identity of the picture, see `picture_key`.
         miniature: ``(32, 32)`` uint8, grey; finds near-duplicates.
         thumbnail: a JPEG of at most `THUMBNAIL_SIDE` pixels a side, or a PNG if the image is tiny; no metadata. Strips
             lose their ends first, because their short side would vanish otherwise.
@@ -148,7 +148,7 @@ def look_at(content: bytes, decoding: Decoding, view: View | None) -> tuple[Verd
     """Decode the bytes of a file once; a JPEG no larger than the view needs, without a view at full size.
 
     Returns:
-        The verdict, and what is kept of the image, `None` exactly when it is skipped.
+        The verdict, and the stored data of the image, `None` exactly when it is skipped.
     """
     decoded = decode_image(content, decoding, enough=None if view is None else _enough(view))
     if decoded.image is None:

@@ -1,4 +1,4 @@
-"""The segments of a JPEG file: tables, frames, scans, and what programs write beside them."""
+"""The segments of a JPEG file: tables, frames, scans, and additional data of programs."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a file is that shows no picture, by its first bytes, and what to do with it."""
+"""The type of a file that shows no picture, by its first bytes, and the remedy."""
 
 import codecs
 import re
@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-FIRST_BYTES = 512  # of a file, which tell what it is
+FIRST_BYTES = 512  # of a file, which identify its type
 UNKNOWN = "no known format"
 HEIF_SUFFIXES = (".heic", ".heif", ".hif")
 INSTALL_HEIF = "pip install 'promptccd[heic]'"
-DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote beside it"
+DEVELOP = "develop it to JPEG or TIFF, or give the JPEG that the camera wrote with it"
 _UNPACK = "unpack it first; zip archives alone are read as they are"
 _SAVE_FRAMES = (
     "save some of its frames as JPEG, or give features of videos: promptccd discover --features FILE"
@@ -22,7 +22,7 @@ _SLICES = f"save it as PNG, a file for each slice, or {FEATURES}"
 _ARRAYS = f"save its images as PNG, or {FEATURES}"
 _HEIC = (
     f"{INSTALL_HEIF} lets it be read; or convert it to JPEG, for example with XnConvert or ImageMagick; on an iPhone, "
-    "Settings, Camera, Formats, Most Compatible lets new ones be JPEG"
+    "Settings, Camera, Formats, Most Compatible makes new photographs JPEG"
 )
 
 _STARTS = (  # after leading blanks, in lower case
@@ -105,7 +105,7 @@ def heif_plugin() -> Any:
     """The class that opens a HEIF file as an image of Pillow; `None` where pillow-heif is not installed.
 
     Only `promptccd.images.decode` asks it. Registered with Pillow, it would open files for every other library of the
-    process, and it is one more parser of strangers' files.
+    process, and it is a further parser of strangers' files.
     """
     try:
         from pillow_heif import HeifImageFile
@@ -115,19 +115,19 @@ def heif_plugin() -> Any:
 
 
 def camera_raw_kind(head: bytes) -> str:
-    """The name of a camera's RAW format that is told by its first bytes, such as ``"RAF"``; empty for all others."""
+    """The name of a camera's RAW format by its first bytes, such as ``"RAF"``, or empty."""
     return next((kind for pattern, kind in _CAMERA_RAW if _begins(head, pattern)), "")
 
 
 def picture_kind(head: bytes) -> str:
-    """The format of pictures that a file begins like, such as ``"JPEG"``, if it is one that is read; or else empty."""
+    """The picture format of a file by its first bytes, such as ``"JPEG"``, if it is supported; else empty."""
     if found := next((kind for pattern, kind in _READ if _begins(head, pattern)), ""):
         return found
     return "HEIC" if is_heif(head) and heif_plugin() else ""
 
 
 def is_picture(head: bytes) -> bool:
-    """Whether a file begins like a picture that is read, or a camera RAW, which may hold one."""
+    """Whether a file begins like a picture that is read, or a camera RAW, which may contain a picture."""
     return bool(picture_kind(head) or camera_raw_kind(head))
 
 
@@ -139,18 +139,18 @@ def why_skipped(head: bytes) -> str:
 
 
 def why_no_picture(head: bytes) -> str:
-    """Why a file is skipped that begins like no picture that is read: what it is, and what to do with it."""
+    """Why a file with unsupported first bytes is skipped: its type, and the remedy."""
     kind, advice = kind_of(head)
     return f"not an image that can be read (starts like {kind}){': ' * bool(advice)}{advice}"
 
 
 def kind_name(head: bytes) -> str:
-    """What a file is, by its first bytes, in a word or two."""
+    """The type of a file, by its first bytes, in a word or two."""
     return "an image" if is_picture(head) else kind_of(head)[0]
 
 
 def kind_of(head: bytes) -> tuple[str, str]:
-    """What a file is that is no picture, by its first bytes, and what to do with it."""
+    """The type of a file that is no picture, by its first bytes, and the remedy."""
     if raw := camera_raw_kind(head):
         return f"camera RAW ({raw})", DEVELOP
     if head.startswith(b"\x1f\x8b"):  # as NIfTI usually is

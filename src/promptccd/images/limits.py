@@ -43,7 +43,7 @@ class IntakeLimits:
 
     @classmethod
     def of_person(cls, *, max_files: int | None = None, max_pixels: int | None = None) -> "IntakeLimits":
-        """Limits on a person's own files; `None` is the usual one. Files are as large as such images may be."""
+        """Limits on a person's own files; `None` is the usual limit. Files are as large as such images may be."""
         pixels = max_pixels or MAX_PIXELS
         return cls(max_files=max_files or ANY, max_pixels=pixels, max_file_bytes=largest_file(pixels))
 
@@ -82,7 +82,7 @@ SMALL = MIB  # bytes; a blank drawing packs a thousandfold and does no harm
 
 
 class SkippedFileError(Exception):
-    """One file is skipped for the reason that is the message; the others go on."""
+    """A single file is skipped; the message is the reason."""
 
 
 class ByteBudget:
@@ -101,6 +101,6 @@ class ByteBudget:
         self._left -= count
         if self._left < 0:
             raise DataError(
-                f"{self._where} holds more than the limit of {self.limits.max_total_bytes} bytes in all. Give "
+                f"{self._where} contains more than the limit of {self.limits.max_total_bytes} bytes in all. Give "
                 "fewer images at a time."
             )

@@ -1,6 +1,6 @@
 """Camera RAW: a photograph before it is developed, with small pictures of it, and often the JPEG of the camera, inside.
 
-Whoever opens such a file as the TIFF that it mostly is gets a thumbnail of 160 x 120 pixels.
+Opened as a TIFF, such a file gives a thumbnail of 160 x 120 pixels.
 """
 
 import itertools
@@ -30,12 +30,12 @@ _START = re.compile(rb"\xff\xd8\xff[\xc0-\xfe]")
 
 @dataclass(frozen=True)
 class CameraRaw:
-    """What a camera RAW holds.
+    """Content of a camera RAW.
 
     Attributes:
         kind: its format, such as ``"RAF"``; ``"TIFF"`` for the many that are TIFF inside.
-        jpeg: the JPEG of full size in it; empty if there is none.
-        orientation: the EXIF orientation of the photograph; `None` if nothing is said.
+        jpeg: the JPEG of full size in it; or empty.
+        orientation: the EXIF orientation of the photograph; `None` if unknown.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class CameraRaw:
 
 
 def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
-    """What a camera RAW holds; `None` for all other files. The stream is left at its start.
+    """Content of a camera RAW; `None` for all other files. The stream is left at its start.
 
     Args:
         stream: the file.
@@ -52,7 +52,7 @@ def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
     """
     kind, tags = camera_raw_kind(head), _first_directory(stream, head)
     stream.seek(0)
-    # The first picture of a camera is a small one of another, or values of a sensor.
+    # The first picture of a camera is a small copy of another, or values of a sensor.
     is_small = tags.get(_SUBFILE, 0) == _REDUCED or _SUB in tags
     is_raw = _DNG in tags or tags.get(_PHOTOMETRIC) in _OF_A_SENSOR or (_MAKE in tags and is_small)
     if not kind and not is_raw:
@@ -65,7 +65,7 @@ def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
 
 
 def reason_of_raw(name: str) -> str:
-    """Why a file is skipped that cannot be read and is called like a camera RAW; empty for other names."""
+    """Why an unreadable file with the name of a camera RAW is skipped; empty for other names."""
     suffix = PurePosixPath(name).suffix.lower()
     if suffix not in RAW_SUFFIXES:
         return ""

@@ -1,6 +1,6 @@
 """How a file becomes an RGB picture: which values are black and white, which pages are shown, and how it fits a square.
 
-A 16-bit file of a microscope may hold 12 bits, or values between 29,315 and 31,355. One rule for all files of a source
+A 16-bit file of a microscope may use 12 bits, or values between 29,315 and 31,355. One rule for all files of a source
 keeps them comparable. It is decided once, by values that are robust against single pixels and single files, and is
 stored with the project or the checkpoint. A file that exceeds it is cut and reported, and changes nothing.
 """
@@ -26,9 +26,9 @@ CUT = "values cut"  # in the note of a file that exceeds the window
 PROBED = 64  # files with more than 8 bits that decide the window of all
 _UNIT: Window = (0, 1)  # of floats from 0 to 1, a convention of its own
 _FEWEST, _SHARE = 2, 0.001  # pixels of a file, and share of them, that do not decide at either end
-_NODATA = (65535, 32767, -32768, -9999, -99999, -999)  # values that stand for none, far from the others
+_NODATA = (65535, 32767, -32768, -9999, -99999, -999)  # values that mean "missing", far from all other values
 _MARGIN = 0.05  # share of the range by which a window goes beyond the values
-_MANY_FILES = 20  # from so many on, the most extreme file does not decide; of hundreds, one of a hundred
+_MANY_FILES = 20  # number of files from which extreme files are ignored, one in a hundred
 _LARGEST_VALUE = 1e30
 _SIGNIFICANT = re.compile(r'SignificantBits="(\d{1,2})"')
 _BITS, _PHOTOMETRIC, _DESCRIPTION, _LARGEST = 258, 262, 270, (281, 341)  # tags of TIFF
@@ -71,7 +71,7 @@ class Rendering:
         integer: window of the integers of files that do not say how many bits they have; `None` is not decided, and a
             file is then judged by itself.
         real: the same of floats.
-        given: window that a person gave, for all files of more than 8 bits; whatever those say.
+        given: window that a person gave, for all files of more than 8 bits, whatever their metadata.
         pages: how the pages of a file are one picture; by default its first page.
         fit: how a model sees an image that is not square; by default its central square.
     """
@@ -87,16 +87,16 @@ class Rendering:
         """The rule from values that a stranger may have written.
 
         Raises:
-            ValueError: a value is not one of a rule.
+            ValueError: a value does not belong to a rule.
         """
         windows = {name: _as_window(values.get(name)) for name in ("integer", "real", "given")}
         for name, known in (("pages", PAGES), ("fit", FITS)):
             if (value := values.get(name)) not in (None, *known):
-                raise ValueError(f"Expected {name} to be one of {', '.join(known)}, got {value!r:.50}.")
+                raise ValueError(f"Expected {name} to be in {', '.join(known)}, got {value!r:.50}.")
         return cls(**windows, pages=values.get("pages"), fit=values.get("fit"))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON types; a fit only where one was given."""
+        """As JSON types; a fit only if given."""
         given = {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
@@ -110,7 +110,7 @@ class Rendering:
         return replace(other, **{name: value for name, value in vars(self).items() if value is not None})
 
     def decided_by(self, found: Iterable[Levels | None]) -> "Rendering":
-        """The same with windows for the values of these files; `None` is a file of 8 bits. What is decided stays."""
+        """The same with windows for the values of these files; `None` is a file of 8 bits. Decided values stay."""
         levels = [each for each in found if each is not None and each.own is None]
         windows = {"integer": self.integer, "float": self.real}
         for kind, window in windows.items():
@@ -150,7 +150,7 @@ def _as_window(value: Any) -> Window | None:
 
 
 def _window_of(files: list[Levels]) -> Window:
-    """The window that holds the values of files: from 0 to full bits where that fits, else from their lows to highs."""
+    """The window of the values of files: from 0 to full bits where that fits, else from their lows to highs."""
     skipped = max(len(files) // 100, int(len(files) >= _MANY_FILES))
     low = sorted(each.low for each in files)[skipped]
     high = sorted(each.high for each in files)[-1 - skipped]
@@ -186,7 +186,7 @@ class DeepValues:
         values: ``(H, W)`` or ``(H, W, C)``, integers or floats.
         said: bits that the file says it has; `None` if it does not.
         white_is_0: whether 0 is white and the largest value black.
-        nodata: value that the file says stands for none.
+        nodata: value that means "missing" by the file's metadata.
     """
 
     values: np.ndarray
@@ -195,7 +195,7 @@ class DeepValues:
     nodata: float | None = None
 
     def shown(self, rendering: Rendering) -> tuple[np.ndarray, Levels, str]:
-        """The values as uint8, what they are, and a note.
+        """The values as uint8, their meaning, and a note.
 
         Raises:
             UnusableValuesError: no value is a finite number.
@@ -222,7 +222,7 @@ class DeepValues:
         return shown, levels, f"{note}, {beyond} {CUT}" if beyond else note
 
     def _usable(self) -> tuple[np.ndarray, list[float]]:
-        """All values but those that stand for none, and these."""
+        """All values except missing ones, and the missing ones."""
         values = self.values.reshape(-1)
         values = values[np.isfinite(values)] if values.dtype.kind == "f" else values
         values = values[np.abs(values.astype(np.float64)) < _LARGEST_VALUE]
@@ -239,10 +239,10 @@ class DeepValues:
 
 
 def deep_values(image: Image.Image) -> DeepValues | None:
-    """The values of a picture that has more than 8 bits each; `None` for one of 8 bits.
+    """The values of a picture that has more than 8 bits each; `None` for 8 bits.
 
     Pillow gives 16-bit colours as their upper bytes, by the name of how they are stored. By the name of the other byte
-    order it gives the lower ones.
+    order it gives the lower values.
 
     Args:
         image: opened and not loaded; it is loaded then.

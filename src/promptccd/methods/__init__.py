@@ -1,4 +1,4 @@
-"""Methods, one file each: configuration, model, objective and words. `METHODS` holds the `METHOD` of every file."""
+"""Methods, one file each: configuration, model, objective and words. `METHODS` contains the `METHOD` of every file."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,4 +1,4 @@
-"""A method, what it minimises (the objective of a stage), and the rows that it reads."""
+"""A method, its objective at a stage, and the rows that it reads."""
 
 import inspect
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StageContext:
-    """What a stage is trained on.
+    """The training data of a stage.
 
     Attributes:
         images: its readable images.
@@ -69,11 +69,11 @@ class Rows:
     Attributes:
         output: of this process's share, view-major: ``(V * b, ...)``.
         bottleneck: unit embeddings of the whole batch, ``(V, B, d)``, with their gradient on every process.
-        labels: category ids ``(B,)``, -1 for images without one; `None` at an unlabelled stage without a memory.
+        labels: category ids ``(B,)``, -1 for images without a category; `None` at an unlabelled stage without a memory.
         positions: index of every image in the stage, ``(B,)``, on the CPU; -1 for exemplars.
         epoch: of the step.
         step: of the epoch.
-        with_label: places ``(M,)`` of the images with a label; `None` if all have one, or none.
+        with_label: places ``(M,)`` of the images with a label; `None` if all images or no images have a label.
     """
 
     output: CategoryDiscoveryOutput
@@ -86,13 +86,13 @@ class Rows:
 
     @cached_property
     def labelled(self) -> tuple[Tensor | slice, Tensor] | None:
-        """An index of the images with a label, and their labels; `None` if no image has one."""
+        """An index of the images with a label, and their labels; `None` if no image has a label."""
         if self.labels is None:
             return None
         if bool((self.positions >= 0).all()):  # a labelled stage: this way does not wait for the device
             return slice(None), self.labels
         places = self.with_label
-        if places is None:  # exemplars, all of them with a label or none
+        if places is None:  # exemplars, all with or all without labels
             places = (self.labels >= 0).nonzero().flatten()
         return (places, self.labels[places]) if len(places) else None
 
@@ -113,7 +113,7 @@ class Rows:
         return by_view[:, images][..., images].flatten(2).flatten(0, 1)
 
     def of_all(self, values: Tensor) -> Tensor:
-        """Gather values of this process's share, ``(V * b, ...)``, to those of the whole batch: ``(V, B, ...)``."""
+        """Gather values of this process's share, ``(V * b, ...)``, to values of the whole batch: ``(V, B, ...)``."""
         views, images = self.bottleneck.shape[:2]
         return gather_rows(values.float().unflatten(0, (views, -1)), images)
 
@@ -125,7 +125,7 @@ class Objective:
 
     Args:
         model: trained in place.
-        stage: what it is trained on.
+        stage: its training data.
         arguments: how to train.
         accelerator: the processes that train together.
         plain_features: computes features ``(N, D)`` of the stage's images without prompts; its argument is the label
@@ -171,14 +171,14 @@ class Objective:
         """Prepare an epoch that starts at its first step; does nothing by default."""
 
     def end_stage(self) -> None:
-        """Conclude a stage after its epochs, also where those ran before an interruption; does nothing by default."""
+        """Conclude a stage after its epochs, also if the epochs ran before an interruption; does nothing by default."""
 
     def prompted(self, epoch: int) -> bool:
         """Whether prompts act in the forwards of an epoch."""
         return True
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """Scalars by name, the same on every process; ``"loss"`` is what is minimised."""
+        """Scalars by name, the same on every process; ``"loss"`` is minimised."""
         raise NotImplementedError
 
     def generator(self, *position: int) -> torch.Generator:
@@ -198,12 +198,12 @@ class Method:
 
     Attributes:
         name: in recipes, checkpoints and tables; usually its configuration's ``model_type``.
-        model: what is saved and loaded.
-        objective: what it minimises.
+        model: the saved model.
+        objective: its objective.
         title: as a person writes it.
         summary: what its prompts are, as a phrase for cards.
         parts: titles of the model's children, except backbone and head, that learn or are fitted.
-        losses: titles of its terms, except those of `ContrastiveObjective`.
+        losses: titles of its terms, except the terms of `ContrastiveObjective`.
         published: its names in the paper's tables, by a pool, a way of counting categories, or ``exemplars``; in any
             other case the tables have the method's name.
         predicts_natively: whether the paper's figures are compared with its native prediction, and not with

@@ -1,4 +1,4 @@
-"""What methods with a classifier share: classifiers that grow, self-distillation, class means."""
+"""Common parts of methods with a classifier: classifiers that grow, self-distillation, class means."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ from promptccd.models.head import BottleneckHead, UnitHead
 
 
 class CosineClassifier(nn.Module):
-    """``logits = unit(f) . unit(w)`` of K rows w, none before stage 0: the largest logit is that of the nearest row."""
+    """``logits = unit(f) . unit(w)`` of K rows w, zero before stage 0: the largest logit is that of the nearest row."""
 
     def __init__(self, num_classes: int, width: int):
         super().__init__()
@@ -37,7 +37,7 @@ class CosineClassifier(nn.Module):
         return len(self.weight)
 
     def grow(self, rows: Tensor) -> None:
-        """Append rows ``(n, D)``; the others keep every bit."""
+        """Append rows ``(n, D)``; earlier rows keep every bit."""
         grown = torch.cat([self.weight.detach(), rows.to(self.weight)])
         self.weight = nn.Parameter(grown, requires_grad=self.weight.requires_grad)
 
@@ -176,7 +176,7 @@ class SelfDistillationConfig(ClassifierConfig):
 
 
 class ComparingObjective(Objective):
-    """An objective that compares features with those of an earlier last block, for the same views."""
+    """An objective that compares features with features of an earlier last block, for the same views."""
 
     previous: nn.Module | None = None
 
@@ -189,7 +189,7 @@ class ComparingObjective(Objective):
             return class_row(self.model.backbone, rows.output.entering, self.previous, rows.output.rotation)
 
     def moved(self, rows: Rows) -> Tensor:
-        """Squared distance of unit features to the earlier ones, of the whole batch: ``(V, B)``."""
+        """Squared distance of unit features to the earlier features, of the whole batch: ``(V, B)``."""
         assert rows.output.features is not None
         before = F.normalize(self.features_before(rows))
         moved = F.normalize(rows.output.features.float()) - before
@@ -231,7 +231,7 @@ class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
     """SimGCD (Wen et al., ICCV 2023), with its labelled terms where images have labels: at stage 0, or in a memory.
 
     ``(1 - w) (distillation + eps R + InfoNCE) + w (cross-entropy + SupCon)``; without a label w is 0. The contrastive
-    terms read the MLP's unit outputs, the others the classifier.
+    terms read the MLP's unit outputs, all other terms the classifier.
     """
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
@@ -268,7 +268,7 @@ class DiscoveryConfig(SelfDistillationConfig):
 
     Attributes:
         discovery_entropy_weight: of the terms that keep predictions even between and within old and new classes.
-        clustered_rows: whether new rows of the classifier start at cluster centres far from the old ones, or at random.
+        clustered_rows: whether new rows of the classifier start at cluster centres far from the old rows, or at random.
     """
 
     entropy_weight: float = bounded(1.0, 0, 1e6)
@@ -277,7 +277,7 @@ class DiscoveryConfig(SelfDistillationConfig):
 
 
 class DiscoveryObjective(SelfDistillationObjective):
-    """SimGCD whose new classes start at clusters, and whose predictions are even between and within old and new ones.
+    """SimGCD whose new classes start at clusters, and whose predictions are even over old and new classes.
 
     "Old" are all classes of earlier stages. Stage 0 is SimGCD's.
     """

@@ -25,7 +25,7 @@ class ContrastiveObjective(Objective):
         return {"loss": loss, **parts}
 
     def contrast(self, rows: Rows) -> dict[str, Tensor]:
-        """``info_nce`` of all images, and ``supervised`` among those with a label, if any has one.
+        """``info_nce`` of all images, and ``supervised`` among labelled images, if any.
 
         Both read one matrix of similarities, whose rows are views: ``[view 1 of all images; view 2 of all images]``.
         """
@@ -54,12 +54,12 @@ def supervised_contrastive_loss(similarities: Tensor, labels: Tensor, temperatur
     """Supervised contrastive loss: every other row of the same category is a positive.
 
     It is the mean over the rows of cosine similarities ``(2B, 2B)``, and for each row over its positives, its other
-    view at least. Labels ``(B,)`` are those of the images; the temperature is tau_s.
+    view at least. Labels ``(B,)`` belong to the images; the temperature is tau_s.
     """
     log_probabilities = F.log_softmax(_without_self(similarities) / temperature, dim=1)
     both = labels.repeat(2)
     positive = (both[:, None] == both[None, :]).fill_diagonal_(False)
-    # The diagonal holds log 0, which times a weight of 0 would be NaN: it is masked out.
+    # The diagonal is log 0, which times a weight of 0 would be NaN: it is masked out.
     return -(log_probabilities.masked_fill(~positive, 0.0).sum(1) / positive.sum(1)).mean()
 
 

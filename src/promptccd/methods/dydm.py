@@ -58,7 +58,7 @@ class DYDMConfig(DiscoveryConfig):
 class DYDMModel(ClassifierModel):
     """The discovery block, an MLP and a cosine classifier; the memory block and its ridge classifier, which predict.
 
-    Training reads the discovery block, tests the one that predicts. Without prompts, features are of `plain_block`.
+    Training reads the discovery block, tests the predicting block. Without prompts, features are of `plain_block`.
 
     Attributes:
         memory_block: the last block as stage 0 left it; `None` before the end of stage 0.
@@ -189,7 +189,7 @@ METHOD = Method(
     model=DYDMModel,
     objective=DYDMObjective,
     title="DYDM",
-    summary="a block that discovers and a frozen one that remembers; our reading of two notes",
+    summary="a block that discovers and a frozen block that remembers; our reading of two notes",
     parts={"classifier": "cosine classifier of the discovery block"},
     losses={
         **DISTILLATION_LOSSES,

@@ -79,7 +79,7 @@ class Exemplars:
         self, features: Tensor, class_ids: np.ndarray, category_ids: np.ndarray, images: StageImages,
         labels: np.ndarray, arguments: TrainingArguments,
     ) -> "Exemplars":  # fmt: skip
-        """These exemplars, and images of a stage for every class that has none.
+        """These exemplars, and images of a stage for every class without exemplars.
 
         The images have unit features ``(N, D)``, classes by the method ``(N,)`` and categories ``(N,)``; `labels`
         ``(M,)`` are the classes that the present exemplars are trained as.
@@ -103,7 +103,7 @@ class Memory:
 
     Attributes:
         places: for each the images of its stage, and its index among them.
-        labels: the classes that they are trained as, ``(M,)``, -1 for none.
+        labels: the classes that they are trained as, ``(M,)``, or -1.
     """
 
     places: Sequence[tuple[StageImages, int]]
@@ -111,7 +111,7 @@ class Memory:
 
     @classmethod
     def of(cls, exemplars: Exemplars, labels: np.ndarray, images: Sequence[StageImages]) -> "Memory | None":
-        """The exemplars among the readable images of earlier stages, `None` without any; warns of lost ones."""
+        """The exemplars among the readable images of earlier stages, `None` without any; warns of lost exemplars."""
         index_of = {
             (stage, sample): index
             for stage, each in enumerate(images)
@@ -121,7 +121,7 @@ class Memory:
         found = [place for place, key in enumerate(keys) if key in index_of]
         if lost := [key[1] for key in keys if key not in index_of]:
             logger.warning(
-                "%d of %d exemplars are not among the readable images of earlier stages any more, image %d for one: "
+                "%d of %d exemplars are not among the readable images of earlier stages any more, such as image %d: "
                 "training continues without them.", len(lost), len(keys), lost[0],
             )  # fmt: skip
         places = [(images[keys[place][0]], index_of[keys[place]]) for place in found]

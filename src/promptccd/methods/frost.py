@@ -51,7 +51,7 @@ class FrostModel(RankStatisticsModel, RememberingModel):
 
 
 class FrostObjective(RankStatisticsObjective):
-    """Cross-entropy at stage 0; later RankStats' terms of new classes, rehearsal of old ones, and a drift penalty."""
+    """Cross-entropy at stage 0; later RankStats' terms of new classes, rehearsal of old classes, a drift penalty."""
 
     model: FrostModel
     keeps_last_block = True

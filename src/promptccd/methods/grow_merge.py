@@ -1,7 +1,7 @@
-"""Grow & Merge (Zhang et al., NeurIPS 2022) on a ViT, as the paper's supplement sketches it; the rest is our design.
+"""Grow & Merge (Zhang et al., NeurIPS 2022) on a ViT, as the paper's supplement sketches it; details are ours.
 
 Its code is not public. The supplement says: GCD's loss trains the features; the last block is the static branch; every
-discovery stage adds a block, its dynamic branch; distillation ties it to the static one. Our decisions: branches run
+discovery stage adds a block, its dynamic branch; distillation ties it to the static branch. Our decisions: branches run
 in parallel, each starts as a copy of the one before, which images look known, all weights, and that nothing merges.
 """
 
@@ -29,7 +29,7 @@ class GrowMergeConfig(CategoryDiscoveryConfig):
     Attributes:
         known_similarity: an image looks known if its cosine with the nearest mean of a labelled class is at least this.
         num_means: labelled classes, whose means are kept; sizes the buffer.
-        num_branches: dynamic branches, one for every unlabelled stage.
+        num_branches: dynamic branches, for every unlabelled stage.
         num_clusters: outputs of the cluster head: categories that were new at the last stage.
     """
 
@@ -72,7 +72,7 @@ class GrowMergeModel(RememberingModel):
         return super().last_block() if prompted is False or not len(self.branches) else self.branches[-1]
 
     def grow(self, rows: Tensor) -> None:
-        """Add a branch, a copy of the newest one, and replace the cluster head by one of these rows ``(n, D)``."""
+        """Add a branch, a copy of the newest branch, and replace the cluster head by one of these rows ``(n, D)``."""
         self.branches.append(copy.deepcopy(self.last_block()))
         self.clusters = LinearClassifier(0, rows.shape[1]).to(self.device)
         self.clusters.grow(rows)
@@ -80,7 +80,7 @@ class GrowMergeModel(RememberingModel):
         self.freeze()
 
     def freeze(self) -> None:
-        """Let the head, the newest branch and its cluster head learn; without branches the static one."""
+        """Let the head, the newest branch and its cluster head learn; without branches the static branch."""
         super().freeze()
         blocks_of(self.backbone)[-1].requires_grad_(False)
         self.last_block().requires_grad_(True)
@@ -113,7 +113,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
         self.previous = blocks_of(self.model.backbone)[-1]
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """GCD's at stage 0; later ``info_nce``, ``drift`` of known images, ``pairs`` of others, ``supervised``.
+        """GCD's at stage 0; later ``info_nce``, ``drift`` of known images, ``pairs`` of other images, ``supervised``.
 
         Drift and pairs read the images of the stage, the supervised term exemplars with a label. The shares
         ``known_images`` and ``positive_pairs`` are only reported.
@@ -144,7 +144,7 @@ class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
 
     @torch.no_grad()
     def end_stage(self) -> None:
-        """After stage 0, keep the means of labelled classes, and how near most images lie to one of them."""
+        """After stage 0, keep the means of labelled classes, and the usual distance of images to the nearest mean."""
         if self.stage.labels is None:
             return
         features = self.plain_features("features for the means of classes")
@@ -162,7 +162,7 @@ METHOD = Method(
     model=GrowMergeModel,
     objective=GrowMergeObjective,
     title="Grow & Merge",
-    summary="a static branch and a further one for every stage; our design, for no code of the method is public",
+    summary="a static branch and a further branch for every stage; our design, for no code of the method is public",
     parts={"branches": "newest dynamic branch", "clusters": "cluster head"},
     losses={
         "drift": "distance to the static branch",

@@ -1,4 +1,4 @@
-"""Happy (Ma et al., NeurIPS 2024): SimGCD that starts new classes at clusters and rehearses old ones from Gaussians."""
+"""Happy (Ma et al., NeurIPS 2024): SimGCD that starts new classes at clusters and rehearses old ones by Gaussians."""
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,7 @@ class HappyObjective(DiscoveryObjective):
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
     def replay_loss(self, rows: Rows) -> Tensor:
-        """Cross-entropy of as many drawn features as the batch has; classes near others are drawn more often."""
+        """Cross-entropy of as many drawn features as the batch has; classes near other classes are drawn more often."""
         generator = self.generator(rows.epoch, rows.step)
         means, count = self.model.class_means, rows.bottleneck.shape[:2].numel()
         classes = torch.multinomial(self.hardness, count, replacement=True, generator=generator)
@@ -101,7 +101,7 @@ class HappyObjective(DiscoveryObjective):
 
 
 def hardness(means: Tensor) -> Tensor:
-    """Share of rehearsal of each class, ``(C,)``: larger where its unit mean lies nearer to the others."""
+    """Share of rehearsal of each class, ``(C,)``: larger where its unit mean is nearer to other means."""
     similarity = (means @ means.T).fill_diagonal_(0).sum(1) / max(1, len(means) - 1)
     return torch.softmax(similarity / HARDNESS_TEMPERATURE, dim=0)
 
@@ -111,7 +111,7 @@ METHOD = Method(
     model=HappyModel,
     objective=HappyObjective,
     title="Happy",
-    summary="SimGCD with clustered starts of new classes and rehearsal of old ones",
+    summary="SimGCD with clustered starts of new classes and rehearsal of old classes",
     parts={"classifier": "cosine classifier"},
     losses={
         **DISTILLATION_LOSSES,

@@ -24,7 +24,7 @@ class MetaGCDConfig(CategoryDiscoveryConfig):
     """MetaGCD.
 
     Attributes:
-        meta_episodes: how often the labelled classes are split into old and novel ones; 0 means no meta-training.
+        meta_episodes: how often the labelled classes are split into old and novel classes; 0 means no meta-training.
         meta_epochs: epochs of adaptation per session.
     """
 
@@ -88,10 +88,10 @@ class MetaGCDObjective(ContrastiveObjective):
         """First-order meta-training of the head and the last block, after a labelled stage.
 
         (The released code cannot run: it calls functions with wrong arguments, and all but the first of five outer
-        steps would be plain ones, on the images adapted to. Here every session takes one step, on held-out images of
-        its classes. With the released rates it moves weights by a hundredth of what an online stage does: expect no
+        steps would be plain steps, on the images adapted to. Here every session takes one step, on left-out images of
+        its classes. With the released rates it moves weights by a hundredth of an online stage's change: expect no
         difference.) It runs after the stage's last saved state, and its draws are keyed by position: a run that is
-        interrupted here repeats it whole, with the same bytes.
+        interrupted here repeats it whole, with byte-identical results.
         """
         if self.stage.labels is None or not self.config.meta_episodes:
             return
@@ -116,7 +116,7 @@ class MetaGCDObjective(ContrastiveObjective):
             )  # fmt: skip
 
     def _adapt(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> None:
-        """Train on a session like on an unlabelled stage, at the rate of one."""
+        """Train on a session as on an unlabelled stage, at its rate."""
         optimizer = self._optimizer(self.arguments.rate_of(1))
         laps = [self._lap(session.images, generator) for _ in range(self.config.meta_epochs)]
         for rows in self._forward(number, laps):
@@ -125,7 +125,7 @@ class MetaGCDObjective(ContrastiveObjective):
             optimizer.step()
 
     def _judge(self, session: "PseudoSession", number: int, generator: np.random.Generator) -> Tensor:
-        """Add the gradient of the labelled loss of a session's held-out images; returns that loss."""
+        """Add the gradient of the labelled loss of a session's left-out images; returns that loss."""
         batches, losses = self._lap(session.held_out, generator), []
         for rows in self._forward(number, [batches], after=self.config.meta_epochs):
             parts = super().losses(rows)
@@ -180,7 +180,7 @@ def soft_neighbour_loss(
 
     Cosine similarities ``(V * B, V * B)`` are view-major; closeness ``(B, B)`` has no gradient; at least two images are
     neighbours ``(B, B)``. Each log-probability has the weight ``exp(closeness - 1)``, and their sum is divided by the
-    number of positives. (The released weight is a soft-max divided by its largest entry, which is the same; there it
+    number of positives. (The released weight is a soft-max divided by its largest entry, which is equal; there it
     carries a gradient.)
     """
     views = len(similarities) // len(neighbours)
@@ -206,9 +206,9 @@ def pseudo_sessions(
 ) -> Iterator[PseudoSession]:
     """Sessions in which a drawn quarter of the labelled classes arrive as if they had no labels.
 
-    A quarter of the images of every class is held out. A session has its share of another quarter of every old class
+    A quarter of the images of every class is left out. A session has its share of another quarter of every old class
     (the half between them is for a pretraining that the released code leaves out), and of each novel class so far a
-    half of the images that are not held out, sampled again. There are fewer sessions where so many would leave no old
+    half of the images that are not left out, sampled again. There are fewer sessions where so many would leave no old
     class.
     """
     classes = generator.permutation(np.unique(labels))

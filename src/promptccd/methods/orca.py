@@ -41,9 +41,9 @@ class ORCAModel(HeadlessClassifierModel):
 class ORCAObjective(ClassifierObjective):
     """Cross-entropy with a margin that grows with uncertainty, agreement of pairs of images, and evenness.
 
-    Stage 0 has all three, over the labelled images alone; the paper has unlabelled images in addition and takes its
-    margin from those. Later stages have no labels, and evenness alone keeps pairs from one prediction for all
-    images. The paper has neither stages nor a classifier that grows.
+    Stage 0 has all three, over the labelled images alone; the paper has unlabelled images in addition and derives its
+    margin from unlabelled images. Later stages have no labels, and evenness alone keeps pairs from one prediction for
+    all images. The paper has neither stages nor a classifier that grows.
 
     The paper adds minus the entropy of the mean prediction; ours is larger by the constant log K.
     """
@@ -87,7 +87,7 @@ class ORCAObjective(ClassifierObjective):
 
 
 def margin_loss(cosines: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
-    """Cross-entropy of cosines ``(B, K)``; those of the labels ``(B,)`` are raised by the margin."""
+    """Cross-entropy of cosines ``(B, K)``; cosines of the labels ``(B,)`` are raised by the margin."""
     raised = cosines + margin * F.one_hot(labels, cosines.shape[1])
     return F.cross_entropy(LOGIT_SCALE * raised, labels)
 
@@ -98,7 +98,7 @@ def agreement_loss(answers: Tensor, others: Tensor) -> Tensor:
 
 
 def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """For each of the labels ``(B,)``, on the CPU, another place with the same label, or its own if there is none."""
+    """For each of the labels ``(B,)``, on the CPU, another place with the same label, or else its own."""
     alike = (labels[:, None] == labels).float().fill_diagonal_(0)
     alone = alike.sum(1) == 0
     alike[alone, alone] = 1

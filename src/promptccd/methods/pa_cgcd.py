@@ -91,7 +91,7 @@ class PACGCDObjective(ClassifierObjective):
         return (2 / self.stage.count) ** 0.5 * torch.randn(count, width, generator=self.generator())
 
     def pseudo_labels(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The old class and the new class of every image, ``(N,)``, -1 for none, and the new proxies ``(n, D)``.
+        """The old class and the new class of every image, ``(N,)``, or -1, and the new proxies ``(n, D)``.
 
         An image that is not clearly old or new has both.
         """
@@ -136,7 +136,7 @@ class PACGCDObjective(ClassifierObjective):
         return drawn_around(proxies, self.model.feature_deviations, generator), classes
 
     def drift(self, rows: Rows, new: Tensor) -> Tensor:
-        """Root mean squared distance of the unit features of new images to the earlier ones.
+        """Root mean squared distance of the unit features of new images to the earlier features.
 
         (The code has the norm of the difference of two normalised, flattened matrices: the same for unit rows.)
         """
@@ -166,14 +166,14 @@ class PACGCDObjective(ClassifierObjective):
 
 
 def proxy_anchor_loss(cosines: Tensor, labels: Tensor) -> Tensor:
-    """Every proxy that has images pulls those that are far, and every proxy pushes the others that are near.
+    """Every proxy that has images pulls distant images, and every proxy pushes other near images.
 
     Cosines ``(N, K)`` are float32: exponents reach 35.
     """
     own = F.one_hot(labels, cosines.shape[1]).bool()
 
     def log_one_and_sum(exponents: Tensor, which: Tensor) -> Tensor:
-        """``log(1 + sum exp)`` over some of the rows, ``(K,)``; the one is a row of zeros."""
+        """``log(1 + sum exp)`` over some of the rows, ``(K,)``; the 1 is a row of zeros."""
         return F.pad(exponents.masked_fill(~which, float("-inf")), (0, 0, 1, 0)).logsumexp(0)
 
     pulls = log_one_and_sum(PROXY_SCALE * (PROXY_MARGIN - cosines), own)

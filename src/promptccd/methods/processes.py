@@ -29,14 +29,14 @@ def share_of(batch: np.ndarray, num_processes: int, rank: int) -> np.ndarray:
 
 
 def place_among_processes() -> tuple[int, int]:
-    """Rank of this process among those that train together, and their number."""
+    """Rank of this process among the training processes, and their number."""
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on a device, without waiting for what the device is still doing."""
+    """A tensor of the CPU on a device, without waiting for pending work of the device."""
     if device.type == "cuda" and values.device.type == "cpu":
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
@@ -67,8 +67,8 @@ class _GatherWithGradient(torch.autograd.Function):
 def gather_rows(rows: Tensor, num_rows: int) -> Tensor:
     """Rows of all processes in global order ``(V, B, ...)``, with gradients to each row's owner.
 
-    A process's share ``(V, b, ...)`` has b rows as in `shard_bounds`, of B = `num_rows`; an empty share has none, or
-    one row that does not count.
+    A process's share ``(V, b, ...)`` has b rows as in `shard_bounds`, of B = `num_rows`; an empty share has no row,
+    or one row that does not count.
     """
     _, processes = place_among_processes()
     if processes == 1:

@@ -34,13 +34,13 @@ class PromptCCDConfig(CategoryDiscoveryConfig):
         native_categories: the same of the mixture of the native prediction, whose buffers it sizes; empty before the
             first stage is finished.
         covariance_type: ``"diag"`` (the paper's parameter count) or ``"spherical"`` (the released default).
-        count_scale: factor of the variance within categories that counted held-out labelled categories best;
+        count_scale: factor of the variance within categories that counted left-out labelled categories best;
             PromptCCD-U counts the components of later fits with it.
         prompts_per_image: how many of the likeliest components prompt an image (top-k, 5 in the paper).
         random_prompts: prompt with arbitrary components instead (an ablation of the paper).
         prompts_at_test: whether prompts also act at test: in the paper they do, in the released code they do not.
         prompt_place: where prompts enter: ``"first"``, before block 0, as in the paper, or ``"last"``, before the block
-            that learns, which saves the second pass through the others.
+            that learns, which saves the second pass through the other blocks.
         prompt_copies: how many copies of every chosen prompt an image gets.
         prompt_scale: length of the prompts: ``"raw"``, that of the means, or ``"tokens"``, that of the patches where
             they enter.
@@ -145,7 +145,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         return prompts * (patches / means.float().norm(dim=-1).mean().clamp_min(1e-12))[:, None, None]
 
     def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
-        """Components ``(B, P)`` that prompt each image: the likeliest ones, or arbitrary ones (an ablation).
+        """Components ``(B, P)`` that prompt each image: the likeliest, or arbitrary components (an ablation).
 
         Like the paper we rank by log-likelihood, weights included. The released code ranks posteriors in float32,
         which are one-hot in 768 dimensions, so that its second to fifth choices are arbitrary.
@@ -166,9 +166,9 @@ class PromptCCDModel(CategoryDiscoveryModel):
         self.config.component_categories = [-1] * self.mixture.num_components
 
     def load_native_mixture(self, known: list[int], *fitted: Tensor) -> None:
-        """Load the fitted mixture of the native prediction; the tensors are those of `load_mixture`.
+        """Load the fitted mixture of the native prediction; the tensors as in `load_mixture`.
 
-        Its first components are the known categories, and `set_categories` names the others.
+        Its first components are the known categories, and `set_categories` names the remaining components.
         """
         self.native_mixture = self._mixture_of(0).to(self.mixture.means.device)
         self.native_mixture.load(*fitted)
@@ -177,7 +177,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
 
     @property
     def native_prompted(self) -> bool | None:
-        """The mixture is one of plain features."""
+        """The mixture is fitted to plain features."""
         return False if self.config.prompts_at_test else None
 
     @torch.no_grad()
@@ -196,7 +196,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         return Replay(features, categories.repeat_interleave(per_component))
 
     def set_categories(self, prototypes: Tensor, ids: list[int], names: list[str]) -> None:
-        """See the base class; a component without a category that still exists gets the nearest one.
+        """See the base class; a component without an existing category gets the nearest category.
 
         In the native mixture, new components and new categories are paired first, one to one: two components of one
         category would hide another.
@@ -214,13 +214,13 @@ class PromptCCDModel(CategoryDiscoveryModel):
         return torch.cdist(mixture.means.float(), self.prototypes.float()).cpu()
 
     def _existing(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
-        """Categories of components, with the nearest one in place of each that does not exist."""
+        """Categories of components, with the nearest category in place of each that does not exist."""
         ids = self.config.category_ids
         nearest = [ids[row] for row in self._distances(mixture).argmin(1).tolist()]
         return [own if own in ids else other for own, other in zip(categories, nearest, strict=True)]
 
     def _paired(self, categories: list[int], mixture: GaussianMixture) -> list[int]:
-        """Categories of components, with categories that none has for those that have none, the closest pair first."""
+        """Categories of components, with unused categories for empty components, the closest pair first."""
         ids, paired = self.config.category_ids, list(categories)
         taken = torch.tensor([category in categories for category in ids])
         named = torch.tensor([category >= 0 for category in categories])
@@ -262,7 +262,7 @@ class MixtureObjective(ContrastiveObjective):
             )  # fmt: skip
 
     def begin_epoch(self, epoch: int) -> None:
-        """Every few epochs, fit the mixture to plain features of the stage and replay of the last one.
+        """Every few epochs, fit the mixture to plain features of the stage and replay of the last stage.
 
         Known categories are its first components, by id.
         """
@@ -299,7 +299,7 @@ class MixtureObjective(ContrastiveObjective):
         return parameters
 
     def end_stage(self) -> None:
-        """Record the categories of the first components; the others get theirs when the stage is grouped.
+        """Record the categories of the first components; all other components get categories when the stage is grouped.
 
         The native mixture is fitted to the last features, with a floor of its own; no parameter depends on it. A
         labelled stage also learns the scale that later stages count with: they never see its images again.

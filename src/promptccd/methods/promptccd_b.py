@@ -1,6 +1,6 @@
 """PromptCCD-B: a fixed pool of learnt prompts, L2P or DualPrompt, chosen by the pretrained [CLS].
 
-Letters: B images, M prompts, P chosen ones, S tokens per prompt, D width.
+Letters: B images, M prompts, P chosen prompts, S tokens per prompt, D width.
 """
 
 from typing import Any, ClassVar, Literal
@@ -82,7 +82,7 @@ class PromptPool(Pool):
         raise NotImplementedError
 
     def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
-        """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary ones.
+        """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary prompts.
 
         (The released code takes the majority of a batch on most data sets, so that a feature depends on the other
         images of the batch.)

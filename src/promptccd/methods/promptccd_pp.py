@@ -40,7 +40,8 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
         prompt_length: tokens of one prompt; a patch is modulated by their mean.
         prompts_per_patch: how many prompts of its part a patch gets (top-k).
         random_prompts: take arbitrary prompts of the part instead (an ablation of the paper).
-        prompt_reach: first values of prompts and keys are uniform in -prompt_reach..prompt_reach; the paper gives none.
+        prompt_reach: first values of prompts and keys are uniform in -prompt_reach..prompt_reach; the paper gives no
+            value.
         distill_weight: lambda_dist, weight of both distillation terms at later stages.
         anchor_on: what distillation keeps near the teacher's: ``"projection"``, as in the paper, or ``"cls"``, the unit
             feature.
@@ -108,7 +109,7 @@ class PartLabeller(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Part ids ``(B, L)`` of patch features ``(B, L, D)`` of the frozen backbone, after the final norm.
 
-        0 is the background, the others are in order of decreasing size. Always in float32: a label flips where a
+        0 is the background, the other parts are in order of decreasing size. Always in float32: a label flips where a
         rounded score crosses a threshold.
         """
         with torch.autocast(features.device.type, enabled=False):
@@ -133,7 +134,7 @@ class PartPools(Pool):
         return self.bias(selection.indices), selection
 
     def select(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> Selection:
-        """The k prompts of its own part that each patch is most alike to, or arbitrary ones of the part.
+        """The k prompts of its own part that each patch is most alike to, or arbitrary prompts of the part.
 
         Patches ``(B, L, D)`` are detached, so that only keys learn from the cosines; `parts` ``(B, L)`` is the part of
         each. Returns indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
@@ -317,7 +318,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted, as in the paper.
 
-        With `project` the output also holds what only the losses read.
+        With `project` the output also contains the inputs of the losses.
         """
         tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if prompted is False:

@@ -1,4 +1,4 @@
-"""What prompted methods share: prompts as tokens behind [CLS], pools of learnt prompts, arbitrary choices."""
+"""Common parts of prompted methods: prompts as tokens behind [CLS], pools of learnt prompts, arbitrary choices."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -80,7 +80,7 @@ class Pool(nn.Module):
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw keys and prompts again.
 
-        L2P and DualPrompt draw both in -1..1. PromptCCD++ gives no first values and gets the same ones: prompts that
+        L2P and DualPrompt draw both in -1..1. PromptCCD++ gives no first values and gets equal values: prompts that
         start much smaller never grow, and move no feature.
         """
         for parameter in self.parameters():

@@ -44,7 +44,7 @@ class VBCGCDConfig(ClassifierConfig):
     Attributes:
         estimate: ``shrunk``, a covariance in closed form, or ``svi``, the paper's gradient steps from N(0, I).
         prior_weight: images per direction that the shared covariance counts for in ``shrunk``.
-        early_stop: whether ``svi`` stops where new covariances differ in size from the earlier ones.
+        early_stop: whether ``svi`` stops where new covariances differ in size from earlier covariances.
         relabel: whether images that an earlier class explains better leave their cluster.
         num_gaussians: classes with a Gaussian; sizes the buffer.
         num_directions: principal directions in use; sizes the buffers.
@@ -198,8 +198,8 @@ def svi_estimate(
 ) -> Tensor:  # fmt: skip
     """Adam on the likelihood of all groups together, from mean 0 and covariance I.
 
-    It ends before a covariance is no longer positive definite. After a third of the steps, it also ends where `stop`
-    holds, with the step before.
+    It ends before a covariance is no longer positive definite. After a third of the steps, it also ends when `stop`
+    is true, with the step before.
     """
     state = torch.eye(1 + points.shape[1])[1:].to(points).repeat(count, 1, 1).requires_grad_()
     adam = torch.optim.Adam([state], lr=1.0, maximize=True)
@@ -227,7 +227,7 @@ def svi_rate(step: int) -> float:
 
 
 def stopping_rule(old: Tensor, ratio: float) -> Callable[[Tensor], bool]:
-    """Whether the mean determinant of new Gaussians differs too much from that of old ones."""
+    """Whether the mean determinant of new Gaussians differs too much from old Gaussians."""
     size = mean_determinant(old)
     border = size + math.copysign(1, size) * math.log(ratio)
     return lambda new: mean_determinant(new) > border if size > 0 else mean_determinant(new) < border

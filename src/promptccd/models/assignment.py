@@ -1,4 +1,4 @@
-"""The category of each image, with its confidence, and the second nearest one."""
+"""The category of each image, with its confidence, and the second nearest category."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SEPARATED = 0.9  # digits after training: 0.95 to 1; Caltech-101 with features that were not trained on it: 0.72 to 0.75
-NEWCOMERS = 1.4  # spread of a category that was not trained on, in that of known ones; chosen on digits
-DISTANCE_ELEMENTS = 2**20  # of features, or of distances to categories, held at once: 8 MB in float64
+NEWCOMERS = 1.4  # spread of an untrained category, relative to known categories; chosen on digits
+DISTANCE_ELEMENTS = 2**20  # of features, or of distances to categories, in memory at once: 8 MB in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,11 +20,11 @@ class CategorySpread:
     Attributes:
         whitener: ``(D, D)``; features times it have the same variance in all directions within known categories.
             Squared distances there are per direction.
-        spreads: ``(C,)`` mean squared distance of an image to the prototype of its category, by row: the typical
-            one for measured categories, more for later ones.
+        spreads: ``(C,)`` mean squared distance of an image to the prototype of its category, by row: typical for
+            measured categories, larger for later categories.
         typical: mean squared distance over the images of the checkpoint; about 1.
-        reach: one in twenty images of known categories lies farther from its prototype than this many spreads.
-        border: distance from the nearest prototype at which an image is as likely of no category as of one; in roots
+        reach: one in twenty images of known categories is farther from its prototype than this many spreads.
+        border: distance from the nearest prototype at which "no category" is as likely as any category; in roots
             of a spread.
         slope: decrease of the log odds of being of a category per such distance.
         temperature: of the soft-max over categories, in the same distance. With squared distances, as of Gaussians,
@@ -49,7 +49,7 @@ class CategorySpread:
 
     @property
     def tells_new(self) -> bool:
-        """Whether images of unknown categories can be told from others; without training on the images they cannot."""
+        """Whether images of unknown categories can be distinguished; without training on the images they cannot."""
         return self.separation >= SEPARATED
 
     def cpu(self) -> "CategorySpread":
@@ -57,7 +57,7 @@ class CategorySpread:
         return replace(self, whitener=self.whitener.cpu(), spreads=self.spreads.cpu())
 
     def of(self, rows: Sequence[int | None]) -> "CategorySpread":
-        """The same for these rows of `spreads`; `None` stands for a category that was not measured."""
+        """As above for these rows of `spreads`; `None` means an unmeasured category."""
         unmeasured = NEWCOMERS * self.typical
         spreads = [unmeasured if row is None else float(self.spreads[row]) for row in rows]
         return replace(self, spreads=self.spreads.new_tensor(spreads))
@@ -65,8 +65,8 @@ class CategorySpread:
     def squared(self, features: Tensor, prototypes: Tensor) -> Tensor:
         """Squared distances ``(N, C)`` of features to prototypes ``(C, D)`` in the metric, in typical spreads.
 
-        The nearest category is the one of an image. In spreads of each category, an image farther off than those that
-        spreads were measured on would go to the widest one: of fresh photographs of Caltech-101 72 to 79 % then get
+        An image gets the nearest category. In spreads of each category, an image beyond the measured
+        images would go to the widest category: of fresh photographs of Caltech-101 72 to 79 % then get
         the right category, with typical spreads 79 to 86 %.
         """
         whitener = self.whitener.to(prototypes)
@@ -83,7 +83,7 @@ class CategorySpread:
         return torch.sigmoid(self.slope * (self.border - nearest))
 
     def shares(self, squared: Tensor) -> Tensor:
-        """Probability ``(N, C)`` of each category for images that are of one of them, given `squared` ``(N, C)``."""
+        """Probability ``(N, C)`` of each category for images of any of these categories, given `squared` ``(N, C)``."""
         return torch.softmax(-squared.sqrt() / self.temperature, dim=1)
 
 
@@ -148,8 +148,8 @@ MEASURED: dict[str, type[CategorySpread] | type[CategoryGaussians]] = {
 def log_density(points: Tensor, means: Tensor, sizes: Tensor, temperature: float) -> Tensor:
     """Log densities ``(N, K)`` of points under Gaussians of variance 1 around means ``(K, D)``, up to a constant.
 
-    The means of the first categories are those of `sizes` other images: images lie farther from such a mean than from
-    the true one, by D / n in the mean, which is subtracted from squared distances.
+    The means of the first categories are of `sizes` other images: images are farther from such a mean than from
+    the true mean, by D / n in the mean, which is subtracted from squared distances.
     """
     squared = squared_distances(points, means)
     squared[:, : len(sizes)] -= points.shape[1] / sizes.clamp(min=1)
@@ -157,7 +157,7 @@ def log_density(points: Tensor, means: Tensor, sizes: Tensor, temperature: float
 
 
 def two_shares(share: Tensor, known: int, total: int) -> Tensor:
-    """Log weights ``(K,)``: the share of known categories, even among them, and the rest, even among new ones."""
+    """Log weights ``(K,)``: the share of known categories, even among them, and the remainder, even among new ones."""
     weights = (share / known).log().repeat(known)
     return torch.cat([weights, ((1 - share) / max(1, total - known)).log().repeat(total - known)])
 
@@ -177,10 +177,10 @@ class Assignment:
         distances: ``(N,)`` squared distance of the unit feature to the prototype of its category, in typical spreads
             where they are known.
         second_ids: ``(N,)`` the nearest other category, -1 if there is none.
-        second_distances: ``(N,)`` squared distance to it, infinite if there is none.
-        novel: ``(N,)`` whether the image is more likely of no category than of one; never where the spread is
+        second_distances: ``(N,)`` squared distance to it, or infinity.
+        novel: ``(N,)`` whether the image more likely belongs to no category; never where the spread is
             unknown or a person has decided.
-        keys: names of the images; empty if they have none.
+        keys: names of the images; may be empty.
     """
 
     features: Tensor
@@ -227,7 +227,7 @@ def assign(
     num_known: int | None = None,
     keys: Sequence[str] = (),
 ) -> Assignment:
-    """Assign images to the nearest prototypes, or to those that are given.
+    """Assign images to the nearest prototypes, or to given prototypes.
 
     Args:
         features: unit features ``(N, D)``, a tensor or rows read on demand; the result has their ``matrix``.
@@ -269,7 +269,7 @@ def _of_images(
     own = (squared.min(1).indices if rows is None else rows)[:, None]
     sure = torch.zeros_like(explained, dtype=torch.bool) if decided is None else decided.to(explained.device)
     confidences = (shares.gather(1, own)[:, 0] * explained).float()
-    # A last column that is no category, so that there is a second one even beside a single category.
+    # A last column that is no category, so that there is a second category even with a single prototype.
     second_distances, second = F.pad(squared.scatter(1, own, torch.inf), (0, 1), value=torch.inf).min(1)
     return {
         "category_ids": numbers[own[:, 0]],
@@ -303,7 +303,7 @@ def nearest(
 ) -> tuple[Tensor, Tensor]:
     """The `top_k` nearest categories of each image and their confidences, ``(N, k)`` both; the first is `assign`'s.
 
-    With fewer categories than `top_k`, all of them. The other arguments are those of `assign`.
+    With fewer categories than `top_k`, all of them. The other arguments as in `assign`.
     """
     squared, shares, explained = _distances(features, prototypes, temperature, spread)
     order = squared.sort(dim=1, stable=True).indices[:, :top_k]

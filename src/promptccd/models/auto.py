@@ -52,7 +52,7 @@ def load_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscover
 
     Raises:
         OSError: there is no such model.
-        CheckpointError: it is none of ours, or refused.
+        CheckpointError: it is no model of this package, or refused.
     """
     found = find_model(name, **{key: options[key] for key in HUB_OPTIONS if key in options})
     return _variant_of(found).from_pretrained(found.place, **{**options, **found.options})
@@ -63,7 +63,7 @@ def load_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfig:
 
     Raises:
         OSError: there is no such model.
-        CheckpointError: it is none of ours, or refused.
+        CheckpointError: it is no model of this package, or refused.
     """
     found = find_model(name)
     return _variant_of(found).config_class.from_dict(found.values)

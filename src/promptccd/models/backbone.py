@@ -1,6 +1,6 @@
 """A DINO backbone in parts: its embeddings, its blocks, and the [CLS] feature behind them.
 
-Blocks are modules of transformers and are called whole, so that hooks, adapters, offload, quantised weights and shards
+Blocks are modules of transformers and run whole, so that hooks, adapters, offload, quantised weights and shards
 act. Only the last block learns (PromptCCD, "Why finetune the final block"): the blocks before it need no graph.
 """
 
@@ -50,10 +50,10 @@ def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     only if the embeddings learn, which here they never do.
 
     Args:
-        backbone: a supported one.
+        backbone: a supported backbone.
         pixel_values: normalised images ``(B, 3, H, W)``; any size that the patch size divides.
     """
-    # ViT is the only one that refuses other sizes by default.
+    # only ViT refuses other sizes by default.
     options = {"interpolate_pos_encoding": True} if backbone.config.model_type == "vit" else {}
     with torch.set_grad_enabled(torch.is_grad_enabled() and _learns(backbone.embeddings)):
         tokens: Tensor = backbone.embeddings(pixel_values, **options)
@@ -90,12 +90,12 @@ def run_prefix(
     rotation: Rotation | None = None,
     prefixes: Sequence[Prefix] = (),
 ) -> Tensor:
-    """Tokens that enter the last block, from those that enter block 0: ``(B, T, D)`` both.
+    """Tokens that enter the last block, from tokens that enter block 0: ``(B, T, D)`` both.
 
     A graph is built only if the tokens need a gradient, as learnt prompts do, or a block learns, as with an adapter.
 
     Args:
-        backbone: a supported one, in eval mode.
+        backbone: a supported backbone, in eval mode.
         tokens: of `embed`, perhaps with prompts among them.
         rotation: `rotation_of` the images.
         prefixes: of the first blocks, whose attention is open.
@@ -125,9 +125,9 @@ def class_row(
     """The [CLS] feature after the final norm, of tokens that enter the last block: ``(B, D)``.
 
     Args:
-        backbone: a supported one, in eval mode.
+        backbone: a supported backbone, in eval mode.
         entering: ``(B, T, D)`` from `run_prefix`.
-        last_block: a block that replaces the backbone's own last one, such as a pretrained copy.
+        last_block: a block that replaces the backbone's own last block, such as a pretrained copy.
         rotation: `rotation_of` the images.
         prefix: as in `run_block`.
     """
@@ -157,7 +157,7 @@ def class_attention(
     """Attention weights ``(B, L, H)`` of [CLS] for the patches, after a soft-max over all T tokens.
 
     Args:
-        backbone: a supported one.
+        backbone: a supported backbone.
         entering: ``(B, T, D)``, which enter the block.
         last_block: the backbone's own, or a copy of it.
         rotation: `rotation_of` the images.

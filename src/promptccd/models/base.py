@@ -50,7 +50,7 @@ from promptccd.models.mixture import GaussianMixture
 
 @dataclass
 class CategoryDiscoveryOutput(ModelOutput):
-    """What a forward returns.
+    """Output of a forward.
 
     Attributes:
         features: ``(B, D)``, [CLS] after the final norm, not normalised.
@@ -61,7 +61,7 @@ class CategoryDiscoveryOutput(ModelOutput):
             density of a mixture component.
         entering: ``(B, T, D)``, tokens that enter the last block, of models whose objective feeds them to a second
             block; only with ``project=True``.
-        rotation: beside `entering`, the rotary position embedding of the patches; `None` where the backbone has none.
+        rotation: with `entering`, the rotary position embedding of the patches, or `None`.
     """
 
     features: Tensor | None = None
@@ -88,10 +88,10 @@ class Replay:
 class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
-    A variant overrides `compute_output` (how prompts enter), `auxiliary_losses` (what they add to the loss),
-    `prompt_parameters` (which of them learn by gradient), `reset_prompts` (how they start), `num_prompts` (how
+    A variant overrides `compute_output` (how prompts enter), `auxiliary_losses` (their terms of the
+    loss), `prompt_parameters` (the trained prompts), `reset_prompts` (how they start), `num_prompts` (how
     many there are to choose from), `replay` (features in place of images that are gone) and `begin_discovery`
-    (what an unlabelled stage needs from stage 0), or sets `mixture` or `part_labeller`, which training then
+    (data of stage 0 for an unlabelled stage), or sets `mixture` or `part_labeller`, which training then
     fits. The training loop knows nothing else about variants. Its ``__init__`` ends with `post_init`.
 
     The backbone stays in eval mode. Only its last block learns; the final norm is frozen too.
@@ -135,7 +135,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.register_buffer(name, torch.zeros(shape))
 
     def post_init(self) -> None:
-        """Finish the model once all its parts are there: initialise weights, and freeze what does not learn."""
+        """Finish the model once all its parts are there: initialise weights, and freeze untrained parts."""
         super().post_init()
         self.freeze()
 
@@ -169,7 +169,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         Args:
             pretrained_model_name_or_path: a folder, or a name as of `find_model`.
             args: for the model's constructor.
-            config: instead of the stored one.
+            config: instead of the stored value.
             output_loading_info: also return what transformers reports about the keys.
             max_model_bytes: the most memory its weights may take; by default `MAX_MODEL_BYTES`.
             kwargs: `HUB_OPTIONS`, fields of the configuration, and options of transformers.
@@ -202,7 +202,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
 
     @classmethod
     def _require_buildable(cls, config: CategoryDiscoveryConfig, most_bytes: int, place: str) -> None:
-        """Build the model without memory: refuse one that is too large, or that a hostile configuration breaks."""
+        """Build the model without memory: refuse a model that is too large, or that a hostile configuration breaks."""
         try:
             with torch.device("meta"):
                 needed = sum(each.nbytes for each in cls(copy.deepcopy(config)).state_dict().values())
@@ -214,7 +214,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def _configuration(
         cls, values: Mapping[str, Any], place: str, kwargs: dict[str, Any]
     ) -> CategoryDiscoveryConfig:
-        """The stored configuration, overridden by its fields among the keywords, which are removed from those."""
+        """The stored configuration, overridden by its fields among the keywords, which are removed there."""
         own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
         given = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
         kind = values.get("model_type")
@@ -237,7 +237,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         # Those that transformers itself added are saved as adapters.
         if hasattr(self, "peft_config") and not self._hf_peft_config_loaded:
             raise ValueError(
-                "This model has adapters, and what it would save could not be loaded: merge them first "
+                "This model has adapters, and its checkpoint could not be loaded: merge them first "
                 "(merge_and_unload of peft)."
             )
         super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
@@ -272,7 +272,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return by_role
 
     def reset_prompts(self, generator: torch.Generator) -> None:
-        """Draw learnt prompts anew from a CPU generator; does nothing by default."""
+        """Reset learnt prompts from a CPU generator; does nothing by default."""
 
     def begin_discovery(self, first_stage: Callable[[], "CategoryDiscoveryModel"]) -> None:
         """Prepare for training on an unlabelled stage; does nothing by default.
@@ -313,7 +313,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return patch_features(self.backbone, entering, self.pretrained_block, rotation)
 
     def adopt_backbone(self) -> None:
-        """Copy the last block of a backbone that was just loaded into the pretrained one."""
+        """Copy the last block of a just loaded backbone into the pretrained block."""
         if hasattr(self, "pretrained_block"):
             self.pretrained_block.load_state_dict(blocks_of(self.backbone)[-1].state_dict())
 
@@ -367,7 +367,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return F.normalize(features.float(), dim=-1)
 
     def embed(self, pixel_values: Tensor) -> Tensor:
-        """Tokens that enter block 0, ``(B, L, D)``, without a graph unless somebody lets the embeddings learn."""
+        """Tokens that enter block 0, ``(B, L, D)``, without a graph unless the embeddings learn."""
         return embed(self.backbone, pixel_values)
 
     def rotation(self, pixel_values: Tensor) -> Rotation | None:
@@ -381,7 +381,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
         """Weighted terms that prompts add to the contrastive loss, by name; nothing by default.
 
-        Each holds one value per view, ``(B,)``, of a training forward; the caller averages over all processes.
+        Each has one value per view, ``(B,)``, of a training forward; the caller averages over all processes.
         """
         return {}
 
@@ -393,14 +393,14 @@ class CategoryDiscoveryModel(PreTrainedModel):
     def assign_natively(self, features: Tensor) -> Tensor | None:
         """The native prediction ``(N,)`` for features ``(N, D)``; `None` before it was learnt.
 
-        It is that of a classifier or mixture where the method has one, else the likeliest category of `gaussians`.
+        It comes from the method's classifier or mixture, else it is the likeliest category of `gaussians`.
         """
         gaussians = self.gaussians
         return None if gaussians is None else gaussians.predict(F.normalize(features.float(), dim=-1))
 
     @property
     def gaussians(self) -> CategoryGaussians | None:
-        """The calibrated mixture of the finished stages; `None` where none was fitted."""
+        """The calibrated mixture of the finished stages; `None` if not fitted."""
         return self._measured("gaussians")
 
     @property
@@ -436,7 +436,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.config.validate_categories()
 
     def spread_for(self, ids: Sequence[int]) -> CategorySpread | None:
-        """The same for these categories, on the CPU; one that is not known gets the spread of a new category."""
+        """As above for these categories, on the CPU; an unknown category gets the spread of a new category."""
         rows = {category: row for row, category in enumerate(self.config.category_ids)}
         return None if self.spread is None else self.spread.cpu().of([rows.get(each) for each in ids])
 

@@ -1,4 +1,4 @@
-"""Checkpoints from anywhere: where a model is found, and what is refused before and after transformers loads it.
+"""Checkpoints from anywhere: where a model is found, and the checks before and after transformers loads it.
 
 Only JSON and safetensors are read. Code, pickles and other programs' files in the folder are never opened.
 """
@@ -40,11 +40,11 @@ BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 _MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
-_FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer ones would overflow
+_FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer vectors would overflow
 _POSITIVE = ("spread_spreads", ".variances")  # buffers that distances are divided by
 _WHO_AM_I_SECONDS = 10.0
-# Products of tensors at other addresses than those that torch allocates may round differently: a resumed run would not
-# be equal to one that was not interrupted.
+# Products of tensors at addresses that torch did not allocate may round differently: a resumed run would not
+# be equal to an uninterrupted run.
 _ALIGNMENT = 64
 # Heads that a bare backbone may have been published with, and names of the backbone in such a model.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.", "decoder.", "embeddings.mask_token")
@@ -97,14 +97,14 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
         hub_options: `HUB_OPTIONS`.
 
     Raises:
-        OSError: there is none; the message names the places.
+        OSError: it is missing; the message names the places.
         CheckpointError: the configuration is no JSON object, or a link that leads out of the folder.
     """
     written = os.fspath(name)
     if os.path.isfile(written):
         raise OSError(
             f"{written!r} is a file, expected a folder with {CONFIGURATION} and model.safetensors. Scripts of "
-            "transformers such as convert_dinov2_to_hf.py make one of the files that DINO's authors publish."
+            "transformers such as convert_dinov2_to_hf.py convert the files that DINO's authors publish."
         )
     place, revision = split_revision(written)
     if place != written and os.path.isdir(place):
@@ -125,7 +125,7 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
         if stages:
             last = max(stages, key=lambda stage: int(stage.name.removeprefix("stage")))
             raise OSError(
-                f"{place} is a run, which has a model for every stage: give one, the last is {last}."
+                f"{place} is a run, which has a model for every stage: give a stage, the last is {last}."
             )
         raise OSError(
             f"No model in {place!r}: it has no {CONFIGURATION}. Give a finished stage or a backbone."
@@ -141,7 +141,7 @@ def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
         return namespace
     given = options.get("token")
     token = given if isinstance(given, str) else None if given is False else get_token()
-    why = "nobody is logged in (`hf auth login`)"
+    why = "no login (`hf auth login`)"
     if options.get("local_files_only") or is_offline_mode():
         why = "the Hub is switched off (HF_HUB_OFFLINE), which knows its owner"
     elif token is not None:
@@ -243,7 +243,7 @@ def stored_tensors(found: FoundModel, most_bytes: int) -> dict[str, Tensor]:
         most_bytes: that its tensors may take together.
 
     Raises:
-        OSError: the model has none.
+        OSError: the model lacks it.
         CheckpointError: a file is outside of the folder or no safetensors; a tensor is not of floating type, or is NaN
             or infinite; all together are too large.
     """
@@ -315,7 +315,7 @@ def require_whole(model: nn.Module, info: Mapping[str, Any], is_backbone: bool, 
     Args:
         model: as loaded.
         info: what `from_pretrained` of transformers reports: keys that are missing, unexpected or of another size.
-        is_backbone: a bare backbone has none of our own parts, and may have a head.
+        is_backbone: a bare backbone has no parts of this package, and may have a head.
         place: of the checkpoint.
 
     Raises:
@@ -370,7 +370,7 @@ _FIELDS = ("size", "crop_size", "image_mean", "image_std", "resample", "do_cente
 
 
 def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
-    """The image processor of a model, on the Pillow backend; `None` if the model has none.
+    """The image processor of a model, on the Pillow backend; `None` if the model lacks it.
 
     Only known fields are read; others, such as ``auto_map``, are ignored.
 
@@ -380,7 +380,7 @@ def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
 
     Raises:
         OSError: there is no such model, or the Hub cannot be reached.
-        CheckpointError: its class or a value is not one of a DINO.
+        CheckpointError: its class or a value does not fit a DINO.
     """
     found = find_model(name, **hub_options)
     path = file_of(found.place, PREPROCESSOR, **found.options)
@@ -422,7 +422,7 @@ def _processor(values: Mapping[str, Any]) -> Any:
 
 
 def _is_size(value: Any) -> bool:
-    """Whether a size is a shortest edge, or height and width, in pixels; or none."""
+    """Whether a size is a shortest edge, or height and width, in pixels; else false."""
     sides = {name: side for name, side in dict(value or {}).items() if side is not None}
     of_pixels = all(type(each) is int and 1 <= each <= _MOST_PIXELS_A_SIDE for each in sides.values())
     return not sides or (set(sides) in ({"shortest_edge"}, {"height", "width"}) and of_pixels)

@@ -101,7 +101,7 @@ def require_side(side: int, patch_size: int, what: str) -> None:
 def backbone_config_of(values: Any) -> PreTrainedConfig:
     """The configuration of a bare backbone, of the values of its ``config.json``; without a type it is a DINOv2.
 
-    Sizes that no backbone of the DINO family has are refused before its configuration lists its layers one by one.
+    Sizes that no backbone of the DINO family has are refused before its configuration lists its layers.
 
     Raises:
         CheckpointError: naming the field, its value and its bounds.
@@ -166,14 +166,14 @@ def _require_ascending(*numbers: Any) -> None:
 
 
 def _require_ids(ids: Any, where: str) -> None:
-    """Refuse what is no list of different ids of categories."""
+    """Refuse anything but a list of distinct ids of categories."""
     if not isinstance(ids, list) or len(ids) > MOST_CATEGORIES:
         raise ValueError(f"Expected {where} to be a list of at most {MOST_CATEGORIES} ids, got {shown(ids)}.")
     for each in ids:
         if type(each) is not int or not 0 <= each < 2**53:
             raise ValueError(f"Expected {where} to be whole numbers from 0, got {shown(each)}.")
     if len(set(ids)) != len(ids):
-        raise ValueError(f"Expected every category id once, got a repeated one in {where}.")
+        raise ValueError(f"Expected every category id once, got a repeated id in {where}.")
 
 
 @strict
@@ -194,8 +194,8 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             `assign`, where `spread` is unknown.
         spread: numbers of `CategorySpread`, measured when a stage ends; `None` where they were not measured. The
             buffers ``spread_*`` belong to it.
-        gaussians: ids and numbers of `CategoryGaussians`, the prediction of a model without one of its own; `None`
-            where it was not fitted. The buffers ``gaussians_*`` belong to it.
+        gaussians: ids and numbers of `CategoryGaussians`, the prediction of a model without its own;
+            `None` if not fitted. The buffers ``gaussians_*`` belong to it.
         initializer_range: standard deviation of weights that no checkpoint fills.
         precision: in which features are computed, as in training: ``"float32"`` or ``"bfloat16"`` (mixed).
     """
@@ -248,7 +248,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """Build a configuration of the values of a ``config.json``, of which `own_values` keeps the known fields.
 
         Raises:
-            CheckpointError: the type or a value is not one of this family.
+            CheckpointError: the type or a value is not of this family.
         """
         try:
             return super().from_dict(own_values(config_dict, cls), **kwargs)

@@ -9,7 +9,7 @@ from promptccd.models.configuration import CategoryDiscoveryConfig
 
 
 def draw_truncated_normal(module: nn.Module, generator: torch.Generator, std: float) -> None:
-    """Draw weights anew from a CPU generator, truncated normal; biases become zero, norms the identity."""
+    """Reset weights from a CPU generator, truncated normal; biases become zero, norms the identity."""
     for name, parameter in module.named_parameters():
         owner = module.get_submodule(name.rpartition(".")[0])
         if isinstance(owner, nn.LayerNorm):
@@ -86,7 +86,7 @@ class ProjectionHead(BottleneckHead):
 
         With W the normalised last layer, u_i . u_j = h_i' (W'W) h_j: the d x d Gram matrix is enough, and the O-wide
         outputs are never formed. Both ways have the same value and gradient; the Gram matrix costs d*d*O, the outputs
-        (d + B)*B*O, and the cheaper one is taken.
+        (d + B)*B*O, and the cheaper way is used.
         """
         rows, width = bottleneck.shape
         if rows * (rows + width) <= width * width:

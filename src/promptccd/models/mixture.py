@@ -12,7 +12,7 @@ class GaussianMixture(nn.Module):
     """Mixture over L2-normalised features; its means are the prompts.
 
     It is fitted by EM (`promptccd.clustering.fit_gaussian_mixture`), never by gradient, so everything is a
-    buffer. The number of components sizes the buffers and must stand in the model's configuration.
+    buffer. The number of components sizes the buffers and must be in the model's configuration.
 
     Args:
         num_components: K; 0 before the first fit.

@@ -27,7 +27,7 @@ class Thumbnail:
 
 
 def thumbnail(image: Image.Image) -> Thumbnail:
-    """A picture of at most `SIDE` pixels each way: PNG of tiny images, JPEG of others."""
+    """A picture of at most `SIDE` pixels each way: PNG of tiny images, JPEG of larger images."""
     is_small = max(image.size) <= PIXEL_ART
     copy, stream = image.convert("RGB"), io.BytesIO()
     copy.thumbnail((SIDE, SIDE))

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
 DODGE, FEW_POINTS = 3.0, 12  # shift between lines of at most so many points
-ROOM_TO_DODGE = 18.0  # between the first and the last of these lines: none leaves the drawing
+ROOM_TO_DODGE = 18.0  # between the first and the last of these lines: so that every line stays in the drawing
 NICE_TICKS, WHOLE_TICKS = 5, 8  # most steps between the values at an axis
 NUM_STYLES = 10  # colours of the style sheet, each with a mark and a dash
 FEWEST_ON_MAP = 3  # images; a map of fewer says nothing
@@ -202,12 +202,12 @@ def shortened(text: str, most: int) -> str:
 
 
 def style_of(category: int) -> tuple[int, int]:
-    """Colour and mark: a hundred categories in a row differ in one of them, the first ten in both."""
+    """Colour and mark: a hundred consecutive categories differ in either, the first ten in both."""
     return category % NUM_STYLES, (category + category // NUM_STYLES) % NUM_STYLES
 
 
 def _scale(low: float, high: float, first: float, last: float) -> Callable[[float], float]:
-    """A function from values to places; a range without extent lies in the middle."""
+    """A function from values to places; a range without extent is in the middle."""
     if high <= low:
         return lambda value: (first + last) / 2
     return lambda value: first + (value - low) / (high - low) * (last - first)

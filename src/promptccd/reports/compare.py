@@ -41,7 +41,7 @@ def write_comparison(
         groups: scores of the runs of every variant; differences are to the first variant.
         out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
         title: heading of the page.
-        facts: what was run, in words by name.
+        facts: description of the runs by name.
         costs: of the stages of every run, by variant, see `promptccd.reports.tables.stage_costs`.
 
     Raises:

@@ -77,7 +77,7 @@ class Engine(ABC):
     """Starts calls.
 
     Attributes:
-        devices: the GPUs that it gives to calls, one to each; empty if whatever runs them decides.
+        devices: the GPUs that it gives to calls, one to each; empty if the engine's scheduler decides.
         places: how many calls run at once.
         cpus: cores of each.
     """
@@ -114,7 +114,7 @@ class Engine(ABC):
                 if look() and not is_asked:
                     is_asked = True
                     waiting.clear()
-                    logger.info("Interrupted: waiting until what is running (%d) has saved.", len(at_work))
+                    logger.info("Interrupted: waiting until %d running calls have saved.", len(at_work))
                     for job in at_work.values():
                         job.stop()
                 while waiting and len(at_work) < (places or self.places):
@@ -137,7 +137,7 @@ class PoolOfDevices(Engine):
     """Processes of this machine, each of which sees one GPU; they end with this process.
 
     Args:
-        devices: as ``CUDA_VISIBLE_DEVICES`` names them; an empty one for a process on the CPU.
+        devices: as ``CUDA_VISIBLE_DEVICES`` names them; empty for a process on the CPU.
         cpus: for all of them; by default the cores of this process.
     """
 
@@ -165,7 +165,7 @@ def _call_alone(work: Work, arguments: Sequence[Any], device: str) -> None:
 
 
 def visible_devices() -> list[str]:
-    """The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` names them; none where there is none."""
+    """The GPUs that this process sees, as in ``CUDA_VISIBLE_DEVICES``; may be empty."""
     named = os.environ.get(VISIBLE)
     if named is not None:
         devices = (each.strip() for each in named.split(","))
@@ -232,8 +232,8 @@ class RayEngine(Engine):
     """Tasks of a Ray cluster, which is joined and never started; Ray repeats a task whose worker or node was lost.
 
     Args:
-        gpus: for each task; half a GPU is shared by two. `None` is one, if the cluster has any.
-        cpus: for each, which has as many threads; by default those of ``OMP_NUM_THREADS``, or one.
+        gpus: for each task; half a GPU is shared by two. `None` means one GPU, if the cluster has any.
+        cpus: for each, which has as many threads; by default ``OMP_NUM_THREADS``, or 1.
 
     Raises:
         ConfigurationError: there is no Ray, or no cluster.

@@ -64,7 +64,7 @@ def compared_sections(scores: Mapping[str, Sequence[ContinualScore]]) -> dict[st
 
 
 def scored_sections(runs: Sequence[ReportedRun], tables: ReportTables) -> dict[str, object]:
-    """Sections of the page of scored runs; figures without ``±`` are of the first one."""
+    """Sections of the page of scored runs; figures without ``±`` are of the first run."""
     run, summary = runs[0], tables["summary"]
     last = run.score.stages[-1]
     return {
@@ -136,7 +136,7 @@ def _block_map(tables: ReportTables) -> HeatMap:
 
 
 def _count_chart(counts: pd.DataFrame) -> Chart:
-    """True numbers of categories per stage, and the found ones as the mean over runs."""
+    """True numbers of categories per stage, and the found numbers as the mean over runs."""
     found = ["stage", "num_categories", "num_categories_std"]
     return line_chart(
         "True and found numbers of categories after every stage",
@@ -153,7 +153,7 @@ def _count_chart(counts: pd.DataFrame) -> Chart:
 def history_charts(run: ReportedRun) -> list[Chart]:
     """Losses and learning rate over epochs, a line per stage; no chart where they were not recorded.
 
-    Of more stages than `NUM_STYLES`, so many are shown, the first and the last among them.
+    If there are more than `NUM_STYLES` stages, that many are shown, the first and the last among them.
     """
     table = history(run)
     if table.empty:

@@ -17,7 +17,7 @@ from promptccd.reports.charts import style_of
 
 PERPLEXITY = 30.0
 WIDTH, MARGIN = 600.0, 12.0  # of the drawing
-NUM_NEIGHBOURS = 5  # a new point starts at the mean of so many placed ones
+NUM_NEIGHBOURS = 5  # a new point starts at the mean of so many placed points
 FIRST_ITERATIONS = 1000  # with fewer, points would still move at the next stage
 ONLY_ITERATIONS = 500  # where no stage follows: keeps as many neighbours together in half the time
 LATER_ITERATIONS = 300  # few are enough from a finished layout
@@ -64,7 +64,7 @@ def stage_layouts(
 
 
 def _pca(features: np.ndarray, before: np.ndarray | None, iterations: int, seed: int) -> np.ndarray:
-    """The two widest directions; missing ones are zero."""
+    """The two widest directions; missing directions are zero."""
     width = min(2, *features.shape)
     layout = np.zeros((len(features), 2))
     if len(features) > 1 and np.ptp(features, axis=0).any():
@@ -113,8 +113,8 @@ class MapFigure:
 
     Attributes:
         points: a row per image: the ``stage`` that brought it, ``sample_id``, names of its ``group`` and true
-            ``category``, their colour and mark as ``found`` and ``true``, ``places`` (x and y per stage from that one
-            on), ``text``, and ``is_discovered``: its group is none of the labelled categories.
+            ``category``, their colour and mark as ``found`` and ``true``, ``places`` (x and y per stage from that stage
+            on), ``text``, and ``is_discovered``: its group is no labelled category.
         height: of the drawing.
         legends: name, colour and mark of every group, as ``found``, and of every category, as ``true``.
         notes: a line per stage.

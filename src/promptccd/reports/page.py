@@ -18,7 +18,7 @@ JsonRecord = dict[str, Any]
 
 @cache
 def templates_of(package: str) -> Environment:
-    """Renders templates in ``templates/`` of a package; it escapes every value, and a missing one is an error."""
+    """Renders templates in ``templates/`` of a package; it escapes every value, and a missing value is an error."""
     return Environment(
         loader=PackageLoader(package),
         autoescape=True,
@@ -29,12 +29,12 @@ def templates_of(package: str) -> Environment:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """A page from one of our templates."""
+    """A page from a template of this package."""
     return templates_of("promptccd.reports").get_template(template).render(**values)
 
 
 def records(table: pd.DataFrame) -> list[JsonRecord]:
-    """The rows of a table as JSON types: numbers with ten decimals, null for missing ones."""
+    """The rows of a table as JSON types: numbers with ten decimals, null for missing numbers."""
     return json.loads(table.to_json(orient="records", double_precision=10))
 
 
@@ -47,12 +47,12 @@ def write_report_files(
         out: the folder; made if it does not exist.
         page: the text of ``index.html``.
         title: of the report.
-        facts: what the numbers are about, by name.
+        facts: meaning of the numbers, by name.
         sections: tables on the page; the CSV has their rows, its first cell the section.
 
     Raises:
         DiskError: the folder or a file cannot be written.
-        RunError: one of the files is a link.
+        RunError: a file is a link.
     """
     folder = make_folder(out)
     remove_leftovers(folder)

@@ -32,9 +32,7 @@ class TableEntry:
     part: TablePart
     method: str
     benchmark: str
-    printed: Mapping[
-        str, float
-    ]  # the paper's All, Old and New, averages over stages; NaN where it prints none
+    printed: Mapping[str, float]  # the paper's All, Old and New, averages over stages; NaN if not printed
     mark: str = ""  # of these, see `MARKS`
     cells: Sequence[SweepCell] = ()
     notes: Sequence[str] = ()  # why it has no cells, or how they differ from the paper's setting
@@ -72,7 +70,7 @@ class TablePlan:
         out: folder of the runs.
         backbone: half of the paper's table, ``dino`` or ``dinov2``.
         weights: of that backbone, by Hub id or place, where a person asks for them.
-        methods: some of the table's; by default those for which the paper prints figures.
+        methods: some of the table's; by default methods with figures in the paper.
         places: some of its data sets, with their place if not that of their benchmark; all by default.
         small: use recipes for a CPU, which two data sets have.
         look: leave out data that cannot be loaded, which may fetch it.
@@ -172,7 +170,7 @@ def _data_problem(dataset: str, split: str) -> str:
 def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> list[JsonRecord]:
     """A row per entry and values of `keys`: ours over seeds, the paper's, difference and mark.
 
-    Of a method with two answers, a row of the other one follows, without the paper's figures.
+    For a method with two predictions, a row of the other prediction follows, without the paper's figures.
     """
 
     def varied(cell: SweepCell) -> str:
@@ -238,12 +236,12 @@ def _cell(record: JsonRecord, part: str, what: str) -> str:
 
 
 def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> list[str]:
-    """The lines below a table: what was left out, what differs, what marks mean."""
+    """The lines below a table: omissions, differences, and the meaning of marks."""
     native = [entry.method for entry in entries if entry.cells and predicts_natively(entry.cells[0].recipe)]
     names = ", ".join(dict.fromkeys(native))
-    notes = [f"Rows that name no prediction show the native one for {names}, k-means for all others."] * bool(
-        names
-    )
+    notes = [
+        f"Rows without the name of a prediction show the native prediction for {names}, k-means for all other methods."
+    ] * bool(names)
     notes += [note for entry in entries for note in (*entry.notes, entry.part.note) if note]
     used = {record["mark"] for record in records}
     return list(dict.fromkeys([*notes, *(f"{mark} {text}" for mark, text in MARKS.items() if mark in used)]))
@@ -253,6 +251,6 @@ def write_table_page(
     tables: Mapping[str, Grid], notes: Sequence[str], records: Sequence[JsonRecord], out: Path, title: str,
     facts: Mapping[str, str],
 ) -> Path:  # fmt: skip
-    """Write a page of the tables of `layout` with the lines below them; CSV and JSON hold the `table_records`."""
+    """Write a page of the tables of `layout` with the lines below them; CSV and JSON contain the `table_records`."""
     page = render_page("paper_table.html.jinja", title=title, facts=facts, tables=tables, remarks=notes)
     return write_report_files(out, page, title, facts, {"table": pd.DataFrame(records)})

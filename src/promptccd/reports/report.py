@@ -36,7 +36,7 @@ class ReportOptions:
         max_points: about how many points the map shows.
         samples: pictures per discovered category; 0 for no cards.
         baselines: whether the frozen backbone of the start is scored too.
-        dataset: place of the data, if not the one that the runs recorded.
+        dataset: place of the data, if it differs from the record of the runs.
         num_workers: loader processes; by default as the machine allows.
         image_cache: where copies of images are kept, if not where the runs recorded it.
 
@@ -78,7 +78,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         is_scored = evaluation.stages.is_scored
         if not is_scored and len(paths) > 1:
             raise ConfigurationError(
-                f"{path} has no accuracy that could be averaged: report its runs one by one."
+                f"{path} has no accuracy that could be averaged: report its runs separately."
             )
         runs.append(ReportedRun(evaluation, routing=is_scored))
         scores[name].append(runs[-1].score)
@@ -117,7 +117,7 @@ def write_run_comparison(
 ) -> Path:
     """Write a page that puts variants side by side; runs that differ in their seed alone are one variant.
 
-    Rows are named as by `promptccd.reports.run_groups.row_names`.
+    Rows have names as in `promptccd.reports.run_groups.row_names`.
 
     Raises:
         PromptCCDError: as `write_report`.
@@ -127,7 +127,7 @@ def write_run_comparison(
     for path, name in zip(paths, row_names(paths), strict=True):
         evaluation = _evaluation(path, options)
         if not evaluation.stages.is_scored:
-            raise ConfigurationError(f"{path} has streams that nobody has labels of: leave --compare out.")
+            raise ConfigurationError(f"{path} has streams without labels: leave --compare out.")
         groups.setdefault(name, []).append(ReportedRun(evaluation, routing=False))
     every = [run for runs in groups.values() for run in runs]
     facts = {
@@ -151,7 +151,7 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     )
     if evaluation.num_stages < 2:
         raise ConfigurationError(
-            f"{path} has finished stage 0 alone, and a report needs one more: run the training command again."
+            f"{path} has finished stage 0 alone, and a report needs a further stage: run the training command again."
         )
     return evaluation
 

@@ -82,13 +82,13 @@ def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[str 
 
 
 def frozen_name(recipe: Recipe, run: RunDirectory) -> str:
-    """The name of the frozen backbone of a run as a baseline; backbones in folders differ by seed and share one."""
+    """The name of the frozen backbone of a run as a baseline; backbones in folders differ by seed and share a name."""
     backbone = recipe.model.backbone or run.backbone
     return "frozen backbone" if Path(backbone).exists() else f"frozen {backbone}"
 
 
 class _Run:
-    """What distinguishes a run from others; its records are read once, because making a recipe takes a while.
+    """Distinctive settings of a run; its records are read once, because making a recipe takes a while.
 
     Attributes:
         path: its folder.

@@ -1,4 +1,4 @@
-"""A grid of trainings: each runs in a process of its own and is resumed; the failure of one does not stop others.
+"""A grid of trainings: each runs in a process of its own and is resumed; the failure of one does not stop the sweep.
 
 A training locks the folder of its cell. A cell that another process trains is left to that process.
 """
@@ -100,7 +100,7 @@ class SweepCell:
         """Whether the folder contains this whole training, cleaned up: the same recipe, every stage and its row."""
         run = self.run
         if not run.begun or not _same_place(run.recipe.data.dataset, self.recipe.data.resolved.dataset):
-            return False  # only the training can tell whether data in another place is the same
+            return False  # only the training can tell whether data in another place is equal
         rows = [] if run.results is None else [row.stage for row in run.results.stages]
         is_whole = not any(problems_of(run.stage(stage)) for stage in range(run.num_stages))
         return rows == list(range(1, run.num_stages)) and is_whole and not (run.path / RESUME).exists()
@@ -118,9 +118,9 @@ def plan_cells(
     Args:
         configs: recipe files, or images of a person with a method.
         seeds: seeds of the trainings.
-        settings: values to try, by ``section.field``; all combinations, which the folders are named by.
+        settings: values to try, by ``section.field``; all combinations, which are in the names of the folders.
         out: folder of the runs.
-        overrides: values of all cells, by section and field, which the folders are not named by.
+        overrides: values of all cells, by section and field, which are not in the names of the folders.
 
     Raises:
         ConfigurationError: an unknown field, a value of the wrong type or range, a field in both `settings` and
@@ -138,7 +138,7 @@ def plan_cells(
             )
     for what, values in (("config", configs), ("seed", seeds), *settings.items()):
         if not values:
-            raise ConfigurationError(f"Expected at least one value of {what}, got none.")
+            raise ConfigurationError(f"Expected at least one value of {what}, got 0.")
     cells: dict[str, SweepCell] = {}
     for config, *values, seed in itertools.product(configs, *settings.values(), seeds):
         source = config if isinstance(config, OwnImages) else Path(config)
@@ -184,7 +184,7 @@ def _same_place(recorded: str | None, given: str) -> bool:
 
 
 def predicts_natively(recipe: Recipe) -> bool:
-    """Whether the paper's rows of its method are those of the method's own classifier."""
+    """Whether the paper's rows of its method show the method's own classifier."""
     return method_named(recipe.model.variant).predicts_natively
 
 
@@ -226,7 +226,7 @@ class ProtocolScoring:
     def stored(self, cell: SweepCell, other: bool = False) -> ContinualScore | None:
         """The score to compare with the paper, of k-means or the native prediction; `None` before scoring.
 
-        With `other` that of the other prediction; `None` for methods with one.
+        With `other` the score of the other prediction; `None` for methods with one prediction.
         """
         if (values := cell.run.read(self.file)) is None:
             return None
@@ -240,7 +240,7 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
     """How far each cell is, by name: ``new``, ``begun``, ``finished``, or ``running on`` a computer.
 
     Raises:
-        RunError: one was begun with other settings.
+        RunError: a cell was begun with other settings.
     """
     for cell in cells:
         require_recipe(cell.run, cell.recipe)
@@ -304,7 +304,7 @@ class SweepResult:
         cells: in the order of the grid.
         failures: why a cell, or its baselines or protocol, is missing, by name.
         unfinished: how far other cells are, by name: ``new``, ``begun``, or where another process is at work on it.
-        has_baselines: whether baselines were asked for.
+        has_baselines: whether baselines were requested.
     """
 
     cells: Sequence[SweepCell]
@@ -333,7 +333,7 @@ class SweepResult:
 
     @property
     def groups(self) -> dict[str, list[ContinualScore]]:
-        """Scores by variant, one per finished seed, then those of the baselines."""
+        """Scores by variant, one per finished seed, then scores of the baselines."""
         groups: dict[str, list[ContinualScore]] = {}
         for cell in self.cells:
             if cell.name in self.scores:
@@ -374,8 +374,8 @@ def run_sweep(
 ) -> SweepResult:
     """Train all cells that are not finished; an earlier sweep in the folder is resumed, also with more cells.
 
-    A cell that another process is at work on is left to it, also on another computer that has the folder. The stages
-    are the same bytes as if each cell had been trained alone on this machine with this number of threads.
+    A cell that another process is at work on is left to it, also on another computer that has the folder. The
+    stages are byte-identical to cells trained alone on this machine with this number of threads.
 
     Args:
         cells: from `plan_cells` for the same `out`.

@@ -40,7 +40,7 @@ class ReportedRun:
         categories: names of the true categories; position is category id.
         names: of all groups by id, after the last stage.
         images: a row per image of the unlabelled stages: ``stage``, ``true`` and ``found`` ids, the name of its
-            ``category`` and ``group``, and ``matched``, the category that its group is matched to; ids are -1 for none.
+            ``category`` and ``group``, and ``matched``, the category that its group is matched to; missing ids are -1.
         score: rows of the finished unlabelled stages, as in ``results.json``; empty for streams without labels.
         num_true: true categories up to each of these stages.
         costs: of the stages, see `stage_costs`.
@@ -48,7 +48,7 @@ class ReportedRun:
         routing: accuracy of the part router; `None` for models without parts.
 
     Raises:
-        RunError: the readable images are not those that were assigned.
+        RunError: the readable images differ from the assigned images.
         MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
 
@@ -73,7 +73,7 @@ def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
     if list(assigned["sample_ids"]) != images.sample_ids.tolist():
         raise RunError(
             f"{evaluation.run.stage(index)} assigned {len(assigned['sample_ids'])} images, of which {len(images)} can "
-            "be read now or are others: put the images back, or give --dataset."
+            "be read now or have changed: put the images back, or give --dataset."
         )
     found_ids = np.asarray(assigned["category_ids"], dtype=np.int64)
     is_scored = evaluation.stages.is_scored
@@ -104,7 +104,7 @@ def _categories(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, s
 
 
 def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> StageScore:
-    """The score of a stage by the ids that the run assigned, which has to be the recorded one."""
+    """The score of a stage by the ids that the run assigned, which must equal the recorded score."""
     run = evaluation.run
     own = StageScore.of(
         index, images["true"].to_numpy(), images["found"].to_numpy(), evaluation.stages.num_known,
@@ -118,7 +118,7 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
         if not np.isclose(given, written, rtol=0, atol=SCORE_TOLERANCE, equal_nan=True):
             raise MismatchError(
                 f"results.json of {run.path} has {part} {written} at stage {index}, its assignments give {given:.4f}: "
-                "one of them was changed. Run promptccd verify on it."
+                "either was changed. Run promptccd verify on it."
             )
     return own
 

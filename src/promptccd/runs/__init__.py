@@ -1,4 +1,4 @@
-"""What a run leaves: trained, scored and saved stages, and how they are used again."""
+"""Results of a run: trained, scored and saved stages, and their later use."""
 
 from typing import TYPE_CHECKING
 

@@ -60,7 +60,7 @@ def stage_card(
     """The card of a stage that a run has just trained, ``card.md.jinja``; rows of later stages are left out.
 
     Args:
-        run: its records include those of the stage.
+        run: its records include the stage.
         config: of the stage's model, its categories set.
         fingerprint: of the split up to the stage.
         category_ids: categories of the stage's images, ``(N,)``.
@@ -181,7 +181,7 @@ def _eval_results(recipe: Recipe, fingerprint: str, table: Mapping[str, Any]) ->
 
 
 def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Fields that a recipe sets and a result depends on; local folders are not named."""
+    """Fields that a recipe sets and a result depends on; without local folders."""
     values = recipe.to_dict()
     # A bundled backbone changes some defaults.
     usual = laid_over([Recipe().to_dict(), assembled([{"model": {"backbone": recipe.model.backbone}}])])
@@ -205,7 +205,7 @@ def _changed_fields(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def licence_on(place: str | Path, repo_type: str = "model") -> dict[str, Any]:
-    """The licence in the metadata of somebody's card, a file or of a repository; empty if it names none."""
+    """The licence in the metadata of a card, a file or of a repository, or empty."""
     try:
         values = RepoCard.load(place, repo_type=repo_type, ignore_metadata_errors=True).data.to_dict()
     except Exception as error:  # a missing repository, a dead connection, no text: a dozen types
@@ -237,8 +237,8 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
     """Renew the generated parts of a card that a person may have edited.
 
     In the text, only the block between the markers is replaced (a second block is dropped); a card without a block gets
-    it at its end. In the metadata, generated keys are renewed, except `kept` ones, and a person's own tags follow the
-    generated ones. Comments inside the metadata are lost. A new card without a block renews only the metadata.
+    it at its end. In the metadata, generated keys are renewed, except `kept` keys, and a person's own tags follow the
+    generated tags. Comments inside the metadata are lost. A new card without a block renews only the metadata.
 
     Raises:
         RunError: the metadata of a card cannot be read; do not overwrite the card then.
@@ -251,7 +251,7 @@ def merge_card(existing: str | None, generated: str, kept: Sequence[str] = KEPT_
     except _UNREADABLE as error:
         raise RunError(
             f"The metadata at the top of the model card cannot be read: {one_line(error)} Correct it, or delete the "
-            "card to get a new one."
+            "card to get a new card."
         ) from error
     theirs = card.data.to_dict()
     fixed = {key for key in kept if key in theirs}

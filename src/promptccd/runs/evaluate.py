@@ -42,13 +42,13 @@ class RunEvaluation:
 
     Args:
         path: folder of the run.
-        dataset: place of the data, if it is no longer the recorded one.
+        dataset: place of the data, if it has moved.
         num_workers: loader processes; by default as the machine allows.
-        device: by default a GPU if there is one.
-        keep_features: keep the computed features of all stages and not of one, for several protocols in a row.
+        device: by default a GPU if available.
+        keep_features: keep the computed features of all stages, for several protocols in sequence.
         stages: the data itself; by default it is read again.
         test_images: unseen images to go with `stages`, for protocols that need some.
-        image_cache: where copies of images are kept, as in a recipe; by default what the run recorded, ``auto`` or
+        image_cache: where copies of images are kept, as in a recipe; by default the run's record, ``auto`` or
             ``off``, since a record names no folder.
 
     Raises:
@@ -114,9 +114,9 @@ class RunEvaluation:
         return self._score(protocol, self.features, options)
 
     def held_out_accuracy(self) -> dict[int, float]:
-        """By stage, the percentage of held-out labelled images that get the category of their label.
+        """By stage, the percentage of left-out labelled images that get the category of their label.
 
-        It needs no labels of streams. It is empty if no labelled image was held out.
+        It needs no labels of streams. It is empty if no labelled image was left out.
         """
         if not self.recipe.data.resolved.held_out:
             return {}
@@ -141,7 +141,7 @@ class RunEvaluation:
         return ContinualScore("part-routing", rows) if rows else None
 
     def native_predictions(self, stage: int, images: StageImages) -> np.ndarray | None:
-        """The native predictions ``(N,)`` of a stage's model for images; `None` for models that have none."""
+        """The native predictions ``(N,)`` of a stage's model for images; `None` for models without them."""
         model = self.load_stage(stage)
         if model.assign_natively(torch.zeros(0, model.config.vision_config.hidden_size)) is None:
             return None  # before features are computed
@@ -153,10 +153,10 @@ class RunEvaluation:
         return None if predicted is None else predicted.numpy()
 
     def raw_pixels(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
-        """A protocol on pixels in 0..1; arguments are those of `evaluate`.
+        """A protocol on pixels in 0..1; arguments as in `evaluate`.
 
-        If training images differ in size, or are larger than the view, the pixels are those of the view. All pixels are
-        held in memory.
+        If training images differ in size, or are larger than the view, the pixels come from the view. All pixels
+        are in memory.
         """
         view = evaluation_view(self.recipe, self.run)
         size, *others = {images[index].size for images in self.images for index in range(len(images))}
@@ -177,7 +177,7 @@ class RunEvaluation:
     def frozen_backbone(
         self, protocol: str = "cacc", options: ProtocolOptions | None = None
     ) -> ContinualScore:
-        """A protocol on the backbone the run started from; arguments are those of `evaluate`."""
+        """A protocol on the backbone the run started from; arguments as in `evaluate`."""
         view = evaluation_view(self.recipe, self.run)
         model = initial_model(self.recipe, self.run).to(self.device)
         features = _of_no_stage(lambda images: self._features(model, view, [images], prompted=False)[0])
@@ -196,7 +196,7 @@ class RunEvaluation:
         return self._read_unseen(test_split, rule=None)
 
     def test_images(self, test_split: str | None = None) -> ScoredImages:
-        """All unseen images, as one entry; arguments and errors are those of `test_stages`."""
+        """All unseen images, as one entry; arguments and errors as in `test_stages`."""
         return self._read_unseen(test_split, rule="whole")
 
     def _read_unseen(self, test_split: str | None, rule: str | None) -> ScoredImages:
@@ -220,7 +220,7 @@ class RunEvaluation:
         return replace(SCORERS[protocol](self.task(own, features)), protocol=protocol)
 
     def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
-        """The input of a protocol with these options, on given features or else those of the run's models."""
+        """The input of a protocol with these options, on given features or else features of the run's models."""
         training, own = self.recipe.training, features in (None, self.features)
         return Task(
             trained=self.training_stages,
@@ -334,7 +334,7 @@ def cut_unseen(
 def ids_in_run(test: StageStream, stages: StageStream) -> np.ndarray:
     """The run's id of every category of unseen images, ``(C,)``.
 
-    One stage of all images has categories of the run; stages have every one of them.
+    One stage of all images has categories of the run; stages have every category.
     """
     ids = {name: index for index, name in enumerate(stages.categories)}
     foreign = [name for name in test.categories if name not in ids]

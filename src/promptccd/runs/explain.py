@@ -1,4 +1,4 @@
-"""Why an image got its category: what the model looked at, the parts it saw and the prompts that acted."""
+"""Why an image got its category: the attention of the model, the parts of the image and the prompts that acted."""
 
 import io
 import json
@@ -105,7 +105,7 @@ class Explanation:
 
         Raises:
             DiskError: the folder or a file cannot be written.
-            RunError: one of the names is a link.
+            RunError: a name is a link.
         """
         target = make_folder(folder)
         remove_leftovers(target)

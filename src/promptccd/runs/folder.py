@@ -35,7 +35,7 @@ from promptccd.training.stage_trainer import TrainingState
 
 logger = logging.getLogger(__name__)
 
-# What a JSON file raises whose names or types are not those that were written.
+# Exceptions of a JSON file with unexpected names or types.
 _INCOMPLETE = (AttributeError, KeyError, TypeError, ValueError)
 _RECORDED = ("format", "split_fingerprint", "data_fingerprint", "recipe", "versions")
 RUN_FORMAT = 1  # of manifest.json and all other records of a run
@@ -99,7 +99,7 @@ class RunDirectory:
         """Number of stage folders from 0 on, after the checksums of each are compared.
 
         Raises:
-            RunError: a stage folder is damaged, or there is none.
+            RunError: a stage folder is damaged, or missing.
         """
         for stage in range(self.num_finished):
             if problems := problems_of(self.stage(stage)):
@@ -116,7 +116,7 @@ class RunDirectory:
     # Records
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """A JSON record of the run, `None` if there is none.
+        """A JSON record of the run, or `None`.
 
         Raises:
             RunError: the file is a link, or no JSON.
@@ -196,16 +196,16 @@ class RunDirectory:
             ) from error
 
     def results_up_to(self, stage: int) -> ContinualScore:
-        """The rows of ``results.json`` without those of later stages; perhaps none."""
+        """The rows of ``results.json`` without later stages; perhaps empty."""
         found = self.results
         rows = found.stages if found else []
         return ContinualScore("cacc", [row for row in rows if row.stage <= stage])
 
     def record(self, score: StageScore) -> None:
-        """Put a stage's row into ``results.json``, in place of an earlier one."""
+        """Put a stage's row into ``results.json``, in place of an earlier row."""
         rows = {row.stage: row for row in [*(self.results.stages if self.results else ()), score]}
         table = ContinualScore("cacc", [rows[stage] for stage in sorted(rows)]).to_dict()
-        # Averages are those of the rounded rows that are written.
+        # Averages are of the rounded rows that are written.
         self.write("results.json", ContinualScore.from_dict(table).to_dict())
 
     def assignments(self, stage: int) -> dict[str, list[int]]:
@@ -230,7 +230,7 @@ class RunDirectory:
     def save_state(self, stage: int, state: TrainingState, seconds: float) -> None:
         """Replace the resumable state of a stage, with its training time in seconds.
 
-        The state before stays until the new one is on the disk.
+        The state before stays until the new state is on the disk.
         """
         position = {name: getattr(state, name) for name in ("epoch", "step", "batch_size")}
         content = save(state.tensors, {"position": json.dumps({**position, "seconds": seconds})})
@@ -344,7 +344,7 @@ class StreamRecord:
         not_sure: int,
         count: CountEstimate | None,
     ) -> "StreamRecord":
-        """From the category ids ``(N,)`` of a stage, those of earlier stages and the configuration of its model."""
+        """From the category ids ``(N,)`` of a stage and of earlier stages, and the configuration of its model."""
         labelled = category_ids < config.num_known
         earlier = ~labelled & np.isin(category_ids, np.concatenate(before))
         new = ~labelled & ~earlier

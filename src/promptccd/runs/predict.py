@@ -63,13 +63,13 @@ class Prediction:
         category: category id.
         name: its name.
         known: whether it was labelled at stage 0.
-        novel: whether the image more likely belongs to none of the checkpoint's categories; the category is then the
-            nearest one.
+        novel: whether the image more likely belongs to no category of the checkpoint; the category is then the
+            nearest category.
         confidence: that the image belongs to the category, in 0..1.
         distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
             where the checkpoint knows them (1 is usual).
-        note: what a person should know about how the file was read; empty for most.
-        best: the likeliest categories, this one first; empty unless several were asked for.
+        note: a note on how the file was read; usually empty.
+        best: the likeliest categories, in order; empty unless several were requested.
     """
 
     file: str
@@ -85,7 +85,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FolderPredictions:
-    """Predictions and the files that got none; together they are all files of the folder."""
+    """Predictions and the files without a prediction; together they are all files of the folder."""
 
     predictions: list[Prediction]  # one per readable image, by path
     skipped: dict[str, str]  # reason by path
@@ -93,7 +93,7 @@ class FolderPredictions:
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
         rows = [asdict(item) for item in self.predictions]
-        # Candidates that were not asked for are left out.
+        # Unrequested candidates are left out.
         rows = [{name: value for name, value in row.items() if name != "best" or value} for row in rows]
         return {"predictions": rows, "skipped": self.skipped}
 
@@ -106,7 +106,7 @@ def load_model(path: str | Path, max_model_bytes: int | None = None) -> Category
         max_model_bytes: see `CategoryDiscoveryModel.from_pretrained`.
 
     Raises:
-        RunError: the folder is damaged, contains no model of this package, or one that is refused.
+        RunError: the folder is damaged, contains no model of this package, or a refused model.
     """
     require_undamaged(path)
     try:
@@ -156,14 +156,14 @@ def predict_folder(
         folder: searched with all its sub-folders, in the order of names; or an image file.
         batch_size: images per forward.
         top_k: how many categories to name for every image, at most all; by default only the likeliest.
-        rendering: rule by which values and pages are shown; what it leaves open is that of the stage, or
-            decided by the files.
+        rendering: rule by which values and pages are shown; undecided values come from the stage, or are decided
+            by the files.
         max_pixels: of an image, see `promptccd.images.decode.Decoding`.
         image_roots: further folders that links among the images may lead into.
 
     Raises:
         DataError: there is no such folder, or no file in it.
-        DivergedError: features or distances of an image are not finite; it is named.
+        DivergedError: features or distances of an image are not finite; the message names it.
     """
     place = Path(folder)
     if not place.exists():
@@ -189,7 +189,7 @@ def predict_folder(
 class _Reader:
     """Reads files below the first of its roots; a link is followed inside these and not out of them.
 
-    Not `ImageRows`: the names of files may contain what is an address in a table, and bytes that are not UTF-8.
+    Not `ImageRows`: the names of files may look like an address in a table, and bytes that are not UTF-8.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class _Reader:
             logger.info("%s (window sets another).", str(self.decoding.rendering).capitalize())
 
     def batches(self, size: int) -> Iterator[list[tuple[str, _Viewed]]]:
-        """Batches of names and what was read of each; threads read the next batch while the caller uses one."""
+        """Batches of names and decoded images; threads read the next batch while the caller uses one."""
         with ThreadPoolExecutor(systems.available_cores()) as pool:
             following = pool.map(self._viewed, self.names[:size])
             for start in range(0, len(self.names), size):

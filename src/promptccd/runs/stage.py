@@ -43,7 +43,7 @@ from promptccd.training.options import ModelArguments, TrainingArguments
 logger = logging.getLogger(__name__)
 
 FROZEN, LEARNT = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
-WEIGHTS = "model*.safetensors*"  # pattern of the files that hold a model's weights, and of their index
+WEIGHTS = "model*.safetensors*"  # pattern of the files with a model's weights, and of their index
 
 EXEMPLARS = "exemplars.json"
 
@@ -74,13 +74,13 @@ def save_stage(
 
 
 def require_undamaged(path: str | Path) -> None:
-    """Refuse a path where nothing is, and a checkpoint of promptccd that does not hold what was written.
+    """Refuse a missing path, and a checkpoint of promptccd that differs from its records.
 
-    A model that a person saved in Python has no sums and none of the files that only this module writes: it is not
+    A model that a person saved in Python has no sums and no files that only this module writes: it is not
     checked. Neither is a name on the Hub.
 
     Raises:
-        RunError: a file was altered, is missing, or does not belong there; all are named.
+        RunError: a file was altered, is missing, or does not belong there; the message names all.
     """
     folder, written = Path(path), os.fspath(path)
     is_path = len(folder.parts) > 2 or (folder.parent != Path() and folder.parent.exists())  # no Hub id, then
@@ -96,10 +96,10 @@ def require_undamaged(path: str | Path) -> None:
 def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
     """The deterministic view saved with a model, on the PIL backend whatever else is installed.
 
-    Options are `promptccd.models.checkpoint.HUB_OPTIONS`, such as those that found the model.
+    Options are `promptccd.models.checkpoint.HUB_OPTIONS`, such as the options that found the model.
 
     Raises:
-        RunError: there is none.
+        RunError: it is missing.
         CheckpointError: it is refused.
     """
     try:
@@ -138,7 +138,7 @@ def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dic
 
 
 def load_exemplars(path: Path) -> Exemplars:
-    """The images that stages after a finished one train on again; a `RunError` if it has none."""
+    """The images that stages after a finished one train on again; or a `RunError`."""
     try:
         return Exemplars.from_dict(parsed_json((path / EXEMPLARS).read_text(encoding="utf-8")))
     except FileNotFoundError as error:
@@ -157,7 +157,7 @@ def memory_before(
     config: CategoryDiscoveryConfig,
     with_labels: bool,
 ) -> Memory | None:
-    """Exemplars of earlier stages with their present labels, unless these are hidden; `None` if none is readable."""
+    """Exemplars of earlier stages with their present labels, unless these are hidden; or `None`."""
     before = len(earlier.ids) - 1
     exemplars = load_exemplars(run.stage(before))
     labels = exemplars.labels(earlier.category_of)
@@ -238,7 +238,7 @@ def key_of(sample_id: int) -> str:
 
 
 def _categories_of(sample_ids: np.ndarray, registry: CategoryRegistry) -> np.ndarray:
-    """Category ids ``(N,)``; -1 for images in no category and for those that a person set aside."""
+    """Category ids ``(N,)``; -1 for images in no category and for ignored images."""
     ignored, members = {each.id for each in registry.aside}, registry.members
     ids = [members.get(key_of(each), NO_CATEGORY) for each in sample_ids.tolist()]
     return np.array([NO_CATEGORY if each in ignored else each for each in ids], dtype=np.int64)
@@ -256,7 +256,7 @@ def learn_prediction(
         model: with the mixture of the stage before.
         features: of the stage, ``(N, D)``, L2-normalised.
         labels: ``(N,)`` of the labelled stage, else `None`.
-        num_categories: K, those of earlier stages included.
+        num_categories: K, including earlier stages.
         seed: of the run.
     """
     gaussians = model.gaussians
@@ -282,7 +282,7 @@ def observe_stage(
 ) -> tuple[CategoryRegistry, Discovery]:
     """Add the groups of a stage to the registry.
 
-    Ids of new categories are provisional in `found`. Names are those of the known categories, by id.
+    Ids of new categories are provisional in `found`. Names of the known categories, by id.
 
     Returns:
         The registry after the stage, and the grouping with the ids that the registry gave.

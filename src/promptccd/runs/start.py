@@ -1,4 +1,4 @@
-"""What a run starts with: its settings, its stages, its backbone and the model of stage 0."""
+"""The start of a run: its settings, its stages, its backbone and the model of stage 0."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 # Fields that may change before a run is continued: they change no byte of its stages.
 FREE_FIELDS = {
-    # The same data in another place; the split's fingerprint decides. Streams and labels are added to those before.
+    # The same data in another place; the split's fingerprint decides. Streams and labels are added to earlier ones.
     "data": {"dataset", "unlabelled", "labels"},
     "model": {"max_model_bytes"},
     "training": {
@@ -74,11 +74,11 @@ def require_own_folder(run: RunDirectory, data: DataArguments) -> None:
 
 
 def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
-    """Record what a run is made with, or check that a run to be continued was made with the same.
+    """Record the inputs of a run, or check that a continued run has equal inputs.
 
     Raises:
-        SplitMismatchError: the images or the split differ; both fingerprints are named.
-        RunError: another setting differs; the settings are named.
+        SplitMismatchError: the images or the split differ; the message gives both fingerprints.
+        RunError: another setting differs; the message names the settings.
     """
     remove_leftovers(run.path)
     remove_leftovers(run.path / RESUME)
@@ -130,10 +130,10 @@ def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
 
 
 def require_recipe(run: RunDirectory, recipe: Recipe, recorded: dict[str, Any] | None = None) -> None:
-    """Refuse a recipe that changes what a begun run computes; data are not compared.
+    """Refuse a recipe that changes the results of a begun run; data are not compared.
 
     Raises:
-        RunError: the settings that differ from the recorded ones, by default those of the run, are named.
+        RunError: the settings that differ from the record, by default from the run's record; the message names them.
     """
     if not run.begun:
         return
@@ -182,14 +182,14 @@ def record_of(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
 
 
 def _record_streams(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
-    """Record the streams that a run continues with: begun ones have to be the same, later ones may change."""
+    """Record the streams that a run continues with: begun streams must be equal, later streams may change."""
     before, split = CategorySplit.from_dict(run.read("split.json") or {}), stages.split
     done = run.num_finished
     begun = min(max(1, done + run.has_state(done)), len(before.counts))
     if before.rule == split.rule and len(split.counts) < begun:
         raise SplitMismatchError(
             f"The run in {run.path} has {begun - 1} streams already, and {len(split.counts) - 1} are given: give all "
-            f"of them in their order, and new ones behind; or the new ones alone, promptccd train {run.path} "
+            f"of them in their order, and new streams after them; or the new streams alone, promptccd train {run.path} "
             "--unlabelled ..."
         )
     for stage in stages[:begun] if before.rule == split.rule else ():
@@ -241,7 +241,7 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
 
 
 def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
-    """Places, and the given ones that are not among them."""
+    """Places, and the given places that are not among them."""
     known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
     added = [each for each in given or () if os.path.realpath(os.path.expanduser(each)) not in known]
     return None if before is None and not added else [*(before or ()), *added]
@@ -297,7 +297,7 @@ def stage_stream(
 def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> EvaluationView:
     """The deterministic view of a recipe, for use before a checkpoint exists.
 
-    Colours are normalised by the values that the run recorded, else by those of the backbone's processor, else by
+    Colours are normalised by the values that the run recorded, else by the backbone's processor, else by
     ImageNet's.
     """
     colours = run.manifest.get(NORMALISATION) if run is not None and run.begun else None
@@ -308,7 +308,7 @@ def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> Evaluati
 
 
 def published_processor(backbone: str | Path, **hub_options: Any) -> Any:
-    """The image processor of a backbone; `None` if there is none, or it cannot be reached (`HUB_OPTIONS`)."""
+    """The image processor of a backbone; `None` if missing or unreachable (`HUB_OPTIONS`)."""
     try:
         return load_processor(backbone, **hub_options)
     except OSError:  # no such backbone, or no network and never fetched: loading it says why
@@ -354,7 +354,7 @@ def _has_parts(recipe: Recipe) -> bool:
 
 
 def model_options(recipe: Recipe) -> dict[str, Any]:
-    """Fields of the method's configuration that a recipe or its benchmark sets; the others keep their defaults."""
+    """Fields of the method's configuration that a recipe or its benchmark sets; further fields keep defaults."""
     options = dict(recipe.model.options)
     if _has_parts(recipe):
         wanted = options.pop("num_parts", recipe.data.resolved.num_parts)
@@ -436,7 +436,7 @@ def ensure_backbone(
     if len(images) < 2:
         raise DataError(
             f"Stage 0 has {len(images)} image to pretrain a backbone on, and two are needed: label more "
-            "images, or give a pretrained one with --backbone."
+            "images, or give a pretrained backbone with --backbone."
         )
     logger.info("Pretraining a small backbone without labels on the %d images of stage 0.", len(images))
     pixels = torch.stack([images.seen_in(view, index) for index in range(len(images))]).to(device)
@@ -484,7 +484,7 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
 
 
 def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
-    """A model as it learns at a stage, on the meta device; errors are those of `count_parameters`."""
+    """A model as it learns at a stage, on the meta device; errors as in `count_parameters`."""
     variant, blocks = method_named(recipe.model.variant).model, recipe.data.resolved.class_blocks
     own, total = variant.config_class.__dataclass_fields__, sum(blocks[: stage + 1])
     sizes: dict[str, Any] = dict.fromkeys(("num_components", "num_classes", "num_means"), total)
@@ -515,5 +515,5 @@ def _backbone_errors(action: str, backbone: str | Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"Cannot {action} backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a Hub id that "
-            "can be reached, or photographs, a small bundled one."
+            "can be reached, or photographs, a small bundled backbone."
         ) from error

@@ -42,7 +42,7 @@ class Tracking(CategoryDiscoveryCallback):
         self.start(args, state, {**settings, "split": manifest["split_fingerprint"]})
 
     def start(self, args: TrainingArguments, state: RunState, settings: dict[str, Any] | None = None) -> None:
-        """Start the tracker, if one is wanted and not running; a `ConfigurationError` if its package is missing."""
+        """Start the requested tracker, if it is not running; a `ConfigurationError` if its package is missing."""
         wanted = args.report_to
         if wanted == "none" or self.accelerator.trackers:
             return

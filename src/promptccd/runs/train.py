@@ -86,7 +86,7 @@ def train_run(
 
     Args:
         recipe: the data, the model and how to train it.
-        accelerator: by default one is made as the recipe says; it may not accumulate gradients or shard the model.
+        accelerator: by default made as in the recipe; it may not accumulate gradients or shard the model.
         stages: by default they are cut as the recipe says.
         callbacks: called during the training; they may end it early.
 
@@ -94,7 +94,7 @@ def train_run(
         The table so far, also in ``results.json``; of all stages, unless a callback ended the training.
 
     Raises:
-        PromptCCDError: the message names the cause and what to do; what was saved stays.
+        PromptCCDError: the message gives the cause and the remedy; saved files stay.
     """
     require_callbacks(callbacks)
     training, own_processes = recipe.training, accelerator is None
@@ -145,7 +145,7 @@ def _named_failures(run: RunDirectory, batch_size: int) -> Iterator[None]:
             raise
         smaller = f" with --batch_size {max(2, batch_size // 2)}" if is_out_of_memory(error) else ""
         raise DeviceError(
-            f"{problem}. What was saved in {run.path} is whole: run the same command again{smaller} to resume from "
+            f"{problem}. Saved files in {run.path} are complete: run the same command again{smaller} to resume from "
             "there."
         ) from error
 
@@ -412,7 +412,7 @@ class _Training:
         if estimated and not np.setdiff1d(ids[ids >= 0], np.concatenate(self.earlier.assigned)).size:
             logger.warning(
                 "stage %d: no new category was found in %d images; the number of categories is %s. If there are new "
-                "ones, give the numbers of all stages to --category_count, in a new --output_dir.",
+                "categories, give the numbers of all stages to --category_count, in a new --output_dir.",
                 index, len(ids), self.count,
             )  # fmt: skip
         reports = [images.report.to_dict() for images in self.images]
@@ -465,7 +465,7 @@ class _Training:
         return self.stages.labelled.labels[self.images[0].positions]
 
     def _features(self) -> list[Tensor]:
-        """Features of the images so far; of earlier stages only those of images with a category."""
+        """Features of the images so far; of earlier stages only of images with a category."""
         return self.earlier.features_of_assigned([self._features_of(images) for images in self.images])
 
     def _features_of(self, images: StageImages, prompted: bool | None = None) -> Tensor:
@@ -478,7 +478,7 @@ class _Training:
 
 
 def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[int]) -> None:
-    """Add the missing rows of finished stages to the table, such as those fetched from the Hub.
+    """Add the missing rows of finished stages to the table, such as stages fetched from the Hub.
 
     Raises:
         SplitMismatchError: a stage was trained on images that do not belong to that stage of `stages`.

@@ -27,8 +27,8 @@ ACCURACY_TOLERANCE = 0.01
 class Check:
     """One comparison."""
 
-    what: str  # what was compared
-    problem: str = ""  # what does not agree; empty if all does
+    what: str  # the comparison
+    problem: str = ""  # the differences; empty if equal
 
 
 def stage_checks(folder: Path, name: str) -> Iterator[Check]:
@@ -62,7 +62,7 @@ def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterat
         active = {each.id for each in registry.active}
         problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
         yield Check(f"{name}: its categories are those of its registry{people}", problem)
-        ids |= {*registry.categories, NO_CATEGORY}  # retired since, or none
+        ids |= {*registry.categories, NO_CATEGORY}  # retired since, or empty
     if not (folder / ASSIGNMENTS).exists():  # of a person's images, which have no rows
         return
     what = f"{name}: images were assigned to its own categories"

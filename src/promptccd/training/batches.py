@@ -29,7 +29,7 @@ MIN_BATCH = 2  # one image alone has nothing to contrast with
 class BatchPlan:
     """Which images every step of a stage sees.
 
-    The last, smaller batch of an epoch is kept if it has two images or more, or is the only one. (The released code
+    The last, smaller batch of an epoch is kept if it has two images or more, or is the only batch. (The released code
     drops it at every stage, which on small sets hides many images from training.)
 
     Attributes:
@@ -38,7 +38,7 @@ class BatchPlan:
         seed: of the run.
         stage: its index.
         least: share of a full batch that the last one needs, for objectives that take means over a batch.
-        num_exemplars: M, images of earlier stages that fill half of every batch; 0 for none.
+        num_exemplars: M, images of earlier stages that fill half of every batch; may be 0.
     """
 
     num_images: int
@@ -60,7 +60,7 @@ class BatchPlan:
         return full + (rest >= MIN_BATCH and (rest >= self.least * self.own or full == 0))
 
     def batches(self, epoch: int) -> list[np.ndarray]:
-        """Positions of every batch of an epoch, ``(B,)`` each; those of exemplars count on from N.
+        """Positions of every batch of an epoch, ``(B,)`` each; positions of exemplars start at N.
 
         Exemplars come in rounds, each in an order of its own. Position N + l M + m is exemplar m in round l.
         """
@@ -137,7 +137,7 @@ class Batch:
     with_label: Tensor | None = None
 
     def rows(self, model: Forward, prompted: bool, epoch: int, step: int = 0) -> Rows:
-        """The rows of the global batch: each process forwards its share and receives those of all."""
+        """The rows of the global batch: each process forwards its share and receives all rows."""
         views = self.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
         output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
         assert output.bottleneck is not None  # asked for by project=True

@@ -12,7 +12,7 @@ from promptccd.training.progress import StopRequest
 
 @dataclass
 class TrainingControl:
-    """What callbacks ask of a training.
+    """Requests of callbacks to a training.
 
     Attributes:
         should_training_stop: end it after this step. Everything is saved, `train` returns the finished stages, and the
@@ -29,11 +29,11 @@ class RunState:
     Attributes:
         path: folder of the run.
         num_stages: how many stages there are.
-        is_main_process: whether this process writes files; callbacks are called in every process.
+        is_main_process: whether this process writes files; callbacks run in every process.
         stage: the stage in training.
         epoch: its epoch.
         step: finished steps of that epoch.
-        model: the stage's model; from `on_stage_end` on the finished one.
+        model: the stage's model; from `on_stage_end` on the finished model.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class RunState:
 
 
 class CategoryDiscoveryCallback:
-    """Base class of callbacks, which override the events they need. Names are those of transformers.
+    """Base class of callbacks, which override the events they need. Names as in transformers.
 
     Every method gets the `TrainingArguments`, the `RunState` and the `TrainingControl`. A callback that only reads them
     changes nothing of a run.
@@ -86,7 +86,7 @@ def require_callbacks(callbacks: Sequence[object]) -> None:
         if not isinstance(each, CategoryDiscoveryCallback):
             raise ConfigurationError(
                 f"Expected callbacks to be instances of CategoryDiscoveryCallback, got {type(each).__name__}: derive "
-                "it from promptccd.CategoryDiscoveryCallback, whose methods are named as in transformers."
+                "it from promptccd.CategoryDiscoveryCallback, with the method names of transformers."
             )
 
 

@@ -20,8 +20,8 @@ from promptccd.training.options import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
-# How long processes wait for one that works alone: it may pretrain a backbone, or push a stage to a slow Hub. One that
-# ends is noticed at once, by the launcher.
+# How long processes wait for a process that works alone: it may pretrain a backbone, or push a stage to a slow Hub.
+# One that ends is noticed at once, by the launcher.
 PROCESS_TIMEOUT = timedelta(hours=24)
 _LOST_DEVICE = ("CUDA error", "cuDNN error", "HIP error", "NCCL error", "MPS error")
 ON_THE_CPU = "To train on the CPU, set ACCELERATE_USE_CPU=true before the command"
@@ -33,7 +33,7 @@ _GPUS = ("cuda", "xpu", "mps")  # kinds that are used without being named
 
 @contextmanager
 def reproducible(wanted: bool) -> Iterator[None]:
-    """Where wanted, torch uses deterministic algorithms here, and warns where it has none."""
+    """Where wanted, torch uses deterministic algorithms here, and warns if unavailable."""
     if not wanted:
         yield
         return
@@ -57,7 +57,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def device_problem(error: BaseException) -> str | None:
-    """The failure of a device, in a few words; none for any other error."""
+    """The failure of a device, in a few words; empty for any other error."""
     if is_out_of_memory(error):
         return "There is too little memory"
     message = str(error)
@@ -95,7 +95,7 @@ def usual_device() -> torch.device:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; no for others."""
+    """Whether a CPU or a CUDA GPU computes bfloat16 in hardware; false for other devices."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
@@ -104,7 +104,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def device_named(name: str | None) -> torch.device:
-    """A device of this machine, or a `ConfigurationError`; without a name a GPU if there is one."""
+    """A device of this machine, or a `ConfigurationError`; without a name a GPU if available."""
     try:
         device = torch.device(name) if name else usual_device()
         torch.empty((), device=device)

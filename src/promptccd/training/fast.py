@@ -1,8 +1,8 @@
 """Cheaper ways to the same values for blocks that are transformers' own, with nothing around them.
 
-Of the last block's output only [CLS] is read: it needs query, attention and MLP of one token, a hundredth of a block's
-work. The blocks before do not learn, so a step can use copies of their weights in lower precision. The copies are never
-saved, and the results at the end of a stage are computed without them.
+Only [CLS] is read from the last block's output: it needs query, attention and MLP of one token, a hundredth of a
+block's work. The blocks before do not learn, so a step can use copies of their weights in lower precision. The copies
+are never saved, and the results at the end of a stage are computed without them.
 """
 
 import copy
@@ -37,8 +37,8 @@ def fast(model: CategoryDiscoveryModel, precision: str | None = None) -> Iterato
 
     Args:
         model: on its device.
-        precision: ``frozen_precision`` of a recipe, for copies of the blocks before the last one; `None` for features
-            that are compared with those of a plain forward. A model that computes in half precision then runs whole,
+        precision: ``frozen_precision`` of a recipe, for copies of all blocks before the last; `None` for features
+            that are compared with a plain forward. A model that computes in half precision then runs whole,
             because a row alone is rounded differently.
     """
     usual = model.backbone.calls
@@ -52,7 +52,7 @@ def fast(model: CategoryDiscoveryModel, precision: str | None = None) -> Iterato
 
 
 def is_plain(block: Any) -> bool:
-    """Whether a block is one of transformers, without hooks and replaced forwards."""
+    """Whether a block belongs to transformers, without hooks and replaced forwards."""
     if type(block) not in _LAYERS:
         return False
     if {type(block.attention.k_proj), type(block.attention.v_proj)} != {nn.Linear}:
@@ -130,7 +130,7 @@ class FastCalls(BlockCalls):
 def _class_weights(
     attention: Any, normed: Tensor, rotation: Rotation | None, prefix_keys: Tensor | None = None
 ) -> Tensor:
-    """Attention weights of token 0, ``(B, H, T)``, after those of the prefix keys if there are any.
+    """Attention weights of token 0, ``(B, H, T)``, after the prefix keys, if any.
 
     Without rotation q . (W x + b) = (W' q) . x + q . b: the one query goes through the key projection, not every token.
     """
@@ -152,7 +152,7 @@ def _class_weights(
 
 
 def rotate(rows: Tensor, rotation: Rotation | None) -> Tensor:
-    """Queries or keys ``(B, H, T, d)``, those of the patches, the last ones, rotated."""
+    """Queries or keys ``(B, H, T, d)``, with the patches, at the end, rotated."""
     if rotation is None:
         return rows
     cosines, sines = (part.to(rows) for part in rotation)

@@ -57,7 +57,7 @@ def extract_features(
     act, `None` as at test; `progress` wraps the batches in a bar of this label and may raise to leave early.
 
     Raises:
-        DivergedError: a feature holds NaN or infinity; the image is named.
+        DivergedError: a feature contains NaN or infinity; the message names the image.
     """
     device, was_training = model.device, model.training
     model.eval()

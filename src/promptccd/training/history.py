@@ -23,7 +23,7 @@ class EpochRecord:
         steps: steps that the means are over.
         losses: mean of ``"loss"`` and of every part of it, by name.
         learning_rate: of the epoch.
-        seconds: since the epoch was begun or resumed, with the fit of the mixture where one was due.
+        seconds: since the epoch was begun or resumed, with the fit of the mixture if due.
         images: of the steps in these seconds.
         rates: learning rates of parts that have their own, by role, such as ``prompt``.
     """

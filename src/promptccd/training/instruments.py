@@ -19,17 +19,17 @@ from promptccd.training.devices import in_smaller_batches
 
 MEASURED_IMAGES = 512
 SMALLEST_EFFECT = 1e-5  # 1 - cosine; on digits and creatures, prompts with a tenth of it changed no table
-# What lets the choice of prompts act where it does not: the likeliest component alone, long enough to be seen.
+# Remedy for an ineffective choice of prompts: the likeliest component alone, long enough to be seen.
 DISTINCT_PROMPTS: dict[str, Any] = {
     "prompts_per_image": 1, "prompt_copies": 5, "prompt_scale": "tokens", "prompt_centred": True,
 }  # fmt: skip
-LEAST_CHOICE = 0.1  # of what prompts do; where it was a twentieth, tables were those of arbitrary prompts
-MOST_SHARING = 0.05  # share of the known categories; two alike ones of 140 need no new run
+LEAST_CHOICE = 0.1  # of the effect of prompts; where it was a twentieth, tables equalled arbitrary prompts
+MOST_SHARING = 0.05  # share of the known categories; two similar categories of 140 need no new run
 
 
 TITLES = {  # of what `measure` finds
     "prompt_effect": "[CLS] with prompts against without, 1 - cosine",
-    "choice_effect": "[CLS] with the chosen prompts against arbitrary ones, 1 - cosine",
+    "choice_effect": "[CLS] with chosen against arbitrary prompts, 1 - cosine",
     "prompts_shared": "share of its prompts that an image has in common with another one",
     "prompts_used": "share of prompts that act on some image",
     "parts_used": "share of parts that get some patch",
@@ -62,18 +62,18 @@ def defects(found: Mapping[str, float], precision: str) -> dict[str, str]:
             reason = f"prompts turn [CLS] by {effect:.1e} (1 - cosine), their choice by {choice:.1e}"
         if reason:
             defects["choice_effect"] = (
-                f"{reason}: which ones an image gets makes no difference. Give {suggested_options()}, in a new "
+                f"{reason}: the choice of prompts makes no difference. Give {suggested_options()}, in a new "
                 "--output_dir; where that is so already, more copies."
             )
     if (sharing := found.get("categories_sharing", 0)) > MOST_SHARING:
         defects["categories_sharing"] = (
-            f"{sharing:.0%} of the known categories share a mixture component with another one: replay will mix them "
+            f"{sharing:.0%} of the known categories share a mixture component: replay will mix them "
             "up. Raise training.mixture_floor, or lower training.discovery_learning_rate, by which features leave "
             "their replay behind, in a new --output_dir."
         )
     if (used := found.get("parts_used", 1)) < 1:
         defects["parts_used"] = (
-            f"only {used:.0%} of the parts get a patch, and the prompts of the others learn nothing: lower "
+            f"only {used:.0%} of the parts get a patch, and the prompts of all other parts learn nothing: lower "
             "model.num_parts, in a new --output_dir."
         )
     return defects
@@ -94,7 +94,7 @@ def measure(
     seed: int,
     batch_size: int,
 ) -> dict[str, float]:
-    """What the prompts of a finished stage do, by names of `TITLES`, on up to `MEASURED_IMAGES` of its images.
+    """Effects of the prompts of a finished stage, by names of `TITLES`, on up to `MEASURED_IMAGES` of its images.
 
     `category_ids` ``(N,)`` are the final categories of the images. A method has the names that make sense for it.
     """
@@ -131,7 +131,7 @@ def _of_batch(model: CategoryDiscoveryModel, pixels: Tensor) -> dict[str, Tensor
     if output.components is not None:
         values["chosen"] = output.components
     usual: Any = model.config
-    # A lone prompt leaves no choice, and arbitrary ones would be held against themselves.
+    # A lone prompt leaves no choice, and arbitrary prompts would be compared with themselves.
     if not getattr(usual, "random_prompts", True) and model.num_prompts != 1:
         model.config = copy.copy(usual)
         model.config.random_prompts = True

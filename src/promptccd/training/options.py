@@ -37,8 +37,8 @@ _CATEGORY_COUNT = (
     "by density; kmeans, by accuracy on labelled images; or numbers, one per unlabelled stage"
 )
 _COUNT_PRIOR = (
-    "expected spread of a category in split_merge: paper; matched, that of known categories; calibrated, matched and "
-    "scaled to find held-out labelled categories"
+    "expected spread of a category in split_merge: paper; matched, from known categories; calibrated, matched and "
+    "scaled to find left-out labelled categories"
 )
 _EXEMPLARS = "images of a category kept for later stages, half of every batch, if the method uses them"
 _MIXED_PRECISION = "auto: the launcher's setting, else bf16 on a CUDA GPU with bf16 in hardware, else no"
@@ -87,7 +87,7 @@ class DataArguments(Options):
     )
     split_rule: Literal["mixed", "sessions", "redrawn"] | None = option(
         None,
-        "mixed: by cuts; sessions or redrawn: images sampled again in each stage, MetaGCD's or C-GCD's (none: mixed)",
+        "mixed: by cuts; sessions or redrawn: images sampled again in each stage (MetaGCD, C-GCD) (none: mixed)",
     )
     num_classes: int | None = option(None, "number of categories used, from the first", 2)
     images_per_class: int | None = option(None, "images used of every category, from the first", 1)
@@ -137,9 +137,9 @@ class DataArguments(Options):
         if self.split_rule not in (None, "mixed"):
             raise ConfigurationError(
                 f"The spectrum protocol cuts by split_rule mixed, got split_rule {self.split_rule} with category_ratio "
-                f"{self.category_ratio}: leave one of them out."
+                f"{self.category_ratio}: leave out all but one."
             )
-        # The record of a run contains the blocks that follow from the ratios: those are allowed.
+        # The record of a run contains the blocks that follow from the ratios: they are allowed.
         if self.cuts is not None or self.class_blocks not in (None, list(self.resolved.class_blocks)):
             raise ConfigurationError(
                 f"category_ratio {self.category_ratio} and sample_ratio {self.sample_ratio} replace class_blocks and "
@@ -342,8 +342,8 @@ class TrainingArguments(Options):
         given = self.given_counts
         if given is not None and (not given or min(given) < 1 or given != sorted(given)):
             raise ConfigurationError(
-                f"Expected category_count to be numbers from 1 on, one per unlabelled stage and none below the one "
-                f"before, got {reprlib.repr(given)}: categories that were found stay."
+                f"Expected category_count to be numbers from 1 on, one per unlabelled stage and non-decreasing, "
+                f"got {reprlib.repr(given)}: categories that were found stay."
             )
 
     @property
@@ -357,7 +357,7 @@ class TrainingArguments(Options):
         return self.category_count if isinstance(self.category_count, str) else "given"
 
     def rate_share(self, stage: int, epoch: int) -> float:
-        """Share of the first rate of a stage in one of its epochs."""
+        """Share of the first rate of a stage in an epoch."""
         schedule = self.schedule if stage == 0 else self.discovery_schedule or self.schedule
         if schedule == "steps":
             return self.fall_factor ** sum(epoch >= fall for fall in self.falls_at)
@@ -374,13 +374,13 @@ class TrainingArguments(Options):
         return self.epochs if stage == 0 or self.discovery_epochs is None else self.discovery_epochs
 
     def epochs_before(self, stage: int) -> int:
-        """Epochs of all stages before this one."""
+        """Epochs of all earlier stages."""
         return sum(self.epochs_of(earlier) for earlier in range(stage))
 
 
 @dataclass(frozen=True)
 class PretrainingOptions(Options):
-    """The pretraining of a backbone, where no pretrained one is given."""
+    """The pretraining of a backbone, without a given backbone."""
 
     epochs: int = option(80, "passes over the images", 1, 999_999)
     batch_size: int = option(64, "images per step", 1)

@@ -1,4 +1,4 @@
-"""A small DINOv2 backbone from a few thousand unlabelled images, where no pretrained one is at hand.
+"""A small DINOv2 backbone from a few thousand unlabelled images, if no pretrained backbone is available.
 
 [CLS] learns to tell shapes apart like a fixed descriptor: histograms of oriented gradients, the target that MaskFeat
 (Wei et al., 2022) predicts patch by patch. The target of an image are the leading kernel principal components of its
@@ -76,7 +76,7 @@ class _KernelComponents:
     """Leading kernel principal components of the pictures' descriptors: unit vectors ``(B, D)``.
 
     They are not centred: on a sphere, centring loses the distance from the mean, and categories that resemble many
-    others lie close to the mean.
+    other categories are close to the mean.
     """
 
     def __init__(self, images: Tensor, width: int, options: PretrainingOptions, generator: torch.Generator):
@@ -87,7 +87,7 @@ class _KernelComponents:
         kept = values[-width:] > 1e-6 * values[-1]  # copies of an image add nothing but noise
         scaled = vectors[:, -width:][:, kept] / values[-width:][kept].sqrt()
         # The final norm removes the mean of every feature. A rotation spreads each component over all
-        # coordinates, so that none is lost.
+        # coordinates, so that all are used.
         rotation = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q[: scaled.shape[1]]
         self.projection = scaled.float() @ rotation.to(scaled.device)
 
@@ -109,7 +109,7 @@ def _gradient_histograms(pictures: Tensor, options: PretrainingOptions) -> Tenso
     # Soft bins, so that a small turn changes a histogram little.
     closeness = torch.cos(angle[:, None] - bins[:, None, None]).relu().pow(3)
     cells = F.avg_pool2d(strength[:, None] * closeness, options.cell_size, options.cell_stride)
-    # The square root keeps strong edges from drowning weak ones.
+    # The square root keeps strong edges from hiding weak edges.
     return F.normalize(cells.flatten(1).sqrt())
 
 

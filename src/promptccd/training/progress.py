@@ -89,7 +89,7 @@ class StopRequest:
         now = time.monotonic()
         if not self.received:
             self.received, self._since = number, now
-        # A scheduler asks all processes of a job, and those that started others pass it on: one request.
+        # A scheduler asks all processes of a job, and parent processes pass it on: one request.
         elif number != processes.TERMINATE or now - self._since >= _ECHOES_S:
             # The last saved state is whole, so leaving at once loses only steps.
             raise self.error("left at once")
@@ -112,7 +112,7 @@ class StopRequest:
             yield item
 
     def error(self, what: str) -> InterruptedRunError:
-        """The exception that ends the run, with the exit code of the signal, if there was one."""
+        """The exception that ends the run, with the exit code of the signal, if any."""
         if not self.received and self.asked:
             return TrainingStopped(f"Stopped by a callback: {what}. The same call resumes from there.")
         return InterruptedRunError(

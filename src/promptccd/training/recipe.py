@@ -41,7 +41,7 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
 
 
 def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse unknown keys with a `ConfigurationError` that suggests the likeliest known one."""
+    """Refuse unknown keys with a `ConfigurationError` that suggests the likeliest known key."""
     for key in given:
         if key not in known:
             hint = did_you_mean(str(key), known)
@@ -57,7 +57,7 @@ class Recipe:
         views: how an image becomes a tensor.
         model: the method, its options and the backbone.
         training: how it is trained.
-        pretraining: how a backbone is made where no pretrained one is named.
+        pretraining: settings of a backbone if no pretrained backbone is given.
     """
 
     data: DataArguments = field(default_factory=DataArguments)
@@ -75,7 +75,7 @@ class Recipe:
             able = ", ".join(each.name for each in METHODS.values() if each.uses_exemplars)
             raise ConfigurationError(
                 f"{method.name} uses no images of earlier stages, got exemplars_per_class "
-                f"{training.exemplars_per_class}: leave it out, or choose one of {able} as --variant."
+                f"{training.exemplars_per_class}: leave it out, or choose from {able} as --variant."
             )
         if data.unlabelled is not None and training.counting == "known":
             prior = "calibrated" if training.count_prior == "paper" else training.count_prior
@@ -129,7 +129,7 @@ class Recipe:
 
 
 def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a method that differ from its configuration's defaults, which `None` stands for.
+    """Options of a method that differ from its configuration's defaults, which `None` means.
 
     Raises:
         ConfigurationError: the method has no such option, or a value is out of its range.
@@ -142,7 +142,7 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     try:
         method.model.config_class(**checked)
     except StrictDataclassError as error:
-        # A message about several fields names none.
+        # A message about several fields names no field.
         name = re.match("Validation error for field '(.+)':", str(error))
         of_field = f"{name[1]}: " if name else ""
         raise ConfigurationError(f"{method.name}: {of_field}{error.__cause__ or error}") from error
@@ -210,7 +210,7 @@ def recipes_in(folder: str | Path) -> dict[str, tuple[Path, Path]]:
 
 
 def layers_of(given: Path) -> list[Layer]:
-    """The layers of a recipe, each by section; later ones override earlier ones."""
+    """The layers of a recipe, each by section; later layers override earlier layers."""
     path = located(given)
     known = recipes_in(path.parent)
     if path.exists() or not known:
@@ -238,7 +238,7 @@ def sections_of(path: Path) -> Layer:
         values = read_yaml(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise ConfigurationError(
-            f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled ones."
+            f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled recipes."
         ) from error
     except ValueError as error:
         raise ConfigurationError(f"Recipe {str(path)!r} is not YAML: {error}") from error
@@ -252,7 +252,7 @@ def sections_of(path: Path) -> Layer:
 
 
 def laid_over(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
-    """One recipe from layers; later ones override earlier ones, field by field."""
+    """One recipe from layers; later layers override earlier layers, field by field."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
         for name, part in layer.items():
@@ -263,7 +263,7 @@ def laid_over(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
 def assembled(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
     """One recipe from its layers, with what a small backbone needs: an image size, a head and rates.
 
-    They override the layers before the one that names the backbone; that layer and later ones override them.
+    They override the layers before the layer with the backbone; that layer and later layers override them.
     """
     for number in reversed(range(len(layers))):
         if (backbone := (layers[number].get("model") or {}).get("backbone")) is not None:
@@ -274,7 +274,7 @@ def assembled(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
 
 
 def names_recipe(word: str) -> bool:
-    """Whether a word means a recipe and not images: the name of one, or a file that is no data set."""
+    """Whether a word means a recipe and not images: the name of a recipe, or a file that is no data set."""
     from promptccd.data.tables import BUILT_IN, ONE_FILE  # here as below: help does not wait for readers
 
     path = Path(os.path.expanduser(word))
@@ -303,7 +303,7 @@ def recipe_for_images(
     Args:
         dataset: a folder of one sub-folder per category, a CSV file of paths and labels, a parquet file, or a data set
             of the Hub.
-        method: of `shipped_methods`, with or without ``promptccd-``; or a registered one; `None` means `METHOD`.
+        method: of `shipped_methods`, with or without ``promptccd-``; or a registered method; `None` means `METHOD`.
         config: a recipe that replaces a method's defaults, except for its data.
         overrides: values by section and field, from the command line.
 

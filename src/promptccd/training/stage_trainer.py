@@ -60,8 +60,8 @@ class StageTrainer:
 
     Args:
         model: the model, on its device; trained in place.
-        stage: what it is trained on.
-        objective: what it minimises.
+        stage: its training data.
+        objective: its objective.
         arguments: how to train.
         views: training views.
         evaluation_view: deterministic view, for features that an objective asks for.
@@ -143,7 +143,7 @@ class StageTrainer:
                     step, sums = 0, {}
             if self.accelerator.is_main_process:
                 logger.info("%s, after %d epochs", self._label(), self.epochs)
-            self.objective.end_stage()  # by the weights that are saved, as whoever loads them will compute
+            self.objective.end_stage()  # by the saved weights, as later loading will compute
         finally:
             self.accelerator.free_memory()
             self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
@@ -155,7 +155,7 @@ class StageTrainer:
         shrunk = self.learning_rate / arguments.learning_rate if arguments.learning_rate else 1.0
         groups: list[dict[str, Any]] = []
         self._learning = self.model.learning()
-        self._rates: dict[str, float] = {}  # first rates of all roles but ``model``, the rest
+        self._rates: dict[str, float] = {}  # first rates of all roles but ``model``, which follows
         for role, parameters in self._learning.items():
             rate = getattr(arguments, f"{role}_learning_rate", None)
             own = self.learning_rate if rate is None else rate * shrunk
@@ -245,7 +245,7 @@ class StageTrainer:
     ) -> None:
         """Save every `save_minutes`, and when asked to stop; the last state of a stage becomes `unsaved`.
 
-        The main process alone keeps time: it writes, and the others wait for it in the next step.
+        The main process alone keeps time: it writes, and all other processes wait for it in the next step.
         """
         next_epoch, next_step = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
         stopping = self.stop.agreed(self.accelerator)

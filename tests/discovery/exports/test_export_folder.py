@@ -328,7 +328,7 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     export(folder, FIRST)
     before = tree(folder)
-    with pytest.raises(DiskError, match="No space left on device.*is as it was: free some space"):
+    with pytest.raises(DiskError, match="No space left on device.*is unchanged: free some space"):
         export(folder, {"owl/a.txt": "owl one", "stork/a.txt": "full"})
     assert tree(folder) == before and not list(folder.rglob(".tmp-*"))
     assert export(folder, FIRST).kept == 3

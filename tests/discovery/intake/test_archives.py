@@ -212,7 +212,7 @@ REFUSED = {  # archive -> (content, limits, what is said)
     ),
     "total": (
         packed(*((f"{n}.bin", os.urandom(5000)) for n in range(9))), IntakeLimits(max_total_bytes=40_000),
-        "holds more than the limit of 40000 bytes",
+        "contains more than the limit of 40000 bytes",
     ),
     "cut": (packed(("a.png", PNG))[:-30], IntakeLimits(), "is damaged or no zip archive"),
     "no archive": (b"PK\3\4 and nothing else", IntakeLimits(), "is damaged or no zip archive"),

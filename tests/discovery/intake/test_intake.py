@@ -232,7 +232,7 @@ def test_file_that_changes_is_noticed(tmp_path):
     ("limits", "message"),
     [
         (IntakeLimits(max_files=2), "holds 3 files; the limit is 2"),
-        (IntakeLimits(max_total_bytes=len(PNG)), f"holds more than the limit of {len(PNG)} bytes in all"),
+        (IntakeLimits(max_total_bytes=len(PNG)), f"contains more than the limit of {len(PNG)} bytes in all"),
     ],
 )
 def test_source_over_a_limit_is_refused(tmp_path, limits, message):

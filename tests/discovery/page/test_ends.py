@@ -38,6 +38,8 @@ SHOWN = """(all) => {
   return found.map((each) => Number(each.querySelector('img').dataset.row));
 }"""
 
+FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+
 
 def serve(project: Path, told: Connection) -> None:
     page = OpenPage(project)
@@ -90,6 +92,7 @@ class Walk:
             page.keyboard.press("Enter")
         elif place == "group":
             page.keyboard.press(random.choice(["ArrowRight", "ArrowLeft", "End", "Home"]))
+            page.evaluate(FRAME)  # after which the focus has moved
             self.rows |= set(page.evaluate(CHOSEN))
             page.keyboard.press(random.choice(["b", "Delete"]))
         elif place == "desk" or random.random() < 0.7:

@@ -274,5 +274,5 @@ def test_photographs_that_are_opened_are_grouped_first(found_once: Path, tmp_pat
         assert process.wait(30) == 0
         process.stdout.close()
     assert registry_in(out).category(0).name == "heron"
-    with pytest.raises(RegistryError, match="holds no project"):
+    with pytest.raises(RegistryError, match="contains no project"):
         ProjectView(album)

@@ -90,7 +90,7 @@ def test_three_stages_with_edits(lived: CategoryRegistry) -> None:
 def test_what_was_rejected_stays_rejected_by_its_images_whatever_they_look_like_now(
     lived: CategoryRegistry,
 ) -> None:
-    """A new model puts them elsewhere, with one more image: most of the cluster was said to be no category."""
+    """A new model puts them elsewhere, with one more image: most of the cluster was rejected as a category."""
     before, images = snapshot(lived), Images("s3", {2: 5, 4: 6, 6: 6, 8: 11, 9: 5}, seed=2)
     assert images.of(9)[:4] == S3.of(9)
     groups = images.groups(KNOWN)
@@ -464,6 +464,6 @@ def test_prototypes_are_replaced_after_training(lived: CategoryRegistry) -> None
     assert snapshot(lived) == before
     assert not can_undo(lived)
     state = lived.state_hash()
-    with pytest.raises(RegistryError, match="Category 10 was said to be no category"):
+    with pytest.raises(RegistryError, match="Category 10 was rejected as a category"):
         lived.replace_prototypes({3: np.eye(WIDTH)[5], 10: np.eye(WIDTH)[3]})
     assert lived.state_hash() == state

@@ -1,4 +1,4 @@
-"""An exported folder: the new one is made next to the old one and takes its place. Files of a person move along.
+"""An exported folder: the new folder is made next to the old one, and then replaces it. Files of a person move along.
 
 The record ``.promptccd-export`` lists the files that an export made, with size and checksum. Only these are removed, if
 they are as recorded. A process may be killed at any moment: up to the swap the old folder is as it was; afterwards the
@@ -40,7 +40,7 @@ NEW, OLD = "new", "old"  # folders in there
 _LARGEST_RECORD = 2**30  # bytes, for some million files
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _SHOWN = 10  # names in a message
-OnProgress = Callable[[], None]  # called for every photograph; what it raises ends the export
+OnProgress = Callable[[], None]  # called for every photograph; its exceptions end the export
 
 
 class Item(NamedTuple):
@@ -48,7 +48,7 @@ class Item(NamedTuple):
 
     Attributes:
         place: its path in the folder, with ``/`` between the parts.
-        made_of: what its bytes follow from; the same means the same bytes.
+        made_of: everything that determines its bytes.
         make: writes it under a name that is free, and returns the suffix to add to its place, if any.
         label: the photograph, for people.
         is_bare: whether the place lacks the suffix, which only the bytes tell.
@@ -64,7 +64,7 @@ class Item(NamedTuple):
 
 
 def text_item(place: str, text: str, label: str) -> Item:
-    """A file of text; one of the same text is the same file."""
+    """A file of text; equal texts are one file."""
     content = text.encode()
 
     def write(target: Path) -> None:
@@ -80,7 +80,7 @@ class Export:
     Attributes:
         place: the folder.
         photographs: how many are in it.
-        written: files that were made now; the ``kept`` ones were there, perhaps under another name.
+        written: files that were made now; the ``kept`` files were there, perhaps under another name.
         missing: label of each photograph that is not in it, and the reason.
         left: files that a person changed, or whose name the export needed: they stay, at these places next to the
             folder.
@@ -179,8 +179,8 @@ class ExportFolder:
                 yield cls(path, originals, project)
             except OSError as error:
                 raise DiskError(
-                    f"Could not write {error.filename or path}: {error.strerror}. What was exported before is as it "
-                    "was: free some space or make it writable, and run the same command again."
+                    f"Could not write {error.filename or path}: {error.strerror}. The earlier export is unchanged: "
+                    "free some space or make it writable, and repeat the command."
                 ) from error
             finally:
                 if not (work / OLD).exists():
@@ -314,7 +314,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def _read(record: Path) -> tuple[str, dict[str, _Line]]:
-    """The project and the lines of a record; none of both if there is no record.
+    """The project and the lines of a record; both empty without a record.
 
     Raises:
         RunError: it is damaged, or of another version.

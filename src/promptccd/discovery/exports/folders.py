@@ -1,4 +1,4 @@
-"""Sort into folders: every photograph as it is, under its own name, in a folder that is called like its group."""
+"""Sort into folders: every photograph as it is, under its own name, in a folder with the name of its group."""
 
 import io
 import os
@@ -26,7 +26,7 @@ def export_folders(
 ) -> Export:
     """Write ``folders/<group>/<own name>``: links to the untouched files where the disk can, else copies.
 
-    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
+    Arguments and errors as in `promptccd.discovery.exports.formats.Format.write`.
     """
     originals = {row.sha256[:DIGITS]: photos.path(row.picture) for row in rows}
     with ExportFolder.opened(out / "folders", originals, project) as folder:
@@ -43,7 +43,7 @@ def export_folders(
         linked = sum(_is_link(folder.path / place, photos.path(row.picture)) for place, row in there)
         if linked:
             found.notes.append(
-                f"{linked} of them are links to the files themselves and take no room: do not edit one in place."
+                f"{linked} of them are links to your files and use no space: do not edit a link in place."
             )
     return found
 
@@ -57,7 +57,7 @@ def _items(photos: Photos, rows: Sequence[AssignmentRow]) -> Iterator[Item]:
         above, name = os.path.split(path or row.file)
         marks = [os.path.basename(above)] if os.path.basename(above) else []
         unique = names[row.category].add(name, [*marks, row.sha256[:6]])
-        make = partial(_make, photos, row.picture, needs_suffix=not path)  # a row of a data set has none
+        make = partial(_make, photos, row.picture, needs_suffix=not path)  # a row of a data set has no file
         place = f"{folders[row.category]}/{unique}"
         yield Item(place, row.sha256[:DIGITS], make, row.file, is_bare=not path, is_hashed=True)
 

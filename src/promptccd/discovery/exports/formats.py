@@ -23,7 +23,7 @@ class Format:
     Attributes:
         title: a noun phrase for help and page.
         function: ``module:function`` with the arguments of `write`, imported when it is called: help is quick. A
-            module without dots is one of this package.
+            module without dots belongs to this package.
     """
 
     title: str
@@ -41,9 +41,9 @@ class Format:
 
         Args:
             photos: gives the photographs.
-            rows: which is in which group; those in none are left out.
+            rows: the group of every photograph; unassigned photographs are left out.
             out: where the folder goes.
-            on_progress: called for every photograph; what it raises ends the export.
+            on_progress: called for every photograph; its exceptions end the export.
             project: as `ExportFolder.opened` takes it.
 
         Raises:

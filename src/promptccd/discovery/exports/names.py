@@ -37,7 +37,7 @@ def _with_mark(name: str, mark: str) -> str:
 
 
 class Names:
-    """Names in one folder, of which some may be used; two that differ in case or composition alone count as one."""
+    """Names in one folder, of which some may be used; names that differ only in case or composition count as equal."""
 
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used = set(map(_plain, used))

@@ -14,7 +14,7 @@ from promptccd.errors import DataError
 
 HASH_DIGITS = 10  # of a file's hash in its name, so that no two files of a category collide
 _SPLIT = "train"  # as which `datasets` reads all of it
-# `datasets` takes these, in small letters, for splits wherever they stand in a path.
+# `datasets` interprets these, in lower case, as splits anywhere in a path.
 _SPLIT_WORDS = re.compile("train|test|val|dev|eval")
 _FACTS = ("category", "known", "confidence", "stage", "sha256")
 
@@ -24,11 +24,11 @@ def export_publish(
 ) -> Export:
     """Write ``publish/train/<group>/<hash>.jpg`` and ``metadata.jsonl``, an ImageFolder of `datasets`.
 
-    The pixels are exactly those that were grouped, without metadata, see `promptccd.images.clean`. ``label`` is
+    The pixels are exactly as they were grouped, without metadata, see `promptccd.images.clean`. ``label`` is
     the name of the group, letter by letter; in names of folders the words that `datasets` takes for splits begin with a
     capital letter.
 
-    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
+    Arguments and errors as in `promptccd.discovery.exports.formats.Format.write`.
     """
     with ExportFolder.opened(out / "publish", project=project) as folder:
         inside, notes = grouped(rows)
@@ -58,7 +58,7 @@ def _picture(photos: Photos, row: AssignmentRow, folders: Mapping[int, str]) -> 
 
 
 def _rendering_of(photos: Photos) -> str:
-    """The rule that pixels depend on; empty where none is decided."""
+    """The rule that pixels depend on; empty if undecided."""
     given = {name: value for name, value in vars(photos.decoding.rendering).items() if value is not None}
     return f" {given}" if given else ""
 

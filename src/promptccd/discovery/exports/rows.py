@@ -27,8 +27,8 @@ class AssignmentRow:
         path: to join tables by, see `joinable_path`; empty for a file in an archive and for a row of a data set.
         date: when the photograph was taken, such as ``2024-05-01T10:11:12``, as its camera says; empty if it does not.
         sha256: of its bytes; empty if they were not read.
-        picture: hash of its image content, independent of other data in the file; empty if it shows none.
-        category: id of its category; `None` for a file without one.
+        picture: hash of its image content, independent of other data in the file; empty if it shows no image.
+        category: id of its category, or `None`.
         name: that category's name.
         known: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
         confidence: in 0..1.
@@ -36,11 +36,11 @@ class AssignmentRow:
             if the checkpoint knows them.
         stage: the stage it came with.
         status: ``used``, ``duplicate``, ``skipped``, ``away`` if it is not where it was, or ``aside``, in no category,
-            if a person set it aside or it is like what they did.
+            if a person ignored it or an image like it.
         state: ``reviewed`` if a person looked at it and put or left it in its category; ``pinned`` if a correction of
             many, such as a split, put it there; else ``found``. Empty without a category.
-        note: the reason for a skipped file, the file that a duplicate equals, how an image was read, which of the two
-            set it aside, or that it is more like an image of none of the categories.
+        note: the reason for a skipped file, the file that a duplicate equals, how an image was read, why it
+            is ignored, or that it fits no category.
     """
 
     file: str
@@ -59,12 +59,12 @@ class AssignmentRow:
     note: str
 
 
-STRANGE = "not sure: more like an image of none of these categories"
+STRANGE = "unsure: unlike all of these categories"
 WAITS = "fits nowhere yet, and waits for more like it"
 
 
 def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[str]]:
-    """The rows of photographs in groups, and notes on the others, if there are any."""
+    """The rows of photographs in groups, and notes on the remaining photographs."""
     inside = [row for row in rows if row.category is not None]
     aside = sum(row.status == "aside" for row in rows)
     counts = {"In no group": len(rows) - len(inside) - aside, "Set aside": aside}
@@ -75,7 +75,7 @@ def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
     """The note on each image that is set aside, by key."""
     names, by_people = {each.id: each.name for each in registry.aside}, registry.put_aside
     return {
-        key: f"{'set aside' if key in by_people else 'like what was set aside'}: {names[home]}"
+        key: f"{'set aside' if key in by_people else 'like ignored images'}: {names[home]}"
         for key, home in registry.members.items()
         if home in names
     }
@@ -96,7 +96,8 @@ def _placed(registry: CategoryRegistry, home: int | None, state: str, notes: Seq
 def joinable_path(path: str) -> str:
     r"""An absolute path for a table: as it is where that is text on one line, else as a ``file://`` address.
 
-    So a name with a backslash is never taken for one with a byte that is not UTF-8, and no cell starts a formula.
+    So a name with a backslash is never confused with a name that has a byte outside UTF-8, and no cell starts a
+    formula.
     """
     if not path:
         return ""
@@ -182,9 +183,9 @@ def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
 def export_table(
     photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
 ) -> Export:
-    """Write ``table/assignments.csv`` of all images and items, also of those without a file.
+    """Write ``table/assignments.csv`` of all images and items, also without a file.
 
-    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
+    Arguments and errors as in `promptccd.discovery.exports.formats.Format.write`.
     """
     with ExportFolder.opened(out / "table", project=project) as folder:
         for _ in rows:

@@ -33,10 +33,10 @@ def export_sidecars(
     """Write ``sidecars/<folder of photographs>/<path in it>.xmp``.
 
     Every file that shows a picture gets one, copies included. None is written into the folder of photographs, which
-    may contain side files of a person. Lightroom looks for ``IMG_1.xmp`` of camera RAW, so RAW gets one of that name
-    too.
+    may contain side files of a person. Lightroom looks for ``IMG_1.xmp`` of camera RAW, so RAW also gets a file of that
+    name.
 
-    Arguments and errors are those of `promptccd.discovery.exports.formats.Format.write`.
+    Arguments and errors as in `promptccd.discovery.exports.formats.Format.write`.
     """
     with ExportFolder.opened(out / "sidecars", project=project) as folder:
         inside, notes = grouped(rows)

@@ -1,6 +1,6 @@
 """A second view of images without known categories: dense places, where sizes of groups fall like a long tail.
 
-k-means spends its centres on large groups and joins all small ones. Where the sizes are alike it is the better view.
+k-means spends its centres on large groups and joins all small groups. Where the sizes are alike it is the better view.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 FEWEST, MOST = 60, 5_000  # images of which dense places are looked for; beyond, it takes minutes
-LARGE, SMALL = 5, 2  # least sizes of groups, and of those among what is in none
+LARGE, SMALL = 5, 2  # minimum sizes of groups, and of groups among unassigned images
 MOST_BETWEEN = 0.25  # share of images in no large group: where more lie between, the groups are not dense
 # Least silhouette of dense groups: Caltech-101 as a long tail has 0.48; one cloud of points 0.01, or 0.40 in a plane.
 STANDS_APART = 0.42
@@ -28,10 +28,10 @@ class DensePlaces(NamedTuple):
 
 
 def dense_places(points: Tensor, labels: Tensor) -> DensePlaces | None:
-    """Dense groups of images if they stand apart better than given ones; `None` where the given ones are as good.
+    """Dense groups of images if they are separated better than given groups; `None` if the given groups are as good.
 
-    Large groups come first; images between them that lie together make small ones. (HDBSCAN, Campello et al., 2013.)
-    Points ``(M, P)`` have few dimensions; `labels` ``(M,)`` are groups by k-means.
+    Large groups come first; images between them that are close together make small groups. (HDBSCAN, Campello et al.,
+    2013.) Points ``(M, P)`` have few dimensions; `labels` ``(M,)`` are groups by k-means.
     """
     if not FEWEST <= len(points) <= MOST:
         return None

@@ -36,7 +36,7 @@ class UnitGroups:
     """Units in groups.
 
     Attributes:
-        centres: ``(K, D)``, fixed ones first, then those that pins open.
+        centres: ``(K, D)``: fixed centres, then centres that pins open.
         labels: ``(M,)`` group of each unit.
         stuck: one or two units for which people allow no group here; they are in their nearest.
         costs: ``(M,)`` squared distance of each unit to its centre; empty where it is not needed.
@@ -74,9 +74,10 @@ def means(units: Units, labels: Tensor, num_groups: int) -> tuple[Tensor, Tensor
 
 
 def lloyd(units: Units, centres: Tensor, num_fixed: int, most: int = MOST_ITERATIONS) -> UnitGroups:
-    """k-means from these centres until no unit moves; the first centres stay, and so do those of empty groups.
+    """k-means from these centres until no unit moves; the first centres stay, and so do centres of empty groups.
 
-    Of more units than a tree is made of, a thousandth may still move: the last ones would take most of the steps.
+    Of more units than a tree is made of, a thousandth may still move: waiting for the last units would take most of
+        the steps.
     """
     found = in_nearest(units, centres)
     tolerated = len(found.labels) // 1_000 if len(found.labels) > MOST_SAMPLED else 0
@@ -105,7 +106,7 @@ class GroupTree:
     that of the sample and of k-means.
 
     Attributes:
-        units: the sampled ones, in principal components.
+        units: the sampled units, in principal components.
         points: of these units.
         share: of the features' variance that the components explain.
         fewest_groups: smallest number that the tree can be cut into.
@@ -170,7 +171,7 @@ class GroupTree:
         return self.units.points[free].repeat_interleave(self.units.weights[free].long(), 0)
 
     def _started(self, num_new: int, restarts: int, iterations: int) -> AnchoredKMeans:
-        """k-means from random starts: new groups, fixed ones and those that pins open."""
+        """k-means from random starts: new groups, fixed groups and groups that pins open."""
         given = torch.cat([self.fixed, self.opened])
         kmeans = AnchoredKMeans(
             len(given) + num_new, restarts, iterations, random_state=self.seed, fix_labelled=True
@@ -193,10 +194,10 @@ class GroupTree:
 
 
 def _sampled(units: Units, seed: int) -> Tensor:
-    """Rows of the units that a tree is made of; pinned ones are among them."""
+    """Rows of the units that a tree is made of, including pinned units."""
     if len(units.points) <= MOST_SAMPLED:
         return torch.arange(len(units.points))
-    # Each seed has other smallest ones, and they are the same ones in the same order wherever the images stand.
+    # Each seed has its own smallest units, in an order that does not depend on the order of the images.
     draws = units.digests * np.uint64(2 * seed_of("sampled units", seed) + 1)
     draws[list(units.pinned)] = 0
     most = min(MOST_SAMPLED + len(units.pinned), len(draws))
@@ -231,8 +232,8 @@ def _cheapest_merges(
 ) -> list[tuple[int, int]]:
     """Ward's merges of groups ``(S, P)`` with masses ``(S,)`` and fixed prototypes ``(H, P)``, cheapest first.
 
-    A merge costs the rise in inertia. The first `num_opened` groups absorb others and never go. Returns pairs of the
-    group that stays, or `GIVEN_UP`, and the group that goes.
+    A merge costs the rise in inertia. The first `num_opened` groups absorb other groups and never go. Returns pairs of
+    the group that stays, or `GIVEN_UP`, and the group that goes.
     """
     if not len(seeds):  # people have put every image into a known category
         return []

@@ -54,7 +54,7 @@ class KnownCategories:
         ids: category ids, distinct, >= 0.
         prototypes: ``(C, D)`` means of unit features.
         spread: of these categories, row by row; `None` if it was not measured.
-        earlier: images of stages before, with which new ones are compared; `None` if there is none.
+        earlier: images of earlier stages, with which new images are compared; `None` in the first stage.
     """
 
     ids: tuple[int, ...]
@@ -88,7 +88,7 @@ class GroupingProblem:
     Attributes:
         features: ``(N, D)`` unit features.
         order: ``(N,)`` position of each in the input; `None` if they stay.
-        keys: of the images, sorted by those of the first images of their near-duplicate groups.
+        keys: of the images, sorted by the first images of their near-duplicate groups.
         units: images that move together; whitened if the spread of known categories was measured.
         fixed: ``(C, D)`` known prototypes, in the metric of the units.
         earlier: ``(R, D)`` images of earlier stages, in that metric, if they are known.
@@ -189,17 +189,17 @@ class GroupingProblem:
             opened = f" and {len(self.opened)} that images are pinned to" if self.opened else ""
             raise DataError(
                 f"Expected {least} <= num_categories <= {most}, the {len(self.fixed)} known categories{opened} and at "
-                f"most one new one per image, got {num_categories}: give a number in between, or none to estimate it."
+                f"most one new one per image, got {num_categories}: give a number between, or leave it out."
             )
 
     def ids(self, num_groups: int) -> tuple[int, ...]:
-        """Category ids of so many groups: known ones, those that pins open, then new ones."""
+        """Category ids of so many groups: known, opened by pins, then new."""
         new = (each for each in itertools.count(self.next_id) if each not in self.opened)
         given = (*self.known.ids, *self.opened)
         return (*given, *itertools.islice(new, num_groups - len(given)))
 
     def assignment(self, found: UnitGroups) -> Assignment:
-        """The groups, with the images in the order of the input; a `DataError` if constraints cannot hold."""
+        """The groups, with the images in the order of the input; a `DataError` if constraints cannot be met."""
         if found.stuck:
             raise refusal(self.units, found.stuck, len(found.centres))
         prototypes, spread, num_new = found.centres, self.known.spread, len(found.centres) - len(self.fixed)
@@ -226,7 +226,7 @@ class GroupingProblem:
     def without_strange(self, found: Assignment) -> Assignment:
         """The same, but images that are more likely of no category stay unassigned: their `category_ids` are -1.
 
-        Images that a constraint names keep their category, and so do images that move with one that fits.
+        Images that a constraint names keep their category, and so do images that move with a fitting image.
         """
         units = self.units.of_images(torch.arange(len(self.units.points), device=self.fixed.device)).cpu()
         units = units if self.order is None else units[self.order.argsort()]
@@ -282,7 +282,7 @@ def group_images(
     large batch rename a small category.) Groups come from a tree of merges (`group_tree`) in the 48 directions in
     which the images differ most; silhouette and likelihood there give the number.
 
-    Constraints hold without exception. Images that must be together move as one, by their mean. So do near-duplicates,
+    All constraints are met. Images that must be together move as one, by their mean. So do near-duplicates,
     of which the first alone counts: else a burst of photographs would be a group of its own. An image with a constraint
     counts 5 times in the prototype of a new group and in the inertia, so that a few answers move more than the images
     they are about.
@@ -292,18 +292,18 @@ def group_images(
             block by block and never copied as a whole, so they may be a `numpy.memmap`, of float16 too.
         keys: of the images, distinct.
         known: the categories that exist.
-        num_categories: K, known ones included; `None` estimates it. If the images have fewer distinct features, fewer
-            groups are made, with a warning in the log.
+        num_categories: K, including known categories; `None` estimates it. If the images have fewer distinct features,
+            fewer groups are made, with a warning in the log.
         next_id: first id for new groups; ids that a pin opened are skipped.
         constraints: of people.
         seed: of sampling and of k-means.
         temperature: of the confidences, in squared distance; `confidence_temperature` of a checkpoint.
-        first_of: ``(N,)`` position of the first image of each one's near-duplicate group, see `find_near_duplicates`;
-            `None` if there are none. Constraints override it.
+        first_of: ``(N,)`` position of the first image of each near-duplicate group, see
+            `find_near_duplicates`; `None` without near-duplicates. Constraints override it.
 
     Returns:
-        Every image in one group, on the features' device: ids are the known ones, those opened by a pin, then new
-        ones, and -1 for images that stay unassigned. And the number of categories, known ones included.
+        Every image in one group, on the features' device: ids are known, opened by a pin, then new,
+        and -1 for images that stay unassigned. The number of categories, including known ones.
 
     Raises:
         DataError: NaN or infinite features, `num_categories` below the known categories or above them and the images
@@ -338,7 +338,7 @@ def group_images(
 def _dense(
     problem: GroupingProblem, tree: GroupTree, found: UnitGroups
 ) -> tuple[Assignment, CountEstimate] | None:
-    """Dense groups if they are separated better than those found; only without known categories and constraints."""
+    """Dense groups if separated better than the found groups; only without known categories and constraints."""
     units = problem.units
     if len(problem.fixed) or units.is_constrained.any() or len(tree.rows) < len(units.points):
         return None
@@ -371,7 +371,7 @@ def _in_stream(
 
 
 def _of_given_number(problem: GroupingProblem, num_categories: int, seed: int) -> UnitGroups:
-    """So many groups; the groups that answers need take the place of others only if there is no other way."""
+    """So many groups; the groups that answers need replace other groups only if there is no other way."""
     seeds = max(FEWEST_SEEDS, SEEDS_PER_GROUP * (num_categories - len(problem.fixed)))
     tree = problem.tree(seeds, seed)
     for repairs in range(min(MOST_REPAIRS, num_categories - problem.fewest) + 1):
@@ -386,23 +386,25 @@ def _in_open_set(
 ) -> tuple[Assignment, CountEstimate]:
     """New groups of the images that no known category explains, and the number of all categories.
 
-    The range of the number is that for categories that lie closer together or farther apart, and for those that may
-    hide among images of known ones. Where single images of new categories do not stand out, many together may: then
-    silhouettes propose groups, those far enough off open, and there may as well be none.
+    The range of the number covers closer and more distant categories, and categories that may hide
+    among images of known ones. Where single images of new categories do not stand out, many together may:
+    then silhouettes propose groups, and distant groups open; the range includes zero.
     """
     images, proposed, method = (
         OpenSet(problem.units, problem.fixed, spread, len(problem.opened), seed),
         None,
         "open set",
     )
-    margin = "3/4 to 3 times the distance between groups, and what may hide among known ones"
+    margin = "3/4 to 3 times the distance between groups, and categories hidden among known ones"
     if not spread.tells_new:
         method, margin = METHOD, "what may hide, as new categories hardly stand out here: unreliable"
         estimate, tree = problem.estimate(seed)
         proposed = problem.grouped(tree, estimate.count).centres[problem.fewest :]
     found = images.grouped(proposed=proposed)
     count = len(found.centres)
-    tighter = images.grouped(TIGHTER, proposed, uneven=0)  # else all join what is joined, and none is left
+    tighter = images.grouped(
+        TIGHTER, proposed, uneven=0
+    )  # else all join the joined ones, and the list is empty
     ends = [count, len(images.grouped(WIDER, proposed).centres), len(tighter.centres)]
     hidden = images.hidden(found)
     low, more = (min(ends), round(hidden)) if spread.tells_new else (problem.fewest, math.ceil(hidden))

@@ -51,9 +51,9 @@ def pair_questions(
 ) -> list[PairQuestion]:
     """The most informative pairs, best first, at most `count`.
 
-    A question is about an image between two groups, with others as doubtful around it, and the most typical image of
-    the other group. Doubt around an image that was asked about counts less, and so do groups that were asked about, so
-    that ten questions are not about one border. No answer follows from earlier answers or from the other questions:
+    A question is about an image between two groups, with equally doubtful images around it, and the most typical image
+    of the other group. Doubt around an image or group counts less after a question about it, so
+    that ten questions cover several borders. No answer follows from earlier answers or from the other questions:
     every question is about an image without constraints. Pairs in `asked` are not asked again.
     """
     # Sorted, so that the order they came in cannot matter.
@@ -79,7 +79,7 @@ class _Chooser:
         used = constraints.keys | {key for pair in asked for key in pair}
         is_used = torch.tensor([key in used for key in self.keys])
         self.open = ~is_used
-        self.open[list(self.typical.values())] = False  # they are what others are compared with
+        self.open[list(self.typical.values())] = False  # other images are compared with them
         self.remaining = self.doubt * self.open
         self.rows = self.remaining.argsort(descending=True, stable=True)[:MOST_DOUBTED].sort().values
         points = F.normalize(found.features.float(), dim=1)
@@ -109,7 +109,7 @@ class _Chooser:
 
 
 def _doubt(found: Assignment) -> Tensor:
-    """``(N,)`` in 0..1: 1 midway between two groups, less the nearer an image is to one of them."""
+    """``(N,)`` in 0..1: 1 midway between two groups, less near a group."""
     second = found.second_distances.double()
     margins = (found.margins.double() / (second + found.distances).clamp(min=1e-12)).clamp(min=0)
     margins = margins.where(second.isfinite(), 1.0)

@@ -25,7 +25,7 @@ METHOD, MARGIN = "silhouette", "10 % of the best silhouette"
 FIRST_SEEDS = 400
 UNITS_PER_SEED = 3
 DEEPEST = 0.75  # of the number of seeds: cuts nearer to the seeds are little better than these
-MOST_TREES = 4  # that scores are averaged over: if images are few, those of a single tree vary much
+MOST_TREES = 4  # that scores are averaged over: if images are few, scores of a single tree vary much
 TREES_ELEMENTS = 2**22  # units times seeds times trees, at most
 STEP = 1.15  # from one number of groups that is tried to the next
 
@@ -108,7 +108,7 @@ def estimate_in_trees(
 
 
 def _estimate_in(trees: Sequence[GroupTree], known_spreads: Tensor) -> tuple[CountEstimate, bool]:
-    """The best count by the mean scores of these trees, and whether a better one may lie beyond those tried.
+    """The best count by the mean scores of these trees, and whether a better count may exist beyond the tried ones.
 
     Counts are tried in growing steps, then one by one around the best.
     """
@@ -132,7 +132,7 @@ def _estimate_in(trees: Sequence[GroupTree], known_spreads: Tensor) -> tuple[Cou
 
 
 def _scores(tree: GroupTree, count: int, known_spreads: Tensor) -> tuple[float, float]:
-    """Silhouette and log-likelihood of a cut; the variances of known categories are those in its components."""
+    """Silhouette and log-likelihood of a cut; the variances of known categories are in its components."""
     found, points = tree.cut(count), tree.points
     return (
         silhouette(points, found.labels, found.centres, known_spreads),

@@ -22,7 +22,7 @@ from promptccd.models.assignment import NEWCOMERS, squared_distances
 # No training has driven new categories apart: they must lie only this share of the usual squared distance apart.
 CLOSER = 0.2
 WIDER, TIGHTER = 0.15, 0.6  # a little less and three times as much, for the ends of the range
-# That much farther from another new group per e-fold by which a group is smaller than the usual one: the part of a
+# That much farther from another new group per e-fold by which a group is smaller than usual: the part of a
 # category that lies farthest off lies the farther the smaller it is (for a Gaussian tail as the log of its share).
 UNEVEN = 0.65
 FEWEST_IMAGES = 4  # of a new group, out of reach of every known category
@@ -61,7 +61,7 @@ class OpenSet:
 
         A new group needs four images that no known category explains, and the squared distance of its centre from every
         other must be at least `closer` times the usual one, not counting the error of the mean of so few images; from
-        another new group more, if one of them is smaller than the group of most new images (`uneven`, per e-fold). In
+        another new group more, if a group is smaller than the group of most new images (`uneven`, per e-fold). In
         doubt an image is known. Centres of possible groups are `proposed` ``(P, D)``, or else searched among
         unexplained images.
 
@@ -78,7 +78,7 @@ class OpenSet:
         return self._state(self._apart_from_rivals(free))
 
     def _with_unexplained(self, free: Tensor, apart: float, uneven: float) -> Tensor:
-        """Centres and those of groups of unexplained images, repeated while there are too many to look at at once."""
+        """Centres, also of groups of unexplained images, repeated while there are too many to look at at once."""
         before = -1
         while len(free) > before:
             before = len(free)
@@ -120,7 +120,7 @@ class OpenSet:
 
     @cached_property
     def _strangers(self) -> Tensor:
-        """Images of each unit ``(M,)`` that is out of reach of every known category, 0 for the others."""
+        """Images of each unit ``(M,)`` that is out of reach of every known category, else 0."""
         outside = self._unexplained(self.fixed[:0])
         return torch.zeros_like(self.units.sizes).index_copy_(0, outside, self.units.sizes[outside])
 
@@ -164,7 +164,7 @@ class OpenSet:
     def _placed(
         self, centres: Tensor, own: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[int, ...]]:
-        """Group of every unit: the one that explains it best of those that people allow."""
+        """Group of every unit: the best explanation among the allowed groups."""
         units = self.units
         labels = [self._costs(block, centres, own).argmin(1) for block in units.blocks(len(centres))]
         return units.place(torch.cat(labels), self._costs(units.limited, centres, own))
@@ -172,8 +172,8 @@ class OpenSet:
     def _costs(self, rows: slice | Tensor, centres: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
         """Costs ``(m, K)`` of m units in each category: squared distance in spreads, plus the log of the spread.
 
-        All known categories count as equally wide, as they do when images are named. `own` holds the group ``(M,)`` of
-        each unit and how many times farther it lies from the centre of the others there.
+        All known categories count as equally wide, as they do when images are named. `own` gives the group ``(M,)`` of
+        each unit and how many times farther it lies from the centre of the remaining units there.
         """
         squared = squared_distances(self.units.points[rows], centres)
         spreads = squared.new_full((len(centres),), self.newcomers)
@@ -208,7 +208,7 @@ class OpenSet:
         return free
 
     def _pruned(self, free: Tensor, apart: float, uneven: float) -> Tensor:
-        """Centres without groups that are too small or too near to a known category; new ones too near are joined."""
+        """Centres without groups that are too small or too near to a known category; near new groups are joined."""
         centres, images, strangers = self._centres(self._labels(free)[0], len(free))
         usual = images.square().sum() / images.sum()  # of the group of an image; merging must not raise it
         while len(centres) > self.num_opened:

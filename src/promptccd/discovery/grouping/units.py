@@ -18,7 +18,7 @@ from promptccd.clustering.constraints import GroupingConstraints, linked_compone
 from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
 from promptccd.errors import DataError
 
-ANSWER_WORTH = 5.0  # weight of an image with a constraint: a person saw it because others are like it
+ANSWER_WORTH = 5.0  # weight of an image with a constraint: a person saw it because other images are like it
 TABLE_ELEMENTS = 2**22  # features, or distances to groups, in memory at once: 16 MB in float32
 
 
@@ -28,7 +28,7 @@ class Units:
 
     Attributes:
         points: ``(M, D)``, mean feature of each unit, over the first images of its near-duplicate groups.
-        weights: ``(M,)``, near-duplicate groups in each; one with an image that a constraint names counts 5 times.
+        weights: ``(M,)``, near-duplicate groups in each; a group with an image that a constraint names counts 5 times.
         sizes: ``(M,)``, near-duplicate groups in each.
         unit_of_image: ``(N,)`` int64, units numbered by their first images; `None` where each image is a unit.
         keys: of the images.
@@ -61,7 +61,7 @@ class Units:
 
     @cached_property
     def rival_sets(self) -> list[list[int]]:
-        """Units that are rivals of each other, directly or by way of others."""
+        """Units that are rivals of each other, directly or through other units."""
         least = linked_components((unit, other) for unit, others in self.rivals.items() for other in others)
         found = dict[int, list[int]]()
         for unit in sorted(self.rivals):
@@ -97,9 +97,9 @@ class Units:
     def place(self, labels: Tensor, costs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Move units to the nearest groups that people allow.
 
-        `labels` ``(M,)`` are the groups that units prefer, changed in place; `costs` ``(Q, K)`` those of the `limited`
-        units in every group. Returns the labels, and the units that found no group and stay where they prefer: one that
-        is banned from all, or two of which one has no group left without a rival.
+        `labels` ``(M,)`` are the groups that units prefer, changed in place; `costs` ``(Q, K)`` costs of the `limited`
+        units in every group. Returns the labels, and the units that found no group and stay where they prefer: a unit
+        that is banned from all, or two units without enough groups free of rivals.
         """
         units, groups = self.pins
         labels[units] = groups.to(labels.device)
@@ -137,8 +137,8 @@ def make_units(
 ) -> Units:
     """Units of the images ``(N, D)`` under the constraints; constraints on absent images alone are left out.
 
-    The first image of a near-duplicate group comes before the others. `group_of_category` gives the group of a category
-    id, `None` if this grouping can have none for it. Equal `duplicates` ``(N,)`` are near-duplicates, which stay
+    The first image of a near-duplicate group comes first. `group_of_category` gives the group of a category
+    id, or `None`. Equal `duplicates` ``(N,)`` are near-duplicates, which stay
     together unless their constraints differ.
     """
     constrained_keys = constraints.keys
@@ -255,14 +255,14 @@ def refusal(units: Units, stuck: tuple[int, ...], num_groups: int) -> DataError:
         )
     return DataError(
         f"Images {names[0]} and {names[1]} cannot be kept apart with {num_groups} categories, given the other "
-        "constraints on them: ask for more categories or undo one of the answers."
+        "constraints on them: ask for more categories or undo an answer."
     )
 
 
 def _apart(
     units: list[int], choices: Mapping[int, list[int]], rivals: Mapping[int, frozenset[int]]
 ) -> tuple[dict[int, int], tuple[int, ...]]:
-    """Groups by unit with no two rivals in one, or else two units that conflict.
+    """Groups by unit without two rivals in a group, or else two units that conflict.
 
     The unit with the fewest groups left comes first and gets the nearest of them. A search through all ways would find
     groups in more cases, which a person's answers hardly ever need.

@@ -14,7 +14,7 @@ _ITEM = re.compile(r".*?/item-[0-9a-f]{32}/(.+)", re.DOTALL)
 
 
 def item_path(folder: str, digest: str, name: str) -> str:
-    """The place of an item without an image file, such as one of a table in a folder; none of its own is needed."""
+    """The place of an item without an image file, such as a row of a table in a folder."""
     return f"{folder}/item-{digest[:32]}/{name}"
 
 
@@ -36,8 +36,8 @@ class SeenPicture:
     """Where a picture was seen, from the project alone.
 
     Attributes:
-        files: path and content hash of every file that held it, sorted: a renamed file is there under both names. The
-            path of a member of an archive ends in the member's name and is no file.
+        files: path and content hash of every file that contained it, sorted: a renamed file is there under both names.
+            The path of a member of an archive ends in the member's name and is no file.
         dates: by the hash of each content that showed it, when its camera says that it was taken, or nothing.
         has_rows: whether some of them came without a path, being rows of a data set.
     """
@@ -55,7 +55,7 @@ class SeenPicture:
 
         Args:
             key: of the picture.
-            name: what they wrote.
+            name: their content.
             path: the same as an absolute path.
         """
         is_hash = len(name) >= FEWEST_DIGITS and any(each.startswith(name) for each in (key, *self.dates))
@@ -65,7 +65,7 @@ class SeenPicture:
         )
 
     def chosen(self, there: Collection[str]) -> tuple[str, str]:
-        """Path and content hash of the file to look at: one that is there, or else the first; no path for a row."""
+        """Path and content hash of the file to show: an existing file, or else the first; no path for a row."""
         files = self.files or (("", min(self.dates)),)
         return next((each for each in files if each[0] in there), files[0])
 
@@ -96,7 +96,7 @@ def present(pictures: Iterable[SeenPicture]) -> set[str]:
 
 
 def _is_in_archive(path: str) -> bool:
-    """Whether the archive of a member, whose path ends in ``/SIZE-OFFSET-SUM/NAME``, is the one that was read."""
+    """Whether the archive of a member, whose path ends in ``/SIZE-OFFSET-SUM/NAME``, is the archive that was read."""
     for parent in Path(path).parents:
         if parent.is_file():
             place = Path(path).relative_to(parent).parts[0]

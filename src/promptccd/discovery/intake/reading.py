@@ -1,4 +1,4 @@
-"""Read a source into files with verdicts: every file is hashed, decoded once, and compared with the others."""
+"""Read a source into files with verdicts: every file is hashed, decoded once, and compared with all other files."""
 
 import hashlib
 import logging
@@ -43,8 +43,8 @@ class IntakeFile:
         name: its path in the source, as one line of visible text; not necessarily unique.
         verdict: used, used with a note, or skipped with a reason.
         content_hash: SHA-256 of its bytes, in hexadecimal; empty if they were not read.
-        key: what its picture is known by, see `promptccd.images.identity`; empty if it shows none.
-        duplicate_of: index of the first file with the same picture, if that is another one.
+        key: id of its pixels, see `promptccd.images.identity`; empty without an image.
+        duplicate_of: index of an earlier file with equal pixels.
         taken: when it was taken, as ``2024-05-01T10:11:12``; empty if its camera does not say.
     """
 
@@ -95,7 +95,7 @@ class Intake:
     Attributes:
         name: of the source, for messages.
         files: every file found, in the order of the source.
-        used: those that are grouped, in the same order.
+        used: the grouped files, in this order.
         decoding: how its images are decoded.
     """
 
@@ -128,7 +128,7 @@ class Intake:
 
     @property
     def has_tiles(self) -> bool:
-        """Whether pictures of ids and texts stand for the items, which are no evidence of anything."""
+        """Whether pictures of ids and texts stand for the items; such pictures are no evidence."""
         return not self._source.shows_images
 
     @property
@@ -148,7 +148,7 @@ class Intake:
         return file if file.duplicate_of is None else self.files[file.duplicate_of]
 
     def read_bytes(self, file: IntakeFile) -> bytes:
-        """The bytes of a file, as they were when the intake was made; they may hold place and time of a photograph.
+        """The bytes of a file, as they were when the intake was made; they may contain place and time of a photograph.
 
         Raises:
             DataError: the file was skipped, or has changed since.
@@ -167,7 +167,7 @@ class Intake:
         return content
 
     def path_of(self, file: IntakeFile) -> str:
-        """The path of a file on this machine; empty for one in an archive or a data set, and where it is gone."""
+        """The path of a file on this machine; empty in an archive or a data set, and if it is gone."""
         stamp = self._source.stamp(self._entries[file.index])
         return stamp.path if stamp is not None and os.path.isfile(stamp.path) else ""
 
@@ -200,7 +200,7 @@ class Intake:
         )
 
     def _cut(self) -> str:
-        """The files whose values exceed the window; empty for none."""
+        """The files whose values exceed the window."""
         beyond = [file.name for file in self.used if CUT in file.verdict.note]
         have = "file has" if len(beyond) == 1 else "files have"
         return f"{len(beyond)} {have} values beyond it, which are cut, such as {beyond[0]}" if beyond else ""
@@ -269,26 +269,26 @@ def read_intake(
     seen: SeenFiles | None = None,
     entries: Sequence[Entry] | None = None,
 ) -> Intake:
-    """Read every file of a source once and judge it. No file stops the reading, whatever it holds.
+    """Read every file of a source once and judge it. No file stops the reading, whatever its content.
 
     Args:
         source: a source, or a path for `find_source`.
-        limits: by default those for a person's own files.
-        rendering: rule by which values and pages are shown; what it leaves open is that of `seen`, or of the
-            model of `view`, or decided by the files.
-        rendered_by: entries that decide it; by default those that are read.
+        limits: by default the limits for a person's own files.
+        rendering: rule by which values and pages are shown; undecided values are from `seen`, or from the model
+            of `view`, or decided by the files.
+        rendered_by: entries that decide it; by default the read entries.
         image_roots: further folders that links in a folder of images may lead into.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: the view that images are for: a JPEG is decoded no larger than it needs.
         workers: images that are decoded at once; the result is the same for any number.
-        use: gets every new picture and its view, in the order of the files, while others are decoded; `Intake.view_of`
-            makes the others: of files that `seen` knows.
-        seen: results of earlier reading: the files that it knows are neither opened nor decoded again, the others are
+        use: gets every new picture and its view, in the order of the files, while other files are decoded;
+            `Intake.view_of` makes the views of files that `seen` knows.
+        seen: results of earlier reading: the files that it knows are neither opened nor decoded again, new files are
             added. By default nothing is known.
-        entries: those to read; by default all of the source.
+        entries: the entries to read; by default all of the source.
 
     Raises:
-        DataError: the source as a whole cannot be read or exceeds a limit; the limit and the value are named.
+        DataError: the source as a whole cannot be read or exceeds a limit; the message names the limit and the value.
     """
     limits, seen = limits or IntakeLimits(), seen or SeenFiles()
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
@@ -321,7 +321,7 @@ def read_intake(
     if reader.replaced:
         logger.info(
             "%d files show other pictures than before, such as %r: they are new images. Corrections of the earlier "
-            "pictures stay with those.", len(reader.replaced), reader.replaced[0],
+            "pictures stay with the earlier pictures.", len(reader.replaced), reader.replaced[0],
         )  # fmt: skip
     return intake
 
@@ -442,7 +442,7 @@ _ReadFile = tuple[str, DecodedFile, bool, Stamp | None]
 
 
 def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
-    """All entries, of which those are not read that show a photograph of which another file is used.
+    """All entries; entries are not read if they show a photograph of which another file is used.
 
     Raises:
         DataError: as `ImageSource.entries`.
@@ -461,7 +461,7 @@ def _joined(decoded: Verdict, note: str) -> Verdict:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Whether a folder is a saved data set, or holds tables and no images."""
+    """Whether a folder is a saved data set, or contains tables and no images."""
     if saved_tables(folder):
         return True
     names = [item.name.lower() for item in folder.iterdir()]

@@ -53,7 +53,8 @@ class SeenFiles:
 
     Args:
         folder: of the file, created if missing; `None` for results that are deleted with the object.
-        made_with: settings of the decoder. What was decoded with other settings counts as new, but keeps its key.
+        made_with: settings of the decoder. Content that was decoded with other settings counts as new, but keeps its
+            key.
         is_reader: whether nothing is created, and a damaged file stays.
 
     Raises:
@@ -160,7 +161,7 @@ class SeenFiles:
         return digest
 
     def hash_at(self, path: str) -> str:
-        """The content hash of the file that was read at a path, whatever it contains now; empty if there was none."""
+        """The content hash of the file that was read at a path, whatever it contains now; or empty."""
         return self._one("select hash from file where path = ?", _path(path)) or ""
 
     def decoded(self, digest: str) -> DecodedFile | None:
@@ -171,11 +172,11 @@ class SeenFiles:
             return None if row is None or row[1] is None else _decoded_of(*row)
 
     def known_key(self, digest: str) -> str:
-        """The key of the picture of a content, whatever the settings; empty if it is new or shows none."""
+        """The key of the picture of a content, whatever the settings; empty if it is new or shows no image."""
         return self._one("select key from content where hash = ?", digest) or ""
 
     def key_of(self, digest: str, path: str, image: SeenImage) -> str:
-        """The key of the picture of a content: the earlier one, if the content or an edited file had one.
+        """The key of the picture of a content: an earlier key, if the content or an edited file has it.
 
         Args:
             digest: hash of the content.
@@ -217,7 +218,7 @@ class SeenFiles:
         return is_edited(thumbnail, image.thumbnail)
 
     def add(self, digest: str, decoded: DecodedFile | None, stamp: Stamp | None) -> None:
-        """Store the result of decoding a new content, `None` for a known one, and the file that contains it."""
+        """Store the result of decoding a new content, `None` for known content, and the file that contains it."""
         with self._writing() as db:
             if decoded is not None:
                 verdict, image = decoded
@@ -239,7 +240,7 @@ class SeenFiles:
             return Rendering.from_dict(json.loads(self._setting("rendering") or "{}"))
 
     def use(self, rendering: Rendering) -> None:
-        """Show files by a rule from now on; those that were shown by another one count as new, but keep their key."""
+        """Show files by a rule from now on; files that were shown by another rule count as new, but keep their key."""
         before = self.rendering
         if rendering == before:
             return
@@ -328,7 +329,7 @@ class SeenFiles:
         return self._one("select 1 from feature where space = ? and key = ?", space, key) is not None
 
     def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
-        """Features of pictures ``(N, D)`` float32, zeros where none is stored; and where one is ``(N,)`` bool.
+        """Features of pictures ``(N, D)`` float32, zeros if missing; and ``(N,)`` bool, whether it is stored.
 
         Args:
             space: name of the settings that they were computed with, see `feature_space`.
@@ -357,7 +358,7 @@ class SeenFiles:
     # Near-duplicates
 
     def store_followers(self, keys: Iterable[str], firsts: Mapping[str, str]) -> None:
-        """Store the first picture of its near-duplicate group, by key, for those of some pictures that are not it."""
+        """Store the first picture of its near-duplicate group, by key, for the remaining pictures of the group."""
         with self._writing() as db:
             db.execute(f"delete from follower where key {_LISTED}", (json.dumps([*keys]),))
             db.executemany("insert or ignore into follower values(?, ?)", firsts.items())

@@ -1,4 +1,4 @@
-"""Sources of images besides folders: files and archives together, and the rows of a data set."""
+"""Sources of images other than folders: files and archives together, and the rows of a data set."""
 
 import os
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class DatasetSource(ImageSource):
     """The rows of a data set's image column; `name` is for messages, `roots` is that of `ImageRows`.
 
     Raises:
-        DataError: which column holds the images is unclear.
+        DataError: the column of the images is unclear.
     """
 
     def __init__(self, dataset: datasets.Dataset, name: str, roots: Sequence[str | os.PathLike[str]] = ()):

@@ -45,14 +45,14 @@ _LARGEST_CELL = 2_048  # images whose features are compared with each other at a
 _ORIENTATIONS = 8  # four rotations, and their mirror images
 AT_ONCE = 2.0  # seconds between frames of a burst
 # Least correlation of miniatures for thumbnails to be compared, and share of their neighbourhoods that may differ: for
-# any two pictures, for those whose names follow each other, and for those of one burst.
+# any two pictures, for pictures with consecutive names, and for pictures of a burst.
 FITS, FITS_NEXT, FITS_AT_ONCE = 0.45, 0.3, 0.3
 APART, APART_NEXT, APART_AT_ONCE = 0.03, 0.05, 0.4
 EDITED = 0.1  # of a file before and after an edit
 # Share of their neighbourhoods in which miniatures may differ: nine of ten pairs that only fit differ in more, and one
 # frame of a hundred in a burst does.
 DIFFER = 0.6
-TINY = 32  # shorter side of a picture in pixels below which different things look alike, so that it must equal others
+TINY = 32  # shorter side of a picture in pixels below which different things look alike, so that pictures must be equal
 # Of two nearest neighbours that do not fit as they are: how far coarse pictures must correlate, and which shares of
 # miniatures may differ, for them to be compared as copies that were cropped, framed or turned.
 NEAREST, ROUGHLY = 2, 0.7
@@ -96,7 +96,7 @@ class NearDuplicates:
 
     @property
     def num_doubted(self) -> int:
-        """Images that look like others and count singly, because nothing else says that these are one photograph."""
+        """Images that look like another image and count singly, because no other evidence connects them."""
         alone = np.bincount(self.first_of, minlength=len(self.first_of))[self.first_of] == 1
         return int((alone & (np.bincount(self.looks, minlength=len(self.looks))[self.looks] > 1)).sum())
 
@@ -136,7 +136,7 @@ def find_near_duplicates(
             # The clock alone counts now. To report what looks alike, the miniatures are enough.
             sure = signs.at_once(pairs)
             left, pairs = _Pairs.joined([left, pairs.select(~sure)]), pairs.select(sure)
-        # Of each group the pair that fits best with an earlier one: then most others need no comparison.
+        # Of each group the pair that fits best with an earlier one: then most other pairs need no comparison.
         best = np.zeros(len(pairs.one), dtype=bool)
         best[np.unique(np.maximum(looks[pairs.one], looks[pairs.two]), return_index=True)[1]] = True
         alike = _verified(pairs.select(best), thumbnails, signs, workers)
@@ -204,7 +204,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class _Signs:
-    """What says that images are one moment, besides their pictures.
+    """Evidence that images are near-duplicates, other than their pixels.
 
     Attributes:
         taken: ``(N,)`` seconds, or NaN.
@@ -216,7 +216,7 @@ class _Signs:
 
     @classmethod
     def of(cls, taken: npt.NDArray[np.float64], names: Sequence[str]) -> "_Signs":
-        """A clock that gives one second to a tenth of all images is none: a scanner's, or the date of a copy."""
+        """A clock that gives a tenth of all images the same second is invalid: a scanner's, or the date of a copy."""
         times, counts = np.unique(taken[~np.isnan(taken)], return_counts=True)
         often = times[counts > max(LARGE, LARGE_SHARE * len(taken))]
         numbers = [_NUMBER.match(name) for name in names]
@@ -235,14 +235,14 @@ class _Signs:
         return (pairs.two - pairs.one == 1) & self.follows[pairs.two]
 
     def values(self, pairs: _Pairs, at_once: float, following: float, other: float) -> Tensor:
-        """``(P,)`` one of three values, by the evidence besides the pictures: time, names, neither."""
+        """``(P,)`` one of three values, by the evidence other than pixels: time, names, neither."""
         values = np.where(self.in_sequence(pairs), following, other)
         return torch.from_numpy(np.where(self.at_once(pairs), at_once, values))
 
 
 _NUMBER = re.compile(r"(.*?)(\d{1,15})\D*\Z", re.DOTALL)  # the last number of a name, and the text before it
 _PARTS = ("one", "two", "turned")
-_INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])  # of `_turned`; what is mirrored is its own inverse
+_INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])  # of `_turned`; a mirrored turn is its own inverse
 
 
 def _turned(pictures: Tensor, turned: int) -> Tensor:
@@ -257,8 +257,8 @@ def _turned(pictures: Tensor, turned: int) -> Tensor:
 def _candidates(hashes: Hashes, features: Tensor, signs: _Signs) -> tuple[_Pairs, _Pairs]:
     """Pairs to compare, and of these the nearest neighbours in feature space.
 
-    They are neighbours there, images that follow each other by place or time, and those of nearly the same hash.
-    Cameras number the frames of a burst one by one.
+    They are neighbours there, images that follow each other by place or time, and images of nearly equal hashes.
+    Cameras number the frames of a burst consecutively.
     """
     count = hashes.shape[1]
     one, two, rank = _neighbours(features)
@@ -280,10 +280,10 @@ def _upright(one: Rows, two: Rows) -> _Pairs:
 
 
 def _neighbours(features: Tensor) -> tuple[Rows, Rows, Rows]:
-    """Images, their nearest in feature space, and how many are nearer, among those that share a nearest pivot.
+    """Images, their nearest in feature space, and how many are nearer, among images that share a nearest pivot.
 
     Pivots are images; with as many as the root of the number of images no table is quadratic. Frames of a burst are
-    nearer to each other than to any pivot, so they nearly always share one.
+    nearer to each other than to any pivot, so they nearly always share a pivot.
     """
     features, count = features.float(), len(features)
     pivots = numpy_generator("pivots", count).permutation(count)[: max(1, round(count**0.5))]
@@ -352,8 +352,8 @@ def _fitting(
 ) -> _Pairs:
     """Pairs whose miniatures fit and do not differ nearly everywhere, the best first.
 
-    If one has no detail, they must have nearly the same hash. What was taken at once may differ everywhere. The nearest
-    neighbours may also fit as copies that were cropped, framed or turned.
+    If one has no detail, they must have nearly equal hashes. Simultaneous photographs may differ everywhere. The
+    nearest neighbours may also fit as copies that were cropped, framed or turned.
     """
     evened = np.empty(miniatures.shape, np.float16)
     for start in range(0, len(miniatures), _LOADED):
@@ -382,7 +382,7 @@ def _fitting(
         fits[chosen] = scores
     passed = (fits >= least).numpy()
     found = pairs.select(passed)
-    # What was taken at once comes first, then what fits best.
+    # Simultaneous photographs come first, then the best fits.
     found = found.select(np.argsort(-(fits.numpy()[passed] + signs.at_once(found)), kind="stable"))
     found = found.select((pd.Series(found.two).groupby(found.two).cumcount() < MOST_FITTING).to_numpy())
     known = np.isin(nearest.one * len(plain) + nearest.two, found.one * len(plain) + found.two)
@@ -392,7 +392,7 @@ def _fitting(
 
 
 def _may_be_laid(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> Rows:
-    """Which pairs look roughly alike in the middle, and alike once one is laid over the other."""
+    """Which pairs look roughly alike in the middle, and alike after alignment."""
     one, two = (torch.from_numpy(miniatures[each]).float() for each in (pairs.one, pairs.two))
     coarse = [
         F.avg_pool2d(F.adaptive_avg_pool2d(each[:, None], 16), 3, 1)[:, 0, 2:-2, 2:-2].flatten(1)
@@ -435,7 +435,7 @@ def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int
 
 
 def is_edited(before: bytes, after: bytes) -> bool:
-    """Whether the thumbnail of a file shows what it did before, although the file was edited."""
+    """Whether the thumbnail of a file shows the same image as before, although the file was edited."""
     pictures, tiny = zip(*map(_picture, (before, after)), strict=True)
     one, two = (torch.from_numpy(each.copy())[None].float() for each in pictures)
     shares = torch.tensor([EDITED]), torch.tensor([COPY_DISAGREES])

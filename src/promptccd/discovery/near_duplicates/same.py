@@ -104,7 +104,7 @@ class Scale:
         return _peak(found / self._overlap, self.reach)
 
     def laid(self, one: Tensor, two: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """How evened pictures were cropped, framed or turned against each other, by blocks found again one by one.
+        """How evened pictures were cropped, framed or turned against each other, by matching blocks.
 
         Args:
             one: ``(P, S, S)``.
@@ -142,7 +142,7 @@ class Scale:
         telling = (strength > strength.amax(1, keepdim=True) / 20)[..., 0]
         weights = ((scores[..., 0] - BLOCK_FOUND).clamp(min=0) * telling).double()
         trusted = weights
-        for _ in range(6):  # least squares, in which blocks that disagree with the others lose their weight
+        for _ in range(6):  # least squares, in which outlier blocks lose their weight
             normal = torch.einsum("pk,ki,kj->pij", trusted, source, source) + 1e-6 * torch.eye(3)
             maps = torch.linalg.solve(normal, torch.einsum("pk,ki,pkj->pij", trusted, source, target))
             off = (source @ maps - target).norm(dim=2) * unit * 64 / self.side
@@ -154,7 +154,7 @@ class Scale:
     def agreement(self, one: Tensor, two: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Where grey pairs agree, the second laid over the first by `places` ``(P, 3, 2)``.
 
-        Brighter or darker is the same. Noticed are an animal that comes before a camera trap, although most of the
+        Brightness does not matter. Noticed are an animal that comes before a camera trap, although most of the
         picture stays, and two motorcycles in one studio.
 
         Returns:
@@ -237,8 +237,8 @@ def are_near_duplicates(
     """Near-duplicates ``(P,)`` among pairs of pictures: one picture, re-saved, cropped, framed or turned.
 
     Pictures are ``(P, 64, 64, 3)``, 0 to 255. `apart` and `disagrees` ``(P,)`` are the shares of the neighbourhoods
-    that may look a little different, and different; `must_equal` ``(P,)`` are pairs that must be equal, as those
-    without detail must.
+    that may look a little different, and different; `must_equal` ``(P,)`` are pairs that must be equal, such as
+    pairs without detail.
     """
     greys = one @ _GREY, two @ _GREY
     contrast = [_FINE.detail(each).abs().amax((1, 2)) for each in greys]
@@ -270,10 +270,10 @@ def _recoloured(one: Tensor, two: Tensor, places: Tensor) -> Tensor:
 
 
 def _laid_over(pictures: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Pictures ``(P, channels, S, S)`` laid over others by `places` ``(P, 3, 2)``; and ``(P, S, S)``, 1 where both are.
+    """Pictures ``(P, channels, S, S)`` aligned by `places` ``(P, 3, 2)``; and where both exist, ``(P, S, S)``.
 
-    A place ``(y, x, 1)`` in the frame, from -1 to 1, times the map is one in the picture. Rims are left out: where a
-    frame was moved by a program, there is nothing behind it.
+    A place ``(y, x, 1)`` in the frame, from -1 to 1, times the map is a place in the picture. Rims are left out: where
+    a frame was moved by a program, there is nothing behind it.
     """
     side = pictures.shape[2]
     line = torch.linspace(-1, 1, side)

@@ -1,7 +1,7 @@
 """Photographs as files: their dates and originals, and exports; of one's own machine alone.
 
 A window names rows. Paths come from the project, and files are opened with the guard of all pictures: below its
-folders, through no link that leads out, and while they show what they showed.
+folders, through no link that leads out, and only unchanged files.
 """
 
 import posixpath
@@ -35,7 +35,7 @@ SHOWN = {
 
 
 def dates(project: ProjectView) -> bytes:
-    """When every photograph was taken, in seconds by the clock of its camera, float64; NaN where nobody knows."""
+    """When every photograph was taken, in seconds by the clock of its camera, float64; NaN if unknown."""
     photos = project.photos
     return np.array([seconds_of(photos.date(key)) for key in photos.keys], "<f8").tobytes()
 
@@ -48,7 +48,7 @@ def facts(project: ProjectView, row: int) -> dict[str, Any]:
 
 
 def original(project: ProjectView, row: int) -> Response:
-    """The file of a photograph as it is; one that browsers do not show is saved under its name."""
+    """The unchanged file of a photograph; browsers save formats that they cannot show under its name."""
     key = project.photos.keys[row]
     content = project.photos.original(key)
     kind = next((kind for begin, kind in SHOWN.items() if begin.match(content)), "")
@@ -66,11 +66,11 @@ def show_in_folder(project: ProjectView, row: int) -> dict[str, str]:
 
     Raises:
         DataError: the file is not where it was, or shows something else.
-        RunError: it lies in an archive or a data set, or nothing here shows folders.
+        RunError: it is in an archive or a data set, or this machine cannot show folders.
     """
     path = project.photos.file_of(project.photos.keys[row])
     if path is None:
-        raise RunError(f"{project.photos.names[row]!r} is no file: it lies in an archive or a data set.")
+        raise RunError(f"{project.photos.names[row]!r} is no file: it is in an archive or a data set.")
     if not systems.has_shown(path):
         raise RunError(f"Nothing on this machine shows folders. The file is {path}")
     return {"path": str(path)}
@@ -108,7 +108,7 @@ def show_export(project: ProjectView, kind: str) -> dict[str, str]:
 
 
 def format_named(kind: str) -> Format:
-    """The export format of a name; a `RegistryError` if there is none."""
+    """The export format of a name; a `RegistryError` if unknown."""
     if kind not in FORMATS:
         raise RegistryError(f"Expected one of {', '.join(FORMATS)}, got {kind[:40]!r}.")
     return FORMATS[kind]

@@ -1,4 +1,4 @@
-"""What windows ask for: pictures, groups and corrections of a project."""
+"""Routes of the page: pictures, groups and corrections of a project."""
 
 import asyncio
 import json
@@ -102,7 +102,7 @@ def screens(project_of: ProjectOf, more: Mapping[str, Answer] = MappingProxyType
         return respond
 
     async def state(request: Request) -> Response:
-        """The groups; with ``since`` as soon as they are others than then, or after a while."""
+        """The groups; with ``since`` as soon as they differ from then, or after a while."""
         since, project = request.query_params.get("since"), project_of(request)
         for _ in range(round(WAITS_S / LOOKS_EVERY_S)) if since else ():
             if project.closing or await request.is_disconnected():
@@ -134,7 +134,7 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
 async def bundle(request: Request) -> Response:
     """A file of the page."""
     name = request.path_params.get("name", "index.html")
-    if name == "favicon.ico":  # browsers ask for one in any case
+    if name == "favicon.ico":  # browsers always ask for an icon
         return Response(status_code=204)
     if name not in BUNDLE:
         raise HTTPException(404, "There is no such page here.")
@@ -160,7 +160,7 @@ def _state(summary: Mapping[str, Any]) -> Response:
     return _json({**summary, "formats": formats})
 
 
-# What an address names
+# Targets of an address
 
 
 def _number(asked: Request, name: str) -> int | None:
@@ -196,7 +196,7 @@ def _is_current(project: ProjectView, asked: Request) -> bool:
 
 
 def _questions(project: ProjectView, asked: Request) -> list[dict[str, int]]:
-    """Which photographs may be of one group; not those of ``skip``, pairs of rows such as ``3-17,5-9``."""
+    """Which photographs may be of one group; without ``skip``, pairs of rows such as ``3-17,5-9``."""
     pairs = PAIR.findall(asked.query_params.get("skip", ""))[-MOST_SKIPPED:]
     skipped = [(int(first), int(second)) for first, second in pairs]
     if any(max(each) >= len(project.photos.keys) for each in skipped):
@@ -227,11 +227,11 @@ def _picture(project: ProjectView, asked: Request) -> Response:
 
 
 def _pictures(project: ProjectView, asked: Request) -> Response:
-    """Small pictures of several photographs, each behind its length, as soon as it is made; none is empty."""
+    """Small pictures of several photographs, each behind its length, as soon as it is made; never empty."""
     side, rows = asked.path_params["side"], _rows(project, asked, "rows", MOST_AT_ONCE)
     if not rows or side not in SIDES[:2] or not _is_current(project, asked):
         raise HTTPException(404, "There are no such photographs.")
-    step = len(rows) if side == SIDES[0] else 1  # larger ones may have to be made, one by one
+    step = len(rows) if side == SIDES[0] else 1  # larger pictures may have to be made first
 
     async def packed() -> AsyncIterator[bytes]:
         for start in range(0, len(rows), step):
@@ -241,7 +241,7 @@ def _pictures(project: ProjectView, asked: Request) -> Response:
     return StreamingResponse(packed(), 200, NOT_KEPT, "application/octet-stream")
 
 
-# What windows ask for by GET: bytes, a response, or what becomes JSON.
+# GET routes: bytes, a response, or what becomes JSON.
 ANSWERS: dict[str, Answer] = {
     "/api/columns": lambda project, _: project.columns().packed(),
     "/api/map": lambda project, _: project.layout().astype("<f4").tobytes(),
@@ -280,7 +280,7 @@ async def _body(request: Request) -> dict[str, Any]:
     return asked
 
 
-# What JSON has in place of an argument: in words, whether it is a list, and types. Images are rows.
+# JSON types of an argument: in words, whether it is a list, and types. Images are rows.
 JSON_KINDS: Mapping[Kind, tuple[str, bool, tuple[type, ...]]] = {
     Kind.CATEGORY: ("the number of a group", False, (int,)),
     Kind.CATEGORY_OR_NONE: ("the number of a group, or null", False, (int, NoneType)),

@@ -41,7 +41,7 @@ COOKIE_S = 180 * 24 * 3600  # as long as bookmarks last: the token stays with th
 _PRELOADS_AFTER_S, _WAKES_EVERY_S = 2.0, 0.5
 FIRST_PORT, PORTS = 7860, 100
 _ENDS_WITHIN_S = 1
-MOST_OPEN = 512  # connections; further ones are answered with 503
+MOST_OPEN = 512  # connections; further connections get a 503 response
 SPACE_FRAMES = ("https://huggingface.co", "https://*.hf.space")
 HEADERS = {
     "content-security-policy": f"{POLICY} 'none'",
@@ -58,7 +58,7 @@ class Site:
 
     Attributes:
         names: host names, in lower case, without a port.
-        any_address: whether any IP address stands for this machine, and not only those of loopback.
+        any_address: whether any IP address stands for this machine, and not only loopback addresses.
         behind_proxy: whether the page is in a Space, behind the proxies of the Hub.
     """
 
@@ -90,15 +90,13 @@ class Site:
         """Why a request is refused: its host is not ours, or it comes from another page; `None` if it is not."""
         host, sender = request.headers.get("host", ""), request.headers.get("sec-fetch-site", "none")
         if not all(map(self.has_host, [host, *request.headers.getlist("x-forwarded-host")])):
-            return PlainTextResponse(
-                "This page does not answer to that host name; promptccd demo --name adds one.", 421
-            )
+            return PlainTextResponse("Unknown host name; promptccd demo --name adds one.", 421)
         if request.method not in ("GET", "HEAD", "POST"):
-            return PlainTextResponse("Only GET, HEAD and POST are answered here.", 405)
+            return PlainTextResponse("Only GET, HEAD and POST are allowed here.", 405)
         is_foreign = not all(self.has_origin(each, host) for each in request.headers.getlist("origin"))
         is_link = request.method == "GET" and request.scope["path"] in ("", "/")  # another page may lead here
         if is_foreign or (sender not in ("same-origin", "none") and not is_link):
-            return PlainTextResponse("Other pages may not ask this one.", 403)
+            return PlainTextResponse("Requests from other pages are refused.", 403)
         return None
 
     def has_host(self, host: str) -> bool:
@@ -127,7 +125,7 @@ class TokenAuth:
         self._token, self._cookie = token, cookie
 
     def refusal(self, request: Request) -> Response | None:
-        """The answer to a request without the cookie; `None` for one that has it."""
+        """The response to a request without the cookie, or `None`."""
         if request.method == "POST" and "origin" not in request.headers:
             return PlainTextResponse("A correction has to name its origin.", 403)
         is_start = request.method == "GET" and request.scope["path"] == "/"
@@ -327,8 +325,8 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _last_address(path: Path) -> tuple[str, int | None] | None:
     """Token and port of the last server; `None` if this user did not write them here.
 
-    Otherwise the sender of a project could choose the token. A file that was unpacked or copied is another file than
-    the one that it names; one of another person has another owner, or others can read it.
+    Otherwise the sender of a project could choose the token. An unpacked or copied file differs from the file
+    that it names; a file of another person has another owner or wider permissions.
     """
     with suppress(OSError, ValueError, KeyError, TypeError, PromptCCDError):
         seen, found = path.lstat(), json.loads(read_file(path, _MOST_BYTES))

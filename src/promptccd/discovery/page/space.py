@@ -59,19 +59,19 @@ TITLE = "What is in these photographs?"
 FOLDER = "GRADIO_TEMP_DIR"  # where Gradio writes uploads
 SCREENS, API = "/desk/", "/gradio_api/"
 COOKIE = "promptccd_visitor"
-MOST_WAITING = 32  # requests in the queue; later ones are asked to come back
+MOST_WAITING = 32  # requests in the queue; later requests are refused with a message
 MESSAGE_S = 15  # that an error stays in view
 UNTAKEN_S = 600  # until an upload is deleted that no visit received
 SPARE_BYTES = 2**30  # of the disk, that uploads leave free
 FULL_DISK = "The disk of this page is full for the moment: try again in a few minutes."
-USED = (  # routes of the page; Gradio's others serve files, fetch addresses, or show the state of sessions
+USED = (  # routes of the page; Gradio's other routes serve files, fetch addresses, or show the state of sessions
     "/config", "/static/", "/assets/", "/svelte/", "/favicon.ico", "/theme.css", "/robots.txt", "/manifest.json",
     "/pwa_icon", SCREENS, *(API + each for each in (
         "queue/", "call/", "run/", "reset", "cancel", "upload", "info", "openapi.json", "heartbeat/", "startup-events",
         "app_id", "theme.css", "login_check", "user",
     )),
 )  # fmt: skip
-PROGRESS = gr.Progress()  # Gradio gives every call one of its own in its place
+PROGRESS = gr.Progress()  # Gradio replaces it by a new object in every call
 QUIET: Mapping[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 MODEL: Mapping[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}  # for all visitors
 SCRIPT = f'<script type="module" src="{SCREENS[1:]}desk.js"></script>'  # of the element that shows groups
@@ -101,7 +101,7 @@ class _Progress(StopRequest):
 
 
 class Space:
-    """The page over a model: its parts, and what happens when a visitor uses one of them.
+    """The page over a model: its parts, and the handlers of its parts.
 
     Args:
         place: the model, a folder or a name on the Hub; it is loaded when it is first needed.
@@ -183,7 +183,7 @@ class Space:
         self.visits.close()
 
     def app(self, site: Site) -> RequestFilter:
-        """What answers requests: Gradio and the screens of all visits, and in front the filter of requests."""
+        """The application: Gradio and the screens of all visits, behind the filter of requests."""
         outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         outer.mount(SCREENS.rstrip("/"), self._screens())
         self.blocks.has_launched = True  # Gradio then checks that a file is an upload
@@ -235,13 +235,13 @@ class Space:
             visit = self.visits.at(scope["path_params"]["address"], Request(scope).cookies.get(COOKIE, ""))
             if visit is None:
                 raise HTTPException(410, ENDED)
-            # A window waits for news though nobody may look at it.
+            # A hidden window also waits for news.
             visit.touch(is_click=b"since=" not in scope["query_string"])
             await shown({**scope, "visit": visit}, receive, send)
 
         return application([Route("/{name}", bundle), Mount("/{address}", of_visit)])
 
-    # What visitors do
+    # Actions of visitors
 
     @contextlib.contextmanager
     def _visit(self, request: gr.Request) -> Iterator[Visit]:
@@ -274,7 +274,7 @@ class Space:
         self.visits.leave(request.session_hash or "")
 
     def _receive(self, uploads: list[str] | None, request: gr.Request) -> str:
-        """Move uploads to a visitor's photographs, all or none, archives unpacked."""
+        """Move uploads to a visitor's photographs, all or nothing, archives unpacked."""
         left_out = list[tuple[str, str]]()
         with (
             self._visit(request) as visit,
@@ -391,7 +391,7 @@ class Space:
 
 
 def _uploads() -> Path:
-    """The folder where Gradio writes uploads, for this process alone if nobody named one."""
+    """The folder where Gradio writes uploads, for this process alone by default."""
     if not os.environ.get(FOLDER):
         private = tempfile.mkdtemp(prefix="promptccd-")  # mode 0700
         atexit.register(shutil.rmtree, private, ignore_errors=True)
@@ -435,7 +435,7 @@ def _shown(visit: Visit) -> tuple[str, str]:
 
 
 def _file_name(name: str) -> str:
-    """A name for a file, from one that anybody may have chosen; its end says what kind of file it is."""
+    """A safe file name, from a name that a stranger may have chosen; its suffix gives the type."""
     return re.sub(r"[/\\]+", " - ", display_name(name)).encode()[-150:].decode(errors="ignore")
 
 

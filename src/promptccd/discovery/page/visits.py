@@ -21,19 +21,19 @@ from promptccd.errors import DataError, PromptCCDError
 from promptccd.training.progress import StopRequest
 
 EXAMPLE = Path(os.path.realpath(__file__)).with_name("example")
-PHOTOS_HERE = "{photographs}"  # stands in the example for the folder of its photographs
+PHOTOS_HERE = "{photographs}"  # is a placeholder in the example for the folder of its photographs
 SHORT_S = 5.0  # of work that cannot be cancelled
 ENDED = "This visit is over and its photographs are deleted: load the page again."
 FULL = "%d people are here, which is the most: try again in a few minutes, or run promptccd demo on your own machine."
 
 
 class VisitEndedError(PromptCCDError):
-    """The visit has ended, or there never was one."""
+    """The visit has ended, or never existed."""
 
 
 @dataclass(frozen=True)
 class SiteLimits:
-    """Limits on all visitors together; those on the uploads of one of them are `IntakeLimits`."""
+    """Limits on all visitors together; limits on the uploads of a visitor are `IntakeLimits`."""
 
     visits: int = 50  # at once
     lifetime_s: float = 1800.0  # seconds after the last click until a visit ends
@@ -46,10 +46,10 @@ class Visit:
     """One visitor's photographs and groups, all of them below `folder`."""
 
     folder: Path
-    owner: str  # the secret in the browser's cookie; "" if it stores none
+    owner: str  # the secret in the browser's cookie; "" if it stores no cookie
     address: str = field(default_factory=partial(secrets.token_urlsafe, 24))  # of the screens
     pages: set[str] = field(default_factory=set)  # sessions of Gradio that show this visit
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held while files are written or deleted
+    lock: threading.Lock = field(default_factory=threading.Lock)  # locked while files are written or deleted
     stop: StopRequest | None = None  # of the work in progress
     left_out: list[tuple[str, str]] = field(
         default_factory=list
@@ -57,7 +57,7 @@ class Visit:
     ended: bool = False
     clicked_at: float = field(default_factory=time.monotonic)
     alive_at: float = field(default_factory=time.monotonic)  # when a window last asked for news
-    _project: "VisitProject | None" = None  # none until the screens need it, or after a grouping
+    _project: "VisitProject | None" = None  # empty until the screens need it, and after a grouping
 
     def __post_init__(self) -> None:
         self.photos, self.groups, self.taken = (self.folder / name for name in ("photos", "groups", "taken"))
@@ -129,7 +129,7 @@ class VisitProject(ProjectView):
         self.title = "Your photographs" if visit.is_grouped else "An example"
 
     def about(self) -> dict[str, Any]:
-        """What found the groups, without the folder."""
+        """The method that found the groups, without the folder."""
         return {**super().about(), "place": ""}
 
     def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
@@ -152,20 +152,20 @@ def _example(folder: Path) -> Path:
 
 
 class Visits:
-    """All visits, each in a folder below `root`; a timer ends those that nobody came back to."""
+    """All visits, each in a folder below `root`; a timer ends abandoned visits."""
 
     def __init__(self, limits: SiteLimits, parent: Path):
         self.limits, self._open = limits, dict[str, Visit]()  # by address
         self._folder = tempfile.TemporaryDirectory(prefix="promptccd-visits-", dir=parent)  # mode 0700
         self.root = Path(os.path.realpath(self._folder.name))
-        self._lock = threading.Lock()  # of the list; never held while files are deleted
+        self._lock = threading.Lock()  # of the list; never locked while files are deleted
         self._closed = threading.Event()
         threading.Thread(target=self._run_timer, name="visits", daemon=True).start()
 
     def enter(self, page: str, owner: str = "") -> Visit:
-        """The visit of a browser, or a new one, shown by a session of Gradio; a `PromptCCDError` if it is full.
+        """The visit of a browser, or a new visit, shown by a session of Gradio; a `PromptCCDError` if it is full.
 
-        A visitor who only looks at the example makes room for a new one.
+        A visitor who only looks at the example makes room for a new visitor.
         """
         leaving = None
         with self._lock:
@@ -187,7 +187,7 @@ class Visits:
         return found
 
     def of(self, page: str) -> Visit:
-        """The visit that a session of Gradio shows; a `VisitEndedError` if there is none."""
+        """The visit that a session of Gradio shows; or a `VisitEndedError`."""
         found = next((each for each in list(self._open.values()) if page in each.pages), None)
         if found is None:
             raise VisitEndedError(ENDED)

@@ -11,7 +11,7 @@ from promptccd.errors import RegistryError
 
 LONGEST_NAME = 100
 # Control characters, halves of surrogate pairs, and what starts a new line. Marks of writing direction are allowed:
-# a person may need them, and whoever shows a name escapes it.
+# a person may need them, and code that shows a name escapes it.
 _REFUSED = ("Cc", "Cs", "Zl", "Zp")
 
 
@@ -29,18 +29,18 @@ class Category:
     """One category of a registry.
 
     Attributes:
-        id: never given to another category, also after this one was retired.
-        name: what people call it; no two categories that are not retired share one.
-        state: known (labelled at stage 0), discovered, set aside or retired by an edit. What is set aside is no
-            category of the result, but holds images and prototype, so that later images like it come to it.
+        id: never given to another category, also after retirement.
+        name: unique among categories that are not retired.
+        state: known (labelled at stage 0), discovered, set aside or retired by an edit. An ignored category is not
+            in the result, but keeps images and prototype, so that it attracts later images like it.
         born: the stage it was first seen at.
         size: number of its images.
         prototype_row: its row in the registry's prototypes.
         dormant: whether it is a discovered category that a regrouping or an edit left without images. The model does
             not get it, but it keeps its id and name for the grouping that finds it again.
-        merged_into: for a category retired by a merge, the one that took its images.
-        earlier_rows: rows of the prototypes it had before others were merged into it. The mean of a merged category
-            may look like none of its parts; what looks like one of the parts still belongs to it.
+        merged_into: for a category retired by a merge, the category that received its images.
+        earlier_rows: rows of the prototypes it had before a merge into it. The mean of a merged
+            category may be unlike its parts; images like a part still belong to it.
     """
 
     id: int
@@ -98,7 +98,7 @@ class Category:
 
 
 def default_name(identity: int) -> str:
-    """The name of a category that nobody has named."""
+    """The name of an unnamed category."""
     return f"discovered {identity}"
 
 
@@ -106,7 +106,7 @@ def check_name(name: object) -> str:
     """The name as it is kept, without blanks around it.
 
     Raises:
-        RegistryError: it is empty, longer than 100 characters, or holds a line break or a control character.
+        RegistryError: it is empty, longer than 100 characters, or contains a line break or a control character.
     """
     if not isinstance(name, str):
         raise RegistryError(f"Expected the name of a category to be text, got {name!r}.")
@@ -146,8 +146,8 @@ class Look(NamedTuple):
 
     Attributes:
         order: higher than of every look before.
-        was: the category that it was in, or comes to be called as what it is in is called otherwise; `None` is none.
-        left: if it was drawn blind, of how many that came with it nobody had looked at; 0 if a person chose it.
+        was: its category before the review, or `None`; follows renamed and merged categories.
+        left: if it was sampled at random, the number of unreviewed images that came with it; 0 if a person chose it.
     """
 
     order: int

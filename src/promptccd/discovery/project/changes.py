@@ -1,4 +1,4 @@
-"""What changed between two states of a registry: what is new, what grew, what moved, what is unsure now."""
+"""Changes between two states of a registry: new, larger, moved and unsure now."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class LogEntry:
     Attributes:
         number: counts up and is never used twice.
         kind: kind of the edit, or ``"grouping"``.
-        what: the edit's own values, or what the grouping brought.
+        what: values of the edit or of the grouping.
         stage: the newest stage at that time.
-        time: when, in ISO 8601, if whoever made the edit said so; no hash includes it.
+        time: when, in ISO 8601, if the caller gave it; no hash includes it.
         final: whether it can no longer be undone, because a new stage came since.
     """
 
@@ -33,7 +33,7 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class StageChange:
-    """What changed between two states of a registry.
+    """Changes between two states of a registry.
 
     Attributes:
         stage: stage of the later state.
@@ -46,7 +46,7 @@ class StageChange:
         moved: category before and after of images that had been seen before; `None` is unassigned.
         unsure: images that the model was sure of and is no longer.
         unassigned: number of images without a category now.
-        cluster_ids: category of every cluster of the grouping, `None` for one that a person has said is none.
+        cluster_ids: category of every cluster of the grouping, `None` for a rejected cluster.
     """
 
     stage: int
@@ -63,7 +63,7 @@ class StageChange:
 
 
 def compare(before: Snapshot, after: Snapshot, stage: int) -> StageChange:
-    """What changed between two states of one registry, of which the later is at `stage`."""
+    """Changes between two states of a registry, of which the later is at `stage`."""
     # A category that came and was emptied or set aside again is no change: neither state shows it.
     new = [each for each in after.not_retired() if each.id not in before.categories and each.active]
     common = [

@@ -28,7 +28,7 @@ def split(
 ) -> LogEntry:
     """Cut a category in two, see `Project.split`; the means of the features of both parts become their prototypes.
 
-    A category of an earlier stage keeps its own. Images without features, such as those that a model was trained on,
+    A category of an earlier stage keeps its own. Images without features, such as training images,
     stay in the category.
 
     Raises:
@@ -61,9 +61,10 @@ def split(
 def dissolve(
     registry: CategoryRegistry, features: Features, category: int, *, rest_to_nearest: bool
 ) -> LogEntry:
-    """Remove a category that is none; each of its images goes to the nearest other one.
+    """Remove a group that is no category; each image goes to the nearest other category.
 
-    Images without features go where the category's own prototype is nearest, or with `rest_to_nearest` false to none.
+    Images without features go where the category's own prototype is nearest, or become unassigned if `rest_to_nearest`
+    is false.
 
     Raises:
         RegistryError: there is no such category, or it was labelled.
@@ -104,7 +105,7 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
     record = read_record(folder)
     if record["found_with"]["method"]:
         raise RegistryError(
-            "A trained model has found these groups, and is needed for others: promptccd discover "
+            "A trained model has found these groups, and is needed to group again: promptccd discover "
             f"{record['found_with']['model']} IMAGES --num_categories {num_categories} with the same --out finds them, "
             "and keeps your corrections."
         )
@@ -116,6 +117,6 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
         found = grouping.find_anew(num_categories)
     if found is None:
         raise RegistryError(
-            "All photographs are in groups that you named or set aside: there is nothing to group."
+            "All photographs are in groups that you named or ignored: there is nothing to group."
         )
     return found

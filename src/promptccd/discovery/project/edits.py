@@ -1,4 +1,4 @@
-"""What people correct about categories: each edit is a function of statements with its checks, and is written once."""
+"""Corrections of categories: each edit is a function with its checks, and is written once."""
 
 import functools
 import inspect
@@ -24,7 +24,7 @@ Arguments = ParamSpec("Arguments")
 def edit(
     function: Callable[Concatenate[CategoryRegistry, Arguments], None],
 ) -> Callable[..., LogEntry]:
-    """Make a function an entry of the log, whole or not at all; what was undone before can no longer be redone.
+    """Make a function an entry of the log, whole or not at all; earlier undone edits can no longer be redone.
 
     It raises a `RegistryError` where the edit is not possible; nothing changed then.
     """
@@ -51,7 +51,7 @@ def edit(
 def rename(rows: CategoryRegistry, category: int, name: str) -> None:
     """Give a category a name, see `check_name`.
 
-    No two categories share one, nor differ only in whether an accent is a character of its own.
+    Names are unique, also without regard to composed accents.
     """
     _rename(rows, category, name)
 
@@ -72,22 +72,22 @@ def _rename(rows: CategoryRegistry, category: int, name: str | None) -> None:
 def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = None) -> None:
     """Join two categories or more.
 
-    The one with the least id survives, so a known one does. The others are retired and remember the survivor, whose
-    prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, a name that a person
-    gave wins over a default one. An image that was taken out of one of them stays out of the survivor, except images
-    that are in a merged category now: the merge overrides the earlier ban.
+    The smallest id survives, and so do known categories. The other categories are retired and remember the survivor,
+    whose prototype becomes the mean of all, weighted by their numbers of images. Without a chosen name, a name that a
+    person gave wins over a default name. An image that was removed from a merged category stays out of the survivor,
+    except images that are in a merged category now: the merge overrides the earlier ban.
     """
     merged = [rows.category(each) for each in sorted(set(categories))]
     if len(merged) < 2:
         raise RegistryError(f"Expected at least two categories to merge, got {list(categories)}.")
     if len({each.aside for each in merged}) > 1:
         raise RegistryError(
-            f"Of the categories {[each.id for each in merged]} only some are set aside: set the others aside too, "
-            "or take those back."
+            f"Of the categories {[each.id for each in merged]} only some are ignored: ignore all of them, or "
+            "restore the ignored ones."
         )
     (survivor, *others), run = merged, rows.store.run
     ids, gone = (", ".join(str(each.id) for each in some) for some in (merged, others))
-    run(  # answers "different" between the categories; those inside one of them stay
+    run(  # answers "different" between the categories; answers within a category stay
         "delete from link where (select count(distinct category) from image where id in (a, b) and "
         f"category in ({ids})) = 2"
     )
@@ -127,7 +127,7 @@ def split(
     """Make some of a category's images a category of their own, with a new id; they are pinned to it.
 
     At least one image stays. The prototypes are the means ``(D,)`` of the unit features of both parts; without a name,
-    the part gets the default one.
+    the part gets the default name.
     """
     whole, keys = rows.category(category), rows.choose(images)
     homes = rows.homes(keys)
@@ -138,7 +138,7 @@ def split(
         )
     if len(keys) == whole.size:
         raise RegistryError(
-            f"All {whole.size} images of category {whole.id} were selected: leave at least one, or rename it."
+            f"All {whole.size} images of category {whole.id} were selected: leave at least one image, or rename it."
         )
     _gather(rows, part_prototype, {whole.id: rest_prototype}, name)
 
@@ -153,8 +153,8 @@ def gather(
 ) -> None:
     """Make images of any categories a category of their own, with a new id; they are pinned to it.
 
-    `prototype` is the mean ``(D,)`` of their unit features, and `prototypes` are new means of categories that lost
-    some of them, by id; the others keep theirs.
+    `prototype` is the mean ``(D,)`` of their unit features, and `prototypes` are new means of categories that
+    lost images, by id; other categories keep their prototypes.
     """
     rows.choose(images)
     _gather(rows, prototype, prototypes, name, rows.next_review())
@@ -183,26 +183,26 @@ def not_a_category(
     assignment: Mapping[str, int] = _NOBODY,
     rest_to_nearest: bool = False,
 ) -> None:
-    """Retire a discovered category that is none; later groupings do not bring it back.
+    """Retire a discovered category that is wrong; later groupings do not bring it back.
 
-    Its images go to the categories of `assignment`, by key, and are not pinned, because nobody reviewed each. With
-    `rest_to_nearest` the others go to the category with the nearest prototype, as do those that a person took out of
-    the category they are given; otherwise they become unassigned.
+    Its images go to the categories of `assignment`, by key, and are not pinned, because no person reviewed each. With
+    `rest_to_nearest` the remaining images go to the category with the nearest prototype, also if a person removed them
+    from their assigned category; otherwise they become unassigned.
     """
     found = rows.category(category)
     if found.known:
         raise RegistryError(
-            f"Category {found.id} was labelled at stage 0, it is one: rename it, merge it or move its images."
+            f"Category {found.id} was labelled at stage 0: rename it, merge it or move its images."
         )
     members = rows.members_of(found.id)
     if strangers := sorted(assignment.keys() - set(members)):
         raise RegistryError(f"Image {strangers[0]!r} is not in category {found.id}: leave it out.")
     given = {each: rows.category(each).id for each in set(assignment.values())}
     if found.id in given.values():
-        raise RegistryError(f"Category {found.id} is being retired: give its images another one.")
+        raise RegistryError(f"Category {found.id} is being retired: give its images another category.")
     nearest, banned = _nearest_first(rows, found.id) if rest_to_nearest else [], rows.forbidden
     rows.choose_members([found.id])
-    rows.drop_looks()  # nobody has reviewed them where they will be
+    rows.drop_looks()  # they are unreviewed in the new category
     rows.store.run("insert or ignore into forbidden select image, ? from chosen", found.id)
     targets = dict[int | None, list[str]]()
     for key in members:
@@ -232,14 +232,15 @@ def move(
 ) -> None:
     """Put images into a category, to which they are pinned, or with `None` out of theirs, which they are kept out of.
 
-    `prototypes` are new means ``(D,)`` of categories whose images changed, by id; the others keep theirs.
+    `prototypes` are new means ``(D,)`` of categories whose images changed, by id; other categories keep their
+    prototypes.
     """
     _put(rows, dict.fromkeys(images, to))
     rows.set_prototypes(prototypes)
 
 
 def _put(rows: CategoryRegistry, homes: Mapping[str, int | None]) -> None:
-    """Put each image into its category, or out of the one that it is in; a person reviewed each."""
+    """Put each image into its category, or out of its category; a person reviewed each."""
     review = rows.next_review()
     for home in dict.fromkeys(homes.values()):
         rows.choose([key for key, each in homes.items() if each == home])
@@ -311,7 +312,7 @@ def set_images_aside(
 
 @edit
 def take_back(rows: CategoryRegistry, category: int) -> None:
-    """Let a category that was set aside be one again; what is pinned to it stays so."""
+    """Restore an ignored category; its pinned images stay pinned."""
     found = rows.category(category)
     if not found.aside:
         raise RegistryError(f"Category {found.id} is not set aside, so there is nothing to take back.")
@@ -326,7 +327,7 @@ def answer(rows: CategoryRegistry, first: str, second: str) -> None:
     if rows.store.one(
         "select 1 from image where id in chosen and pinned group by category having count(*) = 2"
     ):
-        raise RegistryError("A person put both images into one category: move one of them first.")
+        raise RegistryError("A person put both images into one category: move an image first.")
     rows.store.run("insert or ignore into link select min(image), max(image) from chosen")
 
 
@@ -342,7 +343,7 @@ def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
 
 @edit
 def forget(rows: CategoryRegistry, images: Sequence[str]) -> None:
-    """Delete images that are there no more, with all that was said of them; prototypes stay."""
+    """Delete missing images, with all corrections of them; prototypes stay."""
     rows.choose(images)
     rows.place(None)
     rows.store.run("delete from link where a in chosen or b in chosen")

@@ -41,16 +41,16 @@ class Features:
         return kept, self.matrix[[self.row_of[key] for key in kept]]
 
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
-        """The mean feature ``(D,)`` float64 of images, each once; `None` if none has features."""
+        """The mean feature ``(D,)`` float64 of images, each once; `None` without features."""
         rows = [row for key in dict.fromkeys(keys) if (row := self.row_of.get(key)) is not None]
         return self.matrix[rows].sum(0, dtype=torch.float64).numpy() / len(rows) if rows else None
 
 
 def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> Features:
-    """Features of images: those that a discovery left, or, if they are needed, those of the run that a stage lies in.
+    """Features of images: from a discovery, or, if needed, from the run of a stage.
 
     Raises:
-        RunError: it is not said what they were computed with.
+        RunError: the model that computed them is unknown.
     """
     if (folder / PROJECT).is_dir():
         record = read_record(folder)
@@ -60,7 +60,7 @@ def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> F
 
 
 def _features_of_run(folder: Path) -> Features:
-    """Features of a run's images up to the stage in a folder; of none if it is in no run."""
+    """Features of a run's images up to the stage in a folder; empty if it is in no run."""
     from promptccd.runs.evaluate import RunEvaluation
     from promptccd.runs.folder import RunDirectory
     from promptccd.runs.stage import key_of
@@ -78,12 +78,12 @@ def means_after(
 ) -> dict[int, np.ndarray]:
     """Means of the categories that images leave and join, once they did.
 
-    A settled category keeps its prototype, and so does one of which no image has features.
+    A fixed category keeps its prototype, and so does a category without features.
 
     Args:
         registry: the categories before.
         features: of their images.
-        targets: the category that each image joins, by key; `None` if that is a new one, or none.
+        targets: the category that each image joins, by key; `None` for a new category, or for an unassigned image.
     """
     homes, means = registry.homes(targets), dict[int, np.ndarray]()
     left = {home for key, home in homes.items() if home != targets[key]}
@@ -98,15 +98,15 @@ def means_after(
 
 
 LAYOUT = "layout.bin"
-NEAREST, JITTER = 3, 0.006  # a photograph that t-SNE has not placed lies amid so many placed ones
+NEAREST, JITTER = 3, 0.006  # number of placed photographs around a photograph that t-SNE has not placed
 _AT_ONCE = 4096
 
 
 def kept_layout(project: Path, generation: str, count: int) -> np.ndarray | None:
-    """Places ``(N, 2)`` float32 that were laid out for these very photographs; `None` if there are none.
+    """Places ``(N, 2)`` float32 that were laid out for exactly these photographs, or `None`.
 
     Raises:
-        RunError: a link stands in the way.
+        RunError: a link is in the way.
     """
     try:
         content = read_file(project / LAYOUT)
@@ -126,7 +126,7 @@ def keep_layout(project: Path, generation: str, places: np.ndarray) -> None:
 def lay_out(features: Tensor) -> np.ndarray:
     """Places ``(N, 2)`` in the unit square for unit features ``(N, D)``.
 
-    t-SNE places a sample, which takes seconds; each of the others lies amid those most like it.
+    t-SNE places a sample, which takes seconds; each other photograph is placed amid similar ones.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
     from promptccd.reports import choose_points, stage_layouts

@@ -11,13 +11,13 @@ from promptccd.discovery.project.registry import CategoryRegistry
 
 
 class Labelled(NamedTuple):
-    """What labels changed.
+    """Effects of labels.
 
     Attributes:
-        images: how many images in the registry have a label now, those that were right already included.
+        images: how many images in the registry have a label now, including images that were right already.
         moved: how many of them changed their category.
         named: categories that were found before and got their name.
-        new: categories that nobody had found.
+        new: categories that were not found before.
     """
 
     images: int = 0
@@ -69,7 +69,7 @@ def _is_settled(registry: CategoryRegistry, key: str, home: int) -> bool:
 
 
 def _unnamed(registry: CategoryRegistry, homes: Mapping[str, Counter[int | None]], label: str) -> int | None:
-    """The found category without a name that holds most images of a label, if most labelled ones there have it."""
+    """The found category without a name with most images of a label, if most labelled images there have it."""
     for category, count in homes[label].most_common(1):
         if category is None or registry.categories[category].named:
             return None
@@ -78,7 +78,7 @@ def _unnamed(registry: CategoryRegistry, homes: Mapping[str, Counter[int | None]
 
 
 def _between(registry: CategoryRegistry, keys: list[str]) -> np.ndarray:
-    """Where a new category begins: between those its images were in; the next grouping knows better."""
+    """The start of a new category: between the earlier categories of its images; the next grouping refines it."""
     rows = [
         registry.categories[registry.members[key]].prototype_row for key in keys if key in registry.members
     ]

@@ -1,8 +1,8 @@
 """Bring a grouping of a stage into a registry: ids, names and edits stay, and new categories get ids.
 
 First every cluster is matched to the registered category that it is, if any. Three kinds of evidence count, in this
-order: the grouping says it (clusters grown around a category's images or prototype), the cluster holds images of the
-category (a stage that is grouped again), or both have much the same prototype (new images of a category discovered
+order: the grouping says it (clusters grown around a category's images or prototype), the cluster contains images of
+the category (a stage that is grouped again), or both have similar prototypes (new images of a category discovered
 before). Images that a person has pinned say little about a cluster: they stay in their category whatever was found.
 """
 
@@ -16,19 +16,19 @@ from promptccd.discovery.project.rows import Rows, Snapshot
 from promptccd.discovery.project.store import stored_key
 from promptccd.errors import RegistryError
 
-NO_CATEGORY = -1  # in place of a cluster or a category, of an image that is in none
-NEW, REJECTED = -1, -2  # clusters that are no registered category, or that a person said are none
+NO_CATEGORY = -1  # in place of a cluster or a category, for an unassigned image
+NEW, REJECTED = -1, -2  # clusters without a registered category, or that a person rejected
 MIN_SIMILARITY = 0.9  # least cosine of two prototypes of one category that are each other's nearest
 _SAME_PROTOTYPE = 1e-6  # rounding of a mean, not another mean
 
 
 @dataclass(frozen=True, eq=False)
 class StageGroups:
-    """What a grouping of a stage's images found.
+    """The result of a grouping of a stage's images.
 
     Attributes:
         keys: the images, each once, ``N`` of them. They may include images of earlier stages.
-        clusters: row of every image's cluster, ``(N,)`` integers in ``0..K-1``, -1 for an image that waits without one.
+        clusters: row of every image's cluster, ``(N,)`` integers in ``0..K-1``, -1 for an unassigned image.
         prototypes: mean of every cluster's unit features, ``(K, D)``. A cluster may be without images.
         ids: category of every cluster, ``K`` long, `None` where it is not settled; by default it never is.
         confidences: how sure each assignment is, ``(N,)`` in 0..1; without them nothing is reported as unsure.
@@ -55,7 +55,7 @@ class StageGroups:
         confidences: np.ndarray | None = None,
         features: np.ndarray | None = None,
     ) -> "StageGroups":
-        """Groups that bear ids, of which only those in `settled` are categories of the registry already.
+        """Groups with ids, of which only `settled` ones are categories of the registry already.
 
         Args:
             keys: the images.
@@ -77,7 +77,7 @@ class StageGroups:
         return [None] * len(self.prototypes) if self.ids is None else self.ids
 
     def placed(self) -> tuple["StageGroups", list[str]]:
-        """The images in clusters, and the keys of those that wait."""
+        """The images in clusters, and the keys of unassigned images."""
         inside = self.clusters != NO_CATEGORY
         if inside.all():  # of millions of images the copies below take gigabytes
             return self, []
@@ -113,7 +113,7 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
     grouping = _Grouping(rows, groups, before._replace(members=members))
     matched, targets = grouping.match(), grouping.targets()
     sizes = Counter(target for target in targets.values() if target >= grouping.first_new)
-    numbers = {  # ids of clusters that have none and got images, largest first
+    numbers = {  # ids for non-empty clusters without an id, largest first
         target: rows.new_category(stage) for target in sorted(sizes, key=lambda each: (-sizes[each], each))
     }
     placed = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys])
@@ -140,7 +140,7 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
 def _write_images(
     rows: Rows, stage: int, before: Snapshot, homes: Mapping[str, int | None], sure: Mapping[str, float]
 ) -> None:
-    """Put images into categories, or into none, with a confidence where there is one; new ones come with a stage.
+    """Put images into categories, or unassign them, with a confidence if known; new images come with a stage.
 
     Random draws, and reviews of images that moved, say nothing of places that no person changed.
     """
@@ -172,10 +172,10 @@ def _write_images(
 
 
 class _Grouping:
-    """A grouping next to what a registry knows.
+    """A grouping and the matching state of a registry.
 
     Evidence is how many images of each cluster speak for each category. Its columns are the categories that are not
-    retired, and those that a person rejected: images that were taken out of these speak for them.
+    retired, and rejected categories: images that were removed from them represent them.
 
     Attributes:
         first_new: the target of cluster k that is no category yet is `first_new` + k. Other targets are ids.
@@ -203,13 +203,13 @@ class _Grouping:
             return NEW
         if identity not in self._before.categories:
             raise RegistryError(
-                f"Cluster {cluster} is said to be category {identity}, which was never registered. Leave it open "
+                f"Cluster {cluster} is given as category {identity}, which was never registered. Leave it open "
                 "and it gets an id."
             )
         return self._now(identity)
 
     def _now(self, identity: int) -> int:
-        """The category that holds what this one held, or `REJECTED`."""
+        """The category that contains the images of this category, or `REJECTED`."""
         found = self._before.resolve(identity)
         return REJECTED if found is None else found
 
@@ -218,7 +218,7 @@ class _Grouping:
         rejected = {each.id for each in before.categories.values() if each.rejected}
         self._columns = [*(each.id for each in before.not_retired()), *sorted(rejected)]
         position = {identity: column for column, identity in enumerate(self._columns)}
-        self._free = np.zeros((len(self.matched), len(self._columns)))  # (K, C) images that nobody pinned
+        self._free = np.zeros((len(self.matched), len(self._columns)))  # (K, C) unpinned images
         self._pinned = np.zeros_like(self._free)
         self._unpinned = np.zeros(len(self.matched))
         for key, cluster in zip(self._groups.keys, self._groups.clusters.tolist(), strict=True):
@@ -278,8 +278,8 @@ class _Grouping:
     def _match_prototypes(self) -> None:
         """Clusters and categories that are each other's nearest, among all of them, and near enough.
 
-        Retired categories take part: what is nearest to one that was merged belongs to the survivor, and what is
-        nearest to one that was rejected is rejected again.
+        Retired categories take part: images nearest to a merged category belong to the survivor, and images
+        nearest to a rejected category are rejected again.
         """
         categories, taken = self._before.categories, set(self.matched.tolist())
         candidates = [(identity, row) for identity in sorted(categories) for row in categories[identity].rows]
@@ -305,7 +305,7 @@ class _Grouping:
         return targets
 
     def _keep_apart(self, targets: dict[str, int]) -> None:
-        """Of two images that came together and must not, one that was elsewhere before goes back there."""
+        """If two images joined that must not, an image that was elsewhere before goes back there."""
         before = self._before
         for pair in self._constraints.cannot_link:
             home, other = (targets.get(key, before.members.get(key, NO_CATEGORY)) for key in pair)
@@ -328,9 +328,7 @@ class _Grouping:
         for identity in sorted({*homes.tolist(), *ids} - {NO_CATEGORY, None}):
             category, own = self._before.categories.get(identity), homes == identity
             clusters = [cluster for cluster, each in enumerate(ids) if each == identity]
-            if (
-                category is not None and category.aside
-            ):  # later images like it must not change what it looks like
+            if category is not None and category.aside:  # later images like it must not change its prototype
                 continue
             is_whole = clusters and (own == (by_cluster == identity)).all()
             if not is_whole and groups.features is not None and own.any():
@@ -347,7 +345,7 @@ class _Grouping:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Rows of length 1 in float64; a row of zeros stays one."""
+    """Rows of length 1 in float64; a row of zeros stays unchanged."""
     vectors = vectors.astype(np.float64)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 

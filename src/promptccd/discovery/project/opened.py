@@ -55,7 +55,7 @@ def registry_of_model(folder: Path) -> CategoryRegistry:
 def save_model(place: Path, registry: CategoryRegistry) -> None:
     """Write a model again with what was done to its categories.
 
-    Its prototypes are those that were trained. They stay as they are where images move, since the features of a run are
+    Its prototypes are trained. They stay as they are where images move, since the features of a run are
     not stored with them; a split needs features and computes them.
     """
     import torch

@@ -28,20 +28,20 @@ SIDES = (THUMBNAIL_SIDE, CELL_SIDE, LARGE_SIDE)
 class Photos:
     """Photographs in the order of their files, and where each is.
 
-    A file is read only below the folders that the project was made of, never through a link that leads out of them,
-    and only while it shows what it showed then: a project that a stranger made shows nothing else of this machine.
+    A file is read only below the folders that the project was made of, never through a link that leads out
+    of them, and only if unchanged: a project of a stranger shows nothing else of this machine.
 
     Args:
         out: folder of the results.
         keys: of the photographs.
-        at_hand: gives the bytes of those that are being grouped, of an archive or a data set too; `None` of others. A
-            `DataError` says that a file is not what it seemed.
+        at_hand: gives the bytes of photographs that are being grouped, also of an archive or a data set; else `None`. A
+            `DataError` reports a file with unexpected content.
 
     Attributes:
         decoding: how they were decoded, which tells how they are shown.
         keys: of the photographs, by row.
         names: paths in their folders, for people.
-        project: the folder that remembers what was seen of them.
+        project: the folder of their cached verdicts.
         here: which of them are where they were ``(N,)`` bool: not deleted, not moved away, their disk plugged in.
     """
 
@@ -56,7 +56,7 @@ class Photos:
         seen = self._store.pictures()
         self._seen = {
             key: seen[key] for key in keys if key in seen
-        }  # of those a model was trained on nothing was seen
+        }  # training images of a model were not read
         there = present(self._seen.values())
         self._files = {key: each.chosen(there) for key, each in self._seen.items()}
         self.keys = sorted(self._files, key=lambda key: (*self._place(key), key))
@@ -66,7 +66,7 @@ class Photos:
         self.generation = hashlib.sha256("".join(self.keys).encode() + self.here.tobytes()).hexdigest()[:12]
 
     def _place(self, key: str) -> tuple[int, str]:
-        """Sorts the photographs: by path, those without one last."""
+        """Sorts the photographs: by path, photographs without a path last."""
         path, _ = self._files[key]
         return not path, path
 
@@ -91,7 +91,7 @@ class Photos:
         return self._seen[key].dates[self.content_hash(key)]
 
     def found(self, words: str) -> list[int]:
-        """Rows of photographs whose file name holds all of these words."""
+        """Rows of photographs whose file name contains all of these words."""
         wanted = _plain(words).split()
         plain = map(_plain, self.names)
         return [row for row, name in enumerate(plain) if all(word in name for word in wanted)]
@@ -101,7 +101,7 @@ class Photos:
         return self.pictures([row], side)[0] or None
 
     def pictures(self, rows: Sequence[int], side: int) -> list[bytes]:
-        """Pictures of several photographs; empty where there is none."""
+        """Pictures of several photographs; empty if missing."""
         contents = {row: self.content_hash(self.keys[row]) for row in rows}
         stored = {THUMBNAIL_SIDE: self._store.thumbnails, CELL_SIDE: self._store.cells}
         found = stored[side](contents.values()) if side in stored else {}
@@ -119,7 +119,7 @@ class Photos:
         return [found.get(contents[row], b"") for row in rows]
 
     def close(self) -> None:
-        """Close what the project remembers."""
+        """Close the caches of the project."""
         self._store.close()
 
     def path(self, key: str) -> str:
@@ -137,7 +137,7 @@ class Photos:
         return found
 
     def file_of(self, key: str) -> Path | None:
-        """The file of a picture, checked; `None` for one in an archive or a data set.
+        """The checked file of a picture; `None` in an archive or a data set.
 
         Raises:
             DataError: as `original`.
@@ -147,7 +147,7 @@ class Photos:
         try:
             self._checked(key)
         except DataError:
-            self._at_hand(key)  # reads a file that is not what it seemed again the next time
+            self._at_hand(key)  # reads a file with unexpected content again the next time
             raise
         return Path(inside(self._files[key][0], self._roots))
 

@@ -1,7 +1,7 @@
 """A project: images of a person in categories that anybody who has it may correct.
 
-The command line, the windows of `open`, a visitor of the Space and Python all call the methods of one class, and the
-same corrections leave the same bytes.
+The command line, the windows of `open`, a visitor of the Space and Python all call the methods of one class, and equal
+corrections give byte-identical files.
 """
 
 import functools
@@ -43,12 +43,12 @@ OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a d
 
 
 class GoneError(RegistryError):
-    """What was asked for is not there any more; the message says what to do."""
+    """The requested object is gone; the message explains the next step."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command that must not act twice, though nobody who sees it die can know whether it acted.
+    """A command that must not act twice, even if it was killed at an unknown moment.
 
     It stays written down until `tell` has returned, and until then the same words act once, however often they come.
 
@@ -117,10 +117,10 @@ def correction(*kinds: Kind) -> Callable[[Method], Method]:
 
 
 class Project:
-    """The categories of images in a folder, which others may correct at the same time.
+    """The categories of images in a folder, which other processes may correct at the same time.
 
     A correction is made under the folder's lock, in the state that the last one left, and is on the disk when its
-    method returns; the newest can be undone. Images are named by what they show: the ``picture`` that
+    method returns; the newest can be undone. Images are named by their content: the ``picture`` that
     ``assignments.csv`` gives, or ``row:NUMBER`` in a stage of a run.
 
         >>> project = Project("groups")  # doctest: +SKIP
@@ -128,16 +128,16 @@ class Project:
         >>> project.move([key], to=3)  # doctest: +SKIP
 
     Args:
-        folder: the ``--out`` of a discovery, or a finished stage: its model then follows its categories, and what it
-            wrote when it was trained (``assignments.json``, its card) stays.
-        command: one that must not act twice; by default every call acts.
+        folder: the ``--out`` of a discovery, or a finished stage: its model then follows its categories, and
+            its records of training (``assignments.json``, its card) stays.
+        command: a command that must not act twice; by default every call acts.
 
     Attributes:
         folder: absolute.
-        still: held while the categories are read or changed.
+        still: locked while the categories are read or changed.
 
     Raises:
-        RegistryError: it holds no categories, or they are damaged.
+        RegistryError: its categories are missing or damaged.
     """
 
     def __init__(self, folder: str | Path, command: Command | None = None):
@@ -189,17 +189,17 @@ class Project:
 
     @correction(Kind.CATEGORIES, Kind.NAME)
     def merge(self, categories: Sequence[int], name: str | None = None) -> LogEntry:
-        """Say that several categories are one; the one with the least id survives."""
+        """Merge several categories; the smallest id survives."""
         return edits.merge(self.registry, categories, name)
 
     @correction(Kind.IMAGES, Kind.CATEGORY_OR_NONE)
     def move(self, images: Sequence[str], to: int | None) -> LogEntry:
-        """Put images into a category, or with `None` into none."""
+        """Put images into a category, or unassign them with `None`."""
         return edits.move(self.registry, images, to, self._means_after(dict.fromkeys(images, to)))
 
     @correction(Kind.IMAGES, Kind.TARGETS)
     def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
-        """Put each image into the category that stands at its place in `to`, all in one step."""
+        """Put each image into the category at its position in `to`, all in one step."""
         return edits.sort(self.registry, images, to, self._means_after(dict(zip(images, to, strict=False))))
 
     @correction(Kind.IMAGES, Kind.NAME)
@@ -207,7 +207,7 @@ class Project:
         """Make images of any categories a category of their own.
 
         Raises:
-            RegistryError: none of them has features, which the category's prototype is made of.
+            RegistryError: they lack features, which the category's prototype is made of.
         """
         if (mean := self.features().mean(images)) is None:
             raise RegistryError(
@@ -217,7 +217,7 @@ class Project:
 
     @correction(Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
     def split(self, category: int, images: Sequence[str] | None = None, name: str | None = None) -> LogEntry:
-        """Make images of a category one of their own; without any, where the features suggest it.
+        """Make images of a category a new category; without images, split as the features suggest.
 
         Raises:
             DataError: it has fewer than two images with features, an image is not in it, or all were given.
@@ -228,12 +228,13 @@ class Project:
 
     @correction(Kind.CATEGORY, Kind.FLAG)
     def dissolve(self, category: int, *, to_nearest: bool = True) -> LogEntry:
-        """Remove a category that is none.
+        """Remove a wrong category.
 
         Args:
             category: its id.
-            to_nearest: whether each of its images goes to the nearest other one, or all to none. In a stage of a run,
-                images without features go to none: the next stage would learn from places that nobody chose.
+            to_nearest: whether each of its images goes to the nearest other category, or becomes unassigned. In a
+                stage of a run, images without features become unassigned: the next stage would learn from unchosen
+                    categories.
         """
         from promptccd.discovery.project import corrections
 
@@ -244,12 +245,12 @@ class Project:
         )
 
     def regroup(self, num_categories: int) -> StageChange:
-        """Make the newest images of a discovery fewer or more categories; what a person named or said stays.
+        """Make the newest images of a discovery fewer or more categories; names and corrections of a person stay.
 
         It takes a while, and blocks no other correction meanwhile.
 
         Returns:
-            What changed.
+            The changes.
 
         Raises:
             DataError: there cannot be so many.
@@ -272,12 +273,12 @@ class Project:
 
     @correction(Kind.CATEGORY)
     def set_aside(self, category: int) -> LogEntry:
-        """Say that the images of a category are nothing to find: it leaves the result, and what is like it follows."""
+        """Ignore a category: it leaves the result, and later images like it follow."""
         return edits.set_aside(self.registry, category)
 
     @correction(Kind.IMAGES)
     def set_images_aside(self, images: Sequence[str]) -> LogEntry:
-        """Say the same of single images; what is like them does not follow."""
+        """Ignore single images; similar images do not follow."""
         _, features = self.features().of(images)
         prototype = features[0].numpy() if len(features) else None
         means = self._means_after(dict.fromkeys(images))
@@ -285,7 +286,7 @@ class Project:
 
     @correction(Kind.CATEGORY)
     def take_back(self, category: int) -> LogEntry:
-        """Say that a category that was set aside is one after all."""
+        """Restore an ignored category."""
         return edits.take_back(self.registry, category)
 
     @correction(Kind.IMAGES)
@@ -303,7 +304,9 @@ class Project:
         homes = self.registry.homes([first, second])
         home, other = homes.get(first), homes.get(second)
         if other is None:
-            raise RegistryError("The photograph it is compared with is in no group any more: skip this one.")
+            raise RegistryError(
+                "The photograph it is compared with is in no group any more: skip this question."
+            )
         if home != other and not same:
             return edits.answer(self.registry, first, second)
         if home == other and same:
@@ -313,10 +316,10 @@ class Project:
 
     @correction(Kind.IMAGES)
     def forget(self, images: Sequence[str] | None = None) -> LogEntry:
-        """Forget images with all that was said of them; by default those that are not where they were.
+        """Forget images with all corrections of them; by default missing images.
 
         Raises:
-            RegistryError: by default also if all are where they were, or none is.
+            RegistryError: by default also if all images or no images are missing.
         """
         return edits.forget(self.registry, self._away() if images is None else images)
 
@@ -335,7 +338,7 @@ class Project:
 
     @correction(Kind.ENTRY)
     def redo(self, number: int | None = None) -> LogEntry:
-        """Do again what was undone last; arguments and errors are those of `undo`."""
+        """Redo the last undone edit; arguments and errors as in `undo`."""
         _require_latest(self.registry.next_redo, number)
         return self.registry.redo()
 
@@ -345,7 +348,7 @@ class Project:
         with self.registry.noted(now(), drawn):
             entry = act()
         if self._draw and (drawn is None or list(entry.what.get("images", ())) != [drawn[0]]):
-            raise GoneError("It is another photograph's turn: somebody has looked at this one meanwhile.")
+            raise GoneError("It is another photograph's turn: this photograph was reviewed meanwhile.")
         return entry
 
     def correct(self, act: Callable[[], Any]) -> Any:
@@ -353,7 +356,7 @@ class Project:
 
         Raises:
             RegistryError: it is not possible; nothing changed.
-            RunError: another process writes there and does not end soon, or a link lies in the way.
+            RunError: another process writes there and does not end soon, or a link is in the way.
             DiskError: it cannot be written; nothing changed.
         """
         command, place, result = self._command, self._place.parent, None
@@ -384,14 +387,14 @@ class Project:
         return result
 
     def find(self, image: str) -> str:
-        """The key of an image from what a person has of it.
+        """The key of an image from a path or hash.
 
         Args:
             image: its key, the SHA-256 of its file, the first six digits or more of either, or its file: a path, or the
                 end of one.
 
         Raises:
-            RegistryError: no image is called so, or several are.
+            RegistryError: no image, or several images, match.
         """
         if image in self.registry.images:
             return image
@@ -400,7 +403,7 @@ class Project:
         if len(found) != 1:
             raise RegistryError(
                 f"{len(found) or 'No'} images are called {image!r}: give its path, or its picture or sha256 as "
-                "assignments.csv has them; one of a training run is row:NUMBER."
+                "in assignments.csv; images of a training run are row:NUMBER."
             )
         return found[0]
 
@@ -422,18 +425,18 @@ class Project:
     # How much is right
 
     def how_right(self) -> Right:
-        """How many images in groups are right, by those that were drawn blind; see `drawn`."""
+        """How many images in groups are right, by randomly sampled photographs; see `drawn`."""
         with self.still:
             return how_right(self.registry, self._in_groups())
 
     def drawn(self) -> str | None:
-        """The image to look at blind: drawn from all in groups that nobody has looked at; or `None`.
+        """The randomly sampled image to review, from all unreviewed images in groups; or `None`.
 
-        What is corrected within `blind` answers it:
+        A correction within `blind` answers it:
 
             >>> image = project.drawn()  # doctest: +SKIP
             >>> with project.blind():  # doctest: +SKIP
-            ...     project.confirm([image])  # or move, gather, set_images_aside: what it really is
+            ...     project.confirm([image])  # or move, gather, set_images_aside
             >>> print(project.how_right().line())  # doctest: +SKIP
         """
         with self.still:
@@ -442,7 +445,7 @@ class Project:
 
     @contextmanager
     def blind(self) -> Iterator[None]:
-        """What is corrected within is an answer to `drawn`.
+        """A correction within is an answer to `drawn`.
 
         Raises:
             GoneError: at a correction of other images.
@@ -462,14 +465,14 @@ class Project:
         away = set(self.away())
         return [key for key in self.registry.images if key not in away]
 
-    # What follows from features
+    # Edits that need features
 
     def features(self, *, needed: bool = False) -> "Features":
-        """Features of all images that have some; those that were kept stay in memory from the first call on.
+        """Features of all images that have some; stored features stay in memory from the first call on.
 
         Args:
-            needed: also where they have to be computed. They serve this call alone: a correction that does without
-                them must not come out otherwise because another one was made before.
+            needed: also where they have to be computed. They serve this call alone: a correction without
+                them must not depend on an earlier correction.
         """
         from promptccd.discovery.project.features import features_of
 

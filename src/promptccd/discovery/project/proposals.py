@@ -13,14 +13,14 @@ from promptccd.discovery.project.registry import CategoryRegistry
 
 SCREEN = 24
 OFFERED = 9  # groups that a digit chooses
-SEEDS = 4  # the surest of a group stand for it until as many are reviewed
+SEEDS = 4  # the most confident of a group represent it until as many are reviewed
 TWO, FEWEST_OF_TWO = 0.21, 10  # see `halves`
 _MOST_SEEDS, _MOST_LOOKED_AT = 50, 20_000  # of a group; photographs, least sure first
 _LIKEST, _SHARPNESS = 3, 20.0
 LIKELY = 0.7  # of the likeness to all groups, from which on 8 of 10 are right where they are
 ALIKE = 0.6  # of the squared distance that a category usually has to the one nearest to it
-MOST_ALIKE = 6  # pairs: a few that somebody looks at
-TRUSTED = 0.6  # of the reviewed ones of a group stayed there, or none of it is proposed
+MOST_ALIKE = 6  # pairs, few enough to review
+TRUSTED = 0.6  # share of reviewed photographs that stayed in a group, below which the group is not proposed
 
 
 def screen(
@@ -28,8 +28,9 @@ def screen(
 ) -> dict[str, Any] | None:
     """The photographs that are worth most to check at once; `None` if there is nothing left.
 
-    Each photograph is likened to the three likest of every group's reviewed ones. First come those that are likely to
-    be where they are, the least so first: most of a screen is right, and one key says so. Then come the others, most
+    Each photograph is likened to the three most similar reviewed photographs of every group. Photographs come first
+    that are likely to be right, least likely first: most of a screen is right, and one key confirms it. Then come all
+        other photographs, most
     contradicted first. Of photographs that look more like another group, 15 to 40 % belong there (Caltech-101, ten
     draws, with the backbone ``photographs``), so they are not proposed together.
 
@@ -37,12 +38,12 @@ def screen(
         registry: the categories.
         features: of the photographs.
         keys: the photographs in groups that are there.
-        skipped: those that are not asked about.
+        skipped: photographs to leave out.
 
     Returns:
-        The ``group``; whether most are ``likely`` to belong there; the keys of ``images``, like beside like, with the
-        ``like`` of each to that group and the groups that are ``offered`` instead, likest first; and how many
-        ``reviewed`` ones the group has.
+        The ``group``; whether most are ``likely`` to belong there; the keys of ``images``, similar ones together, with
+        the ``like`` of each to that group and the groups that are ``offered`` instead, likest first; and the number
+        of ``reviewed`` photographs of the group.
     """
     sure, members, pinned = registry.confidences, registry.members, registry.pinned
     looks = registry.looks
@@ -74,7 +75,7 @@ def screen(
     doubt = np.where(best == homes, -own, shares.max(1) - own)
     seen, stayed = Counter(each.was for each in looks.values()), Counter[int | None]()
     stayed.update(each.was for key, each in looks.items() if members.get(key) == each.was)
-    usual = (stayed.total() + 3) / (seen.total() + 4)  # of all groups, for one of which little was reviewed
+    usual = (stayed.total() + 3) / (seen.total() + 4)  # of all groups, for a group with few reviews
     trusted = np.array([(stayed[group] + 4 * usual) / (seen[group] + 4) >= TRUSTED for group in ids])
     likely = (best == homes) & (own >= LIKELY) & trusted[homes]
     pool = likely if likely.any() else np.ones_like(likely)
@@ -102,7 +103,7 @@ def halves(
 
     The measure is the distance of the parts' means, without what noise adds to it, in distances of neighbouring
     categories, times the share of the smaller part. Of groups that are half one class and half another, 9 of 10 reach
-    `TWO`, and 4 of 10 of the others (Caltech-101, fourteen draws, with the backbone ``photographs``).
+    `TWO`, and 4 of 10 other groups (Caltech-101, fourteen draws, with the backbone ``photographs``).
     """
     from promptccd.discovery.grouping import suggest_split
 
@@ -122,7 +123,7 @@ def halves(
 
 
 def _like_beside_like(points: Tensor) -> list[int]:
-    """Rows of unit vectors in an order in which each is followed by the likest of the others."""
+    """Rows of unit vectors in an order in which each is followed by the most similar remaining row."""
     likeness, order = points @ points.T, [0]
     likeness[:, 0] = -torch.inf
     while len(order) < len(points):
@@ -134,8 +135,8 @@ def _like_beside_like(points: Tensor) -> list[int]:
 def alike_pairs(registry: CategoryRegistry) -> list[tuple[int, int]]:
     """Pairs of ids of active categories that lie unusually close, closest first, at most `MOST_ALIKE`.
 
-    Two that bear a label or a person's name are told apart already, and one of which a person chose most of the images
-    is what it is.
+    Two categories with labels or given names are distinct already, and a category whose images a person mostly
+    chose is final.
 
     """
     active = registry.active

@@ -34,7 +34,7 @@ def has_categories(out: Path) -> bool:
 
 
 def categories_in(out: Path) -> CategoryRegistry | None:
-    """The categories that a discovery left in a folder, with later corrections; `None` if there are none.
+    """The categories that a discovery left in a folder, with later corrections; `None` if missing.
 
     Raises:
         RegistryError: they are damaged.
@@ -62,7 +62,7 @@ def read_record(out: Path) -> dict[str, Any]:
         rendering = dict(record["decoding"])
         pixels = rendering.pop("max_pixels")
         if type(pixels) is not int or pixels < 1:
-            raise ValueError("a limit is none")
+            raise ValueError("a limit is missing")
         decoding = Decoding(pixels, Rendering.from_dict(rendering))
         return {**record, "estimate": CountEstimate(**record["estimate"]), "decoding": decoding}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
@@ -77,5 +77,5 @@ def load_before(out: Path) -> CategoryRegistry | None:
     try:
         return CategoryRegistry.open(out / PROJECT / BEFORE).copy()
     except RegistryError as error:
-        logger.warning("What changed since the last stage cannot be said: %s", error)
+        logger.warning("Changes since the last stage are unknown: %s", error)
         return None

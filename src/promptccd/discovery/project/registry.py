@@ -18,7 +18,7 @@ from promptccd.discovery.project.store import CATEGORIES, Store, stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
-_STATE = (  # what the hash of a state covers
+_STATE = (  # rows that the hash of a state covers
     "select num_known, stage from state",
     "select * from category order by id",
     "select key, stage, category, confidence, pinned, reviewed, was, unseen from image order by key",
@@ -31,24 +31,24 @@ _STATE = (  # what the hash of a state covers
 
 
 class CategoryRegistry(Rows):
-    """Categories with ids that are never reused, the images in them, and what people said about both.
+    """Categories with ids that are never reused, the images in them, and corrections of both.
 
     Start with nothing and `observe` a stage, or with `from_categories`. Every edit is one log entry and can be
-    undone until the next stage arrives: its features are others, which the state before does not fit. Another
+    undone until the next stage arrives: the state before does not fit its features. Another
     grouping of a stage that was observed before is an entry as well, and is undone like an edit.
 
     Ids only count up: the id of a split that was undone is not given again, except to the same split when it is
-    redone. Within a stage rows of prototypes are only appended; a new stage drops those that no category refers to.
+    redone. Within a stage rows of prototypes are only appended; a new stage drops unused rows.
     """
 
     _noted: tuple[str | None, tuple[str, int] | None] = None, None
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
-        """The registry in a file of a project: what is done to it is on the disk when a method returns.
+        """The registry in a file of a project: changes are on the disk when a method returns.
 
         Raises:
-            RegistryError: there is none, it is damaged, or a newer version wrote it.
+            RegistryError: it is missing or damaged, or a newer version wrote it.
         """
         registry = cls(Store.open(path))
         registry.require_whole(counted=False)  # counting takes long where there are millions of images
@@ -61,12 +61,12 @@ class CategoryRegistry(Rows):
 
     @property
     def log(self) -> tuple[LogEntry, ...]:
-        """What happened, oldest first, without what was undone."""
+        """Entries, oldest first, without undone ones."""
         return self._entries("where not undone order by number")
 
     @property
     def redo_stack(self) -> tuple[LogEntry, ...]:
-        """What was undone and can be redone, the next one last."""
+        """Undone entries that can be redone, the next one last."""
         return self._entries("where undone order by number desc")
 
     def _entries(self, condition: str) -> tuple[LogEntry, ...]:
@@ -78,13 +78,13 @@ class CategoryRegistry(Rows):
 
     @property
     def newest(self) -> LogEntry | None:
-        """The entry that `undo` takes back; `None` if it can take back none."""
+        """The entry that `undo` would undo, or `None`."""
         found = self._entries("where not undone order by number desc limit 1")
         return found[0] if found and not found[0].final else None
 
     @property
     def next_redo(self) -> LogEntry | None:
-        """The entry that `redo` makes again; `None` if there is none."""
+        """The entry that `redo` would repeat, or `None`."""
         return next(iter(self._entries("where undone order by number limit 1")), None)
 
     @classmethod
@@ -98,7 +98,7 @@ class CategoryRegistry(Rows):
         stage: int = 0,
         members: Mapping[str, int] | None = None,
     ) -> "CategoryRegistry":
-        """A registry for a model that has none, or for the labelled stage.
+        """A registry for a model without a registry, or for the labelled stage.
 
         Args:
             ids: category ids, each once.
@@ -141,9 +141,9 @@ class CategoryRegistry(Rows):
         return CategoryRegistry(self.store.copy())
 
     def observe(self, stage: int, groups: StageGroups) -> StageChange:
-        """Take in how a stage's images were grouped: known ids stay, new clusters get new ids, edits hold.
+        """Add a grouping of a stage's images: known ids stay, new clusters get new ids, edits stay in force.
 
-        For a stage that was observed before, images, ids and names stay as they are where the clusters are the same,
+        For a stage that was observed before, images, ids and names stay unchanged where the clusters are equal,
         and the entry can be undone. A new stage cannot be undone.
 
         Args:
@@ -151,7 +151,7 @@ class CategoryRegistry(Rows):
             groups: the grouping.
 
         Returns:
-            What changed; `StageChange.cluster_ids` names the category of every cluster.
+            Changes; `StageChange.cluster_ids` gives the category of every cluster.
 
         Raises:
             RegistryError: the grouping does not fit; nothing changed.
@@ -170,7 +170,7 @@ class CategoryRegistry(Rows):
         As with a new stage, earlier entries can no longer be undone: their prototypes were of the old features.
 
         Args:
-            vectors: ``(D,)`` by category id; retired categories keep what they had.
+            vectors: ``(D,)`` by category id; retired categories keep their prototypes.
 
         Raises:
             RegistryError: an id is unknown or retired, or a vector does not fit; nothing changed.
@@ -179,7 +179,7 @@ class CategoryRegistry(Rows):
             self.set_prototypes(vectors)
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
-        """What changed since an earlier state, such as that of the last stage's checkpoint; edits count."""
+        """Changes since an earlier state, such as the last stage's checkpoint; edits count."""
         return compare(earlier.snapshot(), self.snapshot(), self.stage)
 
     def undo(self) -> LogEntry:
@@ -192,7 +192,7 @@ class CategoryRegistry(Rows):
             if not self.log:
                 raise RegistryError("There is nothing to undo: nothing was edited yet.")
             raise RegistryError(
-                f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are settled: "
+                f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are final: "
                 "rename, merge, split or move what should be different now."
             )
         return self._replayed(entry, undo=True)
@@ -218,7 +218,7 @@ class CategoryRegistry(Rows):
         """SHA-256 of the state, the same wherever and however it was reached.
 
         It covers categories with the bytes of their prototypes, images, constraints and the stage, but not the log,
-        the redo stack and the counters of ids and entries, which remember what was undone.
+        the redo stack and the counters of ids and entries, which depend on undone edits.
         """
         digest = hashlib.sha256()
         for query in _STATE:
@@ -227,7 +227,7 @@ class CategoryRegistry(Rows):
         return digest.hexdigest()
 
     def require_whole(self, ids: Collection[int] | None = None, *, counted: bool = True) -> None:
-        """Refuse categories that contradict themselves, beyond what the tables check.
+        """Refuse categories that contradict themselves, beyond the checks of the tables.
 
         Args:
             ids: of the categories; by default all.
@@ -274,7 +274,7 @@ class CategoryRegistry(Rows):
         Args:
             kind: of the entry.
             what: its values.
-            final: whether neither the change nor earlier ones can be undone.
+            final: whether the change and all earlier changes are final.
         """
         store = self.store
         with store.transaction():
@@ -315,7 +315,7 @@ def has_registry(folder: str | Path) -> bool:
 
 
 def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
-    """Write categories into the folder of a model. Equal registries give equal bytes.
+    """Write categories into the folder of a model. Equal registries give byte-identical files.
 
     Raises:
         DiskError: they cannot be written.
@@ -327,7 +327,7 @@ def load_registry(folder: str | Path) -> CategoryRegistry:
     """Read the categories in the folder of a model, which anybody may have written, into memory.
 
     Raises:
-        RegistryError: there are none, they are damaged or contradict each other, or a newer version wrote them.
+        RegistryError: they are missing or damaged or contradict each other, or a newer version wrote them.
     """
     registry = CategoryRegistry(Store.open(Path(folder) / CATEGORIES, is_reader=True))
     registry.require_whole()

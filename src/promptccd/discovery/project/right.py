@@ -1,8 +1,8 @@
-"""How much is right: a range from photographs that were drawn blind, which those that a person chose never bias.
+"""Accuracy: a range from randomly sampled photographs, which photographs that a person chose never bias.
 
-A drawn photograph is a fair one of all that nobody has looked at yet. Whatever is chosen later, the number of wrong
-ones among these only falls by those that are found, which are counted; so every draw, old or new, says something about
-how many are left.
+A sampled photograph is a fair sample of all unreviewed photographs. Later choices only reduce the number of
+wrong photographs by the found ones, which are counted; so every draw, old or new, is evidence of the
+number that is left.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ import numpy as np
 from promptccd.discovery.project.registry import CategoryRegistry
 
 COVERS = (
-    0.95  # of ranges, where people err in none to MOST_ERRORS of their answers; see benchmarks/bench_right.py
+    0.95  # of ranges, where people err in up to MOST_ERRORS of their answers; see benchmarks/bench_right.py
 )
 MOST_ERRORS = 0.05
 _ERRORS = (0.0, MOST_ERRORS / 2, MOST_ERRORS)
@@ -25,7 +25,7 @@ _DRAWS = np.dtype([("wrong", bool), ("left", float), ("found", float)])
 
 @dataclass(frozen=True)
 class Right:
-    """How much of what is in groups is right.
+    """Share of the photographs in groups that is right.
 
     Attributes:
         share: in 0..1, with the range from `low` to `high`; `None` as long as nothing was drawn.
@@ -33,7 +33,7 @@ class Right:
         high: see above.
         drawn: photographs that were drawn blind.
         wrong: of these were in a wrong group.
-        looked: photographs in groups that somebody has looked at.
+        looked: reviewed photographs in groups.
         count: photographs in groups.
     """
 
@@ -58,7 +58,7 @@ class Right:
 
 
 def wrong_left(draws: np.ndarray, left: int) -> np.ndarray:
-    """Equally likely numbers of wrong photographs among those not looked at, from few to many.
+    """Equally likely numbers of wrong photographs among unreviewed ones, from few to many.
 
     At every draw as many were wrong as are now and were found since: this gives the probability of each answer for each
     number, by Bayes' rule from Jeffreys' prior.
@@ -66,7 +66,7 @@ def wrong_left(draws: np.ndarray, left: int) -> np.ndarray:
     Args:
         draws: one after another: whether it was ``wrong``, how many were ``left`` to be drawn from, and how
             many wrong ones were ``found`` from this one on, itself included.
-        left: how many nobody has looked at now.
+        left: number of unreviewed photographs now.
     """
     grid = np.linspace(0.0, left, _GRID)
     shares = (grid + 0.5) / (left + 1)
@@ -85,8 +85,8 @@ def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[
     """The share of all that is right, and its range.
 
     Args:
-        strata: draws and the number not looked at, of photographs that came together: a draw says nothing of others.
-        looked: how many were looked at, and are right but for errors, of none to `MOST_ERRORS` of them.
+        strata: draws and the number of unreviewed photographs, per stage: a draw is evidence of its own stage only.
+        looked: number of reviewed photographs, right but for errors in up to `MOST_ERRORS` of them.
     """
     generator, wrong = np.random.default_rng(0), np.zeros(_SAMPLES)
     for draws, left in strata:
@@ -104,7 +104,7 @@ def in_groups(registry: CategoryRegistry, here: Iterable[str]) -> list[str]:
 
 
 def how_right(registry: CategoryRegistry, keys: Collection[str]) -> Right:
-    """How many images in groups are right, from what people have said so far.
+    """How many images in groups are right, from the corrections so far.
 
     Args:
         registry: the categories.
@@ -133,7 +133,7 @@ def how_right(registry: CategoryRegistry, keys: Collection[str]) -> Right:
 def draw(registry: CategoryRegistry, keys: Iterable[str]) -> tuple[str, int] | None:
     """The image to be looked at blind, and how many came with it that nobody has looked at.
 
-    It stays the same until it is looked at, whatever else is. Arguments are those of `how_right`.
+    It stays the same until it is looked at, whatever else is. Arguments as in `how_right`.
     """
     looks, images = registry.looks, registry.images
     number = sum(each.left > 0 for each in looks.values())

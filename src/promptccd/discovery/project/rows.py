@@ -14,7 +14,7 @@ from promptccd.discovery.project.store import Store, stored_key, text_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
-# A correction of many, such as a split, pins images that nobody has reviewed.
+# A correction of many, such as a split, pins unreviewed images.
 STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
 _LINKS = "select one.key, two.key from link join image one on one.id = a join image two on two.id = b"
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
@@ -25,7 +25,7 @@ COLUMNS.names = "row", "stage", "category", "confidence", "pinned", "reviewed"
 
 
 class ActivePrototypes(NamedTuple):
-    """What a model needs to assign images: ids ``C`` long, their names, and prototypes ``(C, D)`` float32."""
+    """Input of a model that assigns images: ids ``C`` long, their names, and prototypes ``(C, D)`` float32."""
 
     ids: list[int]
     names: list[str]
@@ -33,7 +33,7 @@ class ActivePrototypes(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Categories and images in one state; the fields are those of `Rows`."""
+    """Categories and images in one state; the fields as in `Rows`."""
 
     categories: Mapping[int, Category]
     images: Mapping[str, int]
@@ -54,7 +54,7 @@ class Rows:
     """Categories and images.
 
     Args:
-        store: their rows; by default none, in memory.
+        store: their rows; by default an empty store in memory.
     """
 
     def __init__(self, store: Store | None = None):
@@ -62,7 +62,7 @@ class Rows:
         self._known: tuple[Any, dict[str, Mapping[Any, Any]]] = (
             None,
             {},
-        )  # what was read, since the last change
+        )  # read values, since the last change
 
     def _read(self, name: str, read: Callable[[], Mapping[Any, Any]]) -> Mapping[Any, Any]:
         """A mapping that is read again once any row has changed."""
@@ -85,7 +85,7 @@ class Rows:
 
     @property
     def members(self) -> Mapping[str, int]:
-        """Category of every image that has one."""
+        """Category of every assigned image."""
         return self._by_image("category", "category is not null", int)
 
     @property
@@ -109,7 +109,7 @@ class Rows:
         return self._by_image(f"stage, category, confidence, {STATE}", "true", lambda *values: values)
 
     def homes(self, keys: Iterable[str]) -> dict[str, int]:
-        """The categories of some images that have one, without a reading of all."""
+        """The categories of some assigned images, without reading all."""
         rows = self.store.images("select key, category from image where category is not null", keys)
         return {text_key(key): category for key, category in rows}
 
@@ -120,7 +120,7 @@ class Rows:
         """Every category there ever was, by id.
 
         Raises:
-            RegistryError: one is damaged.
+            RegistryError: a row is damaged.
         """
         rows = f"select {_CATEGORY} from category order by id"
         return self._read("categories", lambda: {row[0]: _category(*row) for row in self.store.all(rows)})
@@ -154,7 +154,7 @@ class Rows:
         """A category that is not retired.
 
         Raises:
-            RegistryError: there is none of that id; for a merged one the message names its survivor.
+            RegistryError: the id is unknown; for a merged category the message names its survivor.
         """
         rows = self.store.all(f"select {_CATEGORY} from category where id = ?", int(identity))
         if not rows:
@@ -167,7 +167,7 @@ class Rows:
                 f"Category {identity} was merged into category {self.resolve(identity)}: use that, or undo the merge."
             )
         if found.retired:
-            raise RegistryError(f"Category {identity} was said to be no category: undo that, or use another.")
+            raise RegistryError(f"Category {identity} was rejected as a category: undo that, or use another.")
         return found
 
     def names(self) -> dict[int, str]:
@@ -175,7 +175,7 @@ class Rows:
         return dict(self.store.all("select id, name from category where state <> 'retired' order by id"))
 
     def resolve(self, identity: int) -> int | None:
-        """The category that contains the images of this one: itself, the one it was merged into, or none.
+        """The category that contains the images of this one: itself, its merge target, or `None`.
 
         Raises:
             RegistryError: the id was never given.
@@ -205,7 +205,7 @@ class Rows:
 
     @property
     def put_aside(self) -> set[str]:
-        """Keys of images that a person set aside; others are in such a category because they are like its images."""
+        """Keys of images that a person ignored; further images are in such a category because of their likeness."""
         return self._keys("pinned and category in (select id from category where state = 'aside')")
 
     @property
@@ -243,7 +243,7 @@ class Rows:
         return found
 
     def constraints(self) -> GroupingConstraints:
-        """What people said about images, for the next grouping.
+        """Constraints of people on images, for the next grouping.
 
         Raises:
             DataError: it contradicts itself.
@@ -287,7 +287,7 @@ class Rows:
         """Append a prototype, and return its row.
 
         Raises:
-            RegistryError: it is not a vector of finite numbers as long as the others.
+            RegistryError: it is not a vector of finite numbers of the common length.
         """
         row = np.asarray(vector, dtype=np.float32)
         place, width = self.store.all(
@@ -302,7 +302,7 @@ class Rows:
         return int(place)
 
     def drop_unused_prototypes(self) -> None:
-        """Delete the prototypes that no category refers to, and number the others from 0 on."""
+        """Delete the prototypes that no category refers to, and renumber the remaining ones from 0."""
         categories, vectors = self.categories.values(), dict(self.store.all("select * from vector"))
         used = sorted({row for each in categories for row in each.rows})
         position = {row: place for place, row in enumerate(used)}
@@ -340,11 +340,11 @@ class Rows:
         """Choose the images of the next statements; returns their keys, each once.
 
         Raises:
-            RegistryError: there are none, or one was never seen.
+            RegistryError: the list is empty, or an image is unknown.
         """
         unique = list(dict.fromkeys([keys] if isinstance(keys, str) else keys))
         if not unique:
-            raise RegistryError("Expected at least one image, got none: select images first.")
+            raise RegistryError("Expected at least one image, got 0: select images first.")
         self.store.run("delete from chosen")
         stored = [(stored_key(key),) for key in unique]
         if self.store.run_each("insert into chosen select id from image where key = ?", stored) < len(unique):
@@ -363,7 +363,7 @@ class Rows:
         )
 
     def chosen_born(self) -> int:
-        """The first stage that one of the chosen images came with."""
+        """The first stage of the chosen images."""
         return int(self.store.one("select min(stage) from image where id in chosen"))
 
     def next_review(self) -> int:
@@ -376,13 +376,13 @@ class Rows:
         )
 
     def place(self, category: int | None, *, pin: bool | None = False, review: int | None = None) -> None:
-        """Put the chosen images into a category, or into none.
+        """Put the chosen images into a category, or unassign them.
 
         Args:
             category: its id.
             pin: whether a person put them there, which lifts a ban; `None` keeps the pins that there are.
             review: the order of the review, if a person reviewed each image. The first review of an image counts;
-                without one, the reviews of images follow them.
+                without a review, the reviews of images follow them.
         """
         left = self.store.all(
             "select category, count(*) from image where id in chosen and category is not ? group by category",

@@ -80,7 +80,7 @@ create table change(
 create index by_entry on change(entry);
 pragma user_version = {FORMAT};
 """
-# Columns of every table that a correction changes; the first ones, so many, name a row.
+# Columns of every table that a correction changes; the first columns, as many as given, identify a row.
 ROWS = {
     "category": (1, ["id", "name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"]),
     "image": (
@@ -136,7 +136,7 @@ class Store:
             is_reader: read every row into memory, and check it. The file stays as it is, and may be a link.
 
         Raises:
-            RegistryError: there is none, it is damaged, or a newer version wrote it.
+            RegistryError: it is missing or damaged, or a newer version wrote it.
             DiskError: it cannot be opened.
         """
         if not path.is_file():
@@ -176,7 +176,7 @@ class Store:
         """Replace the rows of a file, whole or not at all.
 
         Raises:
-            DiskError: it cannot be written; what is there stays.
+            DiskError: it cannot be written; the earlier file stays.
         """
         end = time.monotonic() + WAIT_S
 
@@ -192,16 +192,16 @@ class Store:
             flush(path.parent)
 
     def write_snapshot(self, path: Path) -> None:
-        """Write a file with the same bytes for equal rows, however these came about, whole or not at all.
+        """Write a file atomically; equal rows give byte-identical files.
 
         Raises:
-            DiskError: it cannot be written; what is there stays.
+            DiskError: it cannot be written; the earlier file stays.
         """
         copied, place = self.copy(), temporary(path)
         copied.run("update state set revision = 0, forgotten = 0")
         copied.run("update log set revision = 0")
         copied.run("create temp table again as select entry, tab, before, after from change order by id")
-        copied.run("delete from change")  # whose numbers depend on what was undone
+        copied.run("delete from change")  # whose numbers depend on undone edits
         copied.run("insert into change(entry, tab, before, after) select * from again")
         try:
             copied.run("vacuum into ?", str(place))
@@ -250,8 +250,8 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What happens within happens whole or not at all; one inside another belongs to that one."""
-        if not self._transactions:  # here, because a transaction that fails takes back what it created
+        """A transaction is atomic; a nested transaction belongs to the outer one."""
+        if not self._transactions:  # here, because a transaction that fails undoes its creations
             self.run("create temp table recording(entry integer)")
             self.run("create temp table chosen(image integer primary key)")
             for trigger in _triggers():
@@ -274,13 +274,13 @@ class Store:
 
     @property
     def token(self) -> tuple[int, ...]:
-        """A value that differs after every change of rows, by whoever has the file."""
+        """A value that differs after every change of rows, by any process."""
         return self._database.total_changes, self._failures, self.one("pragma data_version")
 
     # Undo and redo
 
     def record(self, entry: int | None) -> None:
-        """Record all rows that change from now on for an entry of the log, or none."""
+        """Record all rows that change from now on for an entry of the log, or stop recording."""
         self.run("delete from recording")
         if entry is not None:
             self.run("insert into recording values(?)", entry)
@@ -292,7 +292,7 @@ class Store:
             Ids of the categories that changed, or that images left or entered.
 
         Raises:
-            RegistryError: the changes are damaged, since somebody altered the file.
+            RegistryError: the changes are damaged.
         """
         sides = "after, before" if undo else "before, after"
         order = "desc" if undo else "asc"
@@ -334,7 +334,7 @@ class Store:
             self.run("update log set revision = (select revision from state) where number = ?", entry)
 
     def changes_since(self, revision: int) -> Changes | None:
-        """What changed since a revision; `None` if the log does not tell, so that all has to be read again."""
+        """Changes since a revision; `None` if the log lacks them, so that all has to be read again."""
         now = self.revision
         if revision == now:
             return Changes()
@@ -361,12 +361,12 @@ def stored_key(key: str) -> str | bytes:
 
 
 def text_key(key: str | bytes) -> str:
-    """The key of an image from what is stored."""
+    """The key of an image from its stored form."""
     return key.hex() if isinstance(key, bytes) else key
 
 
 def _replayed(table: str, here: Any, target: Any) -> tuple[str, list[Any]]:
-    """The statement that replaces a row of a change by another one, and its values; `None` is no row."""
+    """The statement that replaces a row of a change by another row, and its values; `None` is no row."""
     count, columns = ROWS[table]
     if target is None:
         condition = " and ".join(f"{each} = ?" for each in columns[:count])

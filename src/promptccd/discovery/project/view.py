@@ -1,4 +1,4 @@
-"""What a page shows of a project, by photograph and by group, and what changed with a correction."""
+"""The page's view of a project, by photograph and by group, and the changes of a correction."""
 
 import os
 import re
@@ -31,7 +31,7 @@ from promptccd.reports.charts import FEWEST_ON_MAP
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)  # of the Hub, by name
 MOST_ASKED_OF = 5_000  # photographs that questions are chosen from
 NEAR = 6  # other groups that one resembles
-_AT_ONCE = 4096  # photographs that are likened to others
+_AT_ONCE = 4096  # photographs that are compared
 
 
 ASIDE = -2  # in place of the category, of images that are set aside
@@ -72,7 +72,7 @@ class Columns:
         )
 
     def packed(self) -> bytes:
-        """All of them one after the other, as a window reads them."""
+        """The concatenated arrays, as a window reads them."""
         return self.group.astype("<i4").tobytes() + self.sure.tobytes() + self.flags.tobytes()
 
     def take(self, registry: CategoryRegistry, keys: Collection[str], row_of: Mapping[str, int]) -> None:
@@ -84,11 +84,11 @@ class Columns:
             self._shown.pop(identity, None)
 
     def shown(self, identity: int) -> dict[str, Any]:
-        """What is shown of a group, kept until one of its photographs changes.
+        """Fields of a group, cached until a photograph of it changes.
 
         Returns:
-            ``size``: how many photographs are here; ``unsure``: how many of them the last grouping was unsure of, and
-            nobody has looked at since; ``cover``: rows of the surest.
+            ``size``: how many photographs are here; ``unsure``: how many of them the last grouping was unsure
+            of, and are unreviewed; ``cover``: rows of the surest.
         """
         if identity not in self._shown:
             rows = np.flatnonzero((self.group == identity) & self._here)
@@ -111,13 +111,13 @@ class ProjectView(Project):
         out: folder of the results of a discovery.
 
     Raises:
-        RegistryError: it holds none, or it is damaged.
-        RunError: it is not said what it was made of.
+        RegistryError: it contains no project, or the project is damaged.
+        RunError: its sources are unknown.
 
     Attributes:
         title: of the page.
-        closing: whether the page is being closed: nobody need wait for what is new any more.
-        can_write: whether groups may be written beside the photographs.
+        closing: whether the page is being closed: windows stop waiting for news.
+        can_write: whether groups may be written next to the photographs.
     """
 
     can_write = True
@@ -126,7 +126,7 @@ class ProjectView(Project):
         self.closing = False
         if not has_categories(out):
             raise RegistryError(
-                f"{str(out)!r} holds no project: give a folder of photographs, or the --out of discover."
+                f"{str(out)!r} contains no project: give a folder of photographs, or the --out of discover."
             )
         super().__init__(out)
         self.out, self._kept = out, make_inside(out, PROJECT)
@@ -143,7 +143,7 @@ class ProjectView(Project):
         return photos
 
     def _took(self, changes: Changes | None) -> None:
-        """Bring what is shown up to date; without knowing what changed, all of it."""
+        """Update the view, entirely if the changes are unknown."""
         super()._took(changes)
         if changes is None or changes.forgotten:
             self._columns, self._near = None, ([], ({}, []))
@@ -177,10 +177,12 @@ class ProjectView(Project):
             raise GoneError("Other photographs came to this project meanwhile: load the page again.")
         keys = self.photos.keys
         if any(not 0 <= row < len(keys) for row in rows):
-            raise GoneError(f"There are {len(keys)} photographs, and one that was chosen is none of them.")
+            raise GoneError(
+                f"There are {len(keys)} photographs, and a chosen photograph is not in this list."
+            )
         return [keys[row] for row in rows]
 
-    # What is shown
+    # Views
 
     def like_these(
         self, rows: Sequence[int], within: int | None = None, most: int = 1000
@@ -199,7 +201,7 @@ class ProjectView(Project):
         return {"rows": found[np.argsort(-like[found], kind="stable")][:most].tolist()}
 
     def screen(self, skipped: Sequence[int]) -> dict[str, Any] | None:
-        """What to check next, see `proposals.screen`, with rows in the place of keys."""
+        """Photographs to check next, see `proposals.screen`, with rows in the place of keys."""
         features, keys = self.features(), self.photos.keys
         with self.still:
             registry, here = self.registry.copy(), self._in_groups()
@@ -209,7 +211,7 @@ class ProjectView(Project):
         return found
 
     def halves(self, category: int) -> list[list[int]]:
-        """Rows of the two parts of a category that looks like two, see `proposals.halves`; else none."""
+        """Rows of the two parts of a category that looks like two, see `proposals.halves`; else `None`."""
         features, rows = self.features(), self.photos.rows
         with self.still:
             registry = self.registry.copy()
@@ -253,17 +255,17 @@ class ProjectView(Project):
         with self.still:
             self.refresh()
             registry, keys, photos = self.registry.copy(), self._in_groups(), self.photos
-        drawn = draw(registry, keys)  # which takes longer than others should wait
+        drawn = draw(registry, keys)  # which takes longer than other requests should wait
         row = None if drawn is None else photos.rows[drawn[0]]
         return {**asdict(how_right(registry, keys)), "row": row}
 
     def questions(self, skipped: Sequence[tuple[int, int]]) -> list[dict[str, int]]:
         """Pairs of photographs of which it helps most to know whether they are of one group, the best first.
 
-        The first is one of the least sure that nobody has put anywhere, the second a typical one of a group.
+        The first image is unsure and uncorrected, the second image is typical of a group.
 
         Args:
-            skipped: rows of pairs that are not asked about again.
+            skipped: rows of pairs to leave out.
 
         Returns:
             Rows ``first`` and ``second``, and the ``group`` of the second.
@@ -292,7 +294,7 @@ class ProjectView(Project):
         ]
 
     def layout(self) -> np.ndarray:
-        """Where every photograph lies on the map ``(N, 2)`` float32; not a number where it has no features."""
+        """Place of every photograph on the map ``(N, 2)`` float32; NaN without features."""
         photos = self.photos
         with self._laying:  # once, however many windows ask
             kept = kept_layout(self._kept, photos.generation, len(photos.keys))
@@ -308,7 +310,7 @@ class ProjectView(Project):
             return places
 
     def about(self) -> dict[str, Any]:
-        """What found the groups, how many there may be, and where they are kept."""
+        """The method that found the groups, the estimated number, and their place."""
         record = read_record(self.out)
         count = record["estimate"]
         model, method = (display_name(record["found_with"].get(name, "")) for name in ("model", "method"))
@@ -322,7 +324,7 @@ class ProjectView(Project):
         }
 
     def changed(self) -> dict[str, Any]:
-        """What is different since before the newest stage: ids of groups with their sizes, rows of photographs."""
+        """Changes since before the newest stage: ids of groups with their sizes, rows of photographs."""
         before = load_before(self.out)
         if before is None:
             return {"new": [], "grown": [], "shrunk": [], "moved": [], "doubted": []}
@@ -337,7 +339,7 @@ class ProjectView(Project):
         }
 
     def _resembling(self) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
-        """For every category those that it resembles, most alike first, and pairs that may be one.
+        """For every category the similar categories, most alike first, and pairs that may be one.
 
         Both are kept until a prototype or a name changes.
         """
@@ -369,7 +371,7 @@ class ProjectView(Project):
             return answer
 
     def summary(self) -> dict[str, Any]:
-        """The groups and what can be undone: all that a window shows besides single photographs."""
+        """The groups and what can be undone: all that a window shows except single photographs."""
         with self.still:
             return self._summary(self.refresh())
 
