@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, load_from_disk
+from datasets import load_from_disk
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModel, Dinov2Config, Dinov2Model
