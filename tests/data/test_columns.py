@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+<<<<<<< HEAD
 from datasets import Dataset
 from datasets import Image as ImageFeature
 from PIL import Image
@@ -16,6 +17,15 @@ from promptccd.data import StageStream
 from promptccd.data.labels import Layout, read_categories
 from promptccd.data.streams import open_place
 from promptccd.data.tables import open_images
+=======
+from datasets import Dataset, Features
+from datasets import Image as Pictures
+from PIL import Image
+
+from promptccd.data import StageStream
+from promptccd.data.labels import DETECTED, Layout, read_categories
+from promptccd.data.tables import open_images, read_columns
+>>>>>>> fixa
 from promptccd.errors import DataError
 from promptccd.images.limits import SkippedFileError
 
@@ -79,6 +89,24 @@ def test_columns_with_other_names_are_found_by_their_content(folder: Path, caplo
         DataError, match="holds the images"
     ):  # a list without a heading would lose its first row
         read(write(folder, "9.png,c", AB))
+
+
+@pytest.mark.parametrize(("first", "second"), [("mask", "image"), ("image", "mask"), ("photo", "mask")])
+def test_of_several_columns_of_images_the_one_called_image_is_read(first: str, second: str) -> None:
+    table = Dataset.from_dict(
+        {first: [Image.new("L", (2, 2), 1)], second: [Image.new("L", (2, 2), 2)]},
+        features=Features({first: Pictures(), second: Pictures()}),
+    )
+    if "image" in (first, second):
+        found, notes = read_columns(table, "out", labelled=False)
+        assert found["image"][0].getpixel((0, 0)) == [first, second].index("image") + 1
+        assert notes == ["column 'image' is read and not 'mask'"]
+        return
+    said = "'out' has 2 columns of images: photo, mask. Name one of them image"
+    for layout, more in ((DETECTED, ""), (Layout(), ", or set --image_column")):
+        with pytest.raises(DataError) as refused:
+            read_columns(table, "out", layout, labelled=False)
+        assert str(refused.value) == f"{said}{more}."
 
 
 @pytest.mark.parametrize(

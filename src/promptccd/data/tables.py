@@ -534,20 +534,24 @@ def _image_column(
     table: Dataset, name: str, kinds: Mapping[str, str], layout: Layout, by_content: bool
 ) -> tuple[str, list[str]]:
     """The column of images, and what to report of it."""
+    has_option = layout is not DETECTED  # `discover` has no options for columns
     found = layout.named("image", [*kinds]) or [each for each in kinds if kinds[each] == "image"]
-    if len(found) > 1:
-        raise _no_column(name, kinds, "images", IMAGE_COLUMNS)
+    found.sort(key=lambda each: not called([each], ["image"]))
+    if len(found) > 1 and not called(found[:1], ["image"]):
+        raise ForeignTableError(
+            f"{display_name(name)!r} has {len(found)} columns of images: {', '.join(map(display_name, found))}. Name "
+            f"one of them image{', or set --image_column' * has_option}."
+        )
     usual = [each for each in called([*kinds], IMAGE_COLUMNS) if kinds[each]]
     found = found or sorted(usual, key=lambda each: kinds[each] == "path")
     found = found or [each for each in kinds if kinds[each] == "bytes"]
     notes = _preferred(found)
     if not found and by_content:
         found = [each for each in kinds if kinds[each] == "path" and _holds_files(table[:_PROBED][each])]
-        notes = [
-            f"column {each!r} is read as paths of images (--image_column sets another)" for each in found[:1]
-        ]
+        hint = " (--image_column sets another)" * has_option
+        notes = [f"column {each!r} is read as paths of images{hint}" for each in found[:1]]
     if not found or not kinds[found[0]]:
-        raise _no_column(name, kinds, "images", IMAGE_COLUMNS)
+        raise _no_column(name, kinds, "images", IMAGE_COLUMNS, has_option)
     return found[0], notes
 
 
@@ -579,10 +583,13 @@ def _label_column(
     return (found[0] if found else ""), notes
 
 
-def _no_column(name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str]) -> ForeignTableError:
+def _no_column(
+    name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str], has_option: bool = True
+) -> ForeignTableError:
+    option = f"; or set --{what.rstrip('s')}_column" * has_option
     return ForeignTableError(
         f"Which column of {display_name(name)!r} holds the {what}? Columns: {', '.join(map(display_name, kinds))}. "
-        f"Expected {what} in one of them called {', '.join(usual[:5])}; or set --{what.rstrip('s')}_column."
+        f"Expected {what} in one of them called {', '.join(usual[:5])}{option}."
     )
 
 
