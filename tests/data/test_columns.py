@@ -8,24 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-<<<<<<< HEAD
-from datasets import Dataset
+from datasets import Dataset, Features
 from datasets import Image as ImageFeature
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.labels import Layout, read_categories
-from promptccd.data.streams import open_place
-from promptccd.data.tables import open_images
-=======
-from datasets import Dataset, Features
-from datasets import Image as Pictures
-from PIL import Image
-
-from promptccd.data import StageStream
 from promptccd.data.labels import DETECTED, Layout, read_categories
+from promptccd.data.streams import open_place
 from promptccd.data.tables import open_images, read_columns
->>>>>>> fixa
 from promptccd.errors import DataError
 from promptccd.images.limits import SkippedFileError
 
@@ -95,7 +85,7 @@ def test_columns_with_other_names_are_found_by_their_content(folder: Path, caplo
 def test_of_several_columns_of_images_the_one_called_image_is_read(first: str, second: str) -> None:
     table = Dataset.from_dict(
         {first: [Image.new("L", (2, 2), 1)], second: [Image.new("L", (2, 2), 2)]},
-        features=Features({first: Pictures(), second: Pictures()}),
+        features=Features({first: ImageFeature(), second: ImageFeature()}),
     )
     if "image" in (first, second):
         found, notes = read_columns(table, "out", labelled=False)
