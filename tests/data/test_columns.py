@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset, Features
+from datasets import Image as ImageFeature
 from PIL import Image
 
 from promptccd.data import StageStream
-from promptccd.data.labels import Layout, read_categories
-from promptccd.data.tables import open_images
+from promptccd.data.labels import DETECTED, Layout, read_categories
+from promptccd.data.streams import open_place
+from promptccd.data.tables import open_images, read_columns
 from promptccd.errors import DataError
 from promptccd.images.limits import SkippedFileError
 
@@ -76,6 +79,48 @@ def test_columns_with_other_names_are_found_by_their_content(folder: Path, caplo
         DataError, match="holds the images"
     ):  # a list without a heading would lose its first row
         read(write(folder, "9.png,c", AB))
+
+
+@pytest.mark.parametrize(("first", "second"), [("mask", "image"), ("image", "mask"), ("photo", "mask")])
+def test_of_several_columns_of_images_the_one_called_image_is_read(first: str, second: str) -> None:
+    table = Dataset.from_dict(
+        {first: [Image.new("L", (2, 2), 1)], second: [Image.new("L", (2, 2), 2)]},
+        features=Features({first: ImageFeature(), second: ImageFeature()}),
+    )
+    if "image" in (first, second):
+        found, notes = read_columns(table, "out", labelled=False)
+        assert found["image"][0].getpixel((0, 0)) == [first, second].index("image") + 1
+        assert notes == ["column 'image' is read and not 'mask'"]
+        return
+    said = "'out' has 2 columns of images: photo, mask. Name one of them image"
+    for layout, more in ((DETECTED, ""), (Layout(), ", or set --image_column")):
+        with pytest.raises(DataError) as refused:
+            read_columns(table, "out", layout, labelled=False)
+        assert str(refused.value) == f"{said}{more}."
+
+
+@pytest.mark.parametrize(
+    "cells", [{"caption": ["a dog", "b", "c", "d", "e", "f"]}, {"objects": [[1, 2], [3]] * 3}]
+)
+def test_the_one_further_column_of_a_table_that_is_no_list_is_no_label(cells: dict, folder: Path) -> None:
+    rows = {"image": NAMES, **cells}
+    pd.DataFrame(rows).to_parquet(folder / "list.parquet")
+    with pytest.raises(DataError, match="holds the labels.*--label_column"):
+        open_images(str(folder / "list.parquet"))
+    rows["image"] = [str(folder / each) for each in NAMES]
+    with pytest.raises(DataError, match="'the data set' holds the labels.*--label_column"):
+        open_place(Dataset.from_dict(rows).cast_column("image", ImageFeature()))
+
+
+@pytest.mark.parametrize("name", ["list.csv", "metadata.csv"])
+def test_names_of_files_stay_as_written_and_labels_have_one_form(name: str, folder: Path) -> None:
+    """NFC changes these names of files."""
+    files = ["\ufa19.png", "M\u00f6we, Mo\u0308we.png"]
+    for shade, file in enumerate(files):
+        (folder / f"{shade}.png").rename(folder / file)
+    place = write(folder, "file_name,label", ["\u00f6", "o\u0308"], [f'"{each}"' for each in files], name)
+    found = read(folder if name.startswith("metadata") else place)
+    assert found == [(0, "\u00f6"), (1, "\u00f6")]
 
 
 @pytest.mark.parametrize(

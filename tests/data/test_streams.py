@@ -256,9 +256,17 @@ def test_labels_that_come_later_are_known_by_the_picture(
     decoding = StageStream.from_dataset("digits", class_blocks=[7, 1, 1, 1])[0].images.decoding
     assert sorted(read_labels(places, "train", (), decoding).values()) == ["fly", "moth of night"]
     assert "1 of 4 images cannot be read" in caplog.text
+    assert (
+        "later.csv: 1 pictures are listed with two labels, such as 'bee' and 'fly'; the last" in caplog.text
+    )
+    assert "newest.csv: " not in caplog.text  # another table may correct the one before
     (tmp_path / "none.csv").write_text("path,label\na.png,\n")
     with pytest.raises(DataError, match="names no label"):
         read_labels([str(tmp_path / "none.csv")], "train", (), decoding)
+    bare = Dataset.from_dict({"image": [str(tmp_path / "a.png")]}, Features({"image": Image()}))
+    for place in (str(tmp_path), bare):
+        with pytest.raises(DataError, match="Nothing says which category an image is of"):
+            read_labels([place], "train", [tmp_path], decoding)
 
 
 def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Path) -> None:

@@ -238,13 +238,18 @@ def test_files_of_strangers_run_nothing_and_are_refused_in_one_line(tmp_path):
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "damaged.safetensors").write_bytes(b"\xff" * 50)
     (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04")
+    (tmp_path / "words.npz").write_text("1,2\n3,4\n")
     (tmp_path / "vectors.pt").write_bytes(b"")
     for name in sorted(path.name for path in tmp_path.iterdir()):
         with pytest.raises(DataError) as refused:
             GivenFeatures.read(tmp_path / name)
         assert "\n" not in str(refused.value)
-        assert name in str(refused.value)
+        assert name in str(refused.value) and "allow_pickle" not in str(refused.value)
     assert not ran.exists()
+    with pytest.raises(DataError, match="0 tables of numbers; its columns or arrays: id"):
+        GivenFeatures.read(tmp_path / "none.parquet")
+    with pytest.raises(DataError, match=r"'words\.npz' cannot be read: it contains no plain arrays"):
+        GivenFeatures.read(tmp_path / "words.npz")
     with pytest.raises(DataError, match=r"features\.npy"):
         GivenFeatures.read(tmp_path / "features.npy")
 

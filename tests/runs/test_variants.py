@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, load_from_disk
+from datasets import load_from_disk
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModel, Dinov2Config, Dinov2Model
@@ -336,24 +336,6 @@ def test_impossible_recipes_end_in_one_line(
     assert re.search(message, last), errors
     assert main(["parameters", str(path)]) == 2 or "category_count" in message
     assert "Traceback" not in capsys.readouterr().err
-
-
-@pytest.mark.moderate
-def test_parts_of_featureless_images_are_refused(recipe_values: Values, tmp_path: Path, capsys) -> None:
-    grey = [np.full((32, 32, 3), 120, np.uint8) for _ in range(60)]
-    labels = [index % 5 for index in range(60)]
-    features = load_from_disk(recipe_values["data"]["dataset"]).features
-    plain = Dataset.from_dict({"image": grey, "label": labels}, features=features)
-    plain.save_to_disk(str(tmp_path / "plain"))
-    values = merged(recipe_values, VARIANTS["parts, auto"])
-    # One known category: the very same picture under two labels is refused before.
-    values["data"] = {**values["data"], "dataset": str(tmp_path / "plain"), "class_blocks": [1, 2, 1, 1]}
-    path = tmp_path / "recipe.yaml"
-    path.write_text(json.dumps(values))
-    assert main(["train", "--config", str(path)]) == 2
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("promptccd: Expected")
-    assert "num_parts" in last
 
 
 @pytest.mark.slow

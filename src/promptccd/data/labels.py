@@ -147,8 +147,14 @@ def read_categories(
         Ids ``(N,)`` int64 in ``0..C-1``, `NO_CATEGORY` for a row without a label; and C names.
 
     Raises:
-        DataError: a label is several labels, or neither an integer nor a string.
+        DataError: there is no such column or no row, or a label is several labels or neither an integer nor a string.
     """
+    if label_column not in dataset.column_names:
+        raise DataError(
+            "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
+            "list them in a CSV file of path,label; give those without a label as --unlabelled FOLDER. To group "
+            "images without labels: promptccd discover photographs FOLDER --out groups/"
+        )
     if not len(dataset):
         raise DataError(
             "The data set has no row: there is nothing to cut into stages. Give a data set with images."

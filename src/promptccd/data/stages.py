@@ -111,12 +111,6 @@ def _category_ids(
     table: Dataset, name: str, layout: Layout, may_lack_labels: bool
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
-    if LABEL not in table.column_names:
-        raise DataError(
-            "Nothing says which category an image is of. To train, put the images into a sub-folder per category, or "
-            "list them in a CSV file of path,label; give those without a label as --unlabelled FOLDER. To group "
-            "images without labels: promptccd discover photographs FOLDER --out groups/"
-        )
     ids, names = read_categories(table, LABEL, layout)
     missing = np.flatnonzero(ids == UNUSED)
     if len(missing) and not may_lack_labels:

@@ -169,14 +169,24 @@ def read_labels(
             raise DataError(
                 f"{name_of_place(place)!r} names no label: give a table of path,label, or leave it out."
             )
-        unread = 0
+        found, twice, unread = dict[bytes, str](), dict[bytes, str](), 0
         for row, label in zip(rows.tolist(), ids[rows].tolist(), strict=True):
-            picture = images.decode(row).image
-            unread += picture is None
-            names |= {} if picture is None else {digest_of(np.asarray(picture)): categories[label]}
+            if (picture := images.decode(row).image) is None:
+                unread += 1
+                continue
+            digest, name = digest_of(np.asarray(picture)), categories[label]
+            if found.get(digest, name) != name:
+                twice[digest] = f"{found[digest]!r} and {name!r}"
+            found[digest] = name
+        names |= found
         if unread:
             logger.warning(
                 "%s: %d of %d images cannot be read: their labels do not count. Mend them, and give them again.",
                 name_of_place(place), unread, len(rows),
+            )  # fmt: skip
+        if twice:
+            logger.warning(
+                "%s: %d pictures are listed with two labels, such as %s; the last counts. Keep one label of each.",
+                name_of_place(place), len(twice), next(iter(twice.values())),
             )  # fmt: skip
     return names

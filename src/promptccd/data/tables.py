@@ -41,6 +41,7 @@ from promptccd.data.hub import (
     require_plain_card,
 )
 from promptccd.data.labels import (
+    BOTH,
     DETECTED,
     IMAGE_COLUMNS,
     LABEL,
@@ -307,8 +308,9 @@ def _local(place: Path, roots: Sequence[str], labelled: bool, layout: Layout) ->
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
         return _Found(built(builder, str(place)))
     if place.suffix.lower() in ONE_FILE:
-        table, notes = _listed(place, layout)
-        return _Found({"train": table}, notes=notes)
+        own = [*image_roots(str(place)), *roots]
+        table, notes = _listed(place, str(place), layout, labelled, own, BOTH)
+        return _Found({"train": table}, notes=notes, is_read=True)
     raise DataError(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
         "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
@@ -423,10 +425,7 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
         _require_own_file(file, folder)
         shown = display_name(os.path.relpath(file, folder))
         with suppress(ForeignTableError):
-            table, said = _listed(file, layout)
-            table, more = read_columns(
-                table, shown, layout, True, file.parent, image_roots(str(folder)), by_content=False
-            )
+            table, said = _listed(file, shown, layout, True, image_roots(str(folder)), by_content=())
             if file.parent != folder or SPLIT not in table.column_names:
                 table = table.remove_columns([*{SPLIT} & {*table.column_names}])
                 word = SPLITS.get(file.parent.name.casefold(), "train") if file.parent != folder else "train"
@@ -435,7 +434,7 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
             named |= {os.path.relpath(each["path"], folder) for each in paths}
             tables.append(table)
             left_out.pop(shown, None)
-            notes += [f"{shown}: {each}" for each in (*said, *more)]
+            notes += [f"{shown}: {each}" for each in said]
     if not tables:
         unread = [name for name in left_out if Path(name).name.casefold() in _METADATA_FILES]
         files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABEL_COLUMNS for name in unread})
@@ -448,8 +447,13 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
     return _Found({"train": table}, {**left_out, **others}, [counts, *notes], is_read=True)
 
 
-def _listed(file: Path, layout: Layout) -> tuple[Dataset, list[str]]:
-    """The cells of a list as texts, null where they are empty; and notes on how it is written."""
+def _listed(
+    file: Path, name: str, layout: Layout, labelled: bool, roots: Sequence[str], by_content: Sequence[str]
+) -> tuple[Dataset, list[str]]:
+    """The columns of a list as `read_columns` gives them, null where they are empty; and what to report.
+
+    Labels, streams and splits are in one form of accents (NFC). Paths stay as written, since NFC changes some names.
+    """
     shown, given = display_name(file.name), filter(None, (layout.image, layout.label))
     sheet = read_sheet(file, (*_KNOWN, *given))
     notes, twice = [*sheet.attrs["notes"]], {*sheet.columns[sheet.columns.duplicated()]} - {""}
@@ -462,9 +466,14 @@ def _listed(file: Path, layout: Layout) -> tuple[Dataset, list[str]]:
         raise DataError(
             f"{shown!r} lists no image: give a first line such as path,label, and a line for each image."
         )
-    cells = {each: [normalize("NFC", text) or None for text in sheet[each]] for each in sheet.columns}
-    features = Features({each: Value("string") for each in sheet.columns})
-    return Dataset.from_dict(cells, features), notes
+    cells = {each: [text or None for text in sheet[each]] for each in sheet.columns}
+    table = Dataset.from_dict(cells, Features({each: Value("string") for each in sheet.columns}))
+    table, said = read_columns(table, name, layout, labelled, file.parent, roots, by_content)
+    for each in (LABEL, STREAM, SPLIT):
+        if each in table.column_names:
+            composed = [text and normalize("NFC", text) for text in table[each][:]]
+            table = table.remove_columns(each).add_column(each, composed, feature=Value("string"))
+    return table, [*notes, *said]
 
 
 def read_columns(
@@ -474,7 +483,7 @@ def read_columns(
     labelled: bool = True,
     folder: Path = Path(),
     roots: Sequence[str] = (),
-    by_content: bool = True,
+    by_content: Sequence[str] = ("image",),
 ) -> tuple[Dataset, list[str]]:
     """A table with the columns ``image``, ``label``, ``stream`` and `SPLIT`, as far as it has them; and what to report.
 
@@ -488,18 +497,20 @@ def read_columns(
         labelled: whether labels are wanted.
         folder: place that paths are relative to.
         roots: folders that files may be in, for notes on them; a file elsewhere is not opened.
-        by_content: whether a column may be found by its content.
+        by_content: columns, of `BOTH`, that may be found by their content; labels only in a list, since the one further
+            column of another table may hold captions.
 
     Raises:
         ForeignTableError: it has no column of images, or several, or none of labels.
         DataError: a named column is missing, or a row names no image.
     """
     kinds = {each: _kind_of(feature) for each, feature in table.features.items()}
-    by_content = by_content and not any(each.lower().endswith(IMAGE_SUFFIXES) for each in kinds)  # a heading
-    image, notes = _image_column(table, name, kinds, layout, by_content)
+    if any(each.lower().endswith(IMAGE_SUFFIXES) for each in kinds):  # there is no heading
+        by_content = ()
+    image, notes = _image_column(table, name, kinds, layout, "image" in by_content)
     columns, others = {"image": image}, [each for each in kinds if each != image]
     if labelled:
-        label, said = _label_column(table, name, kinds, others, layout, by_content)
+        label, said = _label_column(table, name, kinds, others, layout, LABEL in by_content)
         notes += said
         others = [each for each in others if each != label]
         columns |= {LABEL: label} if label else {}
@@ -523,20 +534,24 @@ def _image_column(
     table: Dataset, name: str, kinds: Mapping[str, str], layout: Layout, by_content: bool
 ) -> tuple[str, list[str]]:
     """The column of images, and what to report of it."""
+    has_option = layout is not DETECTED  # `discover` has no options for columns
     found = layout.named("image", [*kinds]) or [each for each in kinds if kinds[each] == "image"]
-    if len(found) > 1:
-        raise _no_column(name, kinds, "images", IMAGE_COLUMNS)
+    found.sort(key=lambda each: not called([each], ["image"]))
+    if len(found) > 1 and not called(found[:1], ["image"]):
+        raise ForeignTableError(
+            f"{display_name(name)!r} has {len(found)} columns of images: {', '.join(map(display_name, found))}. Name "
+            f"one of them image{', or set --image_column' * has_option}."
+        )
     usual = [each for each in called([*kinds], IMAGE_COLUMNS) if kinds[each]]
     found = found or sorted(usual, key=lambda each: kinds[each] == "path")
     found = found or [each for each in kinds if kinds[each] == "bytes"]
     notes = _preferred(found)
     if not found and by_content:
         found = [each for each in kinds if kinds[each] == "path" and _holds_files(table[:_PROBED][each])]
-        notes = [
-            f"column {each!r} is read as paths of images (--image_column sets another)" for each in found[:1]
-        ]
+        hint = " (--image_column sets another)" * has_option
+        notes = [f"column {each!r} is read as paths of images{hint}" for each in found[:1]]
     if not found or not kinds[found[0]]:
-        raise _no_column(name, kinds, "images", IMAGE_COLUMNS)
+        raise _no_column(name, kinds, "images", IMAGE_COLUMNS, has_option)
     return found[0], notes
 
 
@@ -568,10 +583,13 @@ def _label_column(
     return (found[0] if found else ""), notes
 
 
-def _no_column(name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str]) -> ForeignTableError:
+def _no_column(
+    name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str], has_option: bool = True
+) -> ForeignTableError:
+    option = f"; or set --{what.rstrip('s')}_column" * has_option
     return ForeignTableError(
         f"Which column of {display_name(name)!r} holds the {what}? Columns: {', '.join(map(display_name, kinds))}. "
-        f"Expected {what} in one of them called {', '.join(usual[:5])}; or set --{what.rstrip('s')}_column."
+        f"Expected {what} in one of them called {', '.join(usual[:5])}{option}."
     )
 
 

@@ -37,6 +37,10 @@ IDS = (
 TEXTS = ("text", "title", "transcript", "description", "sentence")
 VECTORS = ("features", "feature", "embedding", "embeddings", "vector", "vectors", "emb")
 MOST_WIDE = 65_536
+_LISTED = 20  # columns in a message
+_NOT_PLAIN = (  # NumPy would advise to load it with `allow_pickle`, which runs code in it
+    "it contains no plain arrays. Write numbers, and ids as text (astype(str)), with numpy.save or numpy.savez."
+)
 TILE_SIDE, _LINE, _LINES = 256, 26, 11  # pixels, characters, lines
 
 
@@ -121,7 +125,8 @@ class GivenFeatures:
         except DataError:
             raise
         except Exception as error:  # a damaged file raises any exception
-            raise DataError(f"{display_name(place.name)!r} cannot be read: {one_line(error)}") from error
+            why = _NOT_PLAIN if "pickle" in str(error) else one_line(error)
+            raise DataError(f"{display_name(place.name)!r} cannot be read: {why}") from error
         ids, texts = _column(sheet, IDS), _column(sheet, TEXTS)
         if items is None:
             return cls.of(vectors, ids, texts, place=place)
@@ -271,8 +276,9 @@ def _contents_of(file: Path) -> tuple[np.ndarray, pd.DataFrame]:
     tables = [name for name, each in arrays.items() if each.ndim == 2 and each.dtype.kind in "fiu"]
     found = [name for name in tables if name.lower() in VECTORS] or tables
     if len(found) != 1:
+        there = ", ".join(display_name(str(each)) for each in [*(arrays or sheet.columns)][:_LISTED])
         raise DataError(
-            f"{display_name(file.name)!r} contains {len(tables)} tables of numbers ({', '.join(arrays)}). Name one "
-            "features."
+            f"{display_name(file.name)!r} contains {len(tables)} tables of numbers; its columns or arrays: "
+            f"{there or 'none'}. Give one table, or one column of vectors, called features."
         )
     return arrays[found[0]], sheet

@@ -118,7 +118,8 @@ class Recipe:
         parts = {name: dict(part or {}) for name, part in values.items()}
         model, known = parts.get("model", {}), field_types(ModelArguments)
         if options := {name: model.pop(name) for name in [*model] if name not in known}:
-            model["options"] = {**(model.get("options") or {}), **options}
+            given = read_value("options", model.get("options") or {}, known["options"])  # words of a command line
+            model["options"] = {**given, **options}
         return cls(**{name: build_section(name, sections[name], part) for name, part in parts.items()})
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

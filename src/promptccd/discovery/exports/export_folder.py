@@ -82,8 +82,8 @@ class Export:
         photographs: how many are in it.
         written: files that were made now; the ``kept`` files were there, perhaps under another name.
         missing: label of each photograph that is not in it, and the reason.
-        left: files that a person changed, or whose name the export needed: they stay, at these places next to the
-            folder.
+        left: files that a person changed, or whose name the export needed: they stay in the folder, or at these
+            places next to it.
         notes: what else a person should know, a sentence each.
     """
 
@@ -144,7 +144,7 @@ class ExportFolder:
             )
         self._lines = dict[str, _Line]()  # the new record
         self._spare = dict[str, list[str]]()  # places of files, last first, by what these were made of
-        for place in sorted(self._before.keys() & set(_own(path)), reverse=True):
+        for place in sorted(self._before.keys() & set(_own(path) if path.exists() else ()), reverse=True):
             self._spare.setdefault(self._before[place].made_of, []).append(place)
         self._new.mkdir()
 
@@ -226,6 +226,14 @@ class ExportFolder:
 
     def finish(self, photographs: int = 0, notes: Sequence[str] = ()) -> Export:
         """Put the new folder in the place of the old one; returns the result, with these photographs and notes."""
+        last = [each for places in self._spare.values() for each in places if self._is_last(each)]
+        for place in last:
+            target = self._new / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if os.path.lexists(target):
+                target = target.with_name(Names(os.listdir(target.parent)).add(target.name, ["last copy"]))
+            link_or_copy(self.path / place, target)
+            self._lines[target.relative_to(self._new).as_posix()] = self._before[place]
         if self._lines != self._before or self.export.written or not (self.path / EXPORTED).exists():
             header = {"format": FORMAT, **({"project": self._project} if self._project else {})}
             lines = [header, *([place, *line] for place, line in sorted(self._lines.items()))]
@@ -236,8 +244,18 @@ class ExportFolder:
                 systems.rename(self.path, self._old)
             self._swap()
         self.export.photographs = photographs
+        if last:
+            self.export.notes.append(
+                f"Kept, because they are in no group and their originals are gone, {len(last)}: "
+                f"{_some([repr(display_name(each)) for each in last])}."
+            )
         self.export.notes += notes
         return self.export
+
+    def _is_last(self, place: str) -> bool:
+        """Whether a file is as exported, and neither has another name nor can be exported again."""
+        path, line = self.path / place, self._before[place]
+        return os.lstat(path).st_nlink < 2 and not self._may_go(line) and _is_unchanged(path, line)
 
     def _swap(self) -> None:
         """Put the new folder in its place, and remove the old one; what an export did not make moves along.
@@ -248,30 +266,29 @@ class ExportFolder:
             systems.rename(self._new, self.path)
         if not self._old.exists():
             return
-        lines, last = _read(self._old / EXPORTED)[1], list[str]()
+        lines = _read(self._old / EXPORTED)[1]
+        kept = {line.made_of for line in _read(self.path / EXPORTED)[1].values()}
         for place in _own(self._old):
             old, target, line = self._old / place, self.path / place, lines.get(place)
             if line is not None:
                 # What has another name, in the new folder or among the photographs, need not be read.
                 is_linked = os.lstat(old).st_nlink > 1
                 if is_linked or _is_unchanged(old, line):
-                    if is_linked or self._may_go(line):
+                    if is_linked or line.made_of in kept or self._may_go(line):
                         old.unlink()
                         continue
-                    last.append(repr(display_name(place)))
+                else:
+                    self.export.left.append(place)
             with contextlib.suppress(OSError):  # a file is where its folder would be
                 target.parent.mkdir(parents=True, exist_ok=True)
             if target.parent.is_dir() and not os.path.lexists(target):
                 systems.rename(old, target)
-        if last:
-            self.export.notes.append(
-                f"Kept, because they are in no group and their originals are gone, {len(last)}: {_some(last)}."
-            )
         if left := _own(self._old):
             marks = ["kept", *(f"kept {number}" for number in range(2, 1_000))]
-            kept = self.path.with_name(Names(os.listdir(self.path.parent)).add(self.path.name, marks))
-            systems.rename(self._old, kept)
-            self.export.left += [f"{kept.name}/{place}" for place in left]
+            aside = self.path.with_name(Names(os.listdir(self.path.parent)).add(self.path.name, marks))
+            systems.rename(self._old, aside)
+            self.export.left = [each for each in self.export.left if each not in left]
+            self.export.left += [f"{aside.name}/{place}" for place in left]
         systems.flush(self.path)
         shutil.rmtree(self._old, ignore_errors=True)
 
@@ -317,12 +334,15 @@ def _read(record: Path) -> tuple[str, dict[str, _Line]]:
     """The project and the lines of a record; both empty without a record.
 
     Raises:
-        RunError: it is damaged, or of another version.
+        RunError: it is damaged, or was made by another version.
     """
     try:
         header, *lines = map(parsed_json, read_file(record, _LARGEST_RECORD).splitlines())
         if header["format"] != FORMAT:
-            raise ValueError("another format")
+            raise RunError(
+                f"{record} was made by another version (format {header['format']!r}, here {FORMAT}): move "
+                f"{record.parent} away, and export again."
+            )
         found = {place: _Line(*line) for place, *line in lines}
         if any(list(map(type, line)) != [int, str, str] for line in found.values()):
             raise ValueError("a line of other types")
@@ -339,11 +359,18 @@ def _read(record: Path) -> tuple[str, dict[str, _Line]]:
 def _own(root: Path) -> list[str]:
     """Sorted paths of files and links in a folder, without the record and what systems leave."""
     found = list[str]()
-    for parent, folders, names in os.walk(root):
+    for parent, folders, names in os.walk(root, onerror=_raise):
         links = [name for name in folders if systems.is_link(Path(parent, name))]
         folders[:] = [name for name in folders if name not in links]
         found += [Path(parent, name).relative_to(root).as_posix() for name in (*names, *links)]
-    return sorted(each for each in found if each != EXPORTED and not systems.left_by_system(each))
+    # A group, or a folder of photographs, may be called like a folder that systems leave.
+    return sorted(
+        each for each in found if each != EXPORTED and not systems.left_by_system(each.rpartition("/")[2])
+    )
+
+
+def _raise(error: OSError) -> None:
+    raise error  # else what cannot be listed would pass for an empty folder, and be removed
 
 
 def _is_used(path: Path) -> bool:

@@ -238,6 +238,7 @@ class OpenPage(ServingThread):
     Raises:
         RegistryError: there is no project, or it is damaged.
         RunError: another process serves it.
+        DiskError: the project cannot be written.
         OSError: it cannot listen there.
     """
 
