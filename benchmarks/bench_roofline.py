@@ -3,8 +3,7 @@
 A step at an unlabelled stage, a ViT-B/14 at 224 px, 128 images with two views each, bf16, runs on the meta device under
 CUDA's rules of autocast (`tests.pretend_device`); nothing is computed. The roofline gives every kernel the longer of
 its arithmetic at the peak of an H100 and its bytes at the bandwidth. No step is faster than their sum, and its share
-of peak is a bound. With ``compile``, elementwise kernels and sums of the forward and of the backward that read one
-another's results count as one, as `torch.compile` makes them at best.
+of peak is a bound.
 
     python -m benchmarks.bench_roofline
 """
@@ -45,16 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "promptccd-gcd": {},
     "promptccd-b": {"pool": "l2p"},
 }
-OPTIONS = {
-    "as usual": ("same", False),
-    "frozen_precision bf16": ("bf16", False),
-    "frozen_precision bf16, compile": ("bf16", True),
-}
-# What stands by itself in a compiled graph, besides products and attention.
-ALONE = {
-    "cat", "stack", "index", "index_put_", "_index_put_impl_", "gather", "scatter_", "scatter_add", "topk", "sort",
-    "argmax", "upsample_bicubic2d", "nll_loss_forward", "nll_loss_backward", "embedding",
-}  # fmt: skip
+PRECISIONS = {"as usual": "same", "frozen_precision bf16": "bf16"}
 
 
 @dataclass
@@ -67,7 +57,6 @@ class Kernel:
         dtype: that decides the peak.
         reads: bytes by storage.
         writes: likewise.
-        compiled: whether it lies in what would be compiled.
     """
 
     kind: str
@@ -75,12 +64,6 @@ class Kernel:
     dtype: torch.dtype
     reads: dict[int, int]
     writes: dict[int, int]
-    compiled: bool
-
-    @property
-    def fuses(self) -> bool:
-        """Whether a compiler may make it one with its neighbours."""
-        return self.compiled and not self.flops and self.kind not in ALONE
 
     @property
     def seconds(self) -> float:
@@ -94,7 +77,6 @@ class Count(TorchDispatchMode):
     """The kernels of what runs inside, in order."""
 
     kernels: list[Kernel] = field(default_factory=list)
-    compiled: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -115,7 +97,7 @@ class Count(TorchDispatchMode):
         self._alive += [*read, *written]
         dtype = next((each.dtype for each in read if each.is_floating_point()), torch.float32)
         flops = _flops(func, kind, args, kwargs, out)
-        made = Kernel(kind, flops, dtype, _sizes(read), _sizes(written), self.compiled)
+        made = Kernel(kind, flops, dtype, _sizes(read), _sizes(written))
         if kind in ("zeros", "new_zeros", "zeros_like", "copy_", "fill_"):
             made.reads = {key: size for key, size in made.reads.items() if key not in made.writes}
         self.kernels.append(made)
@@ -142,49 +124,6 @@ def _flops(func: Any, kind: str, args: Any, kwargs: Any, out: Any) -> float:
         return 0.0
     plain = pytree.tree_map(lambda each: each.inner if isinstance(each, GpuTensor) else each, (args, out))
     return float(flop_registry[func._overloadpacket](*plain[0], **kwargs, out_val=plain[1]))
-
-
-def fused(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels with those made one that may be.
-
-    A kernel joins the one that made what it reads, if all else that it reads was there before that one began. The
-    whole reads what comes from outside, once, and writes what somebody outside reads, or nobody.
-    """
-    groups: list[list[int]] = []
-    group_of: dict[int, int] = {}  # of the kernel that wrote a storage last
-    for number, kernel in enumerate(kernels):
-        makers = {group_of[key] for key in kernel.reads if key in group_of}
-        last = max(makers, default=-1)
-        joins = (
-            kernel.fuses and last >= 0 and kernels[groups[last][0]].fuses
-            and all(groups[each][-1] < groups[last][0] for each in makers - {last})
-        )  # fmt: skip
-        if not joins:
-            last = len(groups)
-            groups.append([])
-        groups[last].append(number)
-        group_of |= dict.fromkeys(kernel.writes, last)
-    readers: dict[int, set[int]] = {}
-    for place, members in enumerate(groups):
-        for number in members:
-            for key in kernels[number].reads:
-                readers.setdefault(key, set()).add(place)
-    return [
-        _as_one([kernels[number] for number in members], place, readers)
-        for place, members in enumerate(groups)
-    ]
-
-
-def _as_one(members: list[Kernel], place: int, readers: dict[int, set[int]]) -> Kernel:
-    if len(members) == 1:
-        return members[0]
-    reads: dict[int, int] = {}
-    writes: dict[int, int] = {}
-    for each in members:
-        reads |= {key: max(size, reads.get(key, 0)) for key, size in each.reads.items() if key not in writes}
-        writes |= each.writes
-    kept = {key: size for key, size in writes.items() if readers.get(key, set()) != {place}}
-    return Kernel(" ".join(each.kind for each in members), 0.0, members[0].dtype, reads, kept, True)
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
@@ -252,19 +191,11 @@ def _step(
     accelerator: Accelerator,
     pixels: Tensor,
 ) -> None:
-    def forward(*args: Any, **options: Any) -> Any:
-        counted.compiled = True
-        out = wrapped(*args, **options)
-        counted.compiled = False
-        return out
-
     with counted:
         batch = Batch(normalise(pixels), None, torch.arange(len(pixels)))
-        loss = training_loss(forward, objective, batch, 1)["loss"]
+        loss = training_loss(wrapped, objective, batch, 1)["loss"]
         optimizer.zero_grad()
-        counted.compiled = True
         accelerator.backward(loss)
-        counted.compiled = False
         optimizer.step()
 
 
@@ -287,9 +218,9 @@ def measure(
     """The figures of methods under all options."""
     found = {}
     for name in names:
-        for options, (precision, compiled) in OPTIONS.items():
+        for options, precision in PRECISIONS.items():
             kernels = count_step(name, precision, images, side, sizes)
-            found[f"{name}, {options}"] = figures(fused(kernels) if compiled else kernels)
+            found[f"{name}, {options}"] = figures(kernels)
     return found
 
 

@@ -49,7 +49,7 @@ MISTAKES = {
     "a negative learning rate": ("train --learning_rate -1", "Expected learning_rate >= 0, got -1.0"),
     "a rate that is none": ("train --learning_rate nan", "Expected learning_rate >= 0, got nan"),
     "a batch of a billion": ("train --batch_size 1000000000", "Expected batch_size <= 1048576"),
-    "a number of 5000 digits": ("train --epochs {digits}", "Expected epochs to be int"),
+    "a number of 5000 digits": ("train --epochs {digits}", "Expected training.epochs to be int"),
     "so many categories": ("discover {stage} {pictures} --out {out} --num_categories 100000000000", "got 1000"),
     "categories of 5000 digits": ("discover {stage} {pictures} --out {out} --num_categories {digits}", "whole number"),
     "an id of 5000 digits": ("categories {stage} rename {digits} heron", "the number or the name of a category"),

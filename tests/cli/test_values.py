@@ -76,7 +76,11 @@ def test_a_value_is_taken_or_refused_in_one_line(section: str, name: str, hint: 
         (["2024", "a,b"], list[str] | None, ["2024", "a,b"]),
         ("week1", list[str], ["week1"]),
         (["none"], list[str] | None, None),
-        ("{a: 1e-3, b: no, c: [1]}", dict[str, Any], {"a": 1e-3, "b": "no", "c": ["1"]}),
+        (
+            "{a: 1e-3, b: no, c: [1, {d: 2}], e: }",
+            dict[str, Any],
+            {"a": 1e-3, "b": "no", "c": [1, {"d": 2}], "e": None},
+        ),
     ],
 )
 def test_words_are_read_by_the_type_of_their_field(words: object, hint: Any, value: object) -> None:
@@ -94,10 +98,16 @@ def test_words_are_read_by_the_type_of_their_field(words: object, hint: Any, val
         (b"- a\n- b\n", "must consist of the sections"),
         (b"just words", "must consist of the sections"),
         (b"training: 5", "must consist of the sections"),
-        (b"training: {epochs: 2024-02-31}", "Expected epochs to be int"),
-        (b"training: {epochs: " + b"9" * 5000 + b"}", "Expected epochs to be int"),
+        (b"training: []", "must consist of the sections"),
+        (b"# nothing", "is empty: leave --config out for the defaults"),
+        (b"training:\n  epochs: 1\n  epochs: 2", "'epochs' is given twice, leave one out: in"),
+        (b"training: {epochs: 1}\ntraining: {batch_size: 2}", "line 2, column 1"),
+        (b"training: {epochs: }", "Expected training.epochs to be int, got None"),
+        (b"training: {discovery_epochs: ''}", "Expected training.discovery_epochs to be int or none, got ''"),
+        (b"training: {epochs: 2024-02-31}", "Expected training.epochs to be int"),
+        (b"training: {epochs: " + b"9" * 5000 + b"}", "Expected training.epochs to be int"),
         (b"[" * 5000, "is not YAML"),
-        (b"training: {epochs: !!python/object/apply:os.getcwd []}", "Expected epochs to be int"),
+        (b"training: {epochs: !!python/object/apply:os.getcwd []}", "Expected training.epochs to be int"),
         (b"!!python/object/apply:os.system ['touch pwned']", "must consist of the sections"),
         (b"training: !!python/object/new:os.system ['touch pwned']", "must consist of the sections"),
         (b"training: &a [*a]", "training"),
@@ -126,6 +136,12 @@ def test_a_file_that_is_no_recipe_is_one_line(
 def test_a_place_that_holds_no_recipe_is_one_line(path: str, tmp_path: Path, capsys) -> None:
     assert main(["train", "--config", str(tmp_path / path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_nothing_written_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("views:\ntraining:\n  discovery_epochs:\n  epochs: 3\n")
+    assert Recipe.from_yaml(path) == Recipe.from_dict({"training": {"epochs": 3}})
 
 
 def test_a_recipe_that_is_written_is_the_recipe(tmp_path: Path) -> None:

@@ -254,12 +254,24 @@ WRITTEN = {
     f"user/x@{SHA}": ("user/x", SHA),
     "x@v1": ("x", "v1"),
     "https://huggingface.co/user/x": ("user/x", None),
+    " user/x\n": ("user/x", None),
+    "user/x.git": ("user/x", None),
+    "user/x@feature/a": ("user/x", "feature/a"),
+    "user/x@v1/": ("user/x", "v1"),
+    "https://hf.co/user/x": ("user/x", None),
+    "https://www.huggingface.co/user/x": ("user/x", None),
+    "huggingface.co/user/x": ("user/x", None),
+    "https://huggingface.co/user/x.git": ("user/x", None),
+    "https://huggingface.co/user/x?library=t": ("user/x", None),
+    "https://huggingface.co/user/x/blob/main/README.md": ("user/x", "main"),
+    "https://huggingface.co/user/x/tree/v1?not=1": ("user/x", "v1"),
     "https://huggingface.co/user/x/tree/main": ("user/x", "main"),
     "https://huggingface.co/user/x/tree/refs%2Fpr%2F4": ("user/x", "refs/pr/4"),
     # Of no Hub, and left alone.
     **{text: (text, None) for text in (
         "./x@v1", "/srv/x@v1", "~/x", "a/b/c", "a b", "user/x@", "user/x@a@b", "https://example.org/user/x",
         "C:\\models\\x", "", "https://huggingface.co/datasets/user/x",
+        "https://huggingface.co/user/x/tree/main/sub", "https://huggingface.co/user/x/blob/main/sub/config.json",
     )},
 }  # fmt: skip
 

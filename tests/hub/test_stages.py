@@ -1,12 +1,14 @@
 """Stages published and read back are the same stages."""
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from datasets import load_dataset, load_from_disk
 from huggingface_hub import DatasetCard
+from pyarrow.parquet import ParquetFile, read_table, write_table
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
@@ -83,6 +85,27 @@ def test_a_name_that_the_hub_refuses_is_told_before_it_is_asked(
     assert main(["split", "--config", str(recipe), "--push", name]) == 2
     assert "cannot be the name of a data set on the Hub" in capsys.readouterr().err
     assert not hub.log
+
+
+def test_stages_without_images_are_refused(recipe: Path, hub: Hub) -> None:
+    published(recipe)
+    name = "stage_1/train-00000-of-00001.parquet"
+    table = read_table(BytesIO(hub.repo("user/stages", "dataset").at("main").files[name].data))
+    write_table(table.select(["sample_id"]).replace_schema_metadata(None), stream := BytesIO())
+    hub.add("user/stages", {name: stream.getvalue()}, kind="dataset")
+    with pytest.raises(DataError, match="Stage 1 of 'user/stages' has no column image, only sample_id"):
+        StageStream.from_hub("user/stages")
+
+
+def test_a_few_large_images_are_in_memory_at_a_time(
+    recipe: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("promptccd.hub.stages._BYTES_AT_ONCE", 1)
+    published(recipe)
+    files = hub.repo("user/stages", "dataset").at("main").files
+    for config, per_group in (("stage_1", 1), ("evaluation_labels", 100)):
+        found = ParquetFile(BytesIO(files[f"{config}/train-00000-of-00001.parquet"].data)).metadata
+        assert found.num_row_groups == -(-found.num_rows // per_group)
 
 
 def test_what_is_not_there_is_named(hub: Hub) -> None:

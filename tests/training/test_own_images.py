@@ -36,6 +36,14 @@ def test_a_folder_is_all_it_takes(command: str, photos: Path) -> None:
     assert data_in_words(recipe) == "images from a local folder"
 
 
+@pytest.mark.parametrize(
+    "words", ["--unlabelled none", "--class_blocks None", "--class_blocks NULL", "--config r.yaml"]
+)
+def test_none_hides_no_labels(words: str, photos: Path) -> None:
+    Path("r.yaml").write_text("data: {unlabelled: None, class_blocks: NULL, category_ratio: }")
+    assert typed(f"split 'my photos' {words}").data.unlabelled == []
+
+
 @pytest.mark.parametrize("command", ["train", "split", "parameters"])
 def test_a_recipe_is_given_alike_to_all(command: str, photos: Path) -> None:
     wanted = Recipe.from_yaml("promptccd-pp-cub", {"training": {"epochs": 3}})

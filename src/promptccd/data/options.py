@@ -101,14 +101,33 @@ def describe_type(hint: Any) -> str:
     return str(hint).replace("typing.", "") if typing.get_origin(hint) else hint.__name__
 
 
+class _Words(yaml.BaseLoader):
+    """Words alone, and `None` where nothing is written; a key is given once."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        return None if node.value == "" and node.style is None else super().construct_scalar(node)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        values, seen = (
+            super().construct_mapping(node, deep),
+            set[str](),
+        )  # which refuses keys that are no words
+        for key, _ in node.value:
+            if key.value in seen:
+                said = f"{reprlib.repr(key.value)} is given twice, leave one out:"
+                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+            seen.add(key.value)
+        return values
+
+
 def read_yaml(text: str) -> Any:
     """A YAML document with words alone: the type of a field decides whether ``1e-4`` or ``no`` is a number.
 
     Raises:
-        ValueError: it is not YAML, or nested too deeply.
+        ValueError: it is not YAML, gives a key twice, or is nested too deeply.
     """
     try:
-        return yaml.load(text, Loader=yaml.BaseLoader)
+        return yaml.load(text, Loader=_Words)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())[:300]) from error
 
@@ -165,7 +184,11 @@ def _as_plain(value: Any, kind: type) -> Any:
 
 
 def _as_scalar(value: Any) -> Any:
-    """A value of unknown type: a word that looks like a number or a switch is one."""
+    """A value of unknown type: a word that looks like a number or a switch is one, also inside of lists."""
+    if isinstance(value, list):
+        return [_as_scalar(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): _as_scalar(each) for key, each in value.items()}
     for kind in (type(None), bool, int, float) if isinstance(value, str) else ():
         with contextlib.suppress(ValueError):
             return _as_plain(value, kind)

@@ -273,6 +273,12 @@ class StageStream(Sequence[Stage]):
             DataError: the repository holds no stages, or names images that are not its own.
         """
         split, labels, tables = published_tables(name, revision)
+        for stage, table in enumerate(tables):
+            if "image" not in table.column_names:
+                raise DataError(
+                    f"Stage {stage} of {name!r} has no column image, only {', '.join(table.column_names)}: publish the "
+                    "stages with their images, by `promptccd split RECIPE --push NAME`."
+                )
         images = [ImageRows(table.select_columns(["image"]), roots_of(name)) for table in tables]
         for stage, rows in enumerate(images):
             rows.require_own_files(f"stage {stage} of {name!r}")

@@ -3,9 +3,8 @@
 import json
 import logging
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
-_ROWS_AT_ONCE = 100  # images in memory at a time
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 100, 32 * 2**20  # of images in memory at a time, whichever comes first
 
 
 def publish_stages(
@@ -112,14 +111,14 @@ def _written(stages: StageStream, folder: Path) -> dict[str, Path]:
 
 
 def _parquet(
-    folder: Path, config: str, records: Iterable[dict[str, object]], features: Features
+    folder: Path, config: str, records: Iterable[dict[str, Any]], features: Features
 ) -> dict[str, Path]:
     """Write the rows of a config into a file; returns its path by that in the repository."""
-    place, rows, schema = f"{config}/train-00000-of-00001.parquet", iter(records), features.arrow_schema
+    place, schema = f"{config}/train-00000-of-00001.parquet", features.arrow_schema
     try:
         (folder / config).mkdir()
         with ParquetWriter(folder / place, schema) as writer:
-            while group := [*islice(rows, _ROWS_AT_ONCE)]:
+            for group in _groups(records):
                 writer.write_table(pyarrow.Table.from_pylist(group, schema=schema))
     except OSError as error:
         raise DiskError(
@@ -129,9 +128,22 @@ def _parquet(
     return {place: folder / place}
 
 
-def _stage_row(stage: Stage, position: int) -> dict[str, object]:
+def _groups(records: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The rows, as many at a time as are written together."""
+    group, size = list[dict[str, Any]](), 0
+    for record in records:
+        group.append(record)
+        size += len((record.get("image") or {}).get("bytes", b""))
+        if len(group) == _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _stage_row(stage: Stage, position: int) -> dict[str, Any]:
     """A row; an unreadable image becomes null, and its bytes are not sent."""
-    record: dict[str, object] = {"sample_id": int(stage.sample_ids[position])}
+    record: dict[str, Any] = {"sample_id": int(stage.sample_ids[position])}
     if isinstance(stage, LabelledStage):
         record["label"] = int(stage.labels[position])
     clean = None

@@ -51,7 +51,9 @@ _FOREIGN_HEADS = ("pooler.", "classifier.", "head.", "decoder.", "embeddings.mas
 _BASES = ("dinov2.", "dinov2_with_registers.", "vit.", "dinov3_vit.")
 
 _PAGE = re.compile(
-    r"(?:https?://huggingface\.co/)?(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:(?:@|/tree/)(?P<revision>[^@?#\s]+))?/?"
+    r"(?:(?:https?://)?(?:www\.)?(?:huggingface|hf)\.co/)?(?P<name>[\w.-]+?(?:/[\w.-]+?)?)(?:\.git)?"
+    r"(?:@(?P<at>[^@?#\s]*[^@?#\s/])|/(?:tree|commit)/(?P<tree>(?:refs/\w+/)?[^/@?#\s]+)"
+    r"|/(?:blob|resolve)/(?P<file>[^/@?#\s]+)/[^/?#\s]+)?/?(?:[?#]\S*)?"
 )
 
 
@@ -78,12 +80,14 @@ class FoundModel:
 def split_revision(name: str) -> tuple[str, str | None]:
     """The name of a model and its revision, of ``user/x``, ``user/x@revision``, or the address of its page.
 
-    A folder is returned as it is, and so is what cannot be of the Hub.
+    A folder is returned as it is, and so are a folder inside of a repository and what cannot be of the Hub.
     """
-    found = _PAGE.fullmatch(name.removeprefix(f"{constants.ENDPOINT}/"))
-    if found is None or os.path.isdir(name) or name.startswith("."):
+    text = name.strip()
+    found = _PAGE.fullmatch(text.removeprefix(f"{constants.ENDPOINT}/"))
+    if found is None or os.path.isdir(name) or text.startswith("."):
         return name, None
-    return found["name"], found["revision"] and unquote(found["revision"])
+    revision = found["at"] or found["tree"] or found["file"]
+    return found["name"], revision and unquote(revision)
 
 
 def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from huggingface_hub.errors import StrictDataclassError
 
-from promptccd.data.options import WORDS_FOR_NONE, ViewOptions, read_value, read_yaml
+from promptccd.data.options import ViewOptions, read_value, read_yaml
 from promptccd.errors import ConfigurationError, did_you_mean
 from promptccd.training.options import DataArguments, ModelArguments, PretrainingOptions, TrainingArguments
 
@@ -36,8 +36,9 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
     Raises:
         ConfigurationError: an unknown field, or a value of the wrong type or range.
     """
-    require_known(f"field of section {name!r}", values, field_types(section))
-    return section(**values)
+    kinds = field_types(section)
+    require_known(f"field of section {name!r}", values, kinds)
+    return section(**{key: read_value(f"{name}.{key}", value, kinds[key]) for key, value in values.items()})
 
 
 def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -138,7 +139,8 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     hints: dict[str, Any] = {name: item.type for name, item in method.options.items()}
     require_known(f"field of section 'model' for {method.name}", options, field_types(ModelArguments) | hints)
     auto = {"num_parts": "auto"} if options.get("num_parts") == "auto" else {}
-    values = {name: read_value(name, options[name], hints[name] | None) for name in options.keys() - auto}
+    given = options.keys() - auto
+    values = {name: read_value(f"model.{name}", options[name], hints[name] | None) for name in given}
     checked = {name: values[name] for name in options if values.get(name) is not None}
     try:
         method.model.config_class(**checked)
@@ -236,16 +238,16 @@ def sections_of(path: Path) -> Layer:
     try:
         if path.stat().st_size > LARGEST_RECIPE:  # an archive of images, for example
             raise ConfigurationError(f"{str(path)!r} is larger than a recipe.")
-        values = read_yaml(path.read_text(encoding="utf-8")) or {}
+        values = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(
             f"Cannot read recipe {str(path)!r}: {error.strerror}. `promptccd recipes` lists the bundled recipes."
         ) from error
     except ValueError as error:
         raise ConfigurationError(f"Recipe {str(path)!r} is not YAML: {error}") from error
-    if not isinstance(values, dict) or not all(
-        isinstance(part, dict) or not part for part in values.values()
-    ):
+    if values is None:
+        raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
+    if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
         raise ConfigurationError(
             f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
         )
@@ -322,8 +324,8 @@ def recipe_for_images(
         name, layers = Path(config).stem, layers_of(Path(config))
     data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{_slug(dataset)}"}
     values = assembled([*layers, {"data": data, "training": training}, overrides or {}])
-    hidden = ("class_blocks", "category_ratio", "benchmark", "unlabelled")
-    if all(values["data"].get(name) in (None, *WORDS_FOR_NONE) for name in hidden):
+    hidden, kinds = ("class_blocks", "category_ratio", "benchmark", "unlabelled"), field_types(DataArguments)
+    if all(read_value(f"data.{name}", values["data"].get(name), kinds[name]) is None for name in hidden):
         _require_no_slip(dataset)
         values["data"]["unlabelled"] = []
     return Recipe.from_dict(values)
