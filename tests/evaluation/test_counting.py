@@ -33,7 +33,7 @@ def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     assert len(kept) > 120  # more than the 12 of each that are replayed
     if prior != "paper":
         assert (found.low, found.count, found.high) == (15, 15, 16)
-        assert "6 counts of held-out" in found.margin
+        assert "6 counts of left-out" in found.margin
     else:
         assert "likelihood" in found.margin
     # With every image kept, the estimate is that of the function below.
@@ -67,7 +67,7 @@ def test_a_count_by_k_means_gets_the_range_of_held_out_categories(prior: str) ->
     else:
         assert found.low <= plain.low
         assert found.high >= plain.high
-        assert "6 counts of held-out" in found.margin
+        assert "6 counts of left-out" in found.margin
 
 
 @pytest.mark.slow

@@ -195,7 +195,8 @@ def _write(
     """Make the file of a table; after a kill or a full disk there is none."""
     started, size, left, staging = time.monotonic(), 0, len(images), disk.temporary(path)
     try:
-        with pa.ipc.new_stream(str(staging), _SCHEMA) as writer:
+        # Of a path, the writer would keep the file open, which Windows cannot rename then.
+        with open(staging, "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
             for batch in decoding.batches(num_workers, progress, "reading images"):
                 needed = round(batch.nbytes * left / len(batch) / SHARE)
                 disk.require_space(

@@ -119,7 +119,7 @@ class Recipe:
         parts = {name: dict(part or {}) for name, part in values.items()}
         model, known = parts.get("model", {}), field_types(ModelArguments)
         if options := {name: model.pop(name) for name in [*model] if name not in known}:
-            given = read_value("options", model.get("options") or {}, known["options"])  # words of a command line
+            given = read_value("options", model.get("options") or {}, known["options"])
             model["options"] = {**given, **options}
         return cls(**{name: build_section(name, sections[name], part) for name, part in parts.items()})
 
