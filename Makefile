@@ -59,7 +59,8 @@ ORDER  ?=
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(if $(ORDER),--random-order-seed=$(ORDER))
 
 # What failed beside other work is run once more alone, since kills, browsers and limits of time depend on a machine
-# that others use. Both runs are printed; a test that fails twice fails.
+# that others use. Both runs are printed; a test that fails twice fails. A run that broke off (another exit code than 1)
+# is not run again.
 AGAIN  := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 # Slow tests are dealt to five parts. `commit` takes the one whose turn it is: see tests/rotation.py.
@@ -69,7 +70,7 @@ test: $(VENV)/.dev           ## what a change is tried with, offline; some three
 	$(PYTEST) -m "not slow and not moderate"
 
 test-landing: $(VENV)/.dev   ## what a landing has to pass: these, the whole life of every method, a fifth of the rest
-	$(PYTEST) --slow-part $(PART) || $(AGAIN) --slow-part $(PART)
+	$(PYTEST) --slow-part $(PART) || { [ $$? -eq 1 ] && $(AGAIN) --slow-part $(PART); }
 
 test-slow: $(VENV)/.dev      ## the others: kills at every instant, hostile files, browsers, whole runs
 	$(PYTEST) -m "slow or moderate"

@@ -145,7 +145,7 @@ def add_what(parser: Parser) -> None:
 
 
 def recipe_from(options: argparse.Namespace, *, needs_images: bool = False) -> Recipe:
-    """The recipe that is named, or one for the images that are named; given fields replace its values.
+    """A named recipe, or a recipe for named images; fields of the command line replace its values.
 
     Raises:
         ConfigurationError: the words contradict each other; or images are needed, but missing.

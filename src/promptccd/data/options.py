@@ -108,10 +108,8 @@ class _Words(yaml.BaseLoader):
         return None if node.value == "" and node.style is None else super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        values, seen = (
-            super().construct_mapping(node, deep),
-            set[str](),
-        )  # which refuses keys that are no words
+        values = super().construct_mapping(node, deep)  # refuses lists and mappings as keys
+        seen = set[str]()
         for key, _ in node.value:
             if key.value in seen:
                 said = f"{reprlib.repr(key.value)} is given twice, leave one out:"

@@ -487,8 +487,8 @@ def read_columns(
 ) -> tuple[Dataset, list[str]]:
     """A table with the columns ``image``, ``label``, ``stream`` and `SPLIT`, as far as it has them; and what to report.
 
-    The columns are the named ones, or else those with usual names, or with usual content. Images may be bytes, or paths
-    below the folder. A file that cannot be read stays a row, so that stages are cut alike wherever the files are.
+    A column is found by its given name, else by a usual name, else by its content. Images may be bytes, or paths below
+    the folder. A file that cannot be read stays a row, so that stages are cut alike wherever the files are.
 
     Args:
         table: of any columns.

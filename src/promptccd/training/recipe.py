@@ -38,6 +38,7 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
     """
     kinds = field_types(section)
     require_known(f"field of section {name!r}", values, kinds)
+    # The section reads its values too, as one made in Python; only here is its name known, for messages.
     return section(**{key: read_value(f"{name}.{key}", value, kinds[key]) for key, value in values.items()})
 
 
