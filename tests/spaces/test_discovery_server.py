@@ -252,7 +252,9 @@ def test_who_closes_the_page_is_forgotten(backbone_folder: Path, tmp_path: Path)
 @pytest.mark.moderate
 def test_values_out_of_bounds(visitor: Visitor) -> None:
     assert not visitor.find("many").went_well and not visitor.find().went_well
-    statuses = [visitor.get(f"{visitor.base}take/{name}").status_code for name in ("images.zip", "model.zip", "x")]
+    statuses = [
+        visitor.get(f"{visitor.base}take/{name}").status_code for name in ("images.zip", "model.zip", "x")
+    ]
     assert statuses == [200, 409, 404]  # of the example
     visitor.give(pictures())
     for count in (10**9, -5):
