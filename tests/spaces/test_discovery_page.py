@@ -116,7 +116,7 @@ def test_a_visit_from_the_first_click_to_the_end(
 
     for button in ("Photographs by group (zip)", "Model with these groups (zip)"):
         with page.expect_download(timeout=PATIENCE) as waiting:
-            press(page, button)
+            page.get_by_role("link", name=button).click()
         shutil.copy(waiting.value.path(), tmp_path / waiting.value.suggested_filename)
     with page.expect_download(timeout=PATIENCE) as waiting:
         page.get_by_text("Table of files and groups (CSV)").click()

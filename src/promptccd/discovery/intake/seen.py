@@ -263,20 +263,6 @@ class SeenFiles:
             moved = [(path.replace(_path(old), _path(new), 1), path) for path in paths]
             db.executemany("update file set path = ? where path = ?", moved)
 
-    def import_from(self, folder: Path) -> None:
-        """Add the files, pictures and features of another folder that this one lacks."""
-        with closing(SeenFiles(folder)) as other:
-            if not self.rendering.is_decided:
-                self.use(other.rendering)
-        with self._reading() as db:
-            db.execute("attach ? as part", (str(folder / SEEN),))
-            try:
-                with self._writing():
-                    for table in ("content", "small", "file", "feature"):
-                        db.execute(f"insert or ignore into main.{table} select * from part.{table}")
-            finally:
-                db.execute("detach part")
-
     # Pictures
 
     def thumbnails(self, digests: Iterable[str]) -> dict[str, bytes]:
@@ -319,10 +305,6 @@ class SeenFiles:
             return found
 
     # Features
-
-    def has_space(self, space: str) -> bool:
-        """Whether any feature of a space was stored."""
-        return self._one("select 1 from feature where space = ?", space) is not None
 
     def has_feature(self, space: str, key: str) -> bool:
         """Whether a feature of this picture is stored."""
