@@ -187,14 +187,13 @@ def declare(parser: argparse._ActionsContainer, table: Arguments) -> None:
         parser.add_argument(name, **given)
 
 
-def advanced(*tables: Arguments, exclusive: bool = False) -> Callable[[Parser], None]:
-    """Arguments that only ``--help-all`` shows; if `exclusive`, they exclude each other."""
+def advanced(*tables: Arguments) -> Callable[[Parser], None]:
+    """Arguments that only ``--help-all`` shows."""
 
     def add(parser: Parser) -> None:
         hidden = {} if parser.shows_all else {"help": argparse.SUPPRESS}
-        place = parser.add_mutually_exclusive_group() if exclusive else parser
         for table in tables:
-            declare(place, {name: given | hidden for name, given in table.items()})
+            declare(parser, {name: given | hidden for name, given in table.items()})
         if "--help-all" not in parser._option_string_actions:
             parser.add_argument("--help-all", action="help", help="show all options")
 

@@ -240,8 +240,6 @@ def open_images(
         split = next(iter(tables))
     if split not in tables:
         raise no_split(dataset, split, tables)
-    if found.is_read:
-        _require_categories(dataset, split, tables)
     return OpenedImages(tables[split], found.left_out, dataset)
 
 
@@ -253,23 +251,6 @@ def _divided(table: Dataset, split: str, labelled: bool) -> dict[str, Dataset]:
     if not labelled:
         return {split: table}
     return {each: table.select(np.flatnonzero(words == each)) for each in in_order({*words.tolist()} - {""})}
-
-
-def _require_categories(dataset: str, split: str, tables: Mapping[str, Dataset]) -> None:
-    """Refuse a split of one category where another has several, as in data sets of defects (MVTec)."""
-    if not all(isinstance(each.features.get(LABEL), ClassLabel) for each in tables.values()):
-        return
-    counts = {name: len(set(each[LABEL][:])) for name, each in tables.items()}
-    largest = max(counts, key=counts.__getitem__)
-    if counts[split] == 1 < counts[largest]:
-        files = tables[largest].cast_column("image", Image(decode=False))["image"][:]
-        place = os.path.commonpath([each["path"] or "" for each in files])
-        name = tables[split].features[LABEL].int2str(tables[split][LABEL][0])
-        raise DataError(
-            f"The split {split!r} of {display_name(dataset)!r} has the one category {name!r}, and {largest!r} has "
-            f"{counts[largest]}, as data sets of defects (MVTec) have: give --split {largest}, or group its images "
-            f"without labels: promptccd discover photographs {place} --out groups/"
-        )
 
 
 @contextmanager

@@ -167,10 +167,10 @@ def hub_errors() -> Iterator[None]:
 
 def reason_of(error: BaseException) -> str:
     """The Hub's message with its status, or that of the client, on one line without a full stop."""
-    answered = [each for each in (error, error.__cause__) if getattr(each, "response", None) is not None]
-    about: Any = answered[0] if answered else error  # an upload names its answer as the cause
+    responses = [each for each in (error, error.__cause__) if getattr(each, "response", None) is not None]
+    about: Any = responses[0] if responses else error  # an upload names its answer as the cause
     reason = one_line(getattr(about, "server_message", None) or about).rstrip(".")
-    return f"{reason} ({about.response.status_code})" if answered else reason
+    return f"{reason} ({about.response.status_code})" if responses else reason
 
 
 @contextmanager

@@ -260,14 +260,12 @@ def read_intake(
     *,
     limits: IntakeLimits | None = None,
     rendering: Rendering | None = None,
-    rendered_by: Sequence[Entry] | None = None,
     image_roots: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
     view: EvaluationView | None = None,
     workers: int = 2,
     use: Callable[[IntakeFile, Tensor], None] | None = None,
     seen: SeenFiles | None = None,
-    entries: Sequence[Entry] | None = None,
 ) -> Intake:
     """Read every file of a source once and judge it. No file stops the reading, whatever its content.
 
@@ -276,7 +274,6 @@ def read_intake(
         limits: by default the limits for a person's own files.
         rendering: rule by which values and pages are shown; undecided values are from `seen`, or from the model
             of `view`, or decided by the files.
-        rendered_by: entries that decide it; by default the read entries.
         image_roots: further folders that links in a folder of images may lead into.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: the view that images are for: a JPEG is decoded no larger than it needs.
@@ -285,7 +282,6 @@ def read_intake(
             `Intake.view_of` makes the views of files that `seen` knows.
         seen: results of earlier reading: the files that it knows are neither opened nor decoded again, new files are
             added. By default nothing is known.
-        entries: the entries to read; by default all of the source.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the message names the limit and the value.
@@ -293,13 +289,11 @@ def read_intake(
     limits, seen = limits or IntakeLimits(), seen or SeenFiles()
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
-        entries = entries_of(opened, limits) if entries is None else entries
+        entries = _entries_of(opened, limits)
         rendering = (rendering or Rendering()).over(seen.rendering)
         if view is not None:
             rendering = rendering.over(view.rendering)
-        decoding = _decided(
-            Decoding(limits.max_pixels, rendering), opened, rendered_by or entries, limits, seen
-        )
+        decoding = _decided(Decoding(limits.max_pixels, rendering), opened, entries, limits, seen)
         seen.use(decoding.rendering)
         reader = _Reader(opened, limits, decoding, view, seen, use)
         shown = entries if progress is None else progress(entries, len(entries), "reading images")
@@ -333,7 +327,7 @@ _PLAIN = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".avif", *HEIF_SUFFIXES)  # 
 def _decided(
     decoding: Decoding, source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits, seen: SeenFiles
 ) -> Decoding:
-    """The same with a rule for values; evenly spaced new files decide, which are the same for every part of a source.
+    """The same with a rule for values; evenly spaced new files decide.
 
     Files that `seen` knows decided at an earlier reading.
     """
@@ -441,7 +435,7 @@ class _Reader:
 _ReadFile = tuple[str, DecodedFile, bool, Stamp | None]
 
 
-def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
+def _entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
     """All entries; entries are not read if they show a photograph of which another file is used.
 
     Raises:
