@@ -152,22 +152,6 @@ def test_photographs_and_drawings_are_no_masks(tmp_path: Path) -> None:
     assert labels(tmp_path) == {"cat": 6, "person": 6, "sketch": 3}
 
 
-def mvtec(root: Path) -> None:
-    tree(root, ["train/good", "test/good", "test/crack", "test/hole"])
-    for defect in ("crack", "hole"):
-        for number in range(3):
-            put(root / "ground_truth" / defect / f"{number:03d}_mask.png", number, "mask")
-
-
-def test_mvtec_says_which_split_can_be_learned(tmp_path: Path) -> None:
-    mvtec(tmp_path)
-    with pytest.raises(
-        DataError, match=r"one category 'good'.*MVTec.*--split test, or .*photographs .*test --out"
-    ):
-        labels(tmp_path)
-    assert labels(tmp_path, "test") == {"crack": 3, "good": 3, "hole": 3}
-
-
 def voc(root: Path) -> None:
     tree(root, ["JPEGImages"], suffix="jpg")
     (root / "Annotations").mkdir()
