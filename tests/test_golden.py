@@ -468,7 +468,7 @@ def write_reports(here: Path) -> Written:
             {f"{name}/{each}": without_costs((folder / each).read_text(encoding="utf-8")) for each in files}
         )
 
-    keep("sweep", sweep, ("table.md", "table.csv", "results.json"))
+    keep("sweep", sweep, ("table.md",))
     keep("sweep/report", sweep / "report")
     said("report", *runs, "--out", here / "report", "--map", "pca", "--points", 12, "--samples", 2)
     keep("report", here / "report")
@@ -491,7 +491,7 @@ def write_reports(here: Path) -> Written:
         1,
     ]
     texts["table/said.txt"] = said("sweep", *table, "--out", here / "table")
-    keep("table", here / "table", ("table.md", "table.csv", "results.json"))
+    keep("table", here / "table", ("table.md",))
     keep("table/report", here / "table/report")
     return texts
 

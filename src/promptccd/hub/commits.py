@@ -152,15 +152,17 @@ def push_files(
 
 
 @contextmanager
-def hub_errors(later: str = "Run the same command again.") -> Iterator[None]:
-    """Context of a push, which ends in a `HubError` that names the reason and the command that repeats the push."""
+def hub_errors() -> Iterator[None]:
+    """Context of a push, whose failure is a `HubError` that names the reason."""
     try:
         with bounded_waits():
             yield
     except PromptCCDError:
         raise
     except Exception as error:  # the client passes on whatever an odd answer causes
-        raise HubError(f"Not pushed: {reason_of(error)}. Nothing local is lost. {later}") from error
+        raise HubError(
+            f"Not pushed: {reason_of(error)}. Nothing local is lost: run the same command again."
+        ) from error
 
 
 def reason_of(error: BaseException) -> str:
