@@ -121,7 +121,7 @@ def test_a_stream_is_read_from_every_container(
     shades = sorted(int(np.asarray(stages[1].decode(place).image)[0, 0, 0]) for place in range(4))
     assert shades == [20, 21, 22, 23]
     assert stages[1].sample_ids.tolist() == [6, 7, 8, 9]
-    with pytest.raises(DataError, match=r"Stage 1 \(.*\) has no labels, so that no accuracy"):
+    with pytest.raises(DataError, match=r"Stage 1 \(.*\) has no labels, so its accuracy"):
         stages.evaluation_labels(stages[1])
     assert stages.evaluation_labels(stages[0]).tolist() == stages.labelled.labels.tolist()
 
@@ -237,7 +237,7 @@ def test_a_picture_counts_where_it_came_first(
     assert (read[1].report.num_used, len(read[1].digests)) == (2, 2)
     assert "count once, where they came first" in caplog.text
     with pytest.raises(
-        DataError, match=r"All 1 images of stage 2 \(.*week02\) are in an earlier one: give the whole command"
+        DataError, match=r"All 1 images of stage 2 \(.*week02\) are in an earlier stage: repeat the command"
     ):
         StageImages.read(stages[2], 0, progress_bar, seen=seen)
 
@@ -284,7 +284,7 @@ def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Pa
     written = table.stat().st_mtime_ns
     os.utime(corrected, ns=(written + 1, written + 1))
     with pytest.raises(
-        DataError, match="was corrected after its assignments.csv was written: give promptccd disc"
+        DataError, match="was corrected after its assignments.csv was written. Run promptccd disc"
     ):
         StageStream.from_dataset(str(labelled), **options)
     os.utime(corrected, ns=(written, written))

@@ -331,7 +331,7 @@ class TrainingArguments(Options):
         if given is not None and (not given or min(given) < 1 or given != sorted(given)):
             raise ConfigurationError(
                 f"Expected category_count to be numbers from 1 on, one per unlabelled stage and non-decreasing, "
-                f"got {reprlib.repr(given)}: categories that were found stay."
+                f"got {reprlib.repr(given)}. Found categories are never removed."
             )
 
     @property

@@ -286,8 +286,7 @@ def address_of(out: Path) -> str | None:
         found = json.loads(read_file(folder / ADDRESS, _MOST_BYTES))
         if found.get("host") != socket.gethostname():
             raise RunError(
-                f"{out} is open on the computer {found.get('host')!r}, by a page that answers there alone. Close it "
-                "there first."
+                f"{out} is open in a page on another computer, {found.get('host')!r}. Close the page there first."
             ) from None
         return str(found["url"])
     return None
