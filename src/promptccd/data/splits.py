@@ -152,8 +152,7 @@ class CategorySplit:
         )
         if split.fingerprint != values["fingerprint"]:
             raise DataError(
-                f"This split was altered: its fingerprint is {split.fingerprint}, and it states {values['fingerprint']}. "
-                "Copy it again."
+                f"This split was altered: it states {values['fingerprint']} and has {split.fingerprint}. Copy it again."
             )
         return split
 
