@@ -37,10 +37,10 @@ KILLS = int(os.environ.get("PROMPTCCD_KILLS", "4"))
 def test_what_others_correct_is_there_at_once(page: OpenPage, window: Window, project: Path) -> None:
     first = window.get("state")["revision"]
     correct(project, lambda registry: edits.rename(registry, 0, "heron"))
-    told = window.get(f"state?since={first.replace(' ', '+')}")
-    assert [each["name"] for each in told["groups"] if each["id"] == 0] == ["heron"]
-    assert told["undo"]["kind"] == "rename"
-    assert window.do(do="undo", number=told["undo"]["number"])[0] == 200
+    reply = window.get(f"state?since={first.replace(' ', '+')}")
+    assert [each["name"] for each in reply["groups"] if each["id"] == 0] == ["heron"]
+    assert reply["undo"]["kind"] == "rename"
+    assert window.do(do="undo", number=reply["undo"]["number"])[0] == 200
     assert registry_in(project).category(0).name != "heron"
 
 
@@ -51,8 +51,8 @@ def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, proje
         time.sleep(0.3)
         assert not waiting.done()
         correct(project, lambda registry: edits.rename(registry, 0, "heron"))
-        told = waiting.result(WAITS_S / 2)  # it would be answered at its end in any case
-    assert told["undo"]["kind"] == "rename"
+        reply = waiting.result(WAITS_S / 2)  # it would be answered at its end in any case
+    assert reply["undo"]["kind"] == "rename"
 
 
 def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: Path) -> None:
@@ -76,9 +76,9 @@ def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
         lock.close()
         assert waiting.result(10)[0] == 200
         lock = FolderLock(project / ".promptccd")
-        status, told = window.do(do="rename", category=0, name="egret")
+        status, reply = window.do(do="rename", category=0, name="egret")
         lock.close()
-    assert (status, "is writing to" in told["error"]) == (409, True)
+    assert (status, "is writing to" in reply["error"]) == (409, True)
     assert window.get("state")["groups"][0]["name"] == "heron"
 
 
@@ -140,8 +140,8 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
     assert sorted(logged) == sorted(itertools.chain(*said))
     for names in said:
         assert [name for name in logged if name in names] == names
-    told = Window(page).get("state")
-    assert {each["id"]: each["name"] for each in told["groups"]} == {
+    reply = Window(page).get("state")
+    assert {each["id"]: each["name"] for each in reply["groups"]} == {
         each.id: each.name for each in registry.active
     }
 
@@ -202,7 +202,7 @@ def served(project: Path) -> Iterator[tuple[subprocess.Popen[bytes], Window]]:
 @pytest.mark.slow
 def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_twice(project: Path) -> None:
     """Two windows and the command line go on while it dies: what was answered is there, in order, each once."""
-    draw, answered, asked = random.Random(1), list[str](), list[str]()
+    draw, completed, asked = random.Random(1), list[str](), list[str]()
     for life in range(KILLS):
         with served(project) as (process, window):
 
@@ -215,14 +215,14 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
                     except (OSError, http.client.HTTPException):
                         return  # nobody was told
                     assert status == 200
-                    answered.append(name)
+                    completed.append(name)
 
             def command(life: int = life) -> None:
                 for n in range(5):
                     name = f"command {life} {n}"
                     asked.append(name)
                     correct(project, lambda registry: edits.rename(registry, 3, name))  # noqa: B023
-                    answered.append(name)
+                    completed.append(name)
 
             with ThreadPoolExecutor(3) as pool:
                 jobs = [pool.submit(window_of, 0), pool.submit(window_of, 1), pool.submit(command)]
@@ -232,9 +232,9 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
                     job.result(30)
         logged = [entry.what["name"] for entry in registry_in(project).log if entry.kind == "rename"]
         assert len(set(logged)) == len(logged)
-        assert set(answered) <= set(logged) <= set(asked)
+        assert set(completed) <= set(logged) <= set(asked)
         assert ProjectView(project).registry.state_hash() == registry_in(project).state_hash()
-    assert len(answered) > 10 * KILLS
+    assert len(completed) > 10 * KILLS
 
 
 @pytest.mark.slow

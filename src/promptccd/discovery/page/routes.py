@@ -72,7 +72,7 @@ def screens(
         actions: answers to POST, which return a state or JSON.
     """
 
-    def answered(answer: Answer) -> Callable[[Request], Response]:
+    def respond_with(answer: Answer) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:  # in a thread
             found = answer(project_of(request), request)
             if isinstance(found, bytes):
@@ -81,7 +81,7 @@ def screens(
 
         return respond
 
-    def acted(action: Action) -> Callable[[Request], Awaitable[Response]]:
+    def act_with(action: Action) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
             return _json(await run_in_threadpool(action, project_of(request), await _body(request)))
 
@@ -102,8 +102,8 @@ def screens(
         Route("/", bundle),
         Route("/{name}", bundle, methods=["GET"]),
         Route("/api/state", state),
-        *(Route(path, answered(answer)) for path, answer in (answers or ANSWERS).items()),
-        *(Route(path, acted(action), methods=["POST"]) for path, action in (actions or ACTIONS).items()),
+        *(Route(path, respond_with(answer)) for path, answer in (answers or ANSWERS).items()),
+        *(Route(path, act_with(action), methods=["POST"]) for path, action in (actions or ACTIONS).items()),
     ]
 
 
