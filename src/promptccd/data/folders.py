@@ -217,7 +217,9 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
     replaced = leftovers(entry.name for entry in files if entry.name not in found.damaged)
     replaced |= masks_of(source, [entry for entry in files if not reasons[entry.key]], limits)
     for entry in entries:
-        if reason := entry.reason or replaced.get(entry.name) or reasons[entry.key]:
+        reason = entry.reason or replaced.get(entry.name) or reasons[entry.key]
+        if reason or not _is_utf8(entry.key):
+            reason = reason or "name that is not UTF-8: rename the file or its folder"
             found.left_out[entry.name] = reason
         else:
             found.images.append(entry.key)
@@ -273,8 +275,6 @@ def by_category(
     for path, names in parts.items():
         if len(names) < depth:
             files.left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
-        elif not _is_utf8(path):
-            files.left_out[display_name(path)] = "name that is not UTF-8: rename the file or its folder"
         else:
             deeper += len(names) > depth
             part = "train" if split is None else _split_called(names[split])

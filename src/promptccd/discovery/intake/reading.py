@@ -18,7 +18,7 @@ from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource, masks_of
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
-from promptccd.data.tables import BUILT_IN, saved_tables
+from promptccd.data.tables import BUILT_IN, open_images, saved_tables
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
 from promptccd.discovery.intake.sources import DatasetSource, FilesSource
@@ -240,7 +240,9 @@ def find_source(
         )
     place = Path(os.path.expanduser(name))
     if place.is_dir():
-        return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place, roots)
+        if not _is_dataset(place):
+            return FolderSource(place, roots)
+        return DatasetSource(open_images(str(place), labelled=False))
     if place.exists():
         return FilesSource([place])
     if name in BUILT_IN or (
@@ -249,7 +251,7 @@ def find_source(
         and not name.startswith((".", "/", "~"))
         and not is_of_windows(name)
     ):
-        return DatasetSource.load(name)
+        return DatasetSource(open_images(name, labelled=False))
     raise DataError(
         f"{nothing_at(name)} Give a folder of images, a zip archive, or a data set of the Hub as namespace/name."
     )
