@@ -194,7 +194,7 @@ def _like_these(project: ProjectView, asked: Request) -> dict[str, Any]:
 
 def rows_of(project: ProjectView) -> list[AssignmentRow]:
     """A row of every photograph, in the order of the files."""
-    with project.still:
+    with project.lock:
         registry, photos = project.registry.copy(), project.photos
     return project_rows(registry, photos)
 
@@ -355,7 +355,7 @@ def _original(project: ProjectView, asked: Request) -> Response:
 
 
 def _exported(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the groups as they are now; returns the ``place`` of the folder with ``told``, sentences about it."""
+    """Write the groups as they are now; returns the ``place`` of the folder with ``lines``, sentences about it."""
 
     def on_progress() -> None:
         if project.closing:
@@ -363,7 +363,7 @@ def _exported(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
 
     kind = _format(asked.get("kind"))
     found = FORMATS[kind].write(project.photos, rows_of(project), project.out, on_progress)
-    return {"place": str(found.place.absolute()), "photographs": found.photographs, "told": found.lines()}
+    return {"place": str(found.place.absolute()), "photographs": found.photographs, "lines": found.lines()}
 
 
 def _shown_in_folder(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, str]:
