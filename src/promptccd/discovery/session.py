@@ -229,7 +229,7 @@ class DiscoverySession:
         self._embedder = None if self.given else self.new_embedder()
         try:
             intake = read_intake(
-                source if self.given is None else self.given.source(source, self.image_roots),
+                self.given.source(source, self.image_roots) if self.given else source or "",
                 limits=self.limits,
                 rendering=self.rendering,
                 image_roots=self.image_roots,

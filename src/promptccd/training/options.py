@@ -140,12 +140,12 @@ class DataArguments(Options):
             ),
             (
                 self.labels is not None and self.unlabelled is None,
-                f"labels {self.labels} are of images that arrived without labels: give their streams as unlabelled too.",
+                f"labels {self.labels} are of images without labels: give their streams as unlabelled too.",
             ),
             (
                 self.unlabelled is not None and hidden,
-                f"unlabelled {self.unlabelled} has images without labels, but class_blocks {blocks}, cuts, split_rule or a "
-                "ratio hides labels of images that have them: give one or the other.",
+                f"unlabelled {self.unlabelled} has images without labels, but class_blocks {blocks}, cuts, split_rule "
+                "or a ratio hides labels of images that have them: give one or the other.",
             ),
         ):
             if is_wrong:
