@@ -56,7 +56,7 @@ def take_labels(registry: CategoryRegistry, labels: Mapping[str, str]) -> Labell
         home = bearing.get(label)
         moved += sum(registry.members.get(key) != home for key in keys)
         if home is None:
-            edits.gather(registry, keys, _between(registry, keys), name=label)
+            edits.gather(registry, keys, label, _between(registry, keys))
             new.append(label)
         elif away := [key for key in keys if not _is_settled(registry, key, home)]:
             edits.move(registry, away, home)

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from promptccd.discovery.project.rows import Rows
 from promptccd.discovery.project.store import CATEGORIES, Store, stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
+
+if TYPE_CHECKING:
+    from promptccd.discovery.project.features import Features
 
 _STATE = (  # rows that the hash of a state covers
     "select num_known, stage from state",
@@ -39,9 +42,19 @@ class CategoryRegistry(Rows):
 
     Ids only count up: the id of a split that was undone is not given again, except to the same split when it is
     redone. Within a stage rows of prototypes are only appended; a new stage drops unused rows.
+
+    Args:
+        store: see `Rows`.
+
+    Attributes:
+        features: gives the features of images, for edits; see `Project.features`. By default there are none.
     """
 
     _noted: tuple[str | None, tuple[str, int] | None] = None, None
+
+    def __init__(self, store: Store | None = None):
+        super().__init__(store)
+        self.features: Callable[..., Features] = _no_features
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
@@ -307,6 +320,12 @@ class CategoryRegistry(Rows):
                 store.run("update log set final = 1")
                 store.run("delete from change")
                 self.drop_unused_prototypes()
+
+
+def _no_features(*, needed: bool = False) -> "Features":
+    from promptccd.discovery.project.features import Features  # torch is slow to import
+
+    return Features([])
 
 
 def has_registry(folder: str | Path) -> bool:
