@@ -137,7 +137,7 @@ def split(
     """
     whole, kept = rows.category(category), rows.prototypes_of([rows.category(category)]).matrix[0]
     features = rows.features(needed=True)
-    members, matrix = features.of(rows.members_of(whole.id))
+    members, _ = features.of(rows.members_of(whole.id))
     if not members:
         raise RegistryError(
             f"There are no features of images of category {category} here, and a split needs them: run promptccd "
@@ -146,12 +146,7 @@ def split(
         )
     if len(members) < 2:
         raise RegistryError(f"Category {category} has {len(members)} images here; it takes two to split it.")
-    if not images:
-        # Here, because it takes a second that other corrections need not wait.
-        from promptccd.discovery.grouping import suggest_split
-
-        images = [members[row] for row in suggest_split(matrix, seed=1)[1].tolist()]
-    keys = rows.choose(images)
+    keys = rows.choose(images or features.smaller_part(members))
     homes = rows.homes(keys)
     if strangers := [key for key in keys if homes.get(key) != whole.id]:
         raise RegistryError(

@@ -39,6 +39,13 @@ class Features:
         kept = [key for key in keys if key in self.row_of]
         return kept, self.matrix[[self.row_of[key] for key in kept]]
 
+    def smaller_part(self, keys: Sequence[str]) -> list[str]:
+        """The smaller of two parts of a group of images that have features."""
+        # Here, because it takes a second that other corrections need not wait.
+        from promptccd.discovery.grouping import suggest_split
+
+        return [keys[row] for row in suggest_split(self.of(keys)[1], seed=1)[1].tolist()]
+
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
         """The mean feature ``(D,)`` float64 of images, each once; `None` without features."""
         rows = [row for key in dict.fromkeys(keys) if (row := self.row_of.get(key)) is not None]

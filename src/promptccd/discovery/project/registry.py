@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from promptccd.discovery.project.store import CATEGORIES, Store, stored_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
-if TYPE_CHECKING:
-    from promptccd.discovery.project.features import Features
-
 _STATE = (  # rows that the hash of a state covers
     "select num_known, stage from state",
     "select * from category order by id",
@@ -31,6 +28,20 @@ _STATE = (  # rows that the hash of a state covers
     "select * from vector where id in (select vector from category union select value from category, "
     "json_each(earlier)) order by id",
 )
+
+
+class NoFeatures:
+    """Features where no image has any, see `promptccd.discovery.project.features.Features`."""
+
+    def __init__(self, *, needed: bool = False):
+        pass
+
+    def of(self, keys: Iterable[str]) -> tuple[list[str], np.ndarray]:
+        """None of the images."""
+        return [], np.zeros((0, 0))
+
+    def mean(self, keys: Iterable[str]) -> None:
+        """No mean."""
 
 
 class CategoryRegistry(Rows):
@@ -54,7 +65,7 @@ class CategoryRegistry(Rows):
 
     def __init__(self, store: Store | None = None):
         super().__init__(store)
-        self.features: Callable[..., Features] = _no_features
+        self.features: Callable[..., Any] = NoFeatures
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
@@ -320,12 +331,6 @@ class CategoryRegistry(Rows):
                 store.run("update log set final = 1")
                 store.run("delete from change")
                 self.drop_unused_prototypes()
-
-
-def _no_features(*, needed: bool = False) -> "Features":
-    from promptccd.discovery.project.features import Features  # torch is slow to import
-
-    return Features([])
 
 
 def has_registry(folder: str | Path) -> bool:
