@@ -294,7 +294,7 @@ def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
         torch.cat([part.category_ids for part in parts]).numpy(),
         list(prototypes),
         np.stack(list(prototypes.values())),
-        settled=range(first_free),
+        fixed=range(first_free),
         confidences=torch.cat([part.confidences for part in parts]).clamp(0, 1).numpy(),
         features=(torch.cat([part.features for part in parts]) if parts[1:] else parts[0].features).numpy(),
     )
@@ -325,7 +325,7 @@ def find_again(registry: CategoryRegistry, folder: Path, num_categories: int) ->
             f"{record['found_with']['model']} IMAGES --num_categories {num_categories} with the same --out finds them, "
             "and keeps your corrections."
         )
-    fixed = [each.id for each in registry.active if each.named or each.settled(registry.stage)]
+    fixed = [each.id for each in registry.active if each.named or each.is_fixed(registry.stage)]
     temperature = CategoryDiscoveryConfig.confidence_temperature
     with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
         remembered = Remembered(registry, record["features"], seen)

@@ -53,7 +53,7 @@ def edit(
 def _refit(rows: CategoryRegistry, categories: Iterable[int | None]) -> None:
     """Give categories whose images changed the means of their images."""
     for identity in sorted({each for each in categories if each is not None}):
-        if not rows.category(identity).settled(rows.stage):
+        if not rows.category(identity).is_fixed(rows.stage):
             mean = rows.features().mean(rows.members_of(identity))
             rows.set_prototypes({} if mean is None else {identity: mean})
 
@@ -147,7 +147,7 @@ def split(
     if len(members) < 2:
         raise RegistryError(f"Category {category} has {len(members)} images here; it takes two to split it.")
     keys = rows.choose(images or features.smaller_part(members))
-    homes = rows.homes(keys)
+    homes = rows.categories_of(keys)
     if strangers := [key for key in keys if homes.get(key) != whole.id]:
         raise RegistryError(
             f"{len(strangers)} of the {len(keys)} images are not in category {whole.id}, the first is "
@@ -160,7 +160,7 @@ def split(
     part = features.mean(keys)
     _gather(rows, kept if part is None else part, name)
     rest = features.mean(rows.members_of(whole.id))
-    if rest is not None and not whole.settled(rows.stage):
+    if rest is not None and not whole.is_fixed(rows.stage):
         rows.set_prototypes({whole.id: rest})
     return {"images": keys}
 
@@ -181,7 +181,7 @@ def gather(
         raise RegistryError(
             "None of these photographs has features here: run promptccd discover on them again."
         )
-    homes = rows.homes(keys).values()
+    homes = rows.categories_of(keys).values()
     _gather(rows, prototype, name, rows.next_review())
     _refit(rows, homes)
 
@@ -236,7 +236,7 @@ def move(rows: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
 
 def _put(rows: CategoryRegistry, homes: Mapping[str, int | None]) -> None:
     """Put each image into its category, or out of its category; a person reviewed each."""
-    review, before = rows.next_review(), rows.homes(homes)
+    review, before = rows.next_review(), rows.categories_of(homes)
     for home in dict.fromkeys(homes.values()):
         rows.choose([key for key, each in homes.items() if each == home])
         if home is None:
@@ -291,12 +291,12 @@ def set_images_aside(rows: CategoryRegistry, images: Sequence[str]) -> None:
         rows.set_prototypes({place: features[0].numpy()})
         name = free_name(ASIDE, rows.names().values())
         rows.change(place, name=name, state=CategoryState.ASIDE)
-    homes = rows.homes(keys)
+    homes = rows.categories_of(keys)
     _put(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
 
 
 @edit
-def take_back(rows: CategoryRegistry, category: int) -> None:
+def restore(rows: CategoryRegistry, category: int) -> None:
     """Restore an ignored category; its pinned images stay pinned."""
     found = rows.category(category)
     if not found.aside:
@@ -312,7 +312,7 @@ def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> No
     """
     if len(rows.choose([first, second])) != 2:
         raise RegistryError(f"Expected two images, got {first!r} twice.")
-    homes = rows.homes([first, second])
+    homes = rows.categories_of([first, second])
     home, other = homes.get(first), homes.get(second)
     if other is None:
         raise RegistryError("The photograph it is compared with is in no group any more: skip this question.")
@@ -326,7 +326,7 @@ def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> No
 def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
     keys = rows.choose(images)
-    homes = rows.homes(keys)
+    homes = rows.categories_of(keys)
     if homeless := [key for key in keys if key not in homes]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
     _put(rows, homes)

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., Any])
 Arguments = ParamSpec("Arguments")
 
-TOLD = ".edit.json"  # names a correction that its command has not reported yet
+PENDING = ".edit.json"  # names a correction that its command has not reported yet
 OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
 
 
@@ -145,7 +145,7 @@ class Project:
 
     Attributes:
         folder: absolute.
-        still: locked while the categories are read or changed.
+        lock: locked while the categories are read or changed.
 
     Raises:
         RegistryError: its categories are missing or damaged.
@@ -154,7 +154,7 @@ class Project:
     def __init__(self, folder: str | Path, command: Command | None = None):
         self.folder = Path(folder).absolute()  # "." has no name to put a new folder under
         self._command = command
-        self.still, self._loading = threading.RLock(), threading.Lock()
+        self.lock, self._loading = threading.RLock(), threading.Lock()
         self._place = place_of(self.folder)
         self._is_stage = self._place == self.folder
         self.registry = (
@@ -168,16 +168,16 @@ class Project:
 
     def refresh(self) -> str:
         """Apply the corrections of other processes; returns the name of the state, which no other state has."""
-        with self.still:
+        with self.lock:
             if self._is_stage:
                 remove_leftovers(self._place.parent)
                 self.registry = registry_of_model(self._place)
                 self.registry.features = self.features
-                self._took(None)
+                self._on_change(None)
             else:
                 before, self._seen = self._seen, self.registry.store.revision
                 if before != self._seen:
-                    self._took(self.registry.store.changes_since(before))
+                    self._on_change(self.registry.store.changes_since(before))
             return self._mark()
 
     def _mark(self) -> str:
@@ -198,7 +198,7 @@ class Project:
     dissolve = _edit(edits.dissolve, Kind.CATEGORY, Kind.FLAG)
     set_aside = _edit(edits.set_aside, Kind.CATEGORY)
     set_images_aside = _edit(edits.set_images_aside, Kind.IMAGES)
-    take_back = _edit(edits.take_back, Kind.CATEGORY)
+    restore = _edit(edits.restore, Kind.CATEGORY)
     confirm = _edit(edits.confirm, Kind.IMAGES)
     answer = _edit(edits.answer, Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
 
@@ -216,7 +216,7 @@ class Project:
         """
         from promptccd.discovery.stage_grouping import find_again
 
-        with self.still:
+        with self.lock:
             mark, registry = self.refresh(), self.registry.copy()
         found = find_again(registry, self.folder, num_categories)
 
@@ -275,8 +275,8 @@ class Project:
             DiskError: it cannot be written; nothing changed.
         """
         command, place, result = self._command, self._place.parent, None
-        record = place / TOLD
-        with self.still, FolderLock(place, wait_s=OTHERS_TAKE_S):
+        record = place / PENDING
+        with self.lock, FolderLock(place, wait_s=OTHERS_TAKE_S):
             if command is not None:
                 remove_leftovers(place)
             mark, words = self.refresh(), [self.folder.name, *(command.words if command else ())]
@@ -341,7 +341,7 @@ class Project:
 
     def how_right(self) -> Right:
         """How many images in groups are right, by randomly sampled photographs; see `drawn`."""
-        with self.still:
+        with self.lock:
             return how_right(self.registry, self._in_groups())
 
     def drawn(self) -> str | None:
@@ -354,7 +354,7 @@ class Project:
             ...     project.confirm([image])  # or move, gather, set_images_aside
             >>> print(project.how_right().line())  # doctest: +SKIP
         """
-        with self.still:
+        with self.lock:
             found = draw(self.registry, self._in_groups())
         return None if found is None else found[0]
 
@@ -365,7 +365,7 @@ class Project:
         Raises:
             GoneError: at a correction of other images.
         """
-        with self.still:
+        with self.lock:
             self._draw = lambda: draw(self.registry, self._in_groups())
             try:
                 yield
@@ -404,7 +404,7 @@ class Project:
         """Let the rows of features begin with these images, as a page shows them."""
         self._shown, self._features = images, None
 
-    def _took(self, changes: Changes | None) -> None:
+    def _on_change(self, changes: Changes | None) -> None:
         """Bring what follows from the categories up to date; `None` if it is not known what changed."""
         if changes is None or changes.forgotten:
             self._features = None
