@@ -168,8 +168,7 @@ def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, c
     other = tmp_path / "other-seed1"
     shutil.copytree(runs[1], other)
     out = tmp_path / "out"
-    assert main(["report", "--compare", str(runs[0]), str(runs[1]), str(other), "--out", str(out), "--dataset",
-                 str(runs[0].parent / "images")]) == 0  # fmt: skip
+    assert main(["report", "--compare", str(runs[0]), str(runs[1]), str(other), "--out", str(out)]) == 0
     assert capsys.readouterr().out.strip() == str(out / "index.html")
     averages = json.loads((out / "report.json").read_text())["sections"]["averages"]
     assert [(row["variant"], row["runs"]) for row in averages] == [
@@ -182,9 +181,7 @@ def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, c
     shutil.rmtree(other / "stage3")
     unfinished = json.loads((other / "results.json").read_text())
     (other / "results.json").write_text(json.dumps({**unfinished, "stages": unfinished["stages"][:2]}))
-    write_run_comparison(
-        [runs[0], other], tmp_path / "unfinished", replace(QUICK, dataset=str(runs[0].parent / "images"))
-    )
+    write_run_comparison([runs[0], other], tmp_path / "unfinished")
     averages = json.loads((tmp_path / "unfinished" / "report.json").read_text())["sections"]["averages"]
     assert [row["variant"] for row in averages][::2] == ["tiny", "other (2 of 3 stages)"]
     for width in (1280, 390):
@@ -214,28 +211,12 @@ def test_runs_of_one_name_are_averaged_only_over_seeds(
     options = replace(QUICK, dataset=str(runs[0].parent / "images"))
     with pytest.raises(ConfigurationError, match=r"kmeans_restarts is 3 in \S+ and 2 in \S+: add --compare"):
         write_report([runs[1], same_name], tmp_path / "out", options)
-    write_run_comparison([*runs, same_name], tmp_path / "out", options)
+    write_run_comparison([*runs, same_name], tmp_path / "out")
     averages = json.loads((tmp_path / "out" / "report.json").read_text())["sections"]["averages"]
     folder = runs[0].parent.name
     both = [(f"{folder}/tiny", 2), ("c/tiny", 1)]
     expected = [(name + own, count) for name, count in both for own in ("", ", native prediction")]
     assert [(row["variant"], row["runs"]) for row in averages] == expected
-
-
-@pytest.mark.slow
-def test_evaluation_averages_only_over_seeds(runs: list[Path], same_name: Path, capsys) -> None:
-    given = [*map(str, runs), str(same_name), "--dataset", str(runs[0].parent / "images")]
-    assert main(["evaluate", *given, "--baselines", "--json"]) == 0
-    scores = json.loads(capsys.readouterr().out)
-    rows = {f"{runs[0].parent.name}/tiny": 2, "c/tiny": 1}
-    assert {name: len(each) for name, each in scores.items() if name != "part_routing"} == {
-        **rows,
-        **{
-            f"{name} ({row})": count
-            for name in ("frozen backbone", "raw pixels")
-            for row, count in rows.items()
-        },
-    }
 
 
 @pytest.mark.moderate
@@ -260,7 +241,7 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     options = ReportOptions(map_method=None, samples=0, dataset=str(runs[0].parent / "images"))
     for write in (write_report, write_run_comparison):
         with pytest.raises(ConfigurationError, match="given twice|in both"):
-            write([runs[0], runs[0]], tmp_path / "out", options)
+            write([runs[0], runs[0]], tmp_path / "out")
     with pytest.raises(ConfigurationError, match="--compare"):
         write_report([runs[0], other], tmp_path / "out", options)
 
@@ -293,7 +274,7 @@ def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path])
 
 
 def test_costs_are_means_over_runs(runs: list[Path]) -> None:
-    run = ReportedRun(RunEvaluation(str(runs[0])), routing=False)
+    run = ReportedRun(RunEvaluation(str(runs[0])))
     memory = {"stage0": {"process": 2_000_000, "accelerator": None}}
     memory["stage1"] = {"process": 4_000_000, "accelerator": 7_000_000}
     both = stage_costs({"seconds": {"stage1": 5.0, "stage0": 9.0}, "peak_memory": memory})
@@ -307,7 +288,7 @@ def test_costs_are_means_over_runs(runs: list[Path]) -> None:
 
 
 def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
-    run = ReportedRun(RunEvaluation(str(runs[0])), routing=False)
+    run = ReportedRun(RunEvaluation(str(runs[0])))
     few = history_charts(run)
     every = 1 + len(run.score.stages)
     assert [len(each.series) for each in few] == [every, every, 1, every]

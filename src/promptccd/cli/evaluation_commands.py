@@ -184,8 +184,10 @@ def report_command(options: argparse.Namespace) -> None:
         num_workers=options.num_workers,
         image_cache=options.image_cache,
     )
-    write = reports.write_run_comparison if options.compare else reports.write_report
-    page = write(options.runs, options.out, wanted)
+    if options.compare:
+        page = reports.write_run_comparison(options.runs, options.out)
+    else:
+        page = reports.write_report(options.runs, options.out, wanted)
     show(
         options, {"page": str(page), "files": ["index.html", "report.csv", "report.json"]}, lambda: str(page)
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from promptccd.data.options import number, require_in_range
 from promptccd.errors import ConfigurationError
@@ -18,9 +19,16 @@ from promptccd.reports.figures import compared_sections, scored_sections, shared
 from promptccd.reports.map import MAX_POINTS, MapFigure, choose_points, map_figure, stage_layouts
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_seeds_alone, row_names, without_seed
-from promptccd.reports.tables import ReportedRun, report_tables, stream_tables, unscored_tables
-from promptccd.runs import RunEvaluation
+from promptccd.reports.tables import (
+    ReportedRun,
+    report_tables,
+    stage_costs,
+    stream_tables,
+    unscored_tables,
+)
+from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.runs.card import data_in_words, hub_id_of
+from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +88,7 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
             raise ConfigurationError(
                 f"{path} has no accuracy that could be averaged: report its runs separately."
             )
-        runs.append(ReportedRun(evaluation, routing=is_scored))
+        runs.append(ReportedRun(evaluation))
         scores[name].append(runs[-1].score)
         if options.baselines and is_scored:
             scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
@@ -112,37 +120,31 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     return write_report_files(out, page, title, facts, tables)
 
 
-def write_run_comparison(
-    paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None
-) -> Path:
-    """Write a page that puts variants side by side; runs that differ in their seed alone are one variant.
+def write_run_comparison(paths: Sequence[str | Path], out: str | Path) -> Path:
+    """Write a page that puts variants side by side, from the records of their runs; no image is read.
 
-    Rows have names as in `promptccd.reports.run_groups.row_names`.
+    Runs that differ in their seed alone are one variant. Rows have names as in
+    `promptccd.reports.run_groups.row_names`.
 
     Raises:
-        PromptCCDError: as `write_report`.
+        PromptCCDError: a run is missing, damaged or without a scored stage.
     """
-    options = options or ReportOptions()
-    groups: dict[str, list[ReportedRun]] = {}
-    for path, name in zip(paths, row_names(paths), strict=True):
-        evaluation = _evaluation(path, options)
-        if not evaluation.stages.is_scored:
-            raise ConfigurationError(f"{path} has streams without labels: leave --compare out.")
-        groups.setdefault(name, []).append(ReportedRun(evaluation, routing=False))
-    every = [run for runs in groups.values() for run in runs]
+    runs, recipes = [RunDirectory(path) for path in paths], [RunDirectory(path).recipe for path in paths]
+    scores, costs = dict[str, list[ContinualScore]](), dict[str, list[pd.DataFrame]]()
+    for run, name in zip(runs, row_names(paths), strict=True):
+        score = run.results_up_to(run.num_finished - 1)
+        if not score.stages:
+            raise ConfigurationError(
+                f"{run.path} has no scored stage: leave --compare out, or train it further."
+            )
+        scores.setdefault(name, []).append(score)
+        costs.setdefault(name, []).append(stage_costs(run.manifest))
     facts = {
-        "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
-        "categories per stage": "; ".join(dict.fromkeys(_blocks(run) for run in every)),
-        "seeds": ", ".join(map(str, sorted({run.recipe.training.seed for run in every}))),
-        "splits": str(len(set(map(_split, every)))),
+        "data": ", ".join(dict.fromkeys(map(_data, recipes))),
+        "seeds": ", ".join(map(str, sorted({recipe.training.seed for recipe in recipes}))),
+        "splits": str(len({run.manifest["split_fingerprint"] for run in runs})),
     }
-    return write_comparison(
-        {name: [run.score for run in runs] for name, runs in groups.items()},
-        out,
-        title=f"{len(groups)} variants compared",
-        facts=facts,
-        costs={name: [run.costs for run in runs] for name, runs in groups.items()},
-    )
+    return write_comparison(scores, out, title=f"{len(scores)} variants compared", facts=facts, costs=costs)
 
 
 def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
@@ -203,8 +205,8 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
     return {
         "method": run.recipe.model.variant,
         **({"images shown again": f"up to {shown} per category"} if shown else {}),
-        "data": _data(run),
-        "categories per stage": _blocks(run),
+        "data": _data(run.recipe),
+        "categories per stage": " + ".join(map(str, run.class_blocks)),
         "backbone": (place if place in BUNDLED else hub_id_of(place) or "a local folder")
         if place
         else made_here,
@@ -218,7 +220,7 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
 def _stream_facts(run: ReportedRun, num_known: int) -> dict[str, str]:
     return {
         "method": run.recipe.model.variant,
-        "data": _data(run),
+        "data": _data(run.recipe),
         "labelled categories": str(num_known),
         "seed": str(run.recipe.training.seed),
         "split": _split(run)[:12],
@@ -229,9 +231,5 @@ def _split(run: ReportedRun) -> str:
     return str(run.manifest["split_fingerprint"])
 
 
-def _data(run: ReportedRun) -> str:
-    return data_in_words(run.recipe).replace("`", "")
-
-
-def _blocks(run: ReportedRun) -> str:
-    return " + ".join(map(str, run.class_blocks))
+def _data(recipe: Recipe) -> str:
+    return data_in_words(recipe).replace("`", "")

@@ -30,7 +30,6 @@ class ReportedRun:
 
     Args:
         evaluation: the run with its data.
-        routing: also score the part router, which loads the models of methods with parts.
 
     Attributes:
         name: of its folder.
@@ -52,7 +51,7 @@ class ReportedRun:
         MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
 
-    def __init__(self, evaluation: RunEvaluation, *, routing: bool = True):
+    def __init__(self, evaluation: RunEvaluation):
         run, stages = evaluation.run, evaluation.stages
         self.name, self.recipe, self.manifest = run.path.resolve().name, evaluation.recipe, run.manifest
         self.class_blocks, self.categories = stages.split.class_blocks, stages.categories
@@ -64,7 +63,7 @@ class ReportedRun:
         self.score = ContinualScore("cacc", [_score_of(evaluation, index, images[index]) for index in scored])
         self.num_true = [evaluation.images[index].stage.num_categories for index in scored]
         self.costs, self.history = stage_costs(run.manifest), read_history(run.path)
-        self.routing = evaluation.part_routing() if routing else None
+        self.routing = evaluation.part_routing() if stages.is_scored else None
 
 
 def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
