@@ -22,7 +22,7 @@ from tests.browsing import Visit
 from tests.reports.conftest import NAMES
 
 HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
-QUICK = ReportOptions(map_method=None, samples=0)
+QUICK = ReportOptions(samples=0)
 PARTS = ("all", "old", "new")
 
 
@@ -76,7 +76,6 @@ def test_counts_add_up(sections: dict) -> None:
 
 
 def test_what_else_the_files_hold(runs: list[Path], sections: dict, report: Path) -> None:
-    ids = RunDirectory(runs[0]).assignments(3)["category_ids"]
     found = {record["category"]: record for record in sections["discovered"]}
     given = {item for stage in (1, 2, 3) for item in RunDirectory(runs[0]).assignments(stage)["category_ids"]}
     names = {f"discovered {item}" for item in given if item > 1}
@@ -87,10 +86,6 @@ def test_what_else_the_files_hold(runs: list[Path], sections: dict, report: Path
     assert {record["known"] for record in sections["nearest_known"]} == set(NAMES[:2])
     assert len(sections["history"]) == 8
     assert [record["stage"] for record in sections["costs"]] == [0, 1, 2, 3]
-    sizes = [len(RunDirectory(runs[0]).assignments(stage)["category_ids"]) for stage in range(4)]
-    places = [record["stage"] for record in sections["map"]]
-    assert [places.count(stage) for stage in range(4)] == np.cumsum(sizes).tolist()
-    assert len(ids) == sizes[3]
 
     with (report.parent / "report.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -124,23 +119,6 @@ def test_the_page_in_a_browser(report: Path, visit: Visit, width: int, scheme: s
     assert page.locator("h1").inner_text() == "Report of tiny"
     assert page.locator("img").evaluate_all("images => images.every(image => image.naturalWidth > 0)")
 
-    shown = page.locator("#map-points > use:not(.later)")
-    everything = shown.count()
-    slider = page.get_by_label("Stage", exact=True)
-    slider.focus()
-    before = page.locator("#map-points > use").first.get_attribute("style")
-    page.keyboard.press("Home")
-    assert 0 < shown.count() < everything
-    assert page.locator("#map-note").inner_text().startswith("stage 0: ")
-    assert page.locator("#map-points > use").first.get_attribute("style") != before
-    page.keyboard.press("ArrowRight")
-    assert page.locator("#map-note").inner_text().startswith("stage 1: ")
-    page.locator("#map-points > use").first.evaluate("point => point.setAttribute('class', 'point s9')")
-    page.get_by_label("Painted by").select_option("true")
-    colours = "all => all.map(each => [...each.classList].filter(name => /^s[0-9]+$/.test(name)).length)"
-    assert set(page.locator("#map-points > use").evaluate_all(colours)) == {1}, "the tenth colour goes, too"
-    assert page.locator("[data-legend=true]").is_visible()
-    assert NAMES[0] in page.locator("[data-legend=true]").inner_text()
     page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert visit.complaints == []
@@ -158,7 +136,6 @@ def test_seeds_are_averaged(runs: list[Path], tmp_path: Path) -> None:
         assert average[f"{part}_std"] == pytest.approx(np.std(values, ddof=1), abs=1e-4)
         shown = f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
         assert f"<strong>{shown}</strong>" in page.read_text()
-    assert sections["map"] == []
     assert sections["discovered"] == []
     assert {row["run"] for row in sections["blocks"]} == {"tiny-seed1", "tiny-seed2"}
 
@@ -227,10 +204,9 @@ def test_old_runs_without_a_history_say_so(runs: list[Path], tmp_path: Path) -> 
     manifest.pop("peak_memory")
     manifest["seconds"].pop("stage2")
     (old / "manifest.json").write_text(json.dumps(manifest))
-    options = ReportOptions(map_method="pca", samples=1, dataset=str(runs[0].parent / "images"))
+    options = ReportOptions(samples=1, dataset=str(runs[0].parent / "images"))
     page = write_report([old], tmp_path / "out", options).read_text()
     assert "Losses were not recorded by this run" in page
-    assert "principal components" in page
 
 
 def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
@@ -238,7 +214,7 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
         write_report([tmp_path / "nothing"], tmp_path / "out")
     other = tmp_path / "other"
     shutil.copytree(runs[0], other)
-    options = ReportOptions(map_method=None, samples=0, dataset=str(runs[0].parent / "images"))
+    options = ReportOptions(samples=0, dataset=str(runs[0].parent / "images"))
     for write in (write_report, write_run_comparison):
         with pytest.raises(ConfigurationError, match="given twice|in both"):
             write([runs[0], runs[0]], tmp_path / "out")
@@ -260,7 +236,7 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("wrong", [{"max_points": 0}, {"samples": -1}])
+@pytest.mark.parametrize("wrong", [{"samples": -1}])
 def test_options_that_show_nothing(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError, match=f"Expected {next(iter(wrong))} >= "):
         ReportOptions(**wrong)
@@ -279,7 +255,7 @@ def test_costs_are_means_over_runs(runs: list[Path]) -> None:
     memory["stage1"] = {"process": 4_000_000, "accelerator": 7_000_000}
     both = stage_costs({"seconds": {"stage1": 5.0, "stage0": 9.0}, "peak_memory": memory})
     one = stage_costs({"seconds": {"stage0": 11.0}, "peak_memory": memory})
-    tables = report_tables([changed(run, costs=both), changed(run, costs=one)], [], None)
+    tables = report_tables([changed(run, costs=both), changed(run, costs=one)], [])
     _, rows = text_grid(over_runs(tables["costs"], ["stage"]))
     assert rows == [
         ["stage 0", "2", "10.0 ± 1.4", "2.0 ± 0.0", ABSENT],

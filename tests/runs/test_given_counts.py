@@ -31,7 +31,7 @@ def test_what_was_given_is_what_a_run_is_trained_scored_and_described_with(
     assert "number of categories by stage: 4, 4, 6;" in card
     assert "category_count:\n  - 4\n  - 4\n  - 6" in card
     assert load_model(tmp_path / "run" / "stage3").config.count_estimate is None
-    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page"), "--no-map"]) == 0
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
     page = (tmp_path / "page" / "index.html").read_text()
     assert "given by the recipe: 4, 4, 6" in page
     assert "given by the recipe and need not be the true one" in page

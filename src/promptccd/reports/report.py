@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from promptccd.data.options import number, require_in_range
@@ -16,7 +15,6 @@ from promptccd.models.checkpoint import BUNDLED
 from promptccd.reports.cards import CardMaker
 from promptccd.reports.compare import write_comparison
 from promptccd.reports.figures import compared_sections, scored_sections, shared_sections, stream_sections
-from promptccd.reports.map import MAX_POINTS, MapFigure, choose_points, map_figure, stage_layouts
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_seeds_alone, row_names, without_seed
 from promptccd.reports.tables import (
@@ -40,8 +38,6 @@ class ReportOptions:
     """Content of a run report, and how it is made.
 
     Attributes:
-        map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
-        max_points: about how many points the map shows.
         samples: pictures per discovered category; 0 for no cards.
         baselines: whether the frozen backbone of the start is scored too.
         dataset: place of the data, if it differs from the record of the runs.
@@ -49,11 +45,9 @@ class ReportOptions:
         image_cache: where copies of images are kept, if not where the runs recorded it.
 
     Raises:
-        ConfigurationError: fewer points than 1, or fewer samples than 0.
+        ConfigurationError: fewer samples than 0.
     """
 
-    map_method: str | None = "tsne"
-    max_points: int = number(MAX_POINTS, 1)
     samples: int = number(8, 0)
     baselines: bool = False
     dataset: str | None = None
@@ -93,12 +87,12 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         if options.baselines and is_scored:
             scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
-            figure, maker = _map_and_cards(evaluation, runs[0], options)
+            maker = _cards(evaluation, runs[0], options)
     first = runs[0]
     sections: dict[str, object]
     if is_scored:
         title, template, facts = f"Report of {name}", "report.html.jinja", _run_facts(runs)
-        tables = report_tables(runs, maker.cards, figure)
+        tables = report_tables(runs, maker.cards)
         sections = scored_sections(runs, tables) | compared_sections(scores)
         tables |= {"compared": variant_averages(scores).round(4)} if options.baselines else {}
     else:
@@ -111,7 +105,6 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         title=title,
         facts=facts,
         runs=runs,
-        figure=figure,
         cards=maker.cards,
         left_out=maker.left_out,
         **sections,
@@ -158,39 +151,15 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     return evaluation
 
 
-def _map_and_cards(
-    evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions
-) -> tuple[MapFigure | None, CardMaker]:
-    """Map and cards; the features of every stage are computed once. Streams without labels have no map."""
-    method = options.map_method if evaluation.stages.is_scored else None
-    images, seed = evaluation.images, evaluation.recipe.training.seed
-    labels = evaluation.true_ids(images[0])
-    maker = CardMaker(labels, run.categories, options.samples)
-    sizes = [len(each) for each in images]
-    rows = choose_points(sizes, seed, options.max_points)
-    layouts: list[np.ndarray] = []
-    for index in range(0 if method else 1, evaluation.num_stages if method or options.samples else 0):
+def _cards(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> CardMaker:
+    """The cards of a run; the features of every stage are computed once."""
+    images = evaluation.images
+    maker = CardMaker(evaluation.true_ids(images[0]), run.categories, options.samples)
+    for index in range(1, evaluation.num_stages if options.samples else 0):
         logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
-        needed = images[: index + 1] if method else [images[0], images[index]]
-        features = [each.cpu().numpy() for each in evaluation.features(index, needed)]
-        if method:
-            layouts.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
-        if index and options.samples:
-            own = run.images[run.images["stage"] == index]
-            maker.add_stage(own, images[index], features[0], features[-1])
-    if method is None:
-        return None, maker
-    figure = map_figure(
-        stage_layouts(layouts, method, seed=seed),
-        np.repeat(np.arange(len(images)), sizes)[rows],
-        np.concatenate([each.sample_ids for each in images])[rows],
-        np.concatenate([labels, run.images["found"]])[rows],
-        np.concatenate([labels, run.images["true"]])[rows],
-        run.names,
-        run.categories,
-        method,
-    )
-    return figure, maker
+        known, own = (each.cpu().numpy() for each in evaluation.features(index, [images[0], images[index]]))
+        maker.add_stage(run.images[run.images["stage"] == index], images[index], known, own)
+    return maker
 
 
 def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:

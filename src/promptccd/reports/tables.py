@@ -15,7 +15,6 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.models import load_configuration
 from promptccd.reports.cards import COLUMNS
-from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation, stream_records
 from promptccd.runs.stage import categories_at, count_range
 from promptccd.training.history import read_history
@@ -122,18 +121,13 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
     return own
 
 
-def report_tables(
-    runs: Sequence[ReportedRun],
-    cards: Sequence[Mapping[str, Any]],
-    figure: MapFigure | None,
-) -> ReportTables:
-    """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
+def report_tables(runs: Sequence[ReportedRun], cards: Sequence[Mapping[str, Any]]) -> ReportTables:
+    """The tables of a report by section, accuracies in percent. Cards are of the first run."""
     return {
         "scores": _of(runs, run_scores),
         "summary": summary(runs),
         **{name: _of(runs, table) for name, table in _SCORED.items()},
         **unscored_tables(runs, cards),
-        "map": _of(runs[:1], lambda run: figure.table if figure else pd.DataFrame()),
     }
 
 
