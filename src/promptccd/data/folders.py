@@ -217,7 +217,9 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
     replaced = leftovers(entry.name for entry in files if entry.name not in found.damaged)
     replaced |= masks_of(source, [entry for entry in files if not reasons[entry.key]], limits)
     for entry in entries:
-        if reason := entry.reason or replaced.get(entry.name) or reasons[entry.key]:
+        reason = entry.reason or replaced.get(entry.name) or reasons[entry.key]
+        if reason or not _is_utf8(entry.key):
+            reason = reason or "name that is not UTF-8: rename the file or its folder"
             found.left_out[entry.name] = reason
         else:
             found.images.append(entry.key)
@@ -273,8 +275,6 @@ def by_category(
     for path, names in parts.items():
         if len(names) < depth:
             files.left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
-        elif not _is_utf8(path):
-            files.left_out[display_name(path)] = "name that is not UTF-8: rename the file or its folder"
         else:
             deeper += len(names) > depth
             part = "train" if split is None else _split_called(names[split])
@@ -319,6 +319,16 @@ def _levels_of(
     if top is not None:
         return (1, 0, "") if top == "splits" else (0, None, "")
     are_splits = [name.casefold() in SPLITS for name in first_level]
+    if len(first_level) == 1 and not any(are_splits) and all(len(names) > 2 for names in parts):
+        inner = [names[1:] for names in parts]
+        category, split, note = _levels_of(sorted({names[0] for names in inner}), inner, None)
+        if (
+            all(len(names) > category + 1 for names in inner)
+            and len({names[category] for names in inner}) > 1
+        ):
+            note = note or f"the only folder, {display_name(first_level[0])}, contains the categories"
+            note += " (--top_folders categories reads it as one)"
+            return category + 1, None if split is None else split + 1, note
     if all(are_splits):
         return 1, 0, ""
     below: dict[str, set[str]] = {name: set() for name in first_level}
