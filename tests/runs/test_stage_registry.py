@@ -155,7 +155,7 @@ def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: P
     assert (
         "stage2: its categories are those of its registry, with 2 merge, 2 rename, 2 split by people" in texts
     )
-    assert "stage3: not compared, it was grouped after 2 merge, 2 split by people" in texts
+    assert "stage3: not compared, it was grouped after corrections by people" in texts
     assert "stage1: not compared" not in texts
     results = json.loads((run / "results.json").read_text())
     results["stages"][0]["all"] += 2
@@ -230,7 +230,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
     measured = ReportedRun(RunEvaluation(str(run)))
     assert measured.score.to_dict()["stages"] == RunDirectory(run).results.to_dict()["stages"]
-    page = write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
+    page = write_report([run], tmp_path / "report", ReportOptions())
     assert "no category" in page.read_text()
     cards = json.loads((tmp_path / "report" / "report.json").read_text())["sections"]["discovered"]
     assert "no category" not in [card["category"] for card in cards]
@@ -250,7 +250,7 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     assert measured.score.to_dict()["stages"] == rows
     assert measured.names[kept.id] == "heron"
     assert measured.names[gone.id] == gone.name
-    write_report([run], tmp_path / "report", ReportOptions(map_method="pca"))
+    write_report([run], tmp_path / "report", ReportOptions())
     (run / "results.json").unlink()  # as where a stage comes from the Hub
     go_on(run)
     assert RunDirectory(run).results.to_dict()["stages"] == rows

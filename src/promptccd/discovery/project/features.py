@@ -111,11 +111,10 @@ def lay_out(features: Tensor) -> np.ndarray:
     t-SNE places a sample, which takes seconds; each other photograph is placed amid similar ones.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
-    from promptccd.reports import choose_points, stage_layouts
+    from promptccd.reports import choose_points, layout_of
 
-    shown = torch.from_numpy(choose_points([len(features)], seed=1))
-    (layout,) = stage_layouts([features[shown].numpy()], seed=1)
-    known = torch.from_numpy(layout.astype(np.float32))
+    shown = torch.from_numpy(choose_points(len(features), seed=1))
+    known = torch.from_numpy(layout_of(features[shown].numpy(), seed=1).astype(np.float32))
     places = torch.empty(len(features), 2)
     for start in range(0, len(features), _AT_ONCE):
         likeness = features[start : start + _AT_ONCE] @ features[shown].T
