@@ -140,9 +140,8 @@ def split(
     members, _ = features.of(rows.members_of(whole.id))
     if not members:
         raise RegistryError(
-            f"There are no features of images of category {category} here, and a split needs them: run promptccd "
-            "discover on these images again, or edit the --out folder that it wrote; a stage that a run left is split "
-            "inside its run."
+            f"A split needs features, and there are none of the images of category {category} here. Run promptccd "
+            "discover on these images again, or edit its --out folder. Split a stage of a run inside the run."
         )
     if len(members) < 2:
         raise RegistryError(f"Category {category} has {len(members)} images here; it takes two to split it.")
