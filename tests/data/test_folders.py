@@ -4,7 +4,6 @@ import io
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from PIL import Image as Pillow
 from promptccd.data import StageStream
 from promptccd.data.folders import FolderFiles, FolderSource, Row, by_category, images_in
 from promptccd.data.labels import read_categories
-from promptccd.data.tables import load_images, open_images
+from promptccd.data.tables import open_images
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError
@@ -51,24 +50,6 @@ def read(folder: Path, roots: Sequence[Path] = ()) -> tuple[list[Row], FolderFil
     rows = by_category(folder, files) or []
     assert len({path for path, _, _ in rows} | files.left_out.keys()) == len(rows) + len(files.left_out)
     return rows, files
-
-
-WORDS = [
-    "train", "freight train", "train_steam", "express-train", "train2", "training shoes", "Train", "trainer", "test",
-    "testing kit", "test tube", "contest", "val", "val d'isere", "valley", "dev board", "dev", "eval",
-    "evaluation form",
-    "valid", "validation", "split", "data", "images", "all", "train.old", "0-train", "TEST", "train test",
-    "parquet", "x.csv", "{a,b}", "star*?", "[2024]", "a::b", "hf:", "-dash", "100%", "#1", "émeu", "鳥", "🦉", " lead",
-]  # fmt: skip
-
-
-def test_no_word_in_the_name_of_a_category_or_file_decides(tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos", (*KINDS, *WORDS), each=1)
-    for word in WORDS:
-        image(folder / "boat" / f"{word} 1.png")
-    names = [normalize("NFC", word) for word in WORDS]
-    assert sizes(read(folder)) == dict.fromkeys((*KINDS, *names), 1) | {"boat": 1 + len(WORDS)}
-    assert read_categories(load_images(str(folder)), "label")[1] == tuple(sorted([*KINDS, *names]))
 
 
 def test_splits_without_categories_are_refused_with_both_ways_out(tmp_path: Path) -> None:
@@ -125,18 +106,6 @@ def test_folders_of_systems_are_not_searched_and_said(name: str, tmp_path: Path)
     )  # the folders, of which nothing is read
     kind = "hidden folder" if name.startswith(".") else "folder of an operating system"
     assert set(found[1].left_out.values()) == {f"{kind}, not searched"}
-
-
-def test_a_loose_image_is_named_and_what_lies_deeper_is_counted(tmp_path: Path) -> None:
-    categories(tmp_path)
-    image(tmp_path / "cover.png")
-    image(tmp_path / "boat" / "edited" / "raw" / "0.png")
-    found = read(tmp_path)
-    assert sizes(found) == {"boat": 4, "bus": 3, "tram": 3}
-    assert found[1].left_out == {"cover.png": "in no category: it lies beside the folders of categories"}
-    said = found[1].summary(found[0])
-    assert said.startswith("11 files found: 10 images with a category; 1 images lie deeper, and count for")
-    assert "1 left out: in no category" in said
 
 
 LINKS: dict[str, tuple[Callable[[Path], str], str]] = {

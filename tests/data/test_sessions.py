@@ -55,15 +55,6 @@ def test_novel_order_is_seeded_and_known_categories_keep_theirs() -> None:
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
 
 
-def test_labels_are_in_the_new_ids_and_undrawn_images_have_none() -> None:
-    labels, cut = sessions(10, [2, 2, 2])
-    drawn = np.unique(np.concatenate(cut.sample_ids))
-    assert np.array_equal(np.flatnonzero(labels >= 0), drawn)
-    assert len(drawn) < len(labels)
-    source = np.repeat(np.arange(6), 10)
-    assert [f"c{item}" for item in source[drawn]] == [cut.categories[item] for item in labels[drawn]]
-
-
 def test_a_stream_of_sessions_has_the_categories_of_its_source() -> None:
     table = coloured_images(5, 20)
     stages = StageStream.from_dataset(table, class_blocks=[2, 1, 1, 1], split_rule="sessions", seed=4)

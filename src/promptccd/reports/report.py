@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from promptccd.data.options import number, require_in_range
+from promptccd.data.options import option, require_in_range
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.tables import variant_averages
@@ -45,8 +45,8 @@ class ReportOptions:
     """
 
     map_method: str | None = "tsne"
-    max_points: int = number(MAX_POINTS, 1)
-    samples: int = number(8, 0)
+    max_points: int = option(MAX_POINTS, low=1)
+    samples: int = option(8, low=0)
     baselines: bool = False
     dataset: str | None = None
     num_workers: int | None = None
