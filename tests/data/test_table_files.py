@@ -196,12 +196,11 @@ def test_every_row_of_a_table_is_used_or_listed(kind: str, tmp_path: Path) -> No
         place = tmp_path if kind == "metadata" else place
     stages = StageStream.from_dataset(str(place), class_blocks=[1, 1])
     reports = [
-        StageImages.read(stage, 0, lambda batches, total, label: iter(batches)).report.to_dict()
-        for stage in stages
+        StageImages.read(stage, 0, lambda batches, total, label: iter(batches)).report for stage in stages
     ]
-    listed = {name: why for report in reports for name, why in report["skipped"].items()}
+    listed = {name: why for report in reports for name, why in report.skipped.items()}
     assert listed.keys() == odd.keys()
     assert all(said in listed[name] for name, said in odd.items())
-    assert sum(report["used"] for report in reports) == 12
-    assert sum(report["images"] for report in reports) == len(names)
+    assert sum(report.used for report in reports) == 12
+    assert sum(report.images for report in reports) == len(names)
     assert not stages.left_out

@@ -73,10 +73,6 @@ _MAY_BE_READ = (*_TABLE_SUFFIXES, ".json", ".jsonl", ".tar")
 _LOCAL_KINDS = tuple(kind for kind in FILE_KINDS if kind != "imagefolder")  # folders of images are read here
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")  # of ``save_to_disk``
 _METADATA_FILES = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
-_TOO_DEEP = "not read: it is in the folder of a category, which labels its images; put it above these folders"
-_NO_LABEL_COLUMNS = (
-    "not read: it does not name images and their categories, as columns file_name and label would"
-)
 GROUPED = "assignments.csv"  # that a discovery writes next to its project
 _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
 _UNNAMED = r"discovered \d+"  # name there of a category without a name
@@ -439,8 +435,6 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
             left_out.pop(shown, None)
             notes += [f"{shown}: {each}" for each in said]
     if not tables:
-        unread = [name for name in left_out if Path(name).name.casefold() in _METADATA_FILES]
-        files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABEL_COLUMNS for name in unread})
         return None
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
     counts = f"{len(named)} images that metadata files name; {len(others)} further images are left out"
