@@ -37,6 +37,7 @@ NAMES_OF_ZIPS = {
     "cp850": ["Ángel.png", "søster/Åse.png"],
     "cp1252": ["Möwe.png"],
     "cp932": ["写真/鳥.png", "ソース.png", "アオサギ/01.png"],
+    "cp949": ["사진/까치.png", "참새.png"],
     "gb2312": ["照片/海鸥.png", "麻雀.png"],
     "cp866": ["Фото/чайка.png", "Воробей 1.png"],
     "cp1251": ["Фото/чайка.png", "Воробей 1.png"],
@@ -84,10 +85,10 @@ def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_pat
         place = tmp_path / "set.zip"
     with read_intake(place) as intake:
         assert [file.name for file in intake.used] == ["a/IMG_1.jpg"]
-        told = {Path(file.name).name: file.verdict.note for file in intake.files if not file.is_used}
-    assert told.keys() == SIDE_FILES.keys()
+        notes = {Path(file.name).name: file.verdict.note for file in intake.files if not file.is_used}
+    assert notes.keys() == SIDE_FILES.keys()
     for name, said in SIDE_FILES.items():
-        assert told[name].startswith(said), name
+        assert notes[name].startswith(said), name
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,15 @@ def test_other_sub_folders_belong_to_their_category(folders: list[str], tmp_path
     assert "--top_folders" not in caplog.text
 
 
+@pytest.mark.parametrize("folders", [ABC, [f"{split}/{name}" for split in ("train", "test") for name in ABC]])
+def test_a_folder_around_the_categories_is_none(folders: list[str], tmp_path: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    tree(tmp_path, [f"data/{each}" for each in folders])
+    assert labels(tmp_path) == dict.fromkeys(ABC, 3)
+    assert "the only folder, data, contains the categories (--top_folders" in caplog.text
+    assert labels(tmp_path, top="categories") == {"data": 3 * len(folders)}
+
+
 def test_splits_below_categories(tmp_path: Path, caplog) -> None:
     caplog.set_level(logging.INFO)
     tree(tmp_path, [f"{name}/{split}" for name in ABC for split in ("train", "test")])

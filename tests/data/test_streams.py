@@ -151,9 +151,9 @@ def test_a_stream_that_is_none_is_told_in_one_line(
     shutil.copytree(tmp_path / "week01", tmp_path / "twin")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=said) as told:
+    with pytest.raises(DataError, match=said) as refused:
         StageStream.from_dataset("labelled", unlabelled=names)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_picture_counts_where_it_came_first(

@@ -228,8 +228,8 @@ def test_images_of_earlier_stages_go_where_their_dissolved_category_is_nearest(
         main(["categories", str(found), "dissolve", str(category)])
     after = registry_in(found)
     assert {after.members[key] for key in earlier} == {nearest}
-    homes = Counter(after.members[key] for key in registry.members_of(category))
-    for home, count in homes.items():
+    counts = Counter(after.members[key] for key in registry.members_of(category))
+    for home, count in counts.items():
         assert f"{count} to {home} ({after.category(home).name})" in caplog.text
     correct(found, lambda each: each.undo())
     assert registry_in(found).state_hash() == registry.state_hash()
@@ -297,12 +297,12 @@ def test_lost_features_are_said_where_nothing_can_be_done_without(found, session
 
 def test_a_correction_says_what_does_not_show_it_yet(found, run, caplog):
     """A table of the old names lay there, and nothing said so."""
-    for folder, told in ((found, True), (run / "stage3", False)):
+    for folder, is_logged in ((found, True), (run / "stage3", False)):
         caplog.clear()
         with caplog.at_level("INFO"):
             assert main(["categories", str(folder), "rename", str(new_of(folder)[0]), "heron"]) == 0
         said = f"The next promptccd discover with --out {folder} brings discovery.html and assignments.csv up to date."
-        assert (said in caplog.text) == told
+        assert (said in caplog.text) == is_logged
 
 
 def test_old_checkpoints_get_a_registry_with_their_first_edit(run):

@@ -25,7 +25,7 @@ from tests.discovery.project.streams import do
 
 def largest_new(session: DiscoverySession) -> list[int]:
     """Ids of unsettled categories, largest first."""
-    return [view.id for view in group_views(session) if view.standing == "new" and view.size]
+    return [view.id for view in group_views(session) if view.origin == "new" and view.size]
 
 
 def corrected(session: DiscoverySession) -> None:
@@ -237,7 +237,7 @@ def test_a_bare_backbone_knows_nothing_and_finds_groups(backbone_folder, albums,
     session = DiscoverySession.open(backbone_folder)
     grouped(session, albums[0])
     assert session.registry.num_known == 0
-    assert {view.standing for view in group_views(session)} == {"new"}
+    assert {view.origin for view in group_views(session)} == {"new"}
     folder = save_checkpoint(session, tmp_path / "first")
     again = DiscoverySession.open(folder)
     assert again.registry.state_hash() == session.registry.state_hash()

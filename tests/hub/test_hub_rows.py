@@ -50,10 +50,10 @@ def rows(count: int, seed: int, deep: Sequence[int] = ()) -> Dataset:
 
 
 def as_file(table: Dataset, per_group: int = 20) -> bytes:
-    told = {"huggingface": json.dumps({"info": {"features": table.features.to_dict()}})}
+    metadata = {"huggingface": json.dumps({"info": {"features": table.features.to_dict()}})}
     stream = io.BytesIO()
     pq.write_table(
-        table.data.table.combine_chunks().replace_schema_metadata(told), stream, row_group_size=per_group
+        table.data.table.combine_chunks().replace_schema_metadata(metadata), stream, row_group_size=per_group
     )
     return stream.getvalue()
 

@@ -125,6 +125,6 @@ def test_a_stage_that_was_refused_goes_with_the_next_stage(
     recipe = str(in_folder(recipe_values, tmp_path / "run", push_to_hub=True))
     assert main(["train", "--config", recipe]) == 0
     assert caplog.text.count("Not pushed: planned (402)") == 1
-    assert f"Later: promptccd push {tmp_path / 'run'} --stage 0" in caplog.text
+    assert f"by promptccd push {tmp_path / 'run'}." in caplog.text
     for stage in range(4):
         assert hub.repo(f"user/run-stage{stage}").at("main").files["model-00002-of-00002.safetensors"]

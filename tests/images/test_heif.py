@@ -70,8 +70,8 @@ def test_a_photograph_is_upright_once(orientation: int) -> None:
 def test_numbers_of_its_header_are_checked_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     content = heic(picture(300, 200))
     monkeypatch.setattr(heif_plugin(), "load", lambda self: pytest.fail("was decoded"))
-    told = decode_image(content, Decoding(max_pixels=59_999)).verdict
-    assert told == Verdict(Status.SKIPPED, "300 x 200 exceeds the limit of 0.059999 million pixels")
+    verdict = decode_image(content, Decoding(max_pixels=59_999)).verdict
+    assert verdict == Verdict(Status.SKIPPED, "300 x 200 exceeds the limit of 0.059999 million pixels")
     monkeypatch.setattr(decode, "LARGE", 50_000)
     monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1)
     assert "as no photograph has" in decode_image(content).verdict.note

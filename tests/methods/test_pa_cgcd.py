@@ -123,11 +123,11 @@ def test_pseudo_labels_and_new_proxies(trained: PACGCDModel, monkeypatch: pytest
     features = stream()
     clear = torch.arange(140) % 5 != 0  # every fifth image is in doubt
 
-    def told(features: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    def split(features: Tensor, *_: object) -> tuple[Tensor, Tensor]:
         is_old = torch.arange(140) < 60
         return is_old & clear, ~is_old & clear
 
-    monkeypatch.setattr(pa_cgcd, "split_old_and_new", told)
+    monkeypatch.setattr(pa_cgcd, "split_old_and_new", split)
     objective = objective_for(trained, features)
     objective.begin_stage()
     old, new = objective.old_labels, objective.new_labels

@@ -109,18 +109,18 @@ def test_a_run_answers_to_plain_features_where_prompts_act_at_test(
     image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `evaluate` does, which reads the same checkpoint."""
-    answered: list[torch.Tensor] = []
+    embedded: list[torch.Tensor] = []
     answer = PromptCCDModel.assign_natively
 
     def noted(model: PromptCCDModel, features: torch.Tensor) -> torch.Tensor | None:
-        answered.append(features.cpu())
+        embedded.append(features.cpu())
         return answer(model, features)
 
     monkeypatch.setattr(PromptCCDModel, "assign_natively", noted)
     values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", prompts_at_test=True)
     train_run(Recipe.from_dict(values))
-    (first, *_), run = list(answered), RunEvaluation(str(tmp_path / "run"))
+    (first, *_), run = list(embedded), RunEvaluation(str(tmp_path / "run"))
     run.native_predictions(1, run.images[1])
-    torch.testing.assert_close(first, answered[-1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(first, embedded[-1], rtol=1e-4, atol=1e-5)
     prompted = run.features(1, [run.images[1]])[0].cpu()
     assert not torch.allclose(first, prompted, rtol=1e-3, atol=1e-3)

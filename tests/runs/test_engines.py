@@ -56,22 +56,22 @@ class PretendedRay(ModuleType):
     def __init__(self, has: dict[str, float], *outcomes: object):
         super().__init__("ray")
         self.cluster_resources = lambda: has
-        self.told: list[tuple[str, object]] = []
+        self.calls: list[tuple[str, object]] = []
         self.left, self.ended = list(outcomes), threading.Event()
 
     def init(self, **given: object) -> None:
-        self.told.append(("init", given))
+        self.calls.append(("init", given))
 
     def remote(self, **limits: object) -> object:
         def options(**given: object) -> object:
-            self.told.append(("options", given))
+            self.calls.append(("options", given))
             return SimpleNamespace(remote=called)
 
         def called(*arguments: object) -> object:
-            self.told.append(("call", arguments))
-            return len(self.told)
+            self.calls.append(("call", arguments))
+            return len(self.calls)
 
-        self.told.append(("remote", limits))
+        self.calls.append(("remote", limits))
         return lambda work: SimpleNamespace(options=options)
 
     def wait(self, calls: list[int], timeout: float) -> tuple[list[int], list[int]]:
@@ -84,7 +84,7 @@ class PretendedRay(ModuleType):
         return outcome
 
     def cancel(self, call: int, force: bool) -> None:
-        self.told.append(("cancel", force))
+        self.calls.append(("cancel", force))
         self.ended.set()
 
 
@@ -124,7 +124,7 @@ def test_what_ray_is_told_of_a_cell(ray) -> None:
         time.sleep(0.001)
     task.kill()
     assert task.problem == "exit code 3"
-    joined, limits, options, called, *cancelled = pretended.told
+    joined, limits, options, called, *cancelled = pretended.calls
     assert joined[1]["address"] == "first:6379" and joined[1]["log_to_driver"] is False
     assert limits == ("remote", {"max_calls": 1}), "a process that is used again keeps its threads"
     assert options[1] == {
@@ -142,23 +142,23 @@ def test_other_work_of_a_cluster_comes_back_as_it_ends_and_is_given_up_with_us(r
     assert next(found) in [(0, "OSError: no room"), (1, "OSError: no room")]
     assert looks
     found.close()
-    assert [each for each in pretended.told if each[0] in ("call", "cancel")] == [
+    assert [each for each in pretended.calls if each[0] in ("call", "cancel")] == [
         ("call", ("a",)), ("call", ("b",)), ("cancel", True),
     ]  # fmt: skip
 
 
 def test_what_slurm_is_told_of_a_cell(tmp_path: Path, monkeypatch) -> None:
-    told, asked = list[dict[str, object]](), list[bool]()
+    calls, asked = list[dict[str, object]](), list[bool]()
 
     class AutoExecutor:
         def __init__(self, **given: object):
-            told.append(given)
+            calls.append(given)
 
         def update_parameters(self, **given: object) -> None:
-            told.append(given)
+            calls.append(given)
 
         def submit(self, cell: object) -> object:
-            told.append({"kept": cell})
+            calls.append({"kept": cell})
             return SimpleNamespace(result=lambda: 3, cancel=lambda check: asked.append(check))
 
     helpers = SimpleNamespace(DelayedSubmission=lambda cell: ("again", cell))
@@ -171,16 +171,16 @@ def test_what_slurm_is_told_of_a_cell(tmp_path: Path, monkeypatch) -> None:
     job.stop()
     job.kill()
     assert (job.problem, asked) == ("exit code 3", [False, False])
-    *settings, kept = told
+    *settings, kept = calls
     assert settings == [
         {"folder": tmp_path / "out" / ".jobs", "cluster": "slurm"},
         {"timeout_min": 1440, "slurm_additional_parameters": {"partition": "gpu"}},
         {"name": "tiny-seed1"},
     ]
     assert kept["kept"].checkpoint() == ("again", kept["kept"])
-    told.clear()
+    calls.clear()
     SlurmEngine(tmp_path / "out", {"partition": "gpu"}, cluster="local")
-    assert told[1] == {"timeout_min": 1440}
+    assert calls[1] == {"timeout_min": 1440}
 
 
 def fails_with(outcome: object) -> object:

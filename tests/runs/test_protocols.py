@@ -59,14 +59,14 @@ def evaluation(run: Path) -> RunEvaluation:
     return RunEvaluation(str(run), keep_features=True)
 
 
-def told(name: str) -> ProtocolOptions:
+def options_of(name: str) -> ProtocolOptions:
     """Options a protocol needs on data that no benchmark knows."""
     return ProtocolOptions(test_split="test" if "test_split" in PROTOCOLS[name].options else None)
 
 
 @pytest.mark.moderate
 def test_v1_of_the_sessions_is_never_below_v2(evaluation: RunEvaluation) -> None:
-    score = evaluation.evaluate("metagcd", told("metagcd"))
+    score = evaluation.evaluate("metagcd", options_of("metagcd"))
     assert [row.num_categories for row in score.stages] == [3, 4, 5]
     for row, each in zip(score.stages, score.as_published.stages, strict=True):
         assert each.old >= row.old
@@ -119,7 +119,7 @@ def test_a_mixtures_own_answer_is_recorded_as_its_checkpoint_gives_it(
 
 @pytest.mark.parametrize("name", ["pa-cgcd", "pa-cgcd-test"])
 def test_figures_of_the_one_step_setting(name: str, evaluation: RunEvaluation) -> None:
-    score = evaluation.evaluate(name, told(name))
+    score = evaluation.evaluate(name, options_of(name))
     assert tuple(score.summary[name] for name in ("M_all", "M_o", "M_d")) == (
         score.stages[-1].all,
         score.stages[-1].old,
@@ -134,7 +134,7 @@ def test_figures_of_the_one_step_setting(name: str, evaluation: RunEvaluation) -
 
 
 def test_both_evaluation_sets_of_the_one_step_setting_differ_in_the_images(evaluation: RunEvaluation) -> None:
-    training, test = (evaluation.evaluate(name, told(name)) for name in ("pa-cgcd", "pa-cgcd-test"))
+    training, test = (evaluation.evaluate(name, options_of(name)) for name in ("pa-cgcd", "pa-cgcd-test"))
     assert [row.num_images for row in training.stages] == [len(stage) for stage in evaluation.stages[1:]]
     assert [row.num_images for row in test.stages] == [24 * 3, 24 * 4, 24 * 5]
     plain = [replace(row, figures={"nmi": row.figures["nmi"]}) for row in training.stages]
@@ -143,7 +143,7 @@ def test_both_evaluation_sets_of_the_one_step_setting_differ_in_the_images(evalu
 
 def test_test_images_are_assigned_as_the_checkpoint_assigns_them(evaluation: RunEvaluation) -> None:
     """The nearest prototype that the protocol finds again is that of the saved model."""
-    row = evaluation.evaluate("pa-cgcd-test", told("pa-cgcd-test")).stages[-1]
+    row = evaluation.evaluate("pa-cgcd-test", options_of("pa-cgcd-test")).stages[-1]
     model = evaluation.variant.from_pretrained(evaluation.run.stage(3))
     test = evaluation.test_images("test")
     ids = model.assign(evaluation.features(3, test.images)[0]).category_ids.numpy()
@@ -174,7 +174,7 @@ def test_oracle_features_score_100(
     name: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oracle(evaluation, monkeypatch)
-    score = evaluation.evaluate(name, told(name))
+    score = evaluation.evaluate(name, options_of(name))
     assert score.average == {"all": 100.0, "old": 100.0, "new": 100.0}
     assert [row.num_categories for row in score.stages] == [3, 4, 5]
     if name.startswith("pa-cgcd"):
@@ -208,7 +208,7 @@ def test_what_was_known_before_is_what_the_model_of_stage_0_knows(
     name: str, evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oracle(evaluation, monkeypatch, forgets=True)
-    score = evaluation.evaluate(name, told(name))
+    score = evaluation.evaluate(name, options_of(name))
     assert [row.figures["known_before"] for row in score.stages] == [100.0] * 3
     assert [row.old for row in score.stages] == [50.0] * 3  # two of one size in one group
     assert score.summary["M_f"] == 50
@@ -237,10 +237,13 @@ def test_cacc_is_what_the_run_recorded(evaluation: RunEvaluation) -> None:
 
 @pytest.mark.parametrize("name", ["cacc", "metagcd", "pa-cgcd-test"])  # one of every kind
 def test_baselines_are_scored_by_the_same_protocol(name: str, evaluation: RunEvaluation) -> None:
-    for score in (evaluation.frozen_backbone(name, told(name)), evaluation.raw_pixels(name, told(name))):
+    for score in (
+        evaluation.frozen_backbone(name, options_of(name)),
+        evaluation.raw_pixels(name, options_of(name)),
+    ):
         assert score.protocol == name
         assert [row.num_images for row in score.stages] == [
-            row.num_images for row in evaluation.evaluate(name, told(name)).stages
+            row.num_images for row in evaluation.evaluate(name, options_of(name)).stages
         ]
 
 
@@ -301,7 +304,7 @@ def test_a_run_with_one_stage_says_what_to_do(run: Path, tmp_path: Path) -> None
     evaluation = RunEvaluation(str(copy), str(RunEvaluation(str(run)).recipe.data.dataset))
     for name in PROTOCOLS:
         with pytest.raises(RunError, match="finished stage 0 alone.*run the training command again"):
-            evaluation.evaluate(name, told(name))
+            evaluation.evaluate(name, options_of(name))
 
 
 @pytest.mark.slow

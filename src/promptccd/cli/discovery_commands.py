@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 LIKEST = 2  # number of most similar categories printed for unassigned images
 
 # Kinds of categories, in the words of the page.
-KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
+KINDS = {"known": "known", "earlier": "found earlier", "new": "new"}
 
 
 _DISCOVER: Arguments = {
@@ -177,7 +177,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         if sizes
         else "unknown categories",
         f"{'images and copies' if report.duplicates else 'images'}: {counts['known']} in known categories, "
-        f"{counts['settled']} in earlier categories, {counts['new']} in new ones"
+        f"{counts['earlier']} in earlier categories, {counts['new']} in new ones"
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
         *([f"ignored, or like ignored images: {counts['aside']}"] if counts["aside"] else []),
     ]

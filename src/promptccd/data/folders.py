@@ -319,6 +319,16 @@ def _levels_of(
     if top is not None:
         return (1, 0, "") if top == "splits" else (0, None, "")
     are_splits = [name.casefold() in SPLITS for name in first_level]
+    if len(first_level) == 1 and not any(are_splits) and all(len(names) > 2 for names in parts):
+        inner = [names[1:] for names in parts]
+        category, split, note = _levels_of(sorted({names[0] for names in inner}), inner, None)
+        if (
+            all(len(names) > category + 1 for names in inner)
+            and len({names[category] for names in inner}) > 1
+        ):
+            note = note or f"the only folder, {display_name(first_level[0])}, contains the categories"
+            note += " (--top_folders categories reads it as one)"
+            return category + 1, None if split is None else split + 1, note
     if all(are_splits):
         return 1, 0, ""
     below: dict[str, set[str]] = {name: set() for name in first_level}

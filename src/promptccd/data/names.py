@@ -99,11 +99,11 @@ def unsafe_reason(name: str) -> str:
 
 
 # Code pages of packers, the likelier pages first, and the letters that names in them have: with accents, kana and
-# kanji, hanzi, Cyrillic.
+# kanji, hangul, hanzi, Cyrillic.
 _LATIN, _CYRILLIC = "[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f]", "[\u0410-\u044f\u0401\u0451]"
 _CODE_PAGES = {
     "cp437": _LATIN, "cp850": _LATIN, "cp1252": _LATIN, "cp932": "[\u3041-\u30ff\u4e00-\u9faf\u3005]",
-    "gb2312": "[\u4e00-\u9faf]", "cp866": _CYRILLIC, "cp1251": _CYRILLIC,
+    "cp949": "[\uac00-\ud7a3]", "gb2312": "[\u4e00-\u9faf]", "cp866": _CYRILLIC, "cp1251": _CYRILLIC,
 }  # fmt: skip
 # Unlikely within a word: two scripts, or a capital letter behind a small one.
 _UNUSUAL = re.compile(

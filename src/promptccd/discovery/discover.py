@@ -71,7 +71,7 @@ class DiscoveryResult:
     @property
     def counts(self) -> dict[str, int]:
         """Number of files by their result; the sum is the number of files found."""
-        counted = {"known": 0, "settled": 0, "new": 0, "aside": 0, "unassigned": 0, "skipped": 0}
+        counted = {"known": 0, "earlier": 0, "new": 0, "aside": 0, "unassigned": 0, "skipped": 0}
         for row in self.rows:
             counted[row.status if row.status in ("skipped", "aside") else row.known or "unassigned"] += 1
         return counted

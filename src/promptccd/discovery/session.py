@@ -332,16 +332,16 @@ class DiscoverySession:
         return {"mode": self.near_duplicate_mode, **sizes, "doubted": found.num_doubted}
 
     @property
-    def settled(self) -> list[int]:
+    def earlier(self) -> list[int]:
         """Ids of active categories from before the newest stage."""
         stage = self.registry.stage if self._current is None else self._current.stage
-        return [each.id for each in self.registry.active if each.settled(stage)]
+        return [each.id for each in self.registry.active if each.is_fixed(stage)]
 
     @property
     def fixed(self) -> list[int]:
         """Ids of active categories that a grouping leaves as they are: earlier or named categories."""
         named = [each.id for each in self.registry.active if each.named]
-        return sorted({*self.settled, *named})
+        return sorted({*self.earlier, *named})
 
     @property
     def estimate(self) -> CountEstimate:
@@ -446,7 +446,7 @@ class DiscoverySession:
             self.registry,
             self.current.keys,
             self.features,
-            settled=self.settled,
+            earlier=self.earlier,
             temperature=self.temperature,
             spread_for=self.spread_for,
         )

@@ -288,7 +288,7 @@ def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
         torch.cat([part.category_ids for part in parts]).numpy(),
         list(prototypes),
         np.stack(list(prototypes.values())),
-        settled=range(first_free),
+        fixed=range(first_free),
         confidences=torch.cat([part.confidences for part in parts]).clamp(0, 1).numpy(),
         features=(torch.cat([part.features for part in parts]) if parts[1:] else parts[0].features).numpy(),
     )

@@ -272,6 +272,15 @@ def test_what_is_nowhere_is_said(source, message):
         find_source(source)
 
 
+def test_a_table_is_read_by_itself_but_not_beside_the_images_that_it_describes(tmp_path):
+    Dataset.from_dict({"image": [PNG], "url": ["https://example.org"]}).to_parquet(tmp_path / "00000.parquet")
+    assert [file.name for file in read_intake(tmp_path / "00000.parquet").used] == ["row 0"]
+    assert [file.name for file in read_intake(tmp_path).used] == ["row 0"]
+    (tmp_path / "00000").mkdir()
+    (tmp_path / "00000" / "0.png").write_bytes(PNG)
+    assert [file.name for file in read_intake(tmp_path).used] == ["00000/0.png"]
+
+
 def test_nothing_usable_is_said(tmp_path):
     with pytest.raises(DataError, match="holds no image that can be used: it is empty"):
         read_intake(tmp_path).require_images()

@@ -38,7 +38,7 @@ class Images:
 
     def groups(
         self,
-        settled: dict[int, int] | None = None,
+        fixed: dict[int, int] | None = None,
         seed: int = 0,
         together: tuple[int, ...] = (),
         **more: object,
@@ -46,13 +46,13 @@ class Images:
         """One cluster per true category, in an order of its own.
 
         Args:
-            settled: category id by true category, where the grouping knows it.
+            fixed: category id by true category, where the grouping knows it.
             seed: of the order of clusters.
             together: true categories that the grouping takes for one, the first of them.
             **more: further fields of `StageGroups`.
         """
         truths = np.where(np.isin(self.truths, together), together[0] if together else 0, self.truths)
-        order = np.random.default_rng(seed).permutation(np.unique([*truths.tolist(), *(settled or {})]))
+        order = np.random.default_rng(seed).permutation(np.unique([*truths.tolist(), *(fixed or {})]))
         clusters = np.array([order.tolist().index(truth) for truth in truths])
         means = np.stack(
             [
@@ -60,7 +60,7 @@ class Images:
                 for each in order
             ]
         )
-        ids = [(settled or {}).get(int(each)) for each in order]
+        ids = [(fixed or {}).get(int(each)) for each in order]
         return StageGroups(self.keys, clusters, means, ids, **more)
 
 
@@ -110,7 +110,7 @@ def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> E
         (edits.confirm, some),
         (edits.set_aside, one),
         (edits.set_images_aside, some, vector[0], {one: vector[1]}),
-        (edits.take_back, registry.aside[0].id if registry.aside else one),
+        (edits.restore, registry.aside[0].id if registry.aside else one),
     ]
     return choices[generator.integers(len(choices))]
 

@@ -88,7 +88,7 @@ class Model:
         self.aside.add(category)
         self.pinned |= self.inside(category)
 
-    def take_back(self, new: int, category: int) -> None:
+    def restore(self, new: int, category: int) -> None:
         self.aside.discard(category)
 
     def set_images_aside(self, new: int, images: list[str]) -> None:
@@ -140,7 +140,7 @@ def state_of(registry: CategoryRegistry) -> tuple[Any, ...]:
     sizes = {each.id: each.size for each in registry.categories.values() if each.size}
     bans = {key: set(each) for key, each in registry.forbidden.items()}
     aside, members = {each.id for each in registry.aside}, registry.members
-    return members, set(registry.pinned), bans, set(registry.looks), sizes, set(registry.images), aside
+    return members, set(registry.pinned), bans, set(registry.reviews), sizes, set(registry.images), aside
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -166,10 +166,10 @@ def test_corrections_do_what_a_model_of_dictionaries_does(seed: int) -> None:
                 (edits.merge, [one, two]), (edits.set_aside, found[0]), (edits.set_images_aside, some, ONE),
                 (edits.not_a_category, found[-1], dict.fromkeys(inside[::2], found[0])),
                 *([(edits.split, found[-1], inside[1:], ONE, TWO)] if len(inside) > 1 else []),
-                *([(edits.take_back, min(model.aside))] if model.aside - {model.place} else []),
+                *([(edits.restore, min(model.aside))] if model.aside - {model.place} else []),
             ]  # fmt: skip
         if model.aside and not model.aside - {model.place}:
-            choices = [each for each in choices if each[0] is not edits.take_back]
+            choices = [each for each in choices if each[0] is not edits.restore]
         edit, identity = choices[generator.integers(len(choices))], registry.next_id
         banned = {each for keys in model.banned.values() for each in keys}
         if edit[0] is edits.not_a_category and found[0] in banned:
@@ -228,8 +228,8 @@ def test_new_ids_go_to_the_largest_first(registry: CategoryRegistry) -> None:
         (0, "ant", 16, 0), (1, "bee", 10, 0), (2, "cat", 10, 0),
         (3, "discovered 3", 9, 1), (4, "discovered 4", 7, 1), (5, "discovered 5", 5, 1),
     ]  # fmt: skip
-    assert [each.settled(1) for each in registry.active] == [True] * 3 + [False] * 3
-    assert all(each.settled(2) for each in registry.active)
+    assert [each.is_fixed(1) for each in registry.active] == [True] * 3 + [False] * 3
+    assert all(each.is_fixed(2) for each in registry.active)
 
 
 def test_rename(registry: CategoryRegistry) -> None:
@@ -324,7 +324,7 @@ def test_a_category_without_images_rests_until_it_gets_some(registry: CategoryRe
         registry.undo()
     edits.set_aside(registry, 5)
     assert not registry.category(5).dormant
-    edits.take_back(registry, 5)
+    edits.restore(registry, 5)
     assert registry.category(5).dormant
     edits.move(registry, S1.of(4)[:1], 5)
     assert 5 in registry.active_prototypes().ids
@@ -446,7 +446,7 @@ REFUSED: list[tuple[Edit, str]] = [
     ((edits.set_aside, 99), "no category 99"),
     ((edits.set_images_aside, ["nowhere"], ONE), "never seen, the first is 'nowhere'"),
     ((edits.set_images_aside, ["s1:0"]), "has features here"),
-    ((edits.take_back, 5), "Category 5 is not set aside"),
+    ((edits.restore, 5), "Category 5 is not set aside"),
 ]
 
 

@@ -189,15 +189,15 @@ def test_pinned_images_count_towards_a_half_and_break_ties(pinned: str, keys: st
     assert registry.observe(1, one_group(keys)).cluster_ids == (home,)
 
 
-@pytest.mark.parametrize(("seen", "homes"), [(2, (None,)), (1, (11,))])
-def test_half_of_what_was_rejected_is_rejected_again(seen: int, homes: tuple[int | None]) -> None:
+@pytest.mark.parametrize(("seen", "expected_ids"), [(2, (None,)), (1, (11,))])
+def test_half_of_what_was_rejected_is_rejected_again(seen: int, expected_ids: tuple[int | None]) -> None:
     registry = known_registry()
     registry.observe(1, Images("s1", {3: 4, **dict.fromkeys(range(4, 11), 3)}).groups())
     rejected = registry.members_of(3)
     edits.not_a_category(registry, 3)
     keys = [*rejected[:seen], *(f"new {number}" for number in range(9))]
     groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
-    assert registry.observe(2, groups).cluster_ids == homes
+    assert registry.observe(2, groups).cluster_ids == expected_ids
 
 
 @pytest.mark.parametrize(("last", "home"), [(1.0, 0), (1.01, 1)])
@@ -262,7 +262,7 @@ def test_new_images_of_found_merged_and_rejected_categories(lived: CategoryRegis
 
 
 @pytest.mark.parametrize(
-    ("made", "keys", "homes"),
+    ("made", "keys", "expected_ids"),
     [
         ([(edits.answer, "a", "h")], "bcdh", "a0 h1"),  # h goes back
         ([(edits.move, ["a"], None)], "abcd", "b0 c0 d0"),
@@ -270,29 +270,29 @@ def test_new_images_of_found_merged_and_rejected_categories(lived: CategoryRegis
         ([(edits.move, list("abcd"), 1)], "abcd", "a1 b1 c1 d1"),  # the cluster itself does not take 1 with it
     ],
 )  # fmt: skip
-def test_what_people_said_holds_in_the_next_grouping(made: list[Edit], keys: str, homes: str) -> None:
+def test_what_people_said_holds_in_the_next_grouping(made: list[Edit], keys: str, expected_ids: str) -> None:
     registry = small_registry()
     for edit in made:
         do(registry, edit)
     registry.observe(1, one_group(keys))
-    expected = {each[0]: int(each[1]) for each in homes.split()}
+    expected = {each[0]: int(each[1]) for each in expected_ids.split()}
     assert {key: registry.members[key] for key in expected} == expected
 
 
-def test_groups_with_ids_are_settled_where_the_registry_has_them() -> None:
+def test_groups_with_ids_are_fixed_where_the_registry_has_them() -> None:
     groups = StageGroups.of(
         ["a", "b", "c"],
         np.array([7, 2, 7]),
         [2, 7],
         CENTRES[:2],
-        settled={2},
+        fixed={2},
         confidences=np.array([0.1, 0.2, 0.3]),
         features=CENTRES[3:6],
     )
     assert (groups.clusters.tolist(), groups.ids) == ([1, 0, 1], [2, None])
     assert groups.confidences.tolist() == [0.1, 0.2, 0.3]
     assert groups.features is not None and len(groups.features) == 3
-    empty = StageGroups.of([], np.zeros(0, np.int64), [2], CENTRES[:1], settled=())
+    empty = StageGroups.of([], np.zeros(0, np.int64), [2], CENTRES[:1], fixed=())
     assert empty.clusters.dtype.kind == "i"
 
 
@@ -359,7 +359,7 @@ def test_a_category_that_came_and_went_is_no_change() -> None:
     registry = known_registry()
     earlier = registry.copy()
     registry.observe(1, S1.groups(KNOWN))
-    settled = registry.copy()
+    grouped = registry.copy()
     edits.rename(registry, 4, "stork")
     registry.observe(1, S1.groups(KNOWN, together=(3, 4)))
     assert registry.category(4).dormant
@@ -367,7 +367,7 @@ def test_a_category_that_came_and_went_is_no_change() -> None:
     assert change.new == (3, 5)
     named = (change.grown, change.shrunk, change.renamed, change.retired, change.emptied)
     assert not any(4 in each for each in named)
-    change = registry.changes_since(settled)
+    change = registry.changes_since(grouped)
     assert (change.emptied, change.grown, change.shrunk) == ((4,), {3: (12, 20)}, {4: (8, 0)})
     asleep = registry.copy()
     registry.observe(1, S1.groups(KNOWN))

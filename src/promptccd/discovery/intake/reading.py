@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def find_source(
     """The source that a name on the command line, or a list of uploaded files, stands for.
 
     Args:
-        path: a folder of images, a zip archive, an image, a folder or name of a data set as
+        path: a folder of images, a zip archive, an image, a parquet file, a folder or name of a data set as
             `promptccd.data.tables.load_images` knows it, or a list of images and archives.
         roots: further folders that links in a folder of images may lead into.
 
@@ -239,9 +240,9 @@ def find_source(
             "the Hub as namespace/name."
         )
     place = Path(os.path.expanduser(name))
-    if place.is_dir():
-        if not _is_dataset(place):
-            return FolderSource(place, roots)
+    if place.is_dir() and not _is_dataset(place):
+        return FolderSource(place, roots)
+    if place.is_dir() or (place.suffix.lower() == ".parquet" and place.is_file()):
         return DatasetSource(open_images(str(place), labelled=False))
     if place.exists():
         return FilesSource([place])
@@ -457,9 +458,10 @@ def _joined(decoded: Verdict, note: str) -> Verdict:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Whether a folder is a saved data set, or contains tables and no images."""
+    """Whether a folder is a saved data set, or contains tables and no images, except those of its card."""
     if saved_tables(folder):
         return True
-    names = [item.name.lower() for item in folder.iterdir()]
-    has_tables = any(name.endswith(".parquet") for name in names) or any(folder.glob("data/*.parquet"))
-    return has_tables and not any(name.endswith(IMAGE_SUFFIXES) for name in names)
+    tables = [*folder.glob("*.parquet"), *folder.glob("data/*.parquet")]
+    beside = {file.with_suffix("") for file in tables}  # folders of the images of img2dataset
+    files = chain(folder.iterdir(), *(each.iterdir() for each in beside if each.is_dir()))
+    return bool(tables) and not any(file.name.lower().endswith(IMAGE_SUFFIXES) for file in files)

@@ -339,11 +339,11 @@ class SeenFiles:
 
     # Near-duplicates
 
-    def store_followers(self, keys: Iterable[str], firsts: Mapping[str, str]) -> None:
+    def store_followers(self, keys: Iterable[str], representatives: Mapping[str, str]) -> None:
         """Store the first picture of its near-duplicate group, by key, for the remaining pictures of the group."""
         with self._writing() as db:
             db.execute(f"delete from follower where key {_LISTED}", (json.dumps([*keys]),))
-            db.executemany("insert or ignore into follower values(?, ?)", firsts.items())
+            db.executemany("insert or ignore into follower values(?, ?)", representatives.items())
 
     def followers(self, keys: Iterable[str]) -> dict[str, str]:
         """The stored items of `store_followers` for some pictures."""

@@ -92,7 +92,7 @@ def screens(project_of: ProjectOf, more: Mapping[str, Answer] = MappingProxyType
         more: further answers, by path.
     """
 
-    def answered(answer: Answer) -> Callable[[Request], Response]:
+    def respond_with(answer: Answer) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:  # in a thread
             found = answer(project_of(request), request)
             if isinstance(found, bytes):
@@ -120,7 +120,7 @@ def screens(project_of: ProjectOf, more: Mapping[str, Answer] = MappingProxyType
         Route("/{name}", bundle, methods=["GET"]),
         Route("/api/state", state),
         Route("/api/edit", edit, methods=["POST"]),
-        *(Route(path, answered(answer)) for path, answer in (ANSWERS | dict(more)).items()),
+        *(Route(path, respond_with(answer)) for path, answer in (ANSWERS | dict(more)).items()),
     ]
 
 

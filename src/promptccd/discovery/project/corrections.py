@@ -53,7 +53,7 @@ def split(
         images = [members[row] for row in smaller.tolist()]
     kept = registry.prototypes[found.prototype_row]
     part, rest = features.mean(images), features.mean(key for key in members if key not in set(images))
-    if rest is None or found.settled(registry.stage):
+    if rest is None or found.is_fixed(registry.stage):
         rest = kept
     return edits.split(registry, category, images, kept if part is None else part, rest, name)
 
@@ -109,7 +109,7 @@ def find_anew(registry: CategoryRegistry, folder: Path, num_categories: int) -> 
             f"{record['found_with']['model']} IMAGES --num_categories {num_categories} with the same --out finds them, "
             "and keeps your corrections."
         )
-    fixed = [each.id for each in registry.active if each.named or each.settled(registry.stage)]
+    fixed = [each.id for each in registry.active if each.named or each.is_fixed(registry.stage)]
     temperature = CategoryDiscoveryConfig.confidence_temperature
     with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
         remembered = Remembered(registry, record["features"], seen)

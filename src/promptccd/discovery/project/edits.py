@@ -130,8 +130,8 @@ def split(
     the part gets the default name.
     """
     whole, keys = rows.category(category), rows.choose(images)
-    homes = rows.homes(keys)
-    if strangers := [key for key in keys if homes.get(key) != whole.id]:
+    categories_of = rows.categories_of(keys)
+    if strangers := [key for key in keys if categories_of.get(key) != whole.id]:
         raise RegistryError(
             f"{len(strangers)} of the {len(keys)} images are not in category {whole.id}, the first is "
             f"{strangers[0]!r}: select images of that category only."
@@ -239,17 +239,19 @@ def move(
     rows.set_prototypes(prototypes)
 
 
-def _put(rows: CategoryRegistry, homes: Mapping[str, int | None]) -> None:
+def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> None:
     """Put each image into its category, or out of its category; a person reviewed each."""
     review = rows.next_review()
-    for home in dict.fromkeys(homes.values()):
-        rows.choose([key for key, each in homes.items() if each == home])
-        if home is None:
+    for category in dict.fromkeys(categories_of.values()):
+        rows.choose([key for key, each in categories_of.items() if each == category])
+        if category is None:
             rows.store.run(
                 "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
             )
-        rows.place(None if home is None else rows.category(home).id, pin=home is not None, review=review)
-    rows.choose(homes)
+        rows.place(
+            None if category is None else rows.category(category).id, pin=category is not None, review=review
+        )
+    rows.choose(categories_of)
     rows.drop_contradicted_answers()
 
 
@@ -306,12 +308,12 @@ def set_images_aside(
         name = free_name(ASIDE, rows.names().values())
         rows.change(place, name=name, state=CategoryState.ASIDE)
     rows.set_prototypes(prototypes)
-    homes = rows.homes(keys)
-    _put(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
+    categories_of = rows.categories_of(keys)
+    _put(rows, {key: categories_of[key] if categories_of.get(key) in aside else place for key in keys})
 
 
 @edit
-def take_back(rows: CategoryRegistry, category: int) -> None:
+def restore(rows: CategoryRegistry, category: int) -> None:
     """Restore an ignored category; its pinned images stay pinned."""
     found = rows.category(category)
     if not found.aside:
@@ -335,10 +337,10 @@ def answer(rows: CategoryRegistry, first: str, second: str) -> None:
 def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
     keys = rows.choose(images)
-    homes = rows.homes(keys)
-    if homeless := [key for key in keys if key not in homes]:
+    categories_of = rows.categories_of(keys)
+    if homeless := [key for key in keys if key not in categories_of]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
-    _put(rows, homes)
+    _put(rows, categories_of)
 
 
 @edit

@@ -85,10 +85,10 @@ def means_after(
         features: of their images.
         targets: the category that each image joins, by key; `None` for a new category, or for an unassigned image.
     """
-    homes, means = registry.homes(targets), dict[int, np.ndarray]()
-    left = {home for key, home in homes.items() if home != targets[key]}
+    categories_of, means = registry.categories_of(targets), dict[int, np.ndarray]()
+    left = {category for key, category in categories_of.items() if category != targets[key]}
     for category in sorted(left.union(each for each in targets.values() if each is not None)):
-        if registry.category(category).settled(registry.stage):
+        if registry.category(category).is_fixed(registry.stage):
             continue
         stay = [key for key in registry.members_of(category) if targets.get(key, category) == category]
         mean = features.mean([*stay, *(key for key, to in targets.items() if to == category)])

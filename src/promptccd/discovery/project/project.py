@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-TOLD = ".edit.json"  # names a correction that its command has not reported yet
+PENDING = ".edit.json"  # names a correction that its command has not reported yet
 OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
 
 
@@ -134,7 +134,7 @@ class Project:
 
     Attributes:
         folder: absolute.
-        still: locked while the categories are read or changed.
+        lock: locked while the categories are read or changed.
 
     Raises:
         RegistryError: its categories are missing or damaged.
@@ -143,7 +143,7 @@ class Project:
     def __init__(self, folder: str | Path, command: Command | None = None):
         self.folder = Path(folder).absolute()  # "." has no name to put a new folder under
         self._command = command
-        self.still, self._loading = threading.RLock(), threading.Lock()
+        self.lock, self._loading = threading.RLock(), threading.Lock()
         self._place = place_of(self.folder)
         self._is_stage = self._place == self.folder
         self.registry = (
@@ -156,15 +156,15 @@ class Project:
 
     def refresh(self) -> str:
         """Apply the corrections of other processes; returns the name of the state, which no other state has."""
-        with self.still:
+        with self.lock:
             if self._is_stage:
                 remove_leftovers(self._place.parent)
                 self.registry = registry_of_model(self._place)
-                self._took(None)
+                self._on_change(None)
             else:
                 before, self._seen = self._seen, self.registry.store.revision
                 if before != self._seen:
-                    self._took(self.registry.store.changes_since(before))
+                    self._on_change(self.registry.store.changes_since(before))
             return self._mark()
 
     def _mark(self) -> str:
@@ -258,7 +258,7 @@ class Project:
         """
         from promptccd.discovery.project import corrections
 
-        with self.still:
+        with self.lock:
             mark, registry = self.refresh(), self.registry.copy()
         found = corrections.find_anew(registry, self.folder, num_categories)
 
@@ -285,9 +285,9 @@ class Project:
         return edits.set_images_aside(self.registry, images, prototype, means)
 
     @correction(Kind.CATEGORY)
-    def take_back(self, category: int) -> LogEntry:
+    def restore(self, category: int) -> LogEntry:
         """Restore an ignored category."""
-        return edits.take_back(self.registry, category)
+        return edits.restore(self.registry, category)
 
     @correction(Kind.IMAGES)
     def confirm(self, images: Sequence[str]) -> LogEntry:
@@ -301,15 +301,15 @@ class Project:
         Raises:
             RegistryError: the second is in no category any more.
         """
-        homes = self.registry.homes([first, second])
-        home, other = homes.get(first), homes.get(second)
+        categories_of = self.registry.categories_of([first, second])
+        own, other = categories_of.get(first), categories_of.get(second)
         if other is None:
             raise RegistryError(
                 "The photograph it is compared with is in no group any more: skip this question."
             )
-        if home != other and not same:
+        if own != other and not same:
             return edits.answer(self.registry, first, second)
-        if home == other and same:
+        if own == other and same:
             return edits.confirm(self.registry, [first])
         to = other if same else None
         return edits.move(self.registry, [first], to, self._means_after({first: to}))
@@ -360,8 +360,8 @@ class Project:
             DiskError: it cannot be written; nothing changed.
         """
         command, place, result = self._command, self._place.parent, None
-        record = place / TOLD
-        with self.still, FolderLock(place, wait_s=OTHERS_TAKE_S):
+        record = place / PENDING
+        with self.lock, FolderLock(place, wait_s=OTHERS_TAKE_S):
             if command is not None:
                 remove_leftovers(place)
             mark, words = self.refresh(), [self.folder.name, *(command.words if command else ())]
@@ -426,7 +426,7 @@ class Project:
 
     def how_right(self) -> Right:
         """How many images in groups are right, by randomly sampled photographs; see `drawn`."""
-        with self.still:
+        with self.lock:
             return how_right(self.registry, self._in_groups())
 
     def drawn(self) -> str | None:
@@ -439,7 +439,7 @@ class Project:
             ...     project.confirm([image])  # or move, gather, set_images_aside
             >>> print(project.how_right().line())  # doctest: +SKIP
         """
-        with self.still:
+        with self.lock:
             found = draw(self.registry, self._in_groups())
         return None if found is None else found[0]
 
@@ -450,7 +450,7 @@ class Project:
         Raises:
             GoneError: at a correction of other images.
         """
-        with self.still:
+        with self.lock:
             self._draw = lambda: draw(self.registry, self._in_groups())
             try:
                 yield
@@ -494,7 +494,7 @@ class Project:
         """Let the rows of features begin with these images, as a page shows them."""
         self._shown, self._features = images, None
 
-    def _took(self, changes: Changes | None) -> None:
+    def _on_change(self, changes: Changes | None) -> None:
         """Bring what follows from the categories up to date; `None` if it is not known what changed."""
         if changes is None or changes.forgotten:
             self._features = None

@@ -259,7 +259,7 @@ class CategoryRegistry(Rows):
 
         Args:
             time: in ISO 8601.
-            drawn: an image that nobody chose, with ``left``, see `Look`.
+            drawn: an image that nobody chose, with ``left``, see `Review`.
         """
         self._noted = time, drawn
         try:
@@ -279,7 +279,7 @@ class CategoryRegistry(Rows):
         store = self.store
         with store.transaction():
             number, (time, drawn) = self.next_number, self._noted
-            is_new = drawn is not None and drawn[0] not in self.looks
+            is_new = drawn is not None and drawn[0] not in self.reviews
             store.record(None if final else number)
             yield
             if drawn is not None and is_new:
