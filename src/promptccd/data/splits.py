@@ -236,9 +236,9 @@ def cut_by_rule(
                 f"{np.count_nonzero(labels >= 0)} images. Give more images per category, or other class_blocks or cuts."
             )
     names = tuple(categories[old] for old in plan.order)
-    old = [round(float(np.mean(new_labels[ids] < plan.blocks[0])), 4) for ids in sample_ids]
+    old_shares = [round(float(np.mean(new_labels[ids] < plan.blocks[0])), 4) for ids in sample_ids]
     counts = tuple(
-        StageCount(stage, len(ids), len(np.unique(new_labels[ids])), old[stage])
+        StageCount(stage, len(ids), len(np.unique(new_labels[ids])), old_shares[stage])
         for stage, ids in enumerate(sample_ids)
     )
     content = fingerprint(new_labels, names)
