@@ -128,7 +128,6 @@ def test_svi_keeps_the_last_state_that_is_positive_definite(monkeypatch: pytest.
     groups = torch.arange(40) % 2
     monkeypatch.setattr("promptccd.methods.vb_cgcd.svi_rate", lambda step: 0.01)
     found = svi_estimate(points, groups, 2, 1_000, 16, torch.Generator().manual_seed(1))
-    assert math.isfinite(mean_determinant(found))
     assert bool(log_densities(points, found).isfinite().all())
 
 
