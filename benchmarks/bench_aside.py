@@ -76,9 +76,9 @@ def right(found: DiscoveryResult) -> float:
 
 def mostly_junk(found: DiscoveryResult) -> list[int]:
     """Groups that a person would set aside after a look."""
-    homes = [(row.category, row.file.startswith(JUNK)) for row in found.rows if row.category is not None]
-    ids = {home for home, _ in homes}
-    return [each for each in ids if np.mean([is_junk for home, is_junk in homes if home == each]) > 0.5]
+    places = [(row.category, row.file.startswith(JUNK)) for row in found.rows if row.category is not None]
+    ids = {home for home, _ in places}
+    return [each for each in ids if np.mean([is_junk for home, is_junk in places if home == each]) > 0.5]
 
 
 def with_junk(

@@ -124,11 +124,11 @@ def _split(setting: Setting, draw: Callable[[int, int], Tensor], sizes: Sequence
 
 def count(prior: str, features: Features, known: int, seed: int) -> CountEstimate:
     """The estimate as a run makes it, from labelled and unlabelled features."""
-    settled = torch.cat([torch.full((len(features.unlabelled),), -1), features.labels])
+    fixed = torch.cat([torch.full((len(features.unlabelled),), -1), features.labels])
     return estimate_as_taught(
         torch.cat([features.unlabelled, features.labelled]),
         known,
-        fixed=settled,
+        fixed=fixed,
         labelled=features.labelled,
         labels=features.labels,
         seed=seed,

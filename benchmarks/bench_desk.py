@@ -133,7 +133,7 @@ def group_by_group(kinds: np.ndarray, groups: np.ndarray, sure: np.ndarray) -> s
         each: Counter(kinds[groups == each].tolist()).most_common(1)[0][0] for each in set(groups.tolist())
     }
     called = np.array([majority[each] for each in groups.tolist()])
-    actions, told, left = 2 * len(majority), list[str](), list(MILESTONES)
+    actions, lines, left = 2 * len(majority), list[str](), list(MILESTONES)
     for group in sorted(majority, key=lambda each: -int((called != kinds)[groups == each].sum())):
         rows = np.flatnonzero(groups == group)
         rows, actions = rows[np.argsort(-sure[rows].astype(int), kind="stable")], actions + 1
@@ -145,16 +145,16 @@ def group_by_group(kinds: np.ndarray, groups: np.ndarray, sure: np.ndarray) -> s
             called[rows[places]] = kind
             rows = np.delete(rows, places)
             while left and (called == kinds).mean() >= left[0]:
-                told.append(f"{left.pop(0):.0%} right after {actions}")
-    return ", ".join(told)
+                lines.append(f"{left.pop(0):.0%} right after {actions}")
+    return ", ".join(lines)
 
 
 def opened(found: Path, folder: str) -> OpenPage:
     """The page of a copy, with the truth beside it."""
     place = Path(shutil.copytree(found, Path(folder) / found.name))
-    told = found.with_name(f"{found.name}_truth.json")
-    if told.exists():
-        shutil.copy(told, folder)
+    truth = found.with_name(f"{found.name}_truth.json")
+    if truth.exists():
+        shutil.copy(truth, folder)
     page = OpenPage(place)
     page.start()
     return page

@@ -86,8 +86,8 @@ def stages(
         sizes = [of_old] * known + [of_earlier] * (before - known) + [of_new] * new
         features, labels = data.draw(sizes, moved)
         drawn = mixture.sample(replay, torch.Generator().manual_seed(stage))
-        settled = torch.cat([torch.full_like(labels, -1), torch.arange(before).repeat_interleave(replay)])
-        mixture = fitted(torch.cat([features, drawn]), settled, before + new, seed=stage)
+        fixed = torch.cat([torch.full_like(labels, -1), torch.arange(before).repeat_interleave(replay)])
+        mixture = fitted(torch.cat([features, drawn]), fixed, before + new, seed=stage)
         best = mixture.log_joint(features).argmax(1)
         counts = torch.zeros(before + new, before + new, dtype=torch.int64)
         counts.index_put_((best, labels), torch.ones_like(best), accumulate=True)
@@ -102,9 +102,9 @@ def stages(
     return outcomes
 
 
-def fitted(features: Tensor, settled: Tensor, num_components: int, seed: int) -> GaussianMixture:
+def fitted(features: Tensor, fixed: Tensor, num_components: int, seed: int) -> GaussianMixture:
     """The mixture of a stage."""
-    fit = fit_gaussian_mixture(features, num_components, fixed=settled, seed=seed)
+    fit = fit_gaussian_mixture(features, num_components, fixed=fixed, seed=seed)
     mixture = GaussianMixture(num_components, features.shape[1], "diag")
     mixture.load(fit.means, fit.variances, fit.log_weights, fit.floor)
     return mixture

@@ -56,9 +56,9 @@ SAID = f"""async ([place, key, held, said]) => {{ {ROOT}
 EDIT = """async body => {
     const began = performance.now();
     const answer = await fetch('/api/edit', { method: 'POST', body: JSON.stringify(body) });
-    const told = await answer.json();
-    if (!answer.ok) throw new Error(told.error);
-    return [performance.now() - began, told.undo?.number ?? -1]; }"""
+    const reply = await answer.json();
+    if (!answer.ok) throw new Error(reply.error);
+    return [performance.now() - began, reply.undo?.number ?? -1]; }"""
 LINE = f"""() => {{ {ROOT}
     window.closedIn = 0;
     root.querySelector('canvas').addEventListener('pointerup', async () => {{
@@ -166,7 +166,7 @@ def measure_looking(page: Page) -> None:
 def measure_answers(page: Page) -> None:
     """What the server takes to answer corrections, and what it takes until they are seen."""
     state = page.evaluate("fetch('/api/state').then(answer => answer.json())")
-    groups = [each["id"] for each in state["groups"] if each["standing"] != "known"][:8]
+    groups = [each["id"] for each in state["groups"] if each["origin"] != "known"][:8]
     asked = {"do": "move", "generation": state["generation"]}
     page.evaluate(EDIT, {**asked, "images": [0, 1], "to": groups[0]})  # features are there from the first on
     count, moves, numbers = state["photos"], list[float](), list[int]()

@@ -23,9 +23,9 @@ ERRS = (0.0, 0.02, 0.05)
 
 def truth_of(found: Path, names: Sequence[str]) -> list[str]:
     """The kind of every photograph: of ``found_truth.json`` beside the project, or the folder that it lies in."""
-    told = found.with_name(f"{found.name}_truth.json")
-    if told.exists():
-        kinds = json.loads(told.read_text())
+    truth = found.with_name(f"{found.name}_truth.json")
+    if truth.exists():
+        kinds = json.loads(truth.read_text())
         return [kinds[Path(name).name] for name in names]
     return [Path(name).parent.name for name in names]
 

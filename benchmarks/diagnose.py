@@ -339,17 +339,17 @@ def _likeliest(
     width, device = of_stages[0].shape[1], of_stages[0].device
     replaying, answering = (GaussianMixture(0, width, covariance).to(device) for _ in range(2))
     found: dict[str, list[StageScore]] = {f"{covariance} {floor:g}": [] for floor in options.floors}
-    settled = torch.from_numpy(truth[0])
+    fixed = torch.from_numpy(truth[0])
     for stage, (features, count) in enumerate(zip(of_stages, np.cumsum(cut.blocks).tolist(), strict=True)):
         rows = features
         if stage:
             generator = torch_generator("replay", cut.seed, stage)
             replay = replaying.sample(options.replayed, generator).to(features)
             own = torch.arange(replaying.num_components).repeat_interleave(options.replayed)
-            settled = torch.cat([torch.full((len(features),), -1), own])
+            fixed = torch.cat([torch.full((len(features),), -1), own])
             rows = torch.cat([features, replay])
         fit = partial(
-            fit_gaussian_mixture, rows, count, fixed=settled, covariance_type=covariance,
+            fit_gaussian_mixture, rows, count, fixed=fixed, covariance_type=covariance,
             seed=seed_of("mixture", cut.seed, stage),
         )  # fmt: skip
         for name, floor in zip(found, options.floors if stage else (), strict=False):
@@ -390,7 +390,7 @@ def read_prompts(
     prompted.config = copy.copy(usual)
     for name, value in DISTINCT_PROMPTS.items():
         setattr(prompted.config, name, value)
-    told = measured()
+    measurement = measured()
     prompted.config = usual
     rows = numpy_generator("prompts", cut.seed).permutation(len(images))[:MEASURED_IMAGES]
     ranking = prompted.mixture.log_joint(features.to(prompted.device)[torch.from_numpy(rows)])
@@ -414,7 +414,7 @@ def read_prompts(
         cosines={name: value.tolist() for name, value in means.items() if value.ndim and count > 1},
         prompt_effect=effects["prompt_effect"],
         choice_effect=effects["choice_effect"],
-        told_apart=(told["prompt_effect"], told["choice_effect"]),
+        told_apart=(measurement["prompt_effect"], measurement["choice_effect"]),
         shared=count * effects.get("prompts_shared", 1.0),
     )
 

@@ -26,7 +26,7 @@ print(f"Categories: {found.estimate}")  # every file was judged by itself: used,
 groups = group_views(session)
 for group in groups:
     faces = [session.current.files[key].name for key in group.typical[:3]]
-    print(f"{group.title} ({group.standing}): {group.size} images, such as {', '.join(faces)}")
+    print(f"{group.title} ({group.origin}): {group.size} images, such as {', '.join(faces)}")
 
 # A name is a correction: it stays with the group over later images, and can be undone.
 largest = max(groups, key=lambda group: group.size)

@@ -58,7 +58,8 @@ def test_a_folder_of_windows_is_no_data_set_of_the_hub(name, tmp_path, monkeypat
         find_source(name)
     assert main(["split", name, "--class_blocks", "1", "1"]) == 2
     assert (
-        f"Nothing is at {name!r}" in (told := capsys.readouterr().err) and "It is a path of Windows." in told
+        f"Nothing is at {name!r}" in (output := capsys.readouterr().err)
+        and "It is a path of Windows." in output
     )
 
 

@@ -71,7 +71,7 @@ class Diary(CategoryDiscoveryCallback):
     """Writes down what it is told, and asks for the end at given moments."""
 
     def __init__(self, *stops: tuple[str, int]):
-        self.told: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, int]] = []
         self.metrics: dict[tuple[str, int], dict[str, float]] = {}
         self.stops = list(stops)
 
@@ -81,7 +81,7 @@ class Diary(CategoryDiscoveryCallback):
 
         def note(args, state, control, metrics=None):
             moment = (name, state.stage)
-            self.told.append(moment)
+            self.calls.append(moment)
             self.metrics[moment] = dict(metrics or {})
             control.should_training_stop = moment in self.stops
             if control.should_training_stop:
@@ -107,7 +107,7 @@ def test_stopped_anywhere_it_ends_in_the_bytes_of_the_command(
     assert results.to_dict() == json.loads((run / "results.json").read_text())
     assert trainer.model.config.stage == 3
 
-    whole = [moment for moment in diary.told if moment[1] == 3]
+    whole = [moment for moment in diary.calls if moment[1] == 3]
     names = ["on_train_begin", "on_stage_begin", "on_step_end", "on_epoch_end", "on_evaluate", "on_stage_end"]
     assert [name for name in names if (name, 3) in whole or name == "on_train_begin"] == names
     assert whole[-3:] == [("on_evaluate", 3), ("on_stage_end", 3), ("on_train_end", 3)]
@@ -199,7 +199,7 @@ def test_an_evaluation_without_the_data_says_where_it_could_come_from(
     trainer.args = replace(trainer.args, image_cache=str(tmp_path / "kept"))
     score = trainer.evaluate("gcd")
     assert (tmp_path / "kept").is_dir(), "which the run does not record"
-    assert diary.told == [("on_evaluate", 3)]
+    assert diary.calls == [("on_evaluate", 3)]
     assert diary.metrics["on_evaluate", 3]["gcd/stage3/all"] == score.stages[-1].all
     with pytest.raises(DataError, match="eval_dataset"):
         trainer.evaluate("inductive")

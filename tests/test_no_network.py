@@ -64,11 +64,11 @@ def audited(material: Path) -> Audit:
 
     def run(part: str) -> list[str]:
         environment = {name: value for name, value in os.environ.items() if name not in SWITCHES}
-        homes = {"HOME": "", "HF_HOME": "hf", "XDG_CACHE_HOME": "cache", "TMPDIR": "temporary"}
-        homes = {name: str(folder / place) for name, place in homes.items()}
+        folders = {"HOME": "", "HF_HOME": "hf", "XDG_CACHE_HOME": "cache", "TMPDIR": "temporary"}
+        folders = {name: str(folder / place) for name, place in folders.items()}
         done = subprocess.run(
             [sys.executable, "-m", "tests.audited", part, str(folder)],
-            cwd=ROOT, env=environment | homes, capture_output=True, text=True, timeout=240, check=False,
+            cwd=ROOT, env=environment | folders, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         assert list((folder / "temporary").glob("promptccd-*")) == []  # what visitors gave is gone
@@ -137,10 +137,10 @@ def ports_of(words: list[str], folder: Path) -> list[str]:
         process = subprocess.Popen(
             [sys.executable, *words], cwd=ROOT, env=environment, stdout=said, stderr=said
         )
-    seen, told = set[str](), psutil.Process(process.pid)
+    seen, parent = set[str](), psutil.Process(process.pid)
     while process.poll() is None:
         with suppress(psutil.Error):
-            for each in (told, *told.children(recursive=True)):
+            for each in (parent, *parent.children(recursive=True)):
                 opened = each.net_connections() if hasattr(each, "net_connections") else each.connections()
                 seen |= {str(one.laddr) for one in opened if one.status == psutil.CONN_LISTEN}
         time.sleep(0.05)

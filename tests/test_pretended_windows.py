@@ -119,8 +119,6 @@ os.chmod(here / "log", 0o644)
 systems.make_read_only(here / "log")
 assert stat.S_IMODE(os.stat(here / "log").st_mode) == 0o644
 assert systems.is_own_file(here / "log") is True and systems.is_own_file(here) is False
-assert systems.is_private(os.stat(here / "log")) is True
-systems.make_private(os.open(here / "x", os.O_CREAT | os.O_BINARY))
 
 # A name is replaced once nobody has the file open.
 systems.time = clock = Clock()
@@ -165,9 +163,9 @@ def test_a_lock_names_its_owner_and_ends_with_it(windows):
     with subprocess.Popen(words, env=windows.environment, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         number = owner.stdout.readline().strip()
-        told = windows.run("print(refusal(lambda: FolderLock(here), RunError))")
+        output = windows.run("print(refusal(lambda: FolderLock(here), RunError))")
         owner.kill()
-    assert f"(process {number}) is writing to" in told
+    assert f"(process {number}) is writing to" in output
     windows.run(
         """
 held = FolderLock(here, wait_s=5)
@@ -313,7 +311,7 @@ for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGBRE
             assert exit_for(ended).code == code, number
 """
     )
-    told = windows.run(
+    output = windows.run(
         """
 reading, writing = os.pipe()
 broken, other = OSError(errno.EINVAL, "Invalid argument"), OSError(errno.ENOSPC, "full")
@@ -321,7 +319,7 @@ print(processes.reader_is_gone(broken, writing), processes.reader_is_gone(other,
       processes.reader_is_gone(broken, os.open(here / "file", os.O_CREAT | os.O_BINARY)))
 """
     )
-    assert told == "True False False"
+    assert output == "True False False"
 
 
 # Every command
@@ -351,9 +349,11 @@ def test_training_is_killed_and_resumed_to_the_same_bytes_and_used(windows):
         until = time.monotonic() + 200
         while not (windows.disk / "run/stage0").exists() and time.monotonic() < until:
             time.sleep(0.02)
-        told = windows.command(*train, "--output_dir", "run", code=2)  # a second process is told of the first
-        assert f"(process {process.pid}) is writing to" in told or (windows.disk / "run/stage2").exists(), (
-            told
+        output = windows.command(
+            *train, "--output_dir", "run", code=2
+        )  # a second process is told of the first
+        assert f"(process {process.pid}) is writing to" in output or (windows.disk / "run/stage2").exists(), (
+            output
         )
         process.kill()
     windows.command(*train, "--output_dir", "run", "--num_workers", "1")
@@ -437,9 +437,9 @@ def test_names_that_windows_refuses_are_categories_archives_and_groups(windows):
         for name, path in zip(HOSTILE, made[::2], strict=True):
             packed.write(path, f"{name[:200]}.png")
     exports = ["--export", "folders", "sidecars", "publish"]
-    told = windows.command("discover", "photographs", "photos.zip", "--out", "groups", *exports)
-    assert "lies in an archive" in told
-    told = windows.run(
+    output = windows.command("discover", "photographs", "photos.zip", "--out", "groups", *exports)
+    assert "lies in an archive" in output
+    output = windows.run(
         f"""
 from promptccd.cli.main import main
 os.chdir(here)
@@ -452,7 +452,7 @@ print(ascii(refused))
 """
     )
     # No system takes a tab or so long a name; the other Möwe is there, and an option it seems to be.
-    assert told.splitlines()[-1] == ascii([HOSTILE[13], HOSTILE[15], HOSTILE[18], "-dash"])
+    assert output.splitlines()[-1] == ascii([HOSTILE[13], HOSTILE[15], HOSTILE[18], "-dash"])
     # 28 categories: one is Möwe, written in two ways.
     train = ["train", "list.csv", "--class_blocks", "23", "5", "--epochs", "1", "--variant", "promptccd-gcd"]
     windows.command(*train, *SMALL, "--num_workers", "0", "--output_dir", "run")

@@ -4,14 +4,14 @@ export interface Group {
   id: number;
   name: string;
   named: boolean;
-  standing: "known" | "settled" | "new";
+  origin: "known" | "earlier" | "new";
   size: number;
   unsure: number;
   cover: number[];
   near: number[];
 }
 
-export interface Told { number: number; kind: string; count: number; name: string | null }
+export interface Step { number: number; kind: string; count: number; name: string | null }
 
 export interface Summary {
   revision: string;
@@ -22,8 +22,8 @@ export interface Summary {
   stage: number;
   groups: Group[];
   alike: [number, number][]; // that may be one
-  undo: Told | null;
-  redo: Told | null;
+  undo: Step | null;
+  redo: Step | null;
   formats: { name: string; title: string }[]; // in which groups are exported
 }
 
@@ -46,7 +46,7 @@ export interface Change {
 }
 
 /** An exported folder, with sentences about it. */
-export interface Exported { place: string; photographs: number; told: string[] }
+export interface Exported { place: string; photographs: number; lines: string[] }
 
 /** What found the groups; empty is what is not known. */
 export interface About {

@@ -55,7 +55,7 @@ function Bar({ desk }: { desk: Desk }) {
         type="search"
         class="search"
         value={desk.words}
-        placeholder={t("search")}
+        placeholder={`⌕ ${t("search")}`}
         aria-label={t("search")}
         onInput={(event) => {
           desk.words = event.currentTarget.value;
@@ -102,12 +102,12 @@ function Head({ desk }: { desk: Desk }) {
       <div class="row" data-area="tools">
         <h2>{title}</h2>
         <small>{t("photos", { n: desk.shown.length })}</small>
-        {group && desk.hasKnown && <small class={`standing ${group.standing}`}>{t(group.standing)}</small>}
+        {group && desk.hasKnown && <small class={`origin ${group.origin}`}>{t(group.origin)}</small>}
         <span class="space" />
         {group && group.size > 1 && <button onClick={() => split(desk, group.id)}>{t("splitDo")}</button>}
         {desk.place === "away" && desk.shown.length > 0 && <button onClick={() => void desk.edit({ do: "forget" }, "forgotten", { n: desk.counts.away })}>{t("forgetDo")}</button>}
         <button disabled={!desk.shown.length} onClick={() => desk.selectAll()} title="Ctrl A">{t("selectAll")}</button>
-        {group && group.standing !== "known" && (
+        {group && group.origin !== "known" && (
           <Menu>
             <button onClick={() => desk.open({ kind: "dissolve", id: group.id })}>{t("dissolveDo")}</button>
             <button onClick={() => void desk.edit({ do: "set_aside", category: group.id }, "setGroupAside")}>{t("asideDo")}</button>

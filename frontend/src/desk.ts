@@ -1,5 +1,5 @@
 /** The state of a window, and everything that can be done to it. */
-import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, REVIEWED, Right, Summary, Told } from "./api";
+import { address, Answer, ASIDE, AWAY, Change, Columns, COMING, Edit, get, getBytes, getColumns, Gone, Group, NEWEST, NOWHERE, post, Refused, REVIEWED, Right, Summary, Step } from "./api";
 import { Pictures } from "./pictures";
 import { t, Words } from "./texts";
 
@@ -52,7 +52,7 @@ export class Desk {
   layers: Layer[] = [];
   change: Change | null = null;
   status = "";
-  told = 0; // how often something was said
+  messages = 0; // how often something was said
   edits = 0; // made in this window
   lost = false;
   over = "";
@@ -64,7 +64,7 @@ export class Desk {
   isBlind = false; // whether what is sorted now was drawn, and not the least sure
   private retaken: number | null = null; // whose answer was taken back
   private reached = -1; // in the order of what is sorted
-  private answered = 0;
+  private answers = 0;
   private found: number[] = [];
   private known?: Float64Array | null; // dates, `null` until they are here
   private names = new Map<number, string[]>();
@@ -200,7 +200,7 @@ export class Desk {
 
   /** Whether some groups were there before these photographs: where all are new nothing need say so. */
   get hasKnown(): boolean {
-    return this.summary!.groups.some((each) => each.standing !== "new");
+    return this.summary!.groups.some((each) => each.origin !== "new");
   }
 
   /** Whether its file is not where it was. */
@@ -243,7 +243,7 @@ export class Desk {
       (each) =>
         (each.size > 0 || Boolean(words)) && // a known one without a photograph here
         each.name.toLocaleLowerCase().includes(words) &&
-        (this.filter === "any" || (this.filter === "unnamed" ? !each.named : (each.standing === "new") === (this.filter === "new"))),
+        (this.filter === "any" || (this.filter === "unnamed" ? !each.named : (each.origin === "new") === (this.filter === "new"))),
     );
     const orders: Record<GroupOrder, (a: Group, b: Group) => number> = {
       size: (a, b) => b.size - a.size || a.id - b.id,
@@ -425,7 +425,7 @@ export class Desk {
   sortNext(): void {
     if (!this.isBlind && this.sorting !== null) this.reached = this.shown.indexOf(this.sorting);
     const drawn = this.right?.row ?? null;
-    const isTurn = ++this.answered % BLIND_EACH === BLIND_EACH - 1;
+    const isTurn = ++this.answers % BLIND_EACH === BLIND_EACH - 1;
     const next = this.openAfter(this.reached);
     this.isBlind = drawn !== null && this.isOpen(drawn) && !this.isBlind && (isTurn || next === null);
     this.sorting = this.isBlind ? drawn : next;
@@ -477,7 +477,7 @@ export class Desk {
     clearTimeout(this.fading);
     if (text) this.fading = window.setTimeout(() => this.tell(""), lasts);
     [this.status, this.saidAt] = [text, Date.now()];
-    this.told++;
+    this.messages++;
     this.changed();
   }
 
@@ -636,10 +636,10 @@ export class Desk {
 
   async back(forward = false): Promise<void> {
     await this.editing; // whoever takes back what was just done means that
-    const told = forward ? this.summary!.redo : this.summary!.undo;
-    if (!told) return;
+    const step = forward ? this.summary!.redo : this.summary!.undo;
+    if (!step) return;
     const said = forward ? "redone" : "undone";
-    if (!(await this.edit({ do: forward ? "redo" : "undo", number: told.number }, said, { cause: this.cause(told) }))) return;
+    if (!(await this.edit({ do: forward ? "redo" : "undo", number: step.number }, said, { cause: this.cause(step) }))) return;
     this.show();
     const row = this.left.at(-1);
     if (forward || row === undefined || this.isGone(row)) return;
@@ -648,7 +648,7 @@ export class Desk {
     this.changed();
   }
 
-  cause(told: Told): string {
-    return t(`did.${told.kind}` as Words, { n: told.count, name: told.name ?? "" });
+  cause(step: Step): string {
+    return t(`did.${step.kind}` as Words, { n: step.count, name: step.name ?? "" });
   }
 }

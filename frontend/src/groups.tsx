@@ -189,7 +189,7 @@ export function Groups({ desk }: { desk: Desk }) {
             <Name desk={desk} group={group} tabIndex={-1} />
             <small class="facts">
               {t("photos", { n: group.size })}
-              {desk.hasKnown && <> · <span class={`standing ${group.standing}`}>{t(group.standing)}</span></>}
+              {desk.hasKnown && <> · <span class={`origin ${group.origin}`}>{t(group.origin)}</span></>}
               {group.unsure > 0 && <> · {t("countUnsure", { n: group.unsure })}</>}
             </small>
           </li>

@@ -75,13 +75,11 @@ function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
           {SOUND.test(desk.name(row)) && desk.summary!.can_write && (
             <audio key={row} controls preload="none" aria-label={desk.name(row)} src={address(`original/${desk.summary!.generation}/${row}`)} onKeyDown={(event) => event.key !== "Escape" && event.stopPropagation()} />
           )}
-          <span class="file" dir="auto">{desk.name(row)}</span>
-          <span dir="auto">{desk.groupName(desk.columns.group[row])}</span>
-          <small>{index + 1} / {desk.shown.length}</small>
+          <span class="row what"><span class="file" dir="auto">{desk.name(row)}</span> <span dir="auto">{desk.groupName(desk.columns.group[row])}</span> <small>{index + 1} / {desk.shown.length}</small></span>
           <Actions desk={desk} />
           <button title="Z" onClick={toPixels}>{t("pixels")}</button>
           {desk.summary!.can_write && <button title="F" onClick={() => desk.open({ kind: "file", row })}>{t("theFile")}</button>}
-          <button title="Esc" aria-label={t("close")} onClick={() => desk.close()}>✕</button>
+          <button class="shut" title="Esc" aria-label={t("close")} onClick={() => desk.close()}>✕</button>
         </div>
       </div>
       {why && <WhyHere desk={desk} row={row} />}
@@ -206,7 +204,7 @@ function TakeSheet({ desk }: { desk: Desk }) {
             <b>{t("exported", { n: found.photographs, place: found.place })}</b>{" "}
             <button class="primary" onClick={() => void post("show_in_folder", { export: kind }).catch((error: Error) => desk.fail(error))}>{t("openFolder")}</button>
           </p>
-          {found.told.slice(1).map((line) => <p key={line} dir="auto">{line}</p>)}
+          {found.lines.slice(1).map((line) => <p key={line} dir="auto">{line}</p>)}
         </div>
       )}
     </Sheet>
@@ -216,7 +214,7 @@ function TakeSheet({ desk }: { desk: Desk }) {
 /** Groups side by side, and the name that they get: by default the one that a person gave, the known, the larger. */
 function MergeSheet({ desk, ids }: { desk: Desk; ids: number[] }) {
   const groups = ids.flatMap((id) => desk.byId.get(id) ?? []);
-  const rank = (group: Group) => [group.named, group.standing === "known", group.size].map(Number);
+  const rank = (group: Group) => [group.named, group.origin === "known", group.size].map(Number);
   const best = [...groups].sort((a, b) => rank(b)[0] - rank(a)[0] || rank(b)[1] - rank(a)[1] || b.size - a.size)[0];
   const [name, setName] = useState(best?.name ?? "");
   const size = groups.reduce((sum, group) => sum + group.size, 0);

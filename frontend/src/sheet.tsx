@@ -8,7 +8,7 @@ import { t } from "./texts";
 /** What lies above the page, with `act`, its main button, beside the one that closes it; one without a title brings its own. */
 export function Sheet({ desk, name, label, title = label, act, children }: { desk: Desk; name: string; label: string; title?: string; act?: ComponentChildren; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  const before = useRef(desk.told).current;
+  const before = useRef(desk.messages).current;
   useLayoutEffect(() => {
     const element = dialog.current!;
     element.showModal();
@@ -25,7 +25,7 @@ export function Sheet({ desk, name, label, title = label, act, children }: { des
       {title && <h2>{title}</h2>}
       {children}
       {title && <p class="row">{act}<button onClick={() => desk.close()}>{t("close")}</button></p>}
-      <p class="status" role="status" aria-label={t("status")}>{desk.told > before ? desk.status : ""}</p>
+      <p class="status" role="status" aria-label={t("status")}>{desk.messages > before ? desk.status : ""}</p>
     </dialog>
   );
 }

@@ -50,31 +50,29 @@ def train_recipe(
     training, push = recipe.training, None
     run = RunDirectory(training.output_dir)
     if training.push_to_hub:
-        push = _Push(run, pusher(run, training.hub_namespace, training.hub_private))
+        push = pusher(run, training.hub_namespace, training.hub_private)
     if training.resume_from is not None and is_first_process():  # all other processes wait for it
         fetch_stages(training.resume_from, run)
-    score = train_run(recipe, accelerator, stages=stages, callbacks=[*callbacks, *([push] if push else [])])
+    score = train_run(
+        recipe, accelerator, stages=stages, callbacks=[*callbacks, *([_Push(push)] if push else [])]
+    )
     if push and is_first_process():  # stages that an earlier command has finished and could not push
-        push.push_finished()
+        push()
     return score
 
 
 class _Push(CategoryDiscoveryCallback):
     """Pushes finished stages; other processes wait for the first one in the next stage."""
 
-    def __init__(self, run: RunDirectory, push: Callable[[RunDirectory, Sequence[int]], None]):
-        self.run, self.push = run, push
-
-    def push_finished(self) -> None:
-        """Push the finished stages that were not pushed yet."""
-        self.push(self.run, range(self.run.num_finished))
+    def __init__(self, push: Callable[[], None]):
+        self.push = push
 
     def on_stage_end(
         self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
         """Push the stage and those that failed before."""
         if state.is_main_process:
-            self.push_finished()
+            self.push()
 
 
 _KINDS = {  # arguments that transformers' own Trainer would accept too, and what to give instead

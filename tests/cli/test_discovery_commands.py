@@ -59,7 +59,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
     assert values["files"]["found"] == 32 == len(values["assignments"]) == sum(values["counts"].values())
     for row in values["assignments"]:
         if row["category"] is not None:
-            kind = "found earlier" if row["known"] == "settled" else row["known"]
+            kind = "found earlier" if row["known"] == "earlier" else row["known"]
             assert f"  {row['category']:4d}  {row['name']} ({kind}): " in text
     seen = {row["category"] for row in values["assignments"]} - {None}
     assert ("images that are not here" in text) == (values["num_categories"]["count"] > len(seen))
@@ -169,9 +169,9 @@ def test_a_day_of_corrections(found, capsys) -> None:
         "move",
         "split",
         "merge",
-        "not_a_category",
+        "dissolve",
         "set_aside",
-        "take_back",
+        "restore",
         "set_images_aside",
     ]
     assert final.members[key] == 0

@@ -40,9 +40,6 @@ MISTAKES = {
     # Words
     "an option with a slip": ("train --learning-rate 0.1", "did you mean --learning_rate?"),
     "an option that does not exist": ("train --frobnicate", "Nothing is called --frobnicate"),
-    "a run in the folder of its images": (
-        "train {pictures} --class_blocks 2 1 --backbone {bare} --output_dir {pictures}", "is the folder of the images"
-    ),
     "a stage to push": ("push {stage} --dry-run", "is not a run: it has no manifest.json. Give one of"),
     "a bare name offline": ("predict promptccd-cub-stage3 {pictures}", "Give OWNER/promptccd-cub-stage3"),
     # Numbers

@@ -52,16 +52,16 @@ def test_settled_categories_stay_whole_and_apart(known):
     """Sizes at which the prior alone would split or merge: replay of a settled category is one category."""
     sizes = [90, 130, 100, 110, 95, 140, 40, 45, 50, 55]
     points, groups = blobs(sizes, spread=1.0)
-    settled = groups.where(groups < known, -1)
-    estimate = estimate_by_split_merge(points, known, fixed=settled, seed=0)
+    fixed = groups.where(groups < known, -1)
+    estimate = estimate_by_split_merge(points, known, fixed=fixed, seed=0)
     assert known <= estimate.low <= estimate.count
     assert estimate.count == 10
 
 
 def test_new_images_of_settled_categories_found_nothing_new():
     points, groups = blobs([40] * 6, spread=1.0)
-    settled = groups.where(torch.arange(240) % 2 == 0, -1)
-    estimate = estimate_by_split_merge(points, 6, fixed=settled, seed=0)
+    fixed = groups.where(torch.arange(240) % 2 == 0, -1)
+    estimate = estimate_by_split_merge(points, 6, fixed=fixed, seed=0)
     assert (estimate.count, estimate.low) == (6, 6)
 
 

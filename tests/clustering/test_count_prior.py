@@ -100,20 +100,20 @@ def test_trials_hold_categories_out_and_use_every_feature_once() -> None:
 def test_a_range_holds_what_held_out_categories_were_miscounted_by(
     rates: tuple[float, ...], low: int, high: int
 ) -> None:
-    told = CountCalibration(1, rates, 0.1).widened(CountEstimate(20, 20, 22, "m", "x"), 10)
-    assert (told.low, told.count, told.high, told.method) == (low, 20, high, "m")
-    assert f"{len(rates)} counts" in told.margin
-    assert "unreliable" not in told.margin
-    assert "unreliable" not in CountCalibration(1, rates, 0.2).widened(told, 10).margin
-    assert "30% in the mean: unreliable" in CountCalibration(1, rates, 0.3).widened(told, 10).margin
+    widened = CountCalibration(1, rates, 0.1).widened(CountEstimate(20, 20, 22, "m", "x"), 10)
+    assert (widened.low, widened.count, widened.high, widened.method) == (low, 20, high, "m")
+    assert f"{len(rates)} counts" in widened.margin
+    assert "unreliable" not in widened.margin
+    assert "unreliable" not in CountCalibration(1, rates, 0.2).widened(widened, 10).margin
+    assert "30% in the mean: unreliable" in CountCalibration(1, rates, 0.3).widened(widened, 10).margin
 
 
 @pytest.mark.slow
 def test_the_calibrated_space_makes_settled_categories_round() -> None:
     features = simulated(SETTINGS[2])
     together = torch.cat([features.labelled, features.unlabelled])
-    settled = torch.cat([features.labels, torch.full((len(features.unlabelled),), -1)])
-    points, prior = PRIORS["calibrated"].expectation(together, settled, 0.5)
+    fixed = torch.cat([features.labels, torch.full((len(features.unlabelled),), -1)])
+    points, prior = PRIORS["calibrated"].expectation(together, fixed, 0.5)
     assert points.shape == (len(together), MOST_DIRECTIONS)
     members = points[: len(features.labels)].double()
     spread = torch.cat(
@@ -134,15 +134,15 @@ def test_the_calibrated_space_makes_settled_categories_round() -> None:
     assert prior.psi == pytest.approx(0.5 * prior.nu * float(covariance.diagonal().mean()))
     # Everything said of it holds wherever the features lie and however they are turned.
     turn = torch.linalg.qr(torch.randn(768, 768, generator=torch.Generator().manual_seed(1))).Q
-    turned, _ = PRIORS["calibrated"].expectation(together @ turn + 3, settled, 0.5)
+    turned, _ = PRIORS["calibrated"].expectation(together @ turn + 3, fixed, 0.5)
     apart, apart_turned = ((each[:50, None] - each[:50]).norm(dim=2) for each in (points, turned))
     torch.testing.assert_close(apart_turned, apart, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("prior", ["matched", "calibrated"])
-@pytest.mark.parametrize("settled", [[-1] * 6, [0, 1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("fixed", [[-1] * 6, [0, 1, 2, 3, 4, 5]])
 def test_without_two_images_of_a_known_category_there_is_nothing_to_learn(
-    prior: str, settled: list[int]
+    prior: str, fixed: list[int]
 ) -> None:
     with pytest.raises(DataError, match="two different images"):
-        estimate_categories(torch.randn(6, 4), 2, fixed=torch.tensor(settled), seed=0, prior=prior)
+        estimate_categories(torch.randn(6, 4), 2, fixed=torch.tensor(fixed), seed=0, prior=prior)

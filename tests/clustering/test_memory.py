@@ -36,10 +36,10 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("known", [0, CATEGORIES // 2])
 def test_a_mixture_is_fitted_in_two_and_a_half_times_its_features(features, covariance_type, known) -> None:
     points, rows, _ = features
-    settled = torch.where(rows < known, rows, -1)
+    fixed = torch.where(rows < known, rows, -1)
     with TensorMemory() as memory:
         fit_gaussian_mixture(
-            points, CATEGORIES, fixed=settled, covariance_type=covariance_type, max_iter=2, seed=1
+            points, CATEGORIES, fixed=fixed, covariance_type=covariance_type, max_iter=2, seed=1
         )
     assert 1 < memory.peak / FEATURES < 2.5
 

@@ -165,9 +165,9 @@ def test_real_categories_that_overlap_do_not_drift_into_each_other():
     data = load_digits()
     points, labels = torch.from_numpy(data.data).float(), torch.from_numpy(data.target).long()
     points = torch.nn.functional.normalize(points - points.mean(0), dim=1)
-    settled = labels.clone()
-    settled[::2] = -1
-    fitted = fit_gaussian_mixture(points, 10, fixed=settled, seed=0)
+    fixed = labels.clone()
+    fixed[::2] = -1
+    fitted = fit_gaussian_mixture(points, 10, fixed=fixed, seed=0)
     found = log_joint(points[::2], fitted).argmax(1)
     assert float((found == labels[::2]).float().mean()) > 0.88
 
@@ -177,9 +177,9 @@ def test_free_points_start_in_the_component_of_the_settled_ones_they_lie_beside(
     noise = torch.randn(18, 3, generator=torch.Generator().manual_seed(0))
     points = torch.eye(3).repeat_interleave(6, 0) + 0.01 * noise
     for known in ([0, 1], [0, 2], [2, 1]):
-        settled = torch.full((3, 6), -1)
-        settled[:2, :3] = torch.tensor(known)[:, None]
-        fitted = fit_gaussian_mixture(points, 3, fixed=settled.flatten(), max_iter=0, seed=0)
+        fixed = torch.full((3, 6), -1)
+        fixed[:2, :3] = torch.tensor(known)[:, None]
+        fitted = fit_gaussian_mixture(points, 3, fixed=fixed.flatten(), max_iter=0, seed=0)
         places = torch.tensor([*known, 3 - sum(known)])
         torch.testing.assert_close(fitted.means[places], points.view(3, 6, 3).mean(1), atol=1e-5, rtol=0)
 
@@ -203,9 +203,9 @@ def test_a_component_without_points_has_the_variance_of_all_of_them(
     """Copies of two points that are settled, and three components: the last one is empty."""
     monkeypatch.setattr(module, "MAX_SPARSE_SHARE", sparse_share)
     points = torch.tensor([[0.0, 0.0], [2.0, 6.0]]).double().repeat(8, 1)
-    settled = torch.arange(2).repeat(8)
+    fixed = torch.arange(2).repeat(8)
     mixture = fit_gaussian_mixture(
-        points, 3, fixed=settled, covariance_type=covariance_type, max_iter=0, floor_share=0.05, seed=0
+        points, 3, fixed=fixed, covariance_type=covariance_type, max_iter=0, floor_share=0.05, seed=0
     )
     empty = int(mixture.log_weights.argmin())
     assert empty == 2

@@ -131,24 +131,24 @@ def test_settled_features_follow_the_majority_of_their_category():
     assert module.together(one_of_three, anchors).tolist() == [False, False, False, True, False, True]
 
 
-def start_of(points, start, monkeypatch, settled=None, seed=0):
+def start_of(points, start, monkeypatch, fixed=None, seed=0):
     """What the sweeps begin with."""
     monkeypatch.setattr(module, "MAX_SWEEPS", 0)
-    return split_and_merge(points, start, fixed=settled, seed=seed).labels
+    return split_and_merge(points, start, fixed=fixed, seed=seed).labels
 
 
 def test_it_starts_from_settled_categories_and_new_clusters_of_the_rest(monkeypatch):
     """Category 0 lies in two places; what lies between them is its own."""
     points = torch.tensor([-9.0, -1.0, 3.0, 4.0, -6.0, -2.0, 4.0, 100.0, 101.0])[:, None]
-    settled = torch.tensor([0, 0, 4, 4, -1, -1, -1, -1, -1])
-    assert start_of(points, 3, monkeypatch, settled).tolist() == [0, 0, 1, 1, 0, 0, 1, 2, 2]
+    fixed = torch.tensor([0, 0, 4, 4, -1, -1, -1, -1, -1])
+    assert start_of(points, 3, monkeypatch, fixed).tolist() == [0, 0, 1, 1, 0, 0, 1, 2, 2]
 
 
 @pytest.mark.parametrize(("start", "count"), [(1, 2), (3, 3), (7, 4)])
 def test_it_starts_from_as_many_clusters_as_there_can_be(start, count, monkeypatch):
     points = torch.tensor([0.0, 0.0, 0.0, 5.0, 5.0, 8.0, 9.0])[:, None]
-    settled = torch.tensor([3, 3, 3, 0, 0, -1, -1])
-    labels = start_of(points, start, monkeypatch, settled)
+    fixed = torch.tensor([3, 3, 3, 0, 0, -1, -1])
+    labels = start_of(points, start, monkeypatch, fixed)
     assert labels[:5].tolist() == [1, 1, 1, 0, 0]
     assert labels.unique().tolist() == list(range(count))
 

@@ -142,8 +142,8 @@ def test_how_sure_an_answer_is_only_labels_say() -> None:
     right = measured(truth)
     labelled = torch.arange(480) % 60 < 15
     rows = torch.where(labelled, truth, right.squared(features, world.prototypes).argmin(1))
-    sure, told = measured(rows), measured(rows, labelled=labelled)
-    assert sure.temperature < 0.6 * right.temperature < 0.6 * told.temperature
+    sure, labelled_fit = measured(rows), measured(rows, labelled=labelled)
+    assert sure.temperature < 0.6 * right.temperature < 0.6 * labelled_fit.temperature
     nobody = measured(rows, labelled=torch.zeros(480, dtype=torch.bool))
     assert nobody.temperature == sure.temperature
     placed = torch.where(labelled, -1, rows)

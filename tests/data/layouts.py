@@ -196,8 +196,8 @@ def _missing_labels(folder: Path) -> Path:
     return listed(folder, head="path,label,stream", labels=labels)
 
 
-def _splits(folder: Path, firsts: Mapping[str, int], **form: Any) -> Path:
-    for name, first in firsts.items():
+def _splits(folder: Path, first_of: Mapping[str, int], **form: Any) -> Path:
+    for name, first in first_of.items():
         categories(folder / name, first=first, **form)
     return folder
 

@@ -14,7 +14,6 @@ from PIL import Image
 
 from promptccd.data import StageStream
 from promptccd.data.labels import DETECTED, Layout, read_categories
-from promptccd.data.streams import open_place
 from promptccd.data.tables import open_images, read_columns
 from promptccd.errors import DataError
 from promptccd.images.limits import SkippedFileError
@@ -109,7 +108,7 @@ def test_the_one_further_column_of_a_table_that_is_no_list_is_no_label(cells: di
         open_images(str(folder / "list.parquet"))
     rows["image"] = [str(folder / each) for each in NAMES]
     with pytest.raises(DataError, match="'the data set' holds the labels.*--label_column"):
-        open_place(Dataset.from_dict(rows).cast_column("image", ImageFeature()))
+        open_images(Dataset.from_dict(rows).cast_column("image", ImageFeature()))
 
 
 @pytest.mark.parametrize("name", ["list.csv", "metadata.csv"])
@@ -258,6 +257,8 @@ MULTI = {
     "semicolons": ["a;b", "a", "b", "b; c", "a", "c"],
     "one part occurs elsewhere": ["c|a", "b", "b", "d|a", "b", "b"],
     "no label alone": ["a|b", "b|c", "a|c", "c|b", "a|b", "b|a"],
+    "blanks": ["a b", "a", "b", "a", "b c", "a b c"],
+    "pluses": ["a+b", "a", "b", "a", "b+c", "a+b+c"],
     "commas": ["'a,b'", "a", "b", "'b,a'", "a", "b"],
     "a list of Python": ["\"['a', 'b']\"", "['a']", "['b']", "\"['b', 'a']\"", "['a']", "['b']"],
     "a list of JSON": ['"[""a"", ""b""]"', '"[""a""]"', '"[""b""]"', '"[""b""]"', '"[""a""]"', '"[""b""]"'],

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.names import system_reason
 from promptccd.discovery.intake.archives import ArchiveSource
+from promptccd.discovery.intake.reading import read_intake
+from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
-from tests.data.layouts import picture
+from tests.data.layouts import picture, put
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,7 @@ NAMES_OF_ZIPS = {
     "cp850": ["Ángel.png", "søster/Åse.png"],
     "cp1252": ["Möwe.png"],
     "cp932": ["写真/鳥.png", "ソース.png", "アオサギ/01.png"],
+    "cp949": ["사진/까치.png", "참새.png"],
     "gb2312": ["照片/海鸥.png", "麻雀.png"],
     "cp866": ["Фото/чайка.png", "Воробей 1.png"],
     "cp1251": ["Фото/чайка.png", "Воробей 1.png"],
@@ -57,3 +61,44 @@ def test_names_in_archives_are_decoded_by_the_code_page_that_fits(
     (tmp_path / "photos.zip").write_bytes(packed_bytes)
     with closing(ArchiveSource(tmp_path / "photos.zip")) as source:
         assert [entry.name for entry in source.entries(IntakeLimits())] == names
+
+
+SIDE_FILES = {
+    ".IMG_7.heic.icloud": "not downloaded from iCloud: in the Finder choose Download Now, and give the folder again",
+    "IMG_1.AAE": "left there by Photos: what was edited",
+    "MVI_1.THM": "left there by a camera: a small picture of a film",
+    ".hidden.jpg": "hidden file",
+    "._IMG_1.jpg": "left there by an operating system",
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_path: Path) -> None:
+    put(tmp_path / "set" / "a" / "IMG_1.jpg", picture(0))
+    for number, name in enumerate(SIDE_FILES, start=1):
+        put(tmp_path / "set" / "a" / name, picture(number))
+    place = tmp_path / "set"
+    if packed:
+        with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+            for file in sorted(place.rglob("*.*")):
+                archive.write(file, file.relative_to(place))
+        place = tmp_path / "set.zip"
+    with read_intake(place) as intake:
+        assert [file.name for file in intake.used] == ["a/IMG_1.jpg"]
+        notes = {Path(file.name).name: file.verdict.note for file in intake.files if not file.is_used}
+    assert notes.keys() == SIDE_FILES.keys()
+    for name, said in SIDE_FILES.items():
+        assert notes[name].startswith(said), name
+
+
+@pytest.mark.parametrize(
+    "name", ["A Library.photoslibrary", "iPhoto Library", "2024.cocatalog", "Previews.lrdata"]
+)
+def test_a_library_of_a_program_is_named_and_its_originals_can_be_given(name: str, tmp_path: Path) -> None:
+    put(tmp_path / "1.jpg", picture(0))
+    put(tmp_path / name / "originals" / "2.jpg", picture(1))
+    found = images_in(FolderSource(tmp_path), IntakeLimits())
+    assert (found.images, [*found.left_out]) == (["1.jpg"], [name])
+    with pytest.raises(DataError, match="give its folder of originals"):
+        FolderSource(tmp_path / name)
+    assert images_in(FolderSource(tmp_path / name / "originals"), IntakeLimits()).images == ["2.jpg"]

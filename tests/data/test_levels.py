@@ -96,6 +96,15 @@ def test_other_sub_folders_belong_to_their_category(folders: list[str], tmp_path
     assert "--top_folders" not in caplog.text
 
 
+@pytest.mark.parametrize("folders", [ABC, [f"{split}/{name}" for split in ("train", "test") for name in ABC]])
+def test_a_folder_around_the_categories_is_none(folders: list[str], tmp_path: Path, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    tree(tmp_path, [f"data/{each}" for each in folders])
+    assert labels(tmp_path) == dict.fromkeys(ABC, 3)
+    assert "the only folder, data, contains the categories (--top_folders" in caplog.text
+    assert labels(tmp_path, top="categories") == {"data": 3 * len(folders)}
+
+
 def test_splits_below_categories(tmp_path: Path, caplog) -> None:
     caplog.set_level(logging.INFO)
     tree(tmp_path, [f"{name}/{split}" for name in ABC for split in ("train", "test")])
@@ -141,22 +150,6 @@ def test_photographs_and_drawings_are_no_masks(tmp_path: Path) -> None:
         put(tmp_path / "person" / f"{number}_mask.jpg", 70 + number)  # a person with a mask
         put(tmp_path / "sketch" / f"{number}.png", 80 + number, "mask")  # a category of drawings
     assert labels(tmp_path) == {"cat": 6, "person": 6, "sketch": 3}
-
-
-def mvtec(root: Path) -> None:
-    tree(root, ["train/good", "test/good", "test/crack", "test/hole"])
-    for defect in ("crack", "hole"):
-        for number in range(3):
-            put(root / "ground_truth" / defect / f"{number:03d}_mask.png", number, "mask")
-
-
-def test_mvtec_says_which_split_can_be_learned(tmp_path: Path) -> None:
-    mvtec(tmp_path)
-    with pytest.raises(
-        DataError, match=r"one category 'good'.*MVTec.*--split test, or .*photographs .*test --out"
-    ):
-        labels(tmp_path)
-    assert labels(tmp_path, "test") == {"crack": 3, "good": 3, "hole": 3}
 
 
 def voc(root: Path) -> None:

@@ -103,10 +103,10 @@ def test_ratios_stand_for_blocks_and_cuts() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"category_ratio": 0.5}, "together, got 0.5 and None"),
-        ({"sample_ratio": 0.5}, "together, got None and 0.5"),
+        ({"category_ratio": 0.5}, "are given together"),
+        ({"sample_ratio": 0.5}, "are given together"),
         ({"category_ratio": 0.5, "sample_ratio": 0.5, "split_rule": "sessions"}, "split_rule sessions"),
-        ({"discovery_stages": 1}, "discovery_stages 1 belongs to the spectrum protocol"),
+        ({"discovery_stages": 1}, "discovery_stages with both"),
         (
             {"category_ratio": 0.5, "sample_ratio": 0.5, "class_blocks": [7, 1, 1, 1]},
             "class_blocks .7, 1, 1, 1.",

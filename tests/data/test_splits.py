@@ -112,7 +112,7 @@ def test_a_stream_is_a_sequence(stages: StageStream) -> None:
 def test_an_unlabelled_stage_has_nothing_to_read_a_label_from(stages: StageStream) -> None:
     for stage in stages[1:]:
         for images in (stage.images, stage.images.whole):
-            assert set(vars(images)) == {"_table", "_column", "_roots", "decoding", "whole", "rows"}
+            assert set(vars(images)) == {"_table", "_column", "_roots", "decoding", "whole", "rows", "name"}
             assert images._table.column_names == [images._column]
         assert stage.images._table.column_names == ["image"]
         assert not any("label" in name for name in vars(stage))
@@ -238,7 +238,7 @@ def test_what_people_give_instead_of_a_data_set_is_told_what_to_give() -> None:
             r"got IterableDataset\. .*read a stream first: Dataset\.from_generator",
         ),
         ([1, 2], r"Expected a datasets\.Dataset or a name, got list\."),
-        (table, r"image_roots allows further folders"),
+        (table, r"image_roots allows others"),
         (table.cast_column("image", Image()).select([]), "has no row"),
         ("no_such_folder/", "Nothing is at 'no_such_folder/'"),
     ]

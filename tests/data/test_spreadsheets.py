@@ -106,10 +106,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 def test_a_table_that_cannot_be_read_is_told_line_and_remedy(name: str, folder: Path) -> None:
     content, said = REFUSED[name]
     (folder / "list.csv").write_bytes(content)
-    with pytest.raises(DataError, match=said) as told:
+    with pytest.raises(DataError, match=said) as refused:
         load_images(str(folder / "list.csv"))
-    assert "\n" not in str(told.value)
-    assert "list.csv" in str(told.value)
+    assert "\n" not in str(refused.value)
+    assert "list.csv" in str(refused.value)
 
 
 def excel(folder: Path, name: str = "list.xlsx", sheets: int = 1) -> Path:

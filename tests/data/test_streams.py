@@ -202,9 +202,7 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
     [
         (["empty"], r"'.*empty' holds no image that can be used.*Put images into it, or leave it out"),
         (["nowhere"], "Nothing is at 'nowhere'"),
-        (["week01", "./week01/"], r"The stream './week01/' is 'week01' once more: give it once"),
-        (["week01", "week01"], "The stream 'week01' is 'week01' once more"),
-        (["./labelled"], "The stream './labelled' is 'labelled' once more: give it once"),
+        (["week01", "./week01/"], r"The stream './week01/' contains the images of 'week01': give them once"),
         (["week01", "twin"], r"The stream 'twin' contains the images of 'week01': give them once"),
         (
             [],
@@ -219,9 +217,9 @@ def test_a_stream_that_is_none_is_told_in_one_line(
     shutil.copytree(tmp_path / "week01", tmp_path / "twin")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=said) as told:
+    with pytest.raises(DataError, match=said) as refused:
         StageStream.from_dataset("labelled", unlabelled=names)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_picture_counts_where_it_came_first(

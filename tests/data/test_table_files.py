@@ -53,7 +53,7 @@ def test_an_address_is_of_a_file_of_that_data_set_alone(file: str, is_own: bool)
 
 def test_a_table_in_memory_needs_its_folders_to_be_given(tmp_path: Path) -> None:
     table = by_path(tmp_path / "mine")
-    with pytest.raises(DataError, match="Row 0 of the data set names .*image_roots allows further folders"):
+    with pytest.raises(DataError, match="Row 0 of the data set names .*image_roots allows others"):
         StageStream.from_dataset(table, class_blocks=BLOCKS)
     stages = StageStream.from_dataset(table, class_blocks=BLOCKS, image_roots=[tmp_path / "mine"])
     plain = StageStream.from_dataset(coloured_images(5, 12), class_blocks=BLOCKS)
@@ -66,7 +66,7 @@ def test_a_missing_image_is_a_matter_of_that_image(tmp_path: Path) -> None:
     table = by_path(tmp_path / "mine")
     (tmp_path / "mine" / "9.png").unlink()
     images = ImageRows(table, roots=[tmp_path / "mine"])
-    images.require_own_files("the data set")
+    images.require_own_files()
     assert images.decode(9).verdict.status is Status.SKIPPED
     assert images.decode(9).verdict.note == "no such file"
     with pytest.raises(SkippedFileError, match="no image given"):
@@ -76,7 +76,7 @@ def test_a_missing_image_is_a_matter_of_that_image(tmp_path: Path) -> None:
 def test_a_file_that_became_a_link_is_not_followed_later(tmp_path: Path) -> None:
     table = by_path(tmp_path / "mine")
     images = ImageRows(table, roots=[tmp_path / "mine"])
-    images.require_own_files("the data set")
+    images.require_own_files()
     shutil.copy(tmp_path / "mine" / "3.png", tmp_path / "secret.png")
     (tmp_path / "mine" / "3.png").unlink()
     (tmp_path / "mine" / "3.png").symlink_to(tmp_path / "secret.png")
@@ -214,7 +214,8 @@ def test_what_lies_elsewhere_is_not_opened_to_say_what_it_is(tmp_path: Path, cap
     (tmp_path / "words.png").write_bytes(b"secret\n")
     listed = tmp_path / "here" / "list.csv"
     listed.write_text("path,label\nimg/0.png,a\n../words.png,b\n")
-    load_images(str(listed))
-    assert not caplog.messages
+    with pytest.raises(DataError, match="a file outside of the data set"):
+        load_images(str(listed))
+    assert not caplog.text.count("no images")
     open_images(str(listed), roots=[str(tmp_path)])
     assert "1 of 2 files are no images, the first is '../words.png'" in caplog.text

@@ -57,8 +57,8 @@ def hidden(tiny_backbone: Path, worlds: tuple[Tensor, Tensor], tmp_path: Path) -
 
 def kinds_apart(registry: CategoryRegistry) -> bool:
     """Whether the four kinds are four groups."""
-    homes = [{registry.members[key_of(EACH * kind + n)] for n in range(EACH)} for kind in range(KINDS)]
-    return all(len(each) == 1 for each in homes) and len(set.union(*homes)) == KINDS
+    places = [{registry.members[key_of(EACH * kind + n)] for n in range(EACH)} for kind in range(KINDS)]
+    return all(len(each) == 1 for each in places) and len(set.union(*places)) == KINDS
 
 
 def group_again(session: DiscoverySession) -> CountEstimate:
@@ -89,7 +89,7 @@ def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_g
     registry, burst = hidden.registry, [key_of(number) for number in (1, EACH + 1, 2 * EACH + 1)]
     hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))
     some = [key_of(3 * EACH + number) for number in range(5)]
-    edits.gather(registry, some, worlds[0][-EACH:][:5].mean(0).numpy(), name="moths")
+    edits.gather(registry, some, "moths", worlds[0][-EACH:][:5].mean(0).numpy())
     edits.confirm(registry, [key_of(0)])
     edits.move(registry, [key_of(2 * EACH)], None)
     edits.set_aside(registry, 0)
@@ -142,7 +142,7 @@ def test_the_same_photographs_again_are_told_what_was_set_aside(
     }
     assert rows["copy.png"].note == f"same picture as 0-000.png; set aside: discovered {junk}"
     assert result.counts == {
-        "known": 0, "settled": 0, "new": 25 - len(aside), "aside": len(aside), "unassigned": 0, "skipped": 0
+        "known": 0, "earlier": 0, "new": 25 - len(aside), "aside": len(aside), "unassigned": 0, "skipped": 0
     }  # fmt: skip
     assert result.estimate.count == len({row.category for row in result.rows} - {None})
     assert junk not in result.change.new
@@ -231,5 +231,5 @@ def test_single_photographs_are_set_aside_and_draw_no_other(
     result = discover(DiscoverySession.open(tiny_backbone), album, found)
     assert sum(row.status == "aside" for row in result.rows) == 2
     assert len(registry_in(found).log) == 4
-    project.take_back(place.id)
+    project.restore(place.id)
     assert project.registry.active[-1].id == place.id

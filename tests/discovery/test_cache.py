@@ -141,7 +141,7 @@ def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, tm
         kept = ("category", "name", "sha256", "status", *(["stage"] if row["category"] else []))
         assert {each: rows[name][each] for each in kept} == {each: row[each] for each in kept}
     assert {row["stage"] for name, row in rows.items() if name.startswith("new-")} == {str(after.stage)}
-    assert {row["known"] for name, row in rows.items() if name in before and row["category"]} == {"settled"}
+    assert {row["known"] for name, row in rows.items() if name in before and row["category"]} == {"earlier"}
 
 
 @pytest.mark.slow

@@ -30,12 +30,12 @@ def test_confidences_are_measured_where_the_model_tells_new_from_known(
     grouped(session, albums[0])
     spread = session.model.spread
     assert spread is not None
-    for known, told in (
+    for known, expected in (
         (replace(spread, separation=0.95), True), (replace(spread, separation=0.85), False), (None, False)
     ):  # fmt: skip
         session.model.set_measured("spread", known)
         save_progress(session, tmp_path, albums[0])
-        assert read_record(tmp_path)["measured"] is told
+        assert read_record(tmp_path)["measured"] is expected
     path = tmp_path / PROJECT / RECORD
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "measured": "yes"}))

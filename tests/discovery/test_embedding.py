@@ -234,23 +234,13 @@ def test_no_model_is_said(tmp_path):
         load_embedder(tmp_path)
 
 
-@pytest.mark.parametrize("kept", [0, 3, 7, 9])
-def test_how_the_work_was_divided_changes_no_byte(model, view, intake, kept):
-    """A shorter batch rounds otherwise: it is filled up wherever the pictures are as many as a batch."""
-    whole = Embedder(model, view, batch_size=4).features_of(intake)
-    files = intake.used
-    intake.used = files[kept:]
-    rest = Embedder(model, view, batch_size=4, is_part=True).features_of(intake)
-    assert torch.equal(rest, whole[kept:])
-
-
 @pytest.mark.parametrize("kept", [7, 8, 9])
 def test_what_was_computed_before_an_end_changes_no_byte(model, counted, view, intake, tmp_path, kept):
     """Also where fewer than a batch are left, which is filled up."""
     whole = Embedder(model, view, batch_size=4).features_of(intake)
     files, cache = intake.used, SeenFiles(tmp_path / "cache")
     intake.used = files[:kept]
-    Embedder(model, view, batch_size=4, seen=cache, is_part=True).features_of(intake)
+    Embedder(model, view, batch_size=4, seen=cache).features_of(intake)
     intake.used, before = files, counted.images
     assert torch.equal(Embedder(model, view, batch_size=4, seen=cache).features_of(intake), whole)
     assert counted.images == before + 4

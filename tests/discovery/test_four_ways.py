@@ -42,10 +42,10 @@ def by_command(out: Path) -> Callable[..., None]:
             "confirm": lambda: values["images"],
             "set_aside": lambda: [values["category"]],
             "set_images_aside": lambda: values["images"],
-            "take_back": lambda: [values["category"]],
+            "restore": lambda: [values["category"]],
             "answer": lambda: [values["first"], values["second"], "same" if values["same"] else "different"],
         }.get(what, list)()
-        action = {"set_aside": "aside", "set_images_aside": "aside", "take_back": "back"}.get(what, what)
+        action = {"set_aside": "aside", "set_images_aside": "aside", "restore": "back"}.get(what, what)
         assert main(["categories", str(out), action, *map(str, words)]) == 0
 
     return do
@@ -75,8 +75,8 @@ def by_window(out: Path) -> Callable[..., None]:
     window = Window(page)
 
     def do(what: str, **values: Any) -> None:
-        status, told = window.do(**asked(window.get("state"), page.project.photos.keys, what, **values))
-        assert status == 200, told
+        status, reply = window.do(**asked(window.get("state"), page.project.photos.keys, what, **values))
+        assert status == 200, reply
 
     do.close = page.close  # type: ignore[attr-defined]
     return do
@@ -96,12 +96,12 @@ def by_visitor(out: Path) -> Callable[..., None]:
 
     def do(what: str, **values: Any) -> None:
         state = visitor.get(f"{visitor.base}api/state").json()
-        told = visitor.post(
+        reply = visitor.post(
             f"{visitor.base}api/edit",
             json=asked(state, keys, what, **values),
             headers={"origin": server.url[:-1]},
         )
-        assert told.status_code == 200, told.text
+        assert reply.status_code == 200, reply.text
 
     def close() -> None:
         shutil.copytree(visit.groups, out, dirs_exist_ok=True)
@@ -116,7 +116,7 @@ def corrections(out: Path) -> list[dict[str, Any]]:
     """Every kind of correction, with images of all three stages among them."""
     registry = registry_in(out)
     by_stage = [[key for key, stage in sorted(registry.images.items()) if stage == each] for each in range(3)]
-    newest = [each.id for each in registry.active if not each.settled(registry.stage)]
+    newest = [each.id for each in registry.active if not each.is_fixed(registry.stage)]
     groups = sorted((each.id for each in registry.active), key=lambda each: -registry.category(each).size)
     old = [key for key in by_stage[0] + by_stage[1] if registry.members[key] not in newest]
     return [
@@ -133,7 +133,7 @@ def corrections(out: Path) -> list[dict[str, Any]]:
         {"what": "set_images_aside", "images": [by_stage[0][6], by_stage[2][6]]},
         {"what": "set_images_aside", "images": [by_stage[1][6]]},
         {"what": "set_aside", "category": newest[-1]},
-        {"what": "take_back", "category": newest[-1]},
+        {"what": "restore", "category": newest[-1]},
         {"what": "merge", "categories": groups[1:3]},
         {"what": "dissolve", "category": newest[-1]},
         {"what": "undo"},

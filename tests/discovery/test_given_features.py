@@ -81,9 +81,9 @@ def test_items_without_images_are_grouped_over_weeks_and_keep_what_people_said(t
     count = ["--num_categories", "3"]
     assert main(["discover", "--features", str(tmp_path / "0.parquet"), "--out", str(out), *count]) == 0
     first = assignments(out)
-    told = accuracy(ids, SemiSupervisedKMeans(3, random_state=0).fit_predict(rows).tolist())
+    reference = accuracy(ids, SemiSupervisedKMeans(3, random_state=0).fit_predict(rows).tolist())
     assert [*first] == ids
-    assert accuracy(ids, [*first.values()]) >= told - 3
+    assert accuracy(ids, [*first.values()]) >= reference - 3
 
     project, moved = Project(out), ids[0]
     home = first[moved]

@@ -246,8 +246,8 @@ def test_ids_of_different_stages_never_collide() -> None:
     first = discover_categories(features[1], features[0], labels[0], 3, restarts=3, seed=0)
     assert set(first.category_ids) == {0, 1, 2}
     reference = torch.cat(features[:2])
-    settled = np.concatenate([labels[0], first.category_ids])
-    second = discover_categories(features[2], reference, settled, 4, restarts=3, seed=0)
+    earlier_ids = np.concatenate([labels[0], first.category_ids])
+    second = discover_categories(features[2], reference, earlier_ids, 4, restarts=3, seed=0)
     assert set(second.category_ids) == {0, 2, 3}
     assert second.prototype_ids == [0, 1, 2, 3]
     torch.testing.assert_close(second.prototypes, torch.eye(8)[:4])
@@ -266,11 +266,11 @@ def test_an_id_is_given_once_whatever_the_features(seed: int, accumulate: bool) 
     protocol = ContinualAccuracy(np.arange(sizes[0]) % 3, 3, restarts=2, seed=seed, accumulate=accumulate)
     for stage in range(1, 5):
         earlier = protocol.assigned[:stage]
-        settled = set(np.concatenate(earlier if accumulate else earlier[:1]).tolist())
+        earlier_ids = set(np.concatenate(earlier if accumulate else earlier[:1]).tolist())
         found = protocol.discover(features[: stage + 1], counts[stage])
         given = set(found.category_ids.tolist())
         used = set(np.concatenate(earlier).tolist())
-        assert (given - settled).isdisjoint(used)
+        assert (given - earlier_ids).isdisjoint(used)
         assert given <= set(found.prototype_ids)
         assert len(found.prototype_ids) == len(set(found.prototype_ids)) == len(found.prototypes)
     assert [len(ids) for ids in protocol.assigned] == sizes.tolist()

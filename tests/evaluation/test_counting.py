@@ -40,11 +40,11 @@ def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     every = COUNTS["split_merge"](
         replace(ARGUMENTS, category_count="split_merge", count_prior=prior, replay_samples=1000)
     ).estimate(2, [given.labelled, given.unlabelled], [given.labels.numpy()])
-    settled = torch.cat([torch.full((len(given.unlabelled),), -1), given.labels])
+    fixed = torch.cat([torch.full((len(given.unlabelled),), -1), given.labels])
     direct = estimate_as_taught(
         torch.cat([given.unlabelled, given.labelled]),
         10,
-        fixed=settled,
+        fixed=fixed,
         labelled=given.labelled,
         labels=given.labels,
         seed=seed_of("count", 3, 2),
@@ -106,12 +106,12 @@ def test_what_splitting_and_merging_is_given(
     )
     COUNTS["split_merge"](arguments).estimate(2, features, labels)
     assert given["count"] == 4 + 5
-    points, settled = given["points"][:, 0], given["fixed"]
+    points, fixed = given["points"][:, 0], given["fixed"]
     assert torch.equal(points[:60], features[2][:, 0])
-    assert (settled[:60] == -1).all()
-    assert settled[60:].bincount().tolist() == [kept] * 4
+    assert (fixed[:60] == -1).all()
+    assert fixed[60:].bincount().tolist() == [kept] * 4
     places = (points[60:] % 100 + 60 * (points[60:] // 100)).long()
-    assert torch.equal(torch.from_numpy(np.concatenate(labels))[places], settled[60:])
+    assert torch.equal(torch.from_numpy(np.concatenate(labels))[places], fixed[60:])
     assert (points[60:].diff() > 0).all()  # in the order of the stages
     assert torch.equal(given["labelled"], features[0])
     assert torch.equal(given["labels"], torch.from_numpy(labels[0]))

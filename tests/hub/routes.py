@@ -84,12 +84,12 @@ def repo_info(hub: Hub, request: Request, kind: str, repo_id: str, revision: str
     commit = repo.at(revision or "main")
     siblings = []
     for path, blob in sorted(commit.files.items()):
-        told = {"rfilename": path}
+        entry = {"rfilename": path}
         if "blobs" in request.query:
             about = blob.describe()
-            told |= {"blobId": about["oid"], "size": about["size"]}
-            told |= {"lfs": about["lfs"] | {"sha256": about["lfs"]["oid"]}} if blob.lfs else {}
-        siblings.append(told)
+            entry |= {"blobId": about["oid"], "size": about["size"]}
+            entry |= {"lfs": about["lfs"] | {"sha256": about["lfs"]["oid"]}} if blob.lfs else {}
+        siblings.append(entry)
     return Reply.json(
         {
             "_id": hashlib.sha1(repo_id.encode()).hexdigest()[:24],

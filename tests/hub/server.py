@@ -62,8 +62,8 @@ class Fault:
         wait = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.body is not None:
             return Reply(self.status, self.body, {"Content-Type": self.kind, **wait, **dict(self.headers)})
-        told = {} if self.words == "planned" else {"X-Error-Message": self.words}
-        return Reply.json({"error": self.words}, self.status, **wait, **told)
+        more_headers = {} if self.words == "planned" else {"X-Error-Message": self.words}
+        return Reply.json({"error": self.words}, self.status, **wait, **more_headers)
 
 
 BAD_GATEWAY = Fault(status=502, body=b"<html><head><title>502</title></head><h1>502 Bad Gateway</h1></html>")
@@ -74,8 +74,8 @@ PORTAL = Fault(
 
 def refused_metadata(*reasons: str) -> Fault:
     """How the Hub answers a card whose metadata it does not take."""
-    told = {"errors": [{"message": reason} for reason in reasons], "warnings": []}
-    return Fault(status=400, body=json.dumps(told).encode(), kind="application/json")
+    body = {"errors": [{"message": reason} for reason in reasons], "warnings": []}
+    return Fault(status=400, body=json.dumps(body).encode(), kind="application/json")
 
 
 class Hub:

@@ -14,7 +14,6 @@ from PIL import Image
 
 from promptccd.data import StageStream
 from promptccd.discovery.intake.reading import read_intake
-from promptccd.discovery.intake.sources import DatasetSource
 from promptccd.errors import DataError
 from tests.conftest import coloured_images
 from tests.discovery.conftest import image_of
@@ -51,10 +50,10 @@ def rows(count: int, seed: int, deep: Sequence[int] = ()) -> Dataset:
 
 
 def as_file(table: Dataset, per_group: int = 20) -> bytes:
-    told = {"huggingface": json.dumps({"info": {"features": table.features.to_dict()}})}
+    metadata = {"huggingface": json.dumps({"info": {"features": table.features.to_dict()}})}
     stream = io.BytesIO()
     pq.write_table(
-        table.data.table.combine_chunks().replace_schema_metadata(told), stream, row_group_size=per_group
+        table.data.table.combine_chunks().replace_schema_metadata(metadata), stream, row_group_size=per_group
     )
     return stream.getvalue()
 
@@ -166,7 +165,7 @@ def test_a_split_that_is_not_there_is_named(hub: Hub, tables) -> None:
 
 def test_data_set_of_the_hub_is_read(hub: Hub) -> None:
     coloured_images(3, 4).push_to_hub("user/pictures")
-    with read_intake(DatasetSource.load("user/pictures")) as intake:
+    with read_intake("user/pictures") as intake:
         assert intake.report().used == 12
         assert image_of(intake, intake.files[3]).size == (16, 16)
 
@@ -177,6 +176,6 @@ def test_folders_of_images_on_the_hub_are_read(hub: Hub) -> None:
     api.upload_file(
         path_or_fileobj=PNG, path_in_repo="train/a.png", repo_id="user/folder", repo_type="dataset"
     )
-    with read_intake(DatasetSource.load("user/folder")) as intake:
+    with read_intake("user/folder") as intake:
         assert [file.verdict.note for file in intake.files] == [""]
         assert intake.read_bytes(intake.files[0]) == PNG

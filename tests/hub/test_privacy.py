@@ -41,7 +41,7 @@ def recipe(photographs: Path, backbone_folder: Path, tmp_path: Path) -> Path:
     return path
 
 
-def told(content: bytes) -> list[str]:
+def secrets_in(content: bytes) -> list[str]:
     """Which of the markers stand in bytes, as text of either width."""
     return [word for word in PLACES if word.encode() in content or word.encode("utf-16-le") in content]
 
@@ -49,18 +49,18 @@ def told(content: bytes) -> list[str]:
 def told_within(content: bytes) -> list[str]:
     """The same, and inside of the pictures of a page."""
     pictures = re.findall(rb"data:image/[a-z]+;base64,([A-Za-z0-9+/=]+)", content)
-    return [*told(content), *(word for each in pictures for word in told(base64.b64decode(each)))]
+    return [*secrets_in(content), *(word for each in pictures for word in secrets_in(base64.b64decode(each)))]
 
 
 def told_on_hub(hub: Hub) -> list[tuple[str, str]]:
     """Which stand in anything that was sent, by file."""
-    found = [(name, word) for name, data in hub.objects.items() for word in told(data)]
+    found = [(name, word) for name, data in hub.objects.items() for word in secrets_in(data)]
     for repo in hub.repos.values():
         for commit in repo.history():
             found += [
                 (name, word)
                 for name, blob in commit.files.items()
-                for word in told(blob.data + name.encode())
+                for word in secrets_in(blob.data + name.encode())
             ]
     return found
 
@@ -83,7 +83,7 @@ def test_pushed_stages_tell_nothing_and_are_the_same(
                 unreadable += 1
                 continue
             assert row["image"]["path"].partition(".")[0] == str(row["sample_id"])
-            assert told(row["image"]["bytes"]) == []
+            assert secrets_in(row["image"]["bytes"]) == []
             with Image.open(io.BytesIO(row["image"]["bytes"])) as picture:
                 assert not picture.getexif()
     assert unreadable == 1
@@ -111,10 +111,10 @@ def test_models_cards_and_pages_tell_nothing(
     card = hub.repo("user/run-stage3").at("main").files["README.md"].data.decode()
     assert "images from a local folder" in card
     kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    named = {path.name for path in kept if told(path.read_bytes())}
+    named = {path.name for path in kept if secrets_in(path.read_bytes())}
     # They say where the images lie, and which could not be read, and stay here.
     assert named == {"manifest.json", "images.json"}
-    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report"), "--map", "pca"]) == 0
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report")]) == 0
     picture = sorted(photographs.rglob("*.jpg"))[0]
     assert (
         main(["explain", str(tmp_path / "run" / "stage1"), str(picture), "--out", str(tmp_path / "why")]) == 0
@@ -133,7 +133,9 @@ def test_what_is_published_tells_nothing(photographs: Path, trained_run: Path, t
     made = list((found / "publish").rglob("*"))
     assert len(made) > 70
     assert [
-        path for path in made if told(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
+        path
+        for path in made
+        if secrets_in(path.name.encode() + (path.read_bytes() if path.is_file() else b""))
     ] == []
     page = (found / "discovery.html").read_text()
     assert f"{MARKER}-file_3" in page  # the person's own record

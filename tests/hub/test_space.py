@@ -44,9 +44,9 @@ def settings_of(hub: Hub) -> dict:
 
 def test_one_command_makes_a_space_over_a_checkpoint_at_its_commit(stage: str, hub: Hub, capsys) -> None:
     assert main(["space", "push", "page", "--model", MODEL, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["repo_id"], told["model"]) == ("user/page", stage)
-    assert told["url"] == f"{hub.url}/spaces/user/page"
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["repo_id"], printed["model"]) == ("user/page", stage)
+    assert printed["url"] == f"{hub.url}/spaces/user/page"
     repo = hub.repo("user/page", "space")
     assert repo.variables["PROMPTCCD_MODEL"]["value"] == stage
     assert not repo.private

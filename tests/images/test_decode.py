@@ -16,7 +16,7 @@ from PIL import Image, ImageFile
 
 from promptccd import systems
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
-from promptccd.images.kinds import kind_of
+from promptccd.images.kinds import FEATURES, kind_of
 from promptccd.images.rendering import Rendering
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
@@ -134,7 +134,7 @@ GOLDEN = {  # file name -> (content, status, note)
         f"{STARTS} a Git LFS pointer, not downloaded): git lfs pull downloads it",
     ),
     "icon.ico": (
-        encoded(picture(), "ICO"), SKIPPED, f"{STARTS} no known format): give JPEG, PNG or WebP",
+        encoded(picture(), "ICO"), SKIPPED, f"{STARTS} no known format): give JPEG, PNG or WebP, or {FEATURES}",
     ),
     "wavelets.jp2": (
         encoded(picture(), "JPEG2000"), SKIPPED, f"{STARTS} JPEG 2000): save it as JPEG or PNG",

@@ -66,6 +66,8 @@ def test_camera_raw_is_told_and_may_hold_a_picture(kind: str) -> None:
         (b"ID3\4", "sound", "give features of such files"),
         (bytes(128) + b"DICM", "DICOM", "save it as"),
         (b"SIMPLE  =                    T", "FITS", "save its images"),
+        (b"\x89HDF\r\n\x1a\n", "HDF5", "save its images"),
+        (b"PAR1\x15\x04", "a table (parquet)", "give it by itself"),
         (b"\x93NUMPY", "a NumPy array (.npy)", "save its images"),
         (gzip.compress(b"\0" * 344 + b"n+1\0", mtime=0), "NIfTI", "save it as"),
         (bytes(512), "nothing: all its first bytes are 0", "copy it again"),

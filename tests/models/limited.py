@@ -57,10 +57,10 @@ class Limited:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps({"argv": argv, "folder": str(place)}) + "\n")
         self.process.stdin.flush()
-        told = json.loads(self.process.stdout.readline())
+        measured = json.loads(self.process.stdout.readline())
         out, err = ((place / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
         left = sorted({item.name for item in place.iterdir()} - {"in", "out", "err"})
-        return Outcome(told["code"], out, err, left, told["seconds"], told["peak"])
+        return Outcome(measured["code"], out, err, left, measured["seconds"], measured["peak"])
 
 
 @contextmanager
@@ -101,12 +101,12 @@ def serve() -> None:
         if child == 0:
             _run(main, job)
         _, status, used = os.wait4(child, 0)
-        told = {
+        measured = {
             "code": os.waitstatus_to_exitcode(status),
             "seconds": time.monotonic() - began,
             "peak": used.ru_maxrss * 1024,
         }
-        print(json.dumps(told), file=answers, flush=True)
+        print(json.dumps(measured), file=answers, flush=True)
 
 
 def _run(main: Any, job: dict[str, Any]) -> None:

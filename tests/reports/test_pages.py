@@ -17,7 +17,7 @@ from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 from promptccd.evaluation.tables import count_texts, over_runs, score_table, signed
 from promptccd.reports import csv_text, render_page, safe_cell, write_comparison
 from promptccd.reports.cards import thumbnail
-from promptccd.reports.charts import TOP, heat_map, line_chart, nice_ticks, shortened
+from promptccd.reports.charts import TOP, line_chart, nice_ticks
 from promptccd.reports.compare import stage_table
 from promptccd.reports.tables import (
     ReportedRun,
@@ -83,7 +83,7 @@ def test_a_number_of_categories_lies_in_its_range() -> None:
     assert (record["num_categories"], record["count_low"], record["count_high"]) == (9, 9, 11)
 
 
-def test_lines_and_cells_lie_on_the_drawing() -> None:
+def test_lines_lie_on_the_drawing() -> None:
     lines = line_chart(
         "l", {"a": [(1, 90.0, 20.0), (2, math.nan, None)], "b": []}, x_label="x", y_label="y", y_most=100
     )
@@ -95,17 +95,6 @@ def test_lines_and_cells_lie_on_the_drawing() -> None:
     few = line_chart("f", {"a": [(1, 2.0, 3.0)]}, x_label="x", y_label="y", y_least=0)
     assert few.y_ticks[0].label == "0"
     assert few.series[0].points[0].low == few.base
-    cells = heat_map(
-        "h", [[1.0, None], [math.nan, 3.0]], ["r", "s"], ["c", "d"], x_label="x", y_label="y", limits=(1, 3)
-    ).cells
-    assert [(cell.share, cell.shown) for cell in cells] == [(0.0, "1"), (1.0, "3")]
-    assert shortened("abcdef", 4) == "abc…"
-    for count in range(1, 40):
-        row = heat_map("h", [[3.0] * count], ["r"], ["c"] * count, x_label="x", y_label="y", limits=(1, 3))
-        assert {cell.shown for cell in row.cells} == {"3" if row.side_x >= 16 else ""}  # there is no room
-    names = ["a" * 16, "b" * 17]  # as wide as there is room for at most
-    wide = heat_map("h", [[1.0], [2.0]], names, ["c"], x_label="x", y_label="y", limits=(1, 3))
-    assert [tick.label for tick in wide.y_ticks] == ["a" * 16, "b" * 15 + "…"]
 
 
 def test_sign() -> None:

@@ -15,11 +15,10 @@ from promptccd.cli.main import main
 from promptccd.errors import DeviceError, DivergedError, RunError
 from promptccd.images.rendering import Rendering
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.runs import RunDirectory, load_model, predict_folder, train_run
+from promptccd.runs import load_model, predict_folder, train_run
 from promptccd.runs.predict import Prediction
 from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
-from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import coloured_images, quick_recipe
 
 Values = dict[str, dict]
@@ -82,29 +81,13 @@ def test_what_a_device_has_done_is_told_from_other_errors(error: Exception, said
 
 
 @pytest.mark.slow
-@pytest.mark.fault(53)
-def test_a_training_without_memory_resumes_with_the_batch_size_in_the_message(
-    values: Values, tmp_path: Path
-) -> None:
-    """32 images are two views each: the third step of 64 does not fit, one of 32 does."""
+@pytest.mark.fault(7, 53)
+def test_a_training_without_memory_names_a_batch_size_for_a_new_run(values: Values, tmp_path: Path) -> None:
+    """32 images are two views each: the third step of 64 does not fit."""
     with failing(TOO_LITTLE, above=40, at_forward=2), pytest.raises(DeviceError, match="--batch_size 16"):
         train_run(changed(values, save_minutes=0.0))
-    with failing(TOO_LITTLE, above=40) as sizes:
+    with pytest.raises(RunError, match="training.batch_size was 32, is 16"):
         train_run(changed(values, batch_size=16))
-    assert max(sizes) == 32
-    assert len(sizes) == 4 + 2 * (2 + 3 + 3)  # of stage 0 the second epoch alone
-    manifest = RunDirectory(tmp_path / "run").manifest
-    assert manifest["smaller_batches"] == [{"batch_size": 16, "instead_of": 32, "from_stage": 0}]
-    assert manifest["recipe"]["training"]["batch_size"] == 16
-
-
-@pytest.mark.slow
-@pytest.mark.fault(7)
-def test_a_larger_batch_size_is_refused(values: Values) -> None:
-    with failing(LOST, at_forward=9), pytest.raises(DeviceError):
-        train_run(changed(values, save_minutes=0.0))  # a run without any state binds nothing
-    with pytest.raises(RunError, match="training.batch_size was 32, is 33"):
-        train_run(changed(values, batch_size=33))
 
 
 @pytest.mark.slow
@@ -191,17 +174,6 @@ def test_predictions_that_are_no_numbers_stop_with_the_code_of_diverged_weights(
     coloured_images(1, 1)[0]["image"].save(tmp_path / "a.png")
     with pytest.raises(DivergedError, match="are not numbers, such as those for image 'a.png'"):
         predict_folder(model, stage, tmp_path)
-
-
-@pytest.mark.fault(53)
-@pytest.mark.parametrize(
-    ("step", "before", "now", "expected"), [(3, 32, 16, 6), (3, 32, 12, 8), (1, 8, 3, 2), (5, 32, 32, 5)]
-)
-def test_a_smaller_batch_leaves_out_no_image(step: int, before: int, now: int, expected: int) -> None:
-    resumed = TrainingState(0, step, {}, before)
-    assert resumed.step_of(now) == expected
-    assert expected * now <= step * before < (expected + 1) * now
-    assert TrainingState(0, step, {}).step_of(now) == step
 
 
 @pytest.fixture(scope="module")

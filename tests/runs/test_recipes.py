@@ -9,7 +9,7 @@ from promptccd.data.tables import BUILT_IN
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS as METHOD_TABLE
 from promptccd.runs import load_model, train_run
-from promptccd.runs.start import model_options, record_of
+from promptccd.runs.start import model_options
 from promptccd.training.recipe import (
     Recipe,
     located,
@@ -172,30 +172,6 @@ def test_a_setting_changes_the_stages_alone() -> None:
             "training": usual["training"] | {"output_dir": f"runs/{path.stem}"},
         }
         assert Recipe.from_yaml(path).to_dict() == expected, path.stem
-
-
-def test_a_run_records_the_facts_of_its_benchmark(tmp_path: Path) -> None:
-    """So that a later table of benchmarks changes no earlier run.
-
-    Facts are the data set's and do not depend on the method, but for the number of parts, which PromptCCD++ alone has.
-    """
-    for name in recipes_in(HUB_CONFIGS):
-        path = HUB_CONFIGS / f"{name}.yaml"
-        in_parts = path.stem.startswith("promptccd-pp-")
-        if not (in_parts or path.stem.startswith("promptccd-gcd-")):
-            continue
-        recipe = Recipe.from_yaml(path)
-        recorded = record_of(recipe, tmp_path)
-        facts = recipe.data.resolved
-        assert recorded["data"]["dataset"] == facts.dataset
-        assert recorded["data"]["class_blocks"] == list(facts.class_blocks)
-        if in_parts:
-            assert recorded["model"]["num_parts"] == recipe.model.options.get("num_parts", facts.num_parts), (
-                path.stem
-            )
-        again = Recipe.from_dict(recorded)
-        assert again.data.resolved == facts
-        assert record_of(again, tmp_path) == recorded, path.stem
 
 
 def test_a_whole_number_does_where_a_method_takes_a_decimal_one() -> None:

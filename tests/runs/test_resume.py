@@ -22,7 +22,7 @@ from promptccd.errors import DivergedError, InterruptedRunError, RunError, Split
 from promptccd.locks import FolderLock
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from promptccd.runs import RunDirectory, explain_image, predict_folder, train_run
-from promptccd.runs.start import evaluation_view, record_of, require_recipe, stage_stream
+from promptccd.runs.start import evaluation_view, require_recipe, stage_stream
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer, TrainingState
@@ -332,11 +332,11 @@ def test_a_state_that_is_damaged_is_named_and_the_stage_is_trained_from_its_star
 ) -> None:
     run = RunDirectory(tmp_path)
     for step in (1, 2):
-        state = TrainingState(0, step, {"model.weight": torch.full((3,), float(step))}, 16)
+        state = TrainingState(0, step, {"model.weight": torch.full((3,), float(step))})
         run.save_state(1, state, seconds=step)
     loaded = run.load_state(1)
     assert loaded is not None
-    assert (loaded[0].epoch, loaded[0].step, loaded[0].batch_size, loaded[1]) == (0, 2, 16, 2)
+    assert (loaded[0].epoch, loaded[0].step, loaded[1]) == (0, 2, 2)
     assert loaded[0].tensors["model.weight"].tolist() == [2.0, 2.0, 2.0]
     assert run.load_state(2) is None
     file = tmp_path / "resume" / "stage1.safetensors"
@@ -351,26 +351,6 @@ def test_a_state_that_is_damaged_is_named_and_the_stage_is_trained_from_its_star
         )
     assert run.load_state(1) is None
     assert f"{file} is damaged" in caplog.text
-
-
-def test_what_a_manifest_says_of_folders(
-    recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Relative where that is harmless, the last part alone where it would name somebody, a name for what has one."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "digits").mkdir()  # shadows nothing: the built-in data set goes by this name
-    (tmp_path / "alice" / "images").mkdir(parents=True)
-    for variable in ("USER", "LOGNAME"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
-    for given, expected in (
-        ("digits", "digits"),
-        ("uoft-cs/cifar100", "uoft-cs/cifar100"),
-        (str(tmp_path / "digits"), "../digits"),
-        (str(tmp_path / "alice" / "images"), "images"),
-    ):
-        values = record_of(changed(recipe_values, "data", dataset=given), tmp_path / "run")
-        assert values["data"]["dataset"] == expected
 
 
 @pytest.mark.slow

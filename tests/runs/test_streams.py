@@ -231,12 +231,12 @@ def test_labels_that_come_later_count_in_the_next_stage(
     [
         (
             {"unlabelled": ["week02", "week01", "week03"]},
-            r"Stage 1 of .* was made with other images than .*week02",
+            r"Stage 1 of .* was made with other images than are given now \(.*week02",
         ),
-        ({"unlabelled": ["week01"]}, r"has 2 streams already, and 1 are given: give all of them"),
+        ({"unlabelled": ["week01"]}, r"Stage 2 of .* other images .* all 2 earlier streams"),
         (
             {"dataset": "fewer"},
-            r"Stage 0 of .* other images than the labelled set contains now \(24 then, 23 now\)",
+            r"Stage 0 of .* other images than are given now \(the labelled set\)",
         ),
         ({"unlabelled": None, "class_blocks": [1, 1]}, "was made with split"),
     ],
@@ -290,7 +290,7 @@ def test_given_numbers_of_categories_are_one_a_stream(
 
 
 def test_a_run_that_hides_labels_takes_no_stream(trained_run: Path, collection: Path, capsys) -> None:
-    with pytest.raises(ConfigurationError, match=r"all have labels \(class_blocks \[2, 1, 1, 1\]\)"):
+    with pytest.raises(ConfigurationError, match=r"class_blocks \[2, 1, 1, 1\] hides labels"):
         continued(RunDirectory(trained_run), {"data": {"unlabelled": ["week01"]}})
     for words, said in (
         ([str(trained_run), "--method", "gcd"], "has its recipe: leave --config and --method out"),
@@ -314,7 +314,7 @@ def test_a_stage_that_was_begun_keeps_its_images_too(
 ) -> None:
     (begun.path / "resume").mkdir()
     (begun.path / "resume" / "stage3.safetensors").touch()
-    with pytest.raises(SplitMismatchError, match="has 3 streams already, and 2 are given"):
+    with pytest.raises(SplitMismatchError, match="Stage 3 of .* all 3 earlier streams"):
         train_run(Recipe.from_dict(values_of(collection, tiny_backbone, begun.path, *WEEKS[:2])))
 
 
@@ -367,7 +367,7 @@ def test_numbers_of_stages_that_were_trained_stay(
     train_run(Recipe.from_dict(values))
     values["data"]["unlabelled"].append(str(collection / WEEKS[1]))
     values["training"]["category_count"] = [3, 5]
-    with pytest.raises(RunError, match=r"category_count was \[4\], is \[3, 5\]"):
+    with pytest.raises(RunError, match=r"category_count was \[4\], is \[3\]"):
         train_run(Recipe.from_dict(values))
 
 

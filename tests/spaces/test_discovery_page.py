@@ -63,7 +63,7 @@ def press(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).filter(visible=True).click()
 
 
-def told(page: Page, text: str) -> None:
+def expect_text(page: Page, text: str) -> None:
     expect(page.get_by_text(text).filter(visible=True).first).to_be_visible(timeout=PATIENCE)
 
 
@@ -77,7 +77,7 @@ def give(page: Page, folder: Path) -> None:
     """Choose a folder's files and have them grouped."""
     files = sorted(folder.iterdir())
     page.locator("#pc-own input[type=file]").set_input_files(files)
-    told(page, "files are in groups")
+    expect_text(page, "files are in groups")
 
 
 @pytest.mark.slow
@@ -98,9 +98,9 @@ def test_a_visit_from_the_first_click_to_the_end(
     assert {HOSTILE, "sunflower", "flamingo"} <= set(names(page))
 
     press(page, "Group again")
-    told(page, "No photographs yet")
+    expect_text(page, "No photographs yet")
     give(page, photos[0])
-    told(page, "24 of 25 files are in groups")
+    expect_text(page, "24 of 25 files are in groups")
     desk(page, ".title").filter(has_text="Your photographs").wait_for()
     desk(page, ".card .name").first.click()
     page.keyboard.type("heron")
@@ -116,7 +116,7 @@ def test_a_visit_from_the_first_click_to_the_end(
 
     for button in ("Photographs by group (zip)", "Model with these groups (zip)"):
         with page.expect_download(timeout=PATIENCE) as waiting:
-            press(page, button)
+            page.get_by_role("link", name=button).click()
         shutil.copy(waiting.value.path(), tmp_path / waiting.value.suggested_filename)
     with page.expect_download(timeout=PATIENCE) as waiting:
         page.get_by_text("Table of files and groups (CSV)").click()

@@ -73,17 +73,12 @@ class Visitor:
         return address_in(self._call(found, []))
 
     def give(self, images: Sequence[tuple[str, bytes]]) -> Answer:
-        """Upload images and add them to what was given before."""
-        return self.call("take_in", [self.upload(images)])
+        """Upload images, and have them grouped with what was given before."""
+        return self.call("group", [0, self.upload(images)])
 
-    def find(self, count: int = 0) -> Answer:
-        """Have them grouped."""
-        return self.call("find_groups", [count])
-
-    def screens(self, images: Sequence[tuple[str, bytes]]) -> str:
-        """Give images and have them grouped; the address of the screens that show them."""
-        assert self.give(images).went_well
-        return address_in(self.find())
+    def find(self, count: Any = 0) -> Answer:
+        """Have all grouped once more."""
+        return self.call("group_again", [count])
 
     def call(self, name: str, values: Sequence[Any]) -> Answer:
         """Call an end point by name; states are filled in."""

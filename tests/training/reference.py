@@ -51,7 +51,7 @@ class Reference:
         self.nets, self.t = Networks(backbone, SimpleNamespace(**model)), SimpleNamespace(**training)
         self.kind, self.forward, self.names = kind, getattr(self.nets, kind), list(start)
         self.extra: Weights = {}  # of what a method keeps beside what learns
-        self.answered: Weights = {}
+        self.prediction: Weights = {}
         self.w = self.nets.pretrained | {name: value.double() for name, value in start.items()}
         self.training_views = viewing.TrainingViews(options)
         self.fixed_view = viewing.EvaluationView(viewing.build_image_processor(options))
@@ -95,7 +95,7 @@ class Reference:
             self.hand_on()
         self.end()
         ended = {name: self.w[name] for name in self.names} | self.extra
-        return ended | _of_fit("mixture", self.nets.mixture) | self.answered
+        return ended | _of_fit("mixture", self.nets.mixture) | self.prediction
 
     @property
     def most_rows(self) -> int:
@@ -176,20 +176,20 @@ class Reference:
         position = (self.t.seed, self.stage, epoch)
         features = torch.cat([unit(self.nets.plain(self.w, self.fixed)[0]).float(), self.replay])
         free = torch.full((len(self.fixed),), -1)
-        settled = torch.cat([free if self.stage else self.labels, self.known])
+        fixed = torch.cat([free if self.stage else self.labels, self.known])
         if self.t.category_count == "split_merge" and self.stage > 0:
             start, seed = int(self.known.max()) + 1 + self.t.init_components, seed_of("count", *position)
-            count = clustering.estimate_by_split_merge(features, start, fixed=settled, seed=seed).count
-        self.nets.mixture = self.fitted(features, count, settled, self.t.mixture_floor, epoch)
+            count = clustering.estimate_by_split_merge(features, start, fixed=fixed, seed=seed).count
+        self.nets.mixture = self.fitted(features, count, fixed, self.t.mixture_floor, epoch)
 
     def fitted(
-        self, features: Tensor, count: int, settled: Tensor, floor: float, epoch: int
+        self, features: Tensor, count: int, fixed: Tensor, floor: float, epoch: int
     ) -> tuple[Tensor, ...]:
         """Means, variances, weights and floor of a fit."""
         fit = clustering.fit_gaussian_mixture(
             features,
             count,
-            fixed=settled,
+            fixed=fixed,
             covariance_type=self.nets.model.covariance_type,
             floor_share=floor,
             seed=seed_of("mixture", self.t.seed, self.stage, epoch),
@@ -201,13 +201,13 @@ class Reference:
         """A last mixture that prompts nothing, and the likeliest component of every image of the stage."""
         own = unit(self.nets.plain(self.w, self.fixed)[0]).float()
         features, free = torch.cat([own, self.replay]), torch.full((len(own),), -1)
-        settled = torch.cat([free if self.stage else self.labels, self.known])
+        fixed = torch.cat([free if self.stage else self.labels, self.known])
         count = len(self.nets.mixture[0])
-        fit = self.fitted(features, count, settled, self.t.answer_floor, self.epoch + 1)
+        fit = self.fitted(features, count, fixed, self.t.answer_floor, self.epoch + 1)
         means, variances, log_weights, _ = fit
         densities = torch.distributions.MultivariateNormal(means, covariances(means, variances))
         likeliest = (log_weights + densities.log_prob(own[:, None])).argmax(1)
-        self.answered = _of_fit("native_mixture", fit) | {NATIVE: likeliest}
+        self.prediction = _of_fit("native_mixture", fit) | {NATIVE: likeliest}
 
     @torch.no_grad()
     def hand_on(self) -> None:

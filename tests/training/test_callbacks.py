@@ -21,17 +21,17 @@ class Noted(CategoryDiscoveryCallback):
     """Notes what it is told, and stops at a step."""
 
     def __init__(self, stop_at: int):
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.stop_at = stop_at
 
     def on_step_end(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
-        self.told.append((args, state.step))
+        self.calls.append((args, state.step))
         control.should_training_stop |= state.step == self.stop_at
 
     def on_epoch_end(
         self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: dict[str, float]
     ) -> None:
-        self.told.append((args, metrics))
+        self.calls.append((args, metrics))
 
 
 def test_every_callback_is_told_and_one_is_enough_to_stop_a_training(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_every_callback_is_told_and_one_is_enough_to_stop_a_training(tmp_path: P
     state.step = 1
     callbacks.call("on_step_end")
     assert stop.asked
-    assert first.told == second.told == [(arguments, 0), (arguments, {"loss": 0.5}), (arguments, 1)]
+    assert first.calls == second.calls == [(arguments, 0), (arguments, {"loss": 0.5}), (arguments, 1)]
 
 
 def test_what_is_no_callback_is_refused_by_its_type() -> None:

@@ -140,7 +140,7 @@ def test_what_has_no_label_comes_in_streams_unless_labels_are_hidden(
     assert (given.training.given_counts, given.training.count_prior) == ([4, 5], "matched")
 
 
-@pytest.mark.parametrize("words", ["--class_blocks 3 1", "--cuts [[1.0],[1.0]]", "--split_rule mixed"])
+@pytest.mark.parametrize("words", ["--class_blocks 3 1", "--cuts [[1.0],[1.0]]", "--split_rule sessions"])
 def test_labels_are_hidden_or_nobody_has_them(words: str, photos: Path) -> None:
     with pytest.raises(ConfigurationError, match="streams without labels, and .* hides labels"):
         typed(f"train 'my photos' --unlabelled week01 {words}")

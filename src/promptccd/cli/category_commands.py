@@ -129,10 +129,10 @@ def _show_right(project: Project, options: argparse.Namespace) -> None:
 def _dissolve(project: Project, category: int, *to: None) -> None:
     members = project.registry.members_of(category)
     project.dissolve(category, to_nearest=not to)
-    homes = Counter(project.registry.members.get(key) for key in members)
+    counts = Counter(project.registry.members.get(key) for key in members)
     parts = [
-        f"{count} to {'no category' if home is None else f'{home} ({project.registry.category(home).name})'}"
-        for home, count in homes.most_common()
+        f"{count} to {'no category' if found is None else f'{found} ({project.registry.category(found).name})'}"
+        for found, count in counts.most_common()
     ]
     logger.info(
         "Category %d is gone, and later groupings will not bring it back; undo does. %s",
@@ -189,7 +189,7 @@ _ACTIONS = {
     "dissolve": Action("ID [none]", "remove a category; its images go to the nearest ones or to none", _dissolve),
     "regroup": Action("COUNT", "find fewer or more categories", lambda project, count: project.regroup(count)),
     "aside": Action("ID|IMAGE ...", "ignore a category, with later images like it, or single images", _aside),
-    "back": Action("ID", "restore a category that was set aside", lambda project, each: project.take_back(each)),
+    "back": Action("ID", "restore a category that was set aside", lambda project, each: project.restore(each)),
     "confirm": Action(
         "IMAGE ...", "confirm the categories of images", lambda project, *images: project.confirm(images)
     ),

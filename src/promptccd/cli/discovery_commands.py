@@ -3,14 +3,13 @@
 import argparse
 import logging
 import os
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from promptccd import discovery, reports, systems
+from promptccd import discovery
 from promptccd.cli.options import (
     DECODING,
     DEVICE,
@@ -31,16 +30,13 @@ from promptccd.discovery.exports.formats import FORMATS, titles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, NEAR_DUPLICATE_MODES, AdaptationOptions
 from promptccd.errors import ConfigurationError, nothing_at
 
-if TYPE_CHECKING:
-    from promptccd.reports import PoolOfDevices, RayEngine
-
 logger = logging.getLogger(__name__)
 
 
 LIKEST = 2  # number of most similar categories printed for unassigned images
 
 # Kinds of categories, in the words of the page.
-KINDS = {"known": "known", "settled": "found earlier", "new": "new"}
+KINDS = {"known": "known", "earlier": "found earlier", "new": "new"}
 
 
 _DISCOVER: Arguments = {
@@ -75,15 +71,6 @@ _ADVANCED: Arguments = {
     "--precision": dict(choices=["auto", "fp32", "bf16"], default="auto",
         help="precision of the features (default: auto, bf16 on a GPU with bf16 in hardware)"),
 }  # fmt: skip
-_SPREAD: Arguments = DEVICE | {  # of which one may be given
-    "--devices": dict(metavar="all|N",
-        help="GPUs that new files are embedded on, one process each; without a GPU, number of processes"),
-    "--engine": dict(choices=["ray"],
-        help="Ray cluster at RAY_ADDRESS, on which new files are embedded, with --workers cores for each task"),
-    "--chunk": dict(metavar="I/N",
-        help="chunk I of N of the new files, which is embedded and not grouped; when all N are done, the command "
-        "without --chunk groups them"),
-}  # fmt: skip
 
 
 def _check_source(options: argparse.Namespace) -> None:
@@ -102,8 +89,7 @@ def _check_source(options: argparse.Namespace) -> None:
             )
         return
     excluded = {
-        "MODEL": options.model, "--adapt": options.adapt, "--chunk": options.chunk, "--engine": options.engine,
-        "--devices": options.devices, "--images": options.pictures and options.items,
+        "MODEL": options.model, "--adapt": options.adapt, "--images": options.pictures and options.items,
     }  # fmt: skip
     if given := next((name for name, value in excluded.items() if value), ""):
         other = "--items" if given == "--images" else "--features"
@@ -113,8 +99,7 @@ def _check_source(options: argparse.Namespace) -> None:
 @command(
     ("promptccd.discovery.discover",),
     _DISCOVER,
-    advanced(_SPREAD, exclusive=True),
-    advanced(_ADVANCED, DECODING, PLUGIN, MODEL_LIMIT),
+    advanced(DEVICE, _ADVANCED, DECODING, PLUGIN, MODEL_LIMIT),
     check=_check_source,
 )
 def discover_command(options: argparse.Namespace) -> None:
@@ -124,7 +109,6 @@ def discover_command(options: argparse.Namespace) -> None:
     adaptation = None
     if options.adapt:
         adaptation = AdaptationOptions(options.epochs, options.batch_size or AdaptationOptions.batch_size)
-    part, engine = _part(options.chunk), _engine(options)
     start: Callable[..., discovery.DiscoverySession]
     if options.features is None:
         opened = {"device": options.device, "max_model_bytes": options.max_model_bytes}
@@ -143,8 +127,6 @@ def discover_command(options: argparse.Namespace) -> None:
         batch_size=options.batch_size,
         near_duplicates=options.near_duplicates,
     )
-    if part is not None:
-        return discovery.make_part(session, source, options.out, *part)
     with StopRequest() as stop:
         result = discovery.discover(
             session,
@@ -153,36 +135,12 @@ def discover_command(options: argparse.Namespace) -> None:
             num_categories=options.num_categories,
             adaptation=adaptation,
             exports=options.export,
-            engine=engine,
             stop=stop,
         )
     show(options, _plain(result), lambda: _summary(result))
     logger.info("Written: %s", ", ".join(str(path) for path in result.paths))
     for line in (line for each in result.exports for line in each.lines()):
         logger.info("%s", line)
-
-
-def _part(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise ConfigurationError(f"Expected --chunk I/N with I from 1 to N, such as 3/8, got {text[:50]!r}.")
-    return int(found[1]), int(found[2])
-
-
-def _engine(options: argparse.Namespace) -> "PoolOfDevices | RayEngine | None":
-    if options.engine:
-        return reports.RayEngine(None, options.workers)
-    if options.devices is None:
-        return None
-    gpus, wanted = reports.visible_devices(), options.devices
-    if wanted != "all" and not re.fullmatch(r"[1-9]\d{0,3}", wanted):
-        raise ConfigurationError(f"Expected --devices to be all or a number from 1 on, got {wanted[:50]!r}.")
-    found = gpus if wanted == "all" else (gpus or [""] * systems.available_cores())[: int(wanted)]
-    where = f"GPU {', '.join(found)}" if gpus else "no GPU is here"
-    logger.info("--devices %s: processes %d (%s).", wanted, max(1, len(found)), where)
-    return reports.PoolOfDevices(found, options.workers) if len(found) > 1 else None
 
 
 def _plain(result: "discovery.DiscoveryResult") -> dict[str, Any]:
@@ -219,7 +177,7 @@ def _summary(result: "discovery.DiscoveryResult") -> str:
         if sizes
         else "unknown categories",
         f"{'images and copies' if report.duplicates else 'images'}: {counts['known']} in known categories, "
-        f"{counts['settled']} in earlier categories, {counts['new']} in new ones"
+        f"{counts['earlier']} in earlier categories, {counts['new']} in new ones"
         + (f", {counts['unassigned']} in none" if counts["unassigned"] else ""),
         *([f"ignored, or like ignored images: {counts['aside']}"] if counts["aside"] else []),
     ]

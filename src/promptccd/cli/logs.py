@@ -15,6 +15,7 @@ def log_to_stderr() -> None:
     asking.setLevel(logging.WARNING)  # whatever the library sets for its own loggers when it is imported
     for name in ("transformers", "datasets", "huggingface_hub", "httpx", "httpx2", "fsspec"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # the verdict on a file gives the reason
     hide_bars()
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")  # Pillow's; promptccd has its own limits
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch's, meant for accelerate

@@ -91,6 +91,8 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The typed options; the error for an unknown option names the most similar one."""
         words = list(args or ())
+        if "--help-all" not in self._option_string_actions:  # this command has no advanced options
+            words = ["--help" if word == "--help-all" else word for word in words]
         end = words.index("--") if "--" in words else None
         flags = [word for word in words[:end] if word.startswith("--")]
         if "" in words or any(flag.endswith("=") for flag in flags):
@@ -187,14 +189,13 @@ def declare(parser: argparse._ActionsContainer, table: Arguments) -> None:
         parser.add_argument(name, **given)
 
 
-def advanced(*tables: Arguments, exclusive: bool = False) -> Callable[[Parser], None]:
-    """Arguments that only ``--help-all`` shows; if `exclusive`, they exclude each other."""
+def advanced(*tables: Arguments) -> Callable[[Parser], None]:
+    """Arguments that only ``--help-all`` shows."""
 
     def add(parser: Parser) -> None:
         hidden = {} if parser.shows_all else {"help": argparse.SUPPRESS}
-        place = parser.add_mutually_exclusive_group() if exclusive else parser
         for table in tables:
-            declare(place, {name: given | hidden for name, given in table.items()})
+            declare(parser, {name: given | hidden for name, given in table.items()})
         if "--help-all" not in parser._option_string_actions:
             parser.add_argument("--help-all", action="help", help="show all options")
 

@@ -1,7 +1,6 @@
 """``promptccd sweep``: of recipes, or of a table of the paper."""
 
 import argparse
-import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,36 +33,10 @@ if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
     from promptccd.reports import ProtocolScoring, SweepCell, SweepResult
     from promptccd.reports.engines import Engine
-    from promptccd.reports.page import JsonRecord
     from promptccd.reports.paper_tables import TablePlan
 
 
 logger = logging.getLogger(__name__)
-
-
-def sweep_record(result: "SweepResult") -> dict[str, Any]:
-    """All of it as JSON types: rows per stage and cell, averages and failures."""
-    cells = [
-        {
-            "cell": cell.name,
-            "variant": cell.variant,
-            "config": cell.config,
-            "settings": dict(cell.settings),
-            "seed": cell.recipe.training.seed,
-            **(result.scores[cell.name].to_dict() if cell.name in result.scores else {}),
-        }
-        for cell in result.cells
-    ]
-    groups = result.groups
-    averages = reports.records(evaluation.variant_averages(groups).round(4)) if groups else []
-    return {
-        "unit": "percent",
-        "averages": averages,
-        "cells": cells,
-        "baselines": {name: [each.to_dict() for each in scores] for name, scores in result.baselines.items()},
-        "failures": dict(result.failures),
-        "unfinished": dict(result.unfinished),
-    }
 
 
 def write_page(result: "SweepResult", out: Path) -> None:
@@ -85,13 +58,6 @@ def write_page(result: "SweepResult", out: Path) -> None:
         facts={name: text for name, text in facts.items() if text},
         costs=costs,
     )
-
-
-def _write_tables(out: Path, record: Mapping[str, Any], text: str, rows: "Sequence[JsonRecord]") -> None:
-    """Write ``table.md``, ``table.csv`` and ``results.json``."""
-    write_file(out / "table.md", text + "\n")
-    write_file(out / "table.csv", reports.csv_text(list(rows[0]) if rows else ["variant", "runs"], rows))
-    write_file(out / "results.json", json.dumps(record, indent=1) + "\n")
 
 
 def _missing(result: "SweepResult") -> list[str]:
@@ -195,12 +161,18 @@ def sweep_command(options: argparse.Namespace) -> None:
     cells = reports.plan_cells(options.config or images, options.seeds, settings, out, given_fields(options))
     if (result := _swept(options, cells, out)) is None:
         return
-    record, missing, groups = sweep_record(result), _missing(result), _counted(result)
+    missing, groups = _missing(result), _counted(result)
     markdown = [evaluation.markdown(evaluation.average_grid(groups))] if groups else []
     with reports.locked_tables(out):
-        _write_tables(out, record, "\n\n".join([*markdown, *missing]), record["averages"])
+        write_file(out / "table.md", "\n\n".join([*markdown, *missing]) + "\n")
         if groups:
             write_page(result, out)
+    record = {
+        "unit": "percent",
+        "averages": reports.records(evaluation.variant_averages(groups).round(4)) if groups else [],
+        "failures": dict(result.failures),
+        "unfinished": dict(result.unfinished),
+    }
     compared = [comparison_table(groups)] if groups else []
     show(options, record, lambda: "\n".join([*compared, *missing]))
     _require_whole(result)
@@ -288,7 +260,7 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
     with reports.locked_tables(out):
-        _write_tables(out, record, "\n\n".join([*texts, *notes]), records)
+        write_file(out / "table.md", "\n\n".join([*texts, *notes]) + "\n")
         reports.write_table_page(tables, notes, records, make_inside(out, "report"), title, shown)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())

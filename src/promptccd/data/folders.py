@@ -15,7 +15,7 @@ from unicodedata import normalize
 from promptccd import systems
 from promptccd.data.labels import SPLITS
 from promptccd.data.masks import masks_among
-from promptccd.data.names import display_name, folder_reason, leftovers, library_reason, system_reason
+from promptccd.data.names import display_name, folder_reason, leftovers, system_reason
 from promptccd.data.sources import (
     FOLLOWED,
     OUTSIDE,
@@ -64,6 +64,8 @@ class FolderSource(ImageSource):
             raise DataError(f"{what} Give --image_roots the folders that links lead into.")
         self._has_linked_folders = False
         self.name = f"Folder {display_name(os.fspath(path))!r}"
+        if "library" in (reason := folder_reason(os.path.basename(self._root))):
+            raise DataError(f"{self.name}: {reason}.")
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """Files by path, and folders that are not searched, with the reason."""
@@ -145,7 +147,6 @@ class FolderSource(ImageSource):
     def _folder_or_reason(self, item: os.DirEntry[str], above: tuple[str, ...]) -> tuple[str, str]:
         """The resolved place of a folder to search, or empty; and why an item is left out, or empty."""
         target, is_link = item.path, systems.is_link(item)
-        left = library_reason(os.path.basename(above[-1]), item.name)
         if is_link:
             try:
                 target = inside(item.path, self.roots)
@@ -158,11 +159,11 @@ class FolderSource(ImageSource):
         # The listing knows the kind of an entry that is no link, which saves a look at each file.
         is_folder = os.path.isdir(target) if is_link else item.is_dir(follow_symlinks=False)
         if is_folder:
-            reason = folder_reason(item.name) or left
+            reason = folder_reason(item.name)
             return ("", reason) if reason else (os.path.realpath(target), "")
         if not (os.path.isfile(target) if is_link else item.is_file(follow_symlinks=False)):
             return "", "not a regular file"
-        return "", system_reason(item.name) or left
+        return "", system_reason(item.name)
 
 
 @dataclass
@@ -216,7 +217,9 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
     replaced = leftovers(entry.name for entry in files if entry.name not in found.damaged)
     replaced |= masks_of(source, [entry for entry in files if not reasons[entry.key]], limits)
     for entry in entries:
-        if reason := entry.reason or replaced.get(entry.name) or reasons[entry.key]:
+        reason = entry.reason or replaced.get(entry.name) or reasons[entry.key]
+        if reason or not _is_utf8(entry.key):
+            reason = reason or "name that is not UTF-8: rename the file or its folder"
             found.left_out[entry.name] = reason
         else:
             found.images.append(entry.key)
@@ -272,8 +275,6 @@ def by_category(
     for path, names in parts.items():
         if len(names) < depth:
             files.left_out[display_name(path)] = "in no category: it lies beside the folders of categories"
-        elif not _is_utf8(path):
-            files.left_out[display_name(path)] = "name that is not UTF-8: rename the file or its folder"
         else:
             deeper += len(names) > depth
             part = "train" if split is None else _split_called(names[split])
@@ -318,6 +319,16 @@ def _levels_of(
     if top is not None:
         return (1, 0, "") if top == "splits" else (0, None, "")
     are_splits = [name.casefold() in SPLITS for name in first_level]
+    if len(first_level) == 1 and not any(are_splits) and all(len(names) > 2 for names in parts):
+        inner = [names[1:] for names in parts]
+        category, split, note = _levels_of(sorted({names[0] for names in inner}), inner, None)
+        if (
+            all(len(names) > category + 1 for names in inner)
+            and len({names[category] for names in inner}) > 1
+        ):
+            note = note or f"the only folder, {display_name(first_level[0])}, contains the categories"
+            note += " (--top_folders categories reads it as one)"
+            return category + 1, None if split is None else split + 1, note
     if all(are_splits):
         return 1, 0, ""
     below: dict[str, set[str]] = {name: set() for name in first_level}

@@ -43,6 +43,7 @@ class ImageRows:
         table: the data set.
         roots: folders that may contain the files that rows name; by default the download folders.
         decoding: how they become pixels.
+        name: of their place, for messages.
 
     Attributes:
         whole: the images that these are a part of, and copies are kept of together; by default themselves.
@@ -57,8 +58,9 @@ class ImageRows:
         table: datasets.Dataset,
         roots: Sequence[str | os.PathLike[str]] | None = None,
         decoding: Decoding | None = None,
+        name: str = "",
     ):
-        self.decoding = decoding or Decoding()
+        self.name, self.decoding = name, decoding or Decoding()
         self._column = image_column_of(table)
         table = table.with_format(None).select_columns([self._column])
         self._table = table.cast_column(self._column, datasets.Image(decode=False))
@@ -71,9 +73,9 @@ class ImageRows:
     def __len__(self) -> int:
         return len(self._table)
 
-    def select(self, rows: np.ndarray) -> "ImageRows":
+    def select(self, rows: np.ndarray, name: str = "") -> "ImageRows":
         """The images of these rows, in this order."""
-        return ImageRows(self._table.select(rows), self._roots, self.decoding)
+        return ImageRows(self._table.select(rows), self._roots, self.decoding, name or self.name)
 
     def part(self, rows: np.ndarray) -> "ImageRows":
         """The same as `select`, for images whose copies are kept with the other copies."""
@@ -103,7 +105,7 @@ class ImageRows:
         found = decide(self.decoding, [*self._deep_rows()], self.read)
         if str(found.rendering) and found != self.decoding:
             logger.info("%s (--window sets another).", str(found.rendering).capitalize())
-        return ImageRows(self._table, self._roots, found)
+        return ImageRows(self._table, self._roots, found, self.name)
 
     def _deep_rows(self) -> Iterator[int]:
         """Rows that by their first bytes may have more than 8 bits a value."""
@@ -141,11 +143,11 @@ class ImageRows:
         except SkippedFileError as skipped:
             return DecodedImage(None, Verdict(Status.SKIPPED, str(skipped)))
 
-    def require_own_files(self, name: str) -> None:
+    def require_own_files(self) -> None:
         """Refuse a table with a row that names an address, a device or a file outside `roots`; nothing is opened.
 
         Raises:
-            DataError: naming the first such row and its file; `name` is the name of the table.
+            DataError: naming the first such row and its file.
         """
         for row, path in self._named_files():
             try:
@@ -158,8 +160,8 @@ class ImageRows:
                 continue  # a missing file only skips its image later
             except ForeignFileError as refused:
                 raise DataError(
-                    f"Row {row} of {name} names {display_name(path)!r}: {refused}. Nothing was read: remove the row, "
-                    "or put the image into the folder of the data set (in Python, image_roots allows further folders)."
+                    f"Row {row} of {self.name} names {display_name(path)!r}: {refused}. Nothing was read: remove the "
+                    "row, or put the image into the folder of the data set (in Python, image_roots allows others)."
                 ) from None
 
     def name_of(self, row: int) -> str:
@@ -190,7 +192,7 @@ class ImageRows:
 
     def _own_file(self, path: str) -> str:
         """Where a path leads, links resolved."""
-        if "::" in path or "://" in path:
+        if "://" in path:
             raise ForeignFileError("an address, not an image")
         try:
             target = os.path.realpath(path)

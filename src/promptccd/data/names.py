@@ -1,27 +1,21 @@
 """File names: how to show them, which files are skipped unread, and which files show one photograph."""
 
-import itertools
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from promptccd.images.kinds import HEIF_SUFFIXES, heif_plugin
 from promptccd.images.raw import RAW_SUFFIXES
 from promptccd.systems import left_by_system
 
-# Folders in which programs keep photographs, by the whole name or how it ends, and where in them the photographs lie as
-# they were taken. All other files are small copies and faces, which would be grouped with the photographs.
-_PROGRAMS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
-    ((".photoslibrary",), "Photos", ("originals", "masters")),  # the first since macOS 10.15
-    ((".photolibrary", ".migratedphotolibrary", "iphoto library"), "iPhoto", ("masters", "originals")),
-    ((".aplibrary", ".migratedaplibrary"), "Aperture", ("masters",)),
-    (("photo booth library",), "Photo Booth", ("pictures",)),
-    ((".cocatalog",), "Capture One", ("originals",)),
-    (("captureone",), "Capture One", ()),  # next to the photographs of a session
-    ((".lrdata", ".lrcat-data"), "Lightroom", ()),
-)
+# Suffixes of folders in which programs keep photographs among small copies and faces of them.
+_LIBRARIES = (
+    ".photoslibrary", ".photolibrary", ".migratedphotolibrary", "iphoto library", ".aplibrary", "photo booth library",
+    ".cocatalog", ".lrdata", ".lrcat-data",
+)  # fmt: skip
 _SIDE_FILES = {  # by suffix: files without a photograph, or with a small copy
     ".aae": "left there by Photos: what was edited",
     ".thm": "left there by a camera: a small picture of a film",
@@ -64,32 +58,18 @@ def system_reason(name: str, between: str = "/") -> str:
         return "hidden file"
     if any(folder.startswith(".") for folder in folders):
         return "in a hidden folder"
-    return next(filter(None, itertools.starmap(library_reason, itertools.pairwise(parts))), "")
-
-
-def library_reason(folder: str, name: str) -> str:
-    """Why an item of a folder is skipped that a program put there; empty for photographs, and in all other folders."""
-    program, kept = _program_of(folder)
-    return f"left there by {program}" if program and name.lower() not in kept else ""
+    return ""
 
 
 def folder_reason(name: str) -> str:
     """Why a folder of this name is not searched: hidden, an operating system's or a program's; else empty."""
-    program, kept = _program_of(name)
     if name.startswith("."):
         return "hidden folder, not searched"
     if left_by_system(f"{name}/"):
         return "folder of an operating system, not searched"
-    return f"folder of {program}, not searched" if program and not kept else ""
-
-
-def _program_of(folder: str) -> tuple[str, tuple[str, ...]]:
-    """The program that made a folder, and the folders in it with photographs; an empty name for other folders."""
-    name = folder.lower()
-    for marks, program, kept in _PROGRAMS:
-        if any(name.endswith(mark) if mark.startswith(".") else name == mark for mark in marks):
-            return program, kept
-    return "", ()
+    if name.lower().endswith(_LIBRARIES):
+        return "library of a program, not searched: export its photographs, or give its folder of originals"
+    return ""
 
 
 def is_of_windows(path: str) -> bool:
@@ -119,11 +99,11 @@ def unsafe_reason(name: str) -> str:
 
 
 # Code pages of packers, the likelier pages first, and the letters that names in them have: with accents, kana and
-# kanji, hanzi, Cyrillic.
+# kanji, hangul, hanzi, Cyrillic.
 _LATIN, _CYRILLIC = "[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f]", "[\u0410-\u044f\u0401\u0451]"
 _CODE_PAGES = {
     "cp437": _LATIN, "cp850": _LATIN, "cp1252": _LATIN, "cp932": "[\u3041-\u30ff\u4e00-\u9faf\u3005]",
-    "gb2312": "[\u4e00-\u9faf]", "cp866": _CYRILLIC, "cp1251": _CYRILLIC,
+    "cp949": "[\uac00-\ud7a3]", "gb2312": "[\u4e00-\u9faf]", "cp866": _CYRILLIC, "cp1251": _CYRILLIC,
 }  # fmt: skip
 # Unlikely within a word: two scripts, or a capital letter behind a small one.
 _UNUSUAL = re.compile(
@@ -158,57 +138,31 @@ def _visible(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-# One photograph may be several files, but only one is used. A RAW comes with the picture that was developed from it, a
-# HEIC with the JPEG that it was converted to, a live photo with a short film, and an original with its edit: IMG_E1234
-# is the edit of IMG_1234.
-_PICTURES = (".jpg", ".jpeg", ".jpe", ".avif", ".png", ".tif", ".tiff", ".webp", *HEIF_SUFFIXES)
-_LIVE = (".jpg", ".jpeg", *HEIF_SUFFIXES)
-_FILMS = (".mov", ".mp4")
-_EDITED = re.compile(r"img_e\d{4,}")
-_IN_A_LIBRARY = "_3"  # behind the name of the photograph, in a library of Photos
+# Suffixes of pictures that a camera RAW is developed to, and a HEIC converted to; the preferred one first.
+_DEVELOPED = (".jpg", ".jpeg", ".jpe", ".avif", ".png", ".tif", ".tiff", ".webp")
 
 
 def leftovers(names: Iterable[str]) -> dict[str, str]:
-    """Why a file is left out that shows a photograph of which another file is used, by its name.
+    """Why a camera RAW or a HEIC is left out: another file with its name is the same photograph, and is used.
 
     Args:
         names: paths with ``/`` between their parts.
     """
-    paths = {name: PurePosixPath(name) for name in names}
-    places: dict[tuple[str, str], list[PurePosixPath]] = {}
-    for path in paths.values():
-        places.setdefault(_place(path), []).append(path)
-    found = {name: _why_left_out(path, places) for name, path in paths.items()}
-    return {name: reason for name, reason in found.items() if reason}
-
-
-def _place(path: PurePosixPath) -> tuple[str, str]:
-    """The common key of files of one photograph: a folder and a stem."""
-    return str(path.parent), path.stem.casefold()
-
-
-def _why_left_out(path: PurePosixPath, places: Mapping[tuple[str, str], Sequence[PurePosixPath]]) -> str:
-    """Why a file is left out, or empty."""
-    (folder, stem), suffix = _place(path), path.suffix.lower()
-    if suffix in _FILMS:
-        others = [*places[folder, stem], *places.get((folder, stem.removesuffix(_IN_A_LIBRARY)), [])]
-        photograph = next((each.name for each in others if each.suffix.lower() in _LIVE), "")
-        return f"the film of the live photo {photograph}" if photograph else ""
-    edited = stem.replace("img_", "img_e", 1)
-    edits = _pictures_read(places.get((folder, edited), [])) if _EDITED.fullmatch(edited) else []
-    shown = next(iter([*edits, *_pictures_read(places[folder, stem])]), path)
-    if shown == path:
-        return ""
-    if suffix in RAW_SUFFIXES:
-        return f"camera RAW beside {shown.name}, which is used"
-    if edits and suffix in _PICTURES:
-        return f"taken before the edit {shown.name}, which is used"
-    is_converted = suffix in HEIF_SUFFIXES and shown.suffix.lower() not in HEIF_SUFFIXES
-    return f"HEIC beside {shown.name}, which is used" if is_converted else ""
-
-
-def _pictures_read(paths: Sequence[PurePosixPath]) -> list[PurePosixPath]:
-    """The pictures that are read, the used picture in front."""
-    suffixes = _PICTURES if heif_plugin() else _PICTURES[: -len(HEIF_SUFFIXES)]
-    found = [path for path in paths if path.suffix.lower() in suffixes]
-    return sorted(found, key=lambda path: (suffixes.index(path.suffix.lower()), path.name))
+    read = (*_DEVELOPED, *HEIF_SUFFIXES) if heif_plugin() else _DEVELOPED
+    same = defaultdict[tuple[PurePosixPath, str], list[tuple[str, PurePosixPath]]](list)
+    for name in names:
+        path = PurePosixPath(name)
+        same[path.parent, path.stem.casefold()].append((name, path))
+    found = {}
+    for files in same.values():
+        pictures = [path for _, path in files if path.suffix.lower() in read]
+        if not pictures:
+            continue
+        used = min(pictures, key=lambda path: (read.index(path.suffix.lower()), path.name))
+        for name, path in files:
+            suffix = path.suffix.lower()
+            is_converted = suffix in HEIF_SUFFIXES and used.suffix.lower() in _DEVELOPED
+            if suffix in RAW_SUFFIXES or is_converted:
+                kind = "HEIC" if is_converted else "camera RAW"
+                found[name] = f"{kind} beside {used.name}, which is used"
+    return found

@@ -10,7 +10,7 @@ import types
 import typing
 from dataclasses import dataclass, field, fields
 from itertools import product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 
@@ -61,9 +61,11 @@ def option(
 class Options:
     """Base class of a recipe's sections: dataclasses whose values are read and checked when one is made."""
 
+    section: ClassVar[str]  # name of the section
+
     def __post_init__(self) -> None:
         for item in fields(self):  # type: ignore[arg-type] # every section is a dataclass
-            value = read_value(item.name, getattr(self, item.name), item.type)
+            value = read_value(f"{self.section}.{item.name}", getattr(self, item.name), item.type)
             object.__setattr__(self, item.name, value)  # some sections are frozen
         require_in_range(self)
 
@@ -196,6 +198,8 @@ def _as_scalar(value: Any) -> Any:
 @dataclass(frozen=True)
 class ViewOptions(Options):
     """The views of an image."""
+
+    section: ClassVar = "views"
 
     image_size: int = option(224, "side of the square crop, in pixels", 1, MAX_SIDE, common=True)
     resize_size: int = option(256, "length of the shorter side before cropping, in pixels", 1, MAX_SIDE)

@@ -35,7 +35,8 @@ from promptccd.data.splits import (
     select_rows,
     split_in_streams,
 )
-from promptccd.data.streams import Stream, name_of_place, open_place, open_streams, read_labels, rest_of
+from promptccd.data.streams import read_labels, unlabelled_rows
+from promptccd.data.tables import OpenedImages, open_images
 from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
@@ -108,21 +109,21 @@ class DataSource:
 
 
 def _category_ids(
-    table: Dataset, name: str, layout: Layout, may_lack_labels: bool
+    images: OpenedImages, layout: Layout, may_lack_labels: bool
 ) -> tuple[np.ndarray, Sequence[str]]:
     """Category id of every row ``(N,)``, `UNUSED` without a label, and the names of the categories."""
-    ids, names = read_categories(table, LABEL, layout)
+    ids, names = read_categories(images.table, LABEL, layout)
     missing = np.flatnonzero(ids == UNUSED)
     if len(missing) and not may_lack_labels:
         raise DataError(
-            f"Row {missing[0]} has no label ({table.select_columns([LABEL])[int(missing[0])][LABEL]!r}), and "
+            f"Row {missing[0]} has no label ({images.table.select_columns([LABEL])[int(missing[0])][LABEL]!r}), and "
             "class_blocks need labels of all images: they hide labels, to score by them. Leave --class_blocks out, and "
             "images without a label come as a stream of their own; or remove the row, choose another --label_column, "
             "or give --label_na other words."
         )
     if not names:
         raise DataError(
-            f"No image of {name_of_place(name)!r} has a label: label some, or group all of "
+            f"No image of {images.name!r} has a label: label some, or group all of "
             "them without: promptccd discover photographs FOLDER --out groups/"
         )
     return ids, names
@@ -220,9 +221,9 @@ class StageStream(Sequence[Stage]):
         """
         given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
         decoding = Decoding(max_pixels, rendering or Rendering())
-        opened, images = open_place(dataset, split, image_roots, decoding, layout)
+        opened = open_images(dataset, split, image_roots, layout=layout, decoding=decoding)
         source = DataSource(dataset, given)
-        ids, names = _category_ids(opened.table, opened.name, layout, unlabelled is not None)
+        ids, names = _category_ids(opened, layout, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
             names,
@@ -232,7 +233,7 @@ class StageStream(Sequence[Stage]):
             held_out=held_out,
             held_out_only=held_out_only,
         )
-        images = images.with_one_rendering()
+        images = opened.with_one_rendering()
         if unlabelled is None or split_rule == "whole":
             used = np.flatnonzero(category_ids != UNUSED)  # by any seed
             category_ids, cut = cut_by_rule(
@@ -247,19 +248,24 @@ class StageStream(Sequence[Stage]):
             whole = images.select(used)
             parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
             return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)
-        roots = [*(roots_of(opened.name) if opened.name else ()), *(image_roots or ())]
-        roots += [root for each in unlabelled if isinstance(each, str) for root in roots_of(each)]
-        streams = rest_of(opened.table, np.flatnonzero(ids == UNUSED), images, name_of_place(opened.name))
-        optional = replace(layout, optional=BOTH)
-        streams += open_streams(unlabelled, split, roots, images.decoding, len(images), opened.name, optional)
+        places = [each for each in (dataset, *unlabelled) if isinstance(each, str)]
+        roots = [*(root for each in places for root in roots_of(each)), *(image_roots or ())] or None
+        streams = unlabelled_rows(images, opened.table, np.flatnonzero(ids == UNUSED))
+        optional, first, arriving = replace(layout, optional=BOTH), len(images), dict[str, str]()
+        for place in unlabelled:
+            stream = open_images(place, split, roots, False, optional, images.decoding)
+            if not len(stream):
+                raise DataError(f"The stream {stream.name!r} contains no image: leave it out.")
+            streams.append((stream, np.arange(first, first + len(stream), dtype=np.int64)))
+            first += len(stream)
+            arriving |= {f"{stream.name}: {path}": why for path, why in stream.left_out.items()}
         if not streams:
-            raise DataError(_nothing_arrives(name_of_place(opened.name), len(categories)))
+            raise DataError(_nothing_arrives(images.name, len(categories)))
         stages, cut, category_ids = _cut_in_streams(images, category_ids, categories, streams, seed)
-        theirs = {f"{each.name}: {path}": why for each in streams for path, why in each.left_out.items()}
         later = read_labels(labels, split, roots, images.decoding, optional)
         if not accept_new_labels:
             _refuse_misspellings(set(later.values()), categories)
-        return cls(stages, cut, category_ids, source, {**opened.left_out, **theirs}, later)
+        return cls(stages, cut, category_ids, source, {**opened.left_out, **arriving}, later)
 
     @classmethod
     def from_hub(cls, name: str, *, revision: str | None = None) -> "StageStream":
@@ -279,9 +285,12 @@ class StageStream(Sequence[Stage]):
                     f"Stage {stage} of {name!r} has no column image, only {', '.join(table.column_names)}: publish the "
                     "stages with their images, by `promptccd split RECIPE --push NAME`."
                 )
-        images = [ImageRows(table.select_columns(["image"]), roots_of(name)) for table in tables]
-        for stage, rows in enumerate(images):
-            rows.require_own_files(f"stage {stage} of {name!r}")
+        images = [
+            ImageRows(table.select_columns(["image"]), roots_of(name), name=f"stage {stage} of {name}")
+            for stage, table in enumerate(tables)
+        ]
+        for each in images:
+            each.require_own_files()
         return cls(_stages_of(images, labels, split), split, labels)
 
     def __len__(self) -> int:
@@ -385,36 +394,36 @@ def _cut_in_streams(
     images: ImageRows,
     category_ids: np.ndarray,
     categories: Sequence[str],
-    streams: Sequence[Stream],
+    streams: Sequence[tuple[ImageRows, np.ndarray]],
     seed: int,
 ) -> tuple[list[Stage], CategorySplit, np.ndarray]:
     """Stage 0 from the rows ``(N,)`` with a category, and a stage per stream; and the ids including streams."""
     labelled = np.flatnonzero(category_ids != UNUSED)
     nothing = np.empty(0, dtype=np.int64)
     contents = [_data_fingerprint(images.select(labelled), category_ids[labelled], categories)]
-    for each in streams:
-        contents.append(_data_fingerprint(each.images, nothing, [str(len(each.images))]))
+    for each, _ in streams:
+        contents.append(_data_fingerprint(each, nothing, [str(len(each))]))
         if contents[-1] in contents[:-1]:
-            twin = streams[contents.index(contents[-1]) - 1].name
+            twin = streams[contents.index(contents[-1]) - 1][0].name
             raise DataError(f"The stream {each.name!r} contains the images of {twin!r}: give them once.")
-    sample_ids = [labelled, *(each.sample_ids for each in streams)]
+    sample_ids = [labelled, *(own for _, own in streams)]
     split = split_in_streams(len(categories), categories, sample_ids, contents, seed)
-    ids = np.full(max(len(images), streams[-1].sample_ids[-1] + 1), UNUSED, dtype=np.int64)
+    ids = np.full(max(len(images), sample_ids[-1][-1] + 1), UNUSED, dtype=np.int64)
     ids[: len(images)] = category_ids
-    parts = [images.select(labelled), *(each.images for each in streams)]
-    return _stages_of(parts, ids, split, [each.name for each in streams]), split, ids
+    parts = [images.select(labelled), *(each for each, _ in streams)]
+    return _stages_of(parts, ids, split, are_streams=True), split, ids
 
 
 def _stages_of(
-    images: Sequence[ImageRows], labels: np.ndarray, split: CategorySplit, streams: Sequence[str] = ()
+    images: Sequence[ImageRows], labels: np.ndarray, split: CategorySplit, are_streams: bool = False
 ) -> list[Stage]:
-    """The stages, from the images of each, the labels by row of the source data set, and the names of streams."""
+    """The stages, from the images of each, and the labels by row of the source data set."""
     num_seen = np.cumsum(split.class_blocks).tolist()
     first = split.sample_ids[0]
     known = split.class_blocks[0]
     stages: list[Stage] = [LabelledStage(0, images[0], first, known, labels[first], split.categories[:known])]
     for index, ids in enumerate(split.sample_ids[1:], start=1):
-        place = streams[index - 1] if streams else ""
+        place = images[index].name if are_streams else ""
         stages.append(Stage(index, images[index], ids, num_seen[index], place=place))
     return stages
 

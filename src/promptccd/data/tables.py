@@ -40,6 +40,7 @@ from promptccd.data.hub import (
     refuse_foreign,
     require_plain_card,
 )
+from promptccd.data.image_rows import ImageRows
 from promptccd.data.labels import (
     BOTH,
     DETECTED,
@@ -60,6 +61,7 @@ from promptccd.data.sources import is_below
 from promptccd.data.spreadsheets import LISTS, WORKBOOKS, ForeignTableError, read_sheet
 from promptccd.disk import PROJECT, parsed_json
 from promptccd.errors import DataError, PromptCCDError, nothing_at
+from promptccd.images.decode import Decoding
 from promptccd.images.files import first_bytes
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import IntakeLimits, SkippedFileError
@@ -161,19 +163,16 @@ BUILT_IN = {
 }
 
 
-@dataclass(frozen=True)
-class OpenedImages:
-    """One split of an image data set.
+class OpenedImages(ImageRows):
+    """The images of one split of a data set, with its table; parts of them are `ImageRows`, without labels.
 
     Attributes:
         table: its rows, with the columns ``image``, and ``label`` and ``stream`` where labels are wanted.
         left_out: why files of a folder are in no split, by path.
-        name: of the folder or file; empty for a table from Python.
     """
 
     table: Dataset
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    name: str = ""
+    left_out: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -195,29 +194,57 @@ def load_images(dataset: str, split: str = "train") -> Dataset:
 
 
 def open_images(
-    dataset: str,
+    place: str | Dataset,
     split: str = "train",
-    roots: Sequence[str] = (),
+    roots: Sequence[str | os.PathLike[str]] | None = None,
     labelled: bool = True,
     layout: Layout = DETECTED,
+    decoding: Decoding | None = None,
 ) -> OpenedImages:
     """Open one split of an image data set, and log further content of a folder.
 
     Args:
-        dataset: a name in `BUILT_IN`, a local folder (of a sub-folder of images per category, with metadata files of an
+        place: a name in `BUILT_IN`, a local folder (of a sub-folder of images per category, with metadata files of an
             ImageFolder, written by ``save_to_disk``, or holding parquet files), a table of paths and labels as text or
-            workbook, a parquet file, or the id of a data set on the Hub.
+            workbook, a parquet file, the id of a data set on the Hub; or a data set from Python.
         split: name of the split, for example ``"train"``.
-        roots: further folders that links in a folder of images may lead into.
+        roots: further folders that files and links may be in; `None` is the download folders for a data set from
+            Python.
         labelled: whether labels are wanted: without, all images of a folder and all rows of a list count, and a data
             set of one split is that split.
         layout: how the columns of tables are read; without a name, a column is found by usual names and its content.
+        decoding: how the images become pixels.
 
     Raises:
         DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
     """
+    if isinstance(place, str):
+        further = [os.fspath(root) for root in roots or ()]
+        table, left_out, notes = _opened(place, split, further, labelled, layout)
+        name, roots = display_name(place), [*image_roots(place), *further]
+    elif isinstance(place, Dataset):
+        name, left_out = "the data set", dict[str, str]()
+        table, notes = read_columns(place, name, layout, labelled)
+    else:
+        raise DataError(
+            f"Expected a datasets.Dataset or a name, got {type(place).__name__}. Give one split, such as "
+            "dataset['train']; read a stream first: Dataset.from_generator(lambda: (yield from stream), "
+            "features=stream.features)."
+        )
+    if notes:
+        logger.info("%s: %s.", name, "; ".join(notes))
+    images = OpenedImages(table, roots, decoding, name)
+    images.table, images.left_out = table, left_out
+    images.require_own_files()
+    return images
+
+
+def _opened(
+    dataset: str, split: str, roots: Sequence[str], labelled: bool, layout: Layout
+) -> tuple[Dataset, Mapping[str, str], list[str]]:
+    """A split of a data set by its name, why files of a folder are in no split, and what to report."""
     if dataset in BUILT_IN:
-        return OpenedImages(BUILT_IN[dataset].load(), name=dataset)
+        return BUILT_IN[dataset].load(), {}, []
     path = Path(os.path.expanduser(dataset))
     is_windows = is_of_windows(dataset)
     is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
@@ -234,15 +261,11 @@ def open_images(
             tables, notes = {**tables, chosen: table}, [*notes, *more]
         if len(tables) == 1:
             tables = _divided(tables[chosen], chosen, labelled)
-    if notes:
-        logger.info("%s: %s.", dataset, "; ".join(notes))
     if "" in tables or (not labelled and len(tables) == 1):
         split = next(iter(tables))
     if split not in tables:
         raise no_split(dataset, split, tables)
-    if found.is_read:
-        _require_categories(dataset, split, tables)
-    return OpenedImages(tables[split], found.left_out, dataset)
+    return tables[split], found.left_out, notes
 
 
 def _divided(table: Dataset, split: str, labelled: bool) -> dict[str, Dataset]:
@@ -253,23 +276,6 @@ def _divided(table: Dataset, split: str, labelled: bool) -> dict[str, Dataset]:
     if not labelled:
         return {split: table}
     return {each: table.select(np.flatnonzero(words == each)) for each in in_order({*words.tolist()} - {""})}
-
-
-def _require_categories(dataset: str, split: str, tables: Mapping[str, Dataset]) -> None:
-    """Refuse a split of one category where another has several, as in data sets of defects (MVTec)."""
-    if not all(isinstance(each.features.get(LABEL), ClassLabel) for each in tables.values()):
-        return
-    counts = {name: len(set(each[LABEL][:])) for name, each in tables.items()}
-    largest = max(counts, key=counts.__getitem__)
-    if counts[split] == 1 < counts[largest]:
-        files = tables[largest].cast_column("image", Image(decode=False))["image"][:]
-        place = os.path.commonpath([each["path"] or "" for each in files])
-        name = tables[split].features[LABEL].int2str(tables[split][LABEL][0])
-        raise DataError(
-            f"The split {split!r} of {display_name(dataset)!r} has the one category {name!r}, and {largest!r} has "
-            f"{counts[largest]}, as data sets of defects (MVTec) have: give --split {largest}, or group its images "
-            f"without labels: promptccd discover photographs {place} --out groups/"
-        )
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from promptccd.on_demand import give_names_on_demand
 if TYPE_CHECKING:
     from promptccd.discovery.adapt import adapt as adapt
     from promptccd.discovery.checkpoint import save_checkpoint as save_checkpoint
-    from promptccd.discovery.chunks import make_part as make_part
     from promptccd.discovery.discover import DiscoveryResult as DiscoveryResult
     from promptccd.discovery.discover import discover as discover
     from promptccd.discovery.exports.export_folder import Export as Export

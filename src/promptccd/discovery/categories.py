@@ -73,7 +73,7 @@ def assignment_in(
     keys: Sequence[str],
     features: Tensor,
     *,
-    settled: Sequence[int],
+    earlier: Sequence[int],
     temperature: float,
     spread_for: Callable[[Sequence[int]], CategorySpread | None] = lambda ids: None,
 ) -> Assignment:
@@ -85,12 +85,12 @@ def assignment_in(
         registry: of these images.
         keys: of all images, also of unassigned images.
         features: unit features ``(N, D)``.
-        settled: ids of active categories that are older than these images; they count as known.
+        earlier: ids of active categories that are older than these images; they count as known.
         temperature: of the confidences, in squared distance.
         spread_for: how far categories of these ids spread; `None` where that was not measured.
     """
     members, pinned = registry.members, registry.pinned
-    found, first = registry.active_prototypes(), set(settled)
+    found, first = registry.active_prototypes(), set(earlier)
     ours = set(found.ids)
     placed = [row for row, key in enumerate(keys) if members.get(key) in ours]
     kept = [keys[row] for row in placed]
@@ -112,5 +112,5 @@ def assignment_in(
 
 def assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
     """The images in their categories of a registry; images of stages before the newest are known."""
-    settled = [each.id for each in registry.active if each.settled(registry.stage)]
-    return assignment_in(registry, keys, features, settled=settled, temperature=1.0)
+    earlier = [each.id for each in registry.active if each.is_fixed(registry.stage)]
+    return assignment_in(registry, keys, features, earlier=earlier, temperature=1.0)

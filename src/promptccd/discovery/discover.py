@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from promptccd.discovery.adapt import (
     values_asked,
 )
 from promptccd.discovery.checkpoint import load_progress, save_progress
-from promptccd.discovery.chunks import import_parts, results_folder, spread
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
@@ -30,9 +30,10 @@ from promptccd.discovery.project.proposals import alike_pairs
 from promptccd.discovery.project.record import PROJECT
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
-from promptccd.disk import make_inside, remove_leftovers, write_file
+from promptccd.disk import CHECKSUMS, make_folder, make_inside, remove_leftovers, write_file
+from promptccd.errors import ConfigurationError
 from promptccd.locks import FolderLock
-from promptccd.reports import PoolOfDevices, RayEngine
+from promptccd.runs.folder import RunDirectory
 from promptccd.training.progress import StopRequest, progress_bar
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class DiscoveryResult:
     @property
     def counts(self) -> dict[str, int]:
         """Number of files by their result; the sum is the number of files found."""
-        counted = {"known": 0, "settled": 0, "new": 0, "aside": 0, "unassigned": 0, "skipped": 0}
+        counted = {"known": 0, "earlier": 0, "new": 0, "aside": 0, "unassigned": 0, "skipped": 0}
         for row in self.rows:
             counted[row.status if row.status in ("skipped", "aside") else row.known or "unassigned"] += 1
         return counted
@@ -84,7 +85,6 @@ def discover(
     num_categories: int | None = None,
     adaptation: AdaptationOptions | None = None,
     exports: Sequence[str] = (),
-    engine: PoolOfDevices | RayEngine | None = None,
     stop: StopRequest | None = None,
 ) -> DiscoveryResult:
     """Group the images of a source and write the results to a folder.
@@ -101,7 +101,6 @@ def discover(
         num_categories: of all categories; `None` estimates it.
         adaptation: trains a stage on the images before the final grouping, and leaves it in ``stage<t+1>``.
         exports: names of `FORMATS`; each takes along the photographs of all sources of the folder.
-        engine: has other processes or machines look at new files first, if they are many; results do not change.
         stop: remembers signals; without one, Ctrl-C is an ordinary `KeyboardInterrupt`.
 
     Raises:
@@ -126,9 +125,6 @@ def discover(
         came_with = session.registry
         is_trained = asked is not None and resume_adapted(session, target, asked)
         earlier = load_progress(session, target, came_with if is_trained else None)
-        if engine is not None and source is not None and not is_trained:
-            spread(session, source, target, engine, heed, progress)
-        import_parts(session, project)
         session.read(source, progress)
         if earlier is not None and session.current.stage == session.registry.stage:
             session.current.before = earlier.before or session.current.before
@@ -163,6 +159,29 @@ def discover(
         paths=paths,
         exports=exported,
     )
+
+
+def results_folder(source: str | Path | None, out: str | Path) -> Path:
+    """The folder for the results, made if need be.
+
+    Raises:
+        ConfigurationError: it is a checkpoint, or lies inside the folder of images.
+        DiskError: it cannot be made.
+    """
+    folder = Path(os.path.expanduser(out))
+    images = None if source is None else Path(os.path.expanduser(source))
+    if (folder / "config.json").exists() or (folder / CHECKSUMS).exists():
+        raise ConfigurationError(f"{str(out)!r} is a model: give another --out for the results.")
+    if RunDirectory(folder).begun:
+        raise ConfigurationError(
+            f"{str(out)!r} is a run of promptccd train: give another --out for the results."
+        )
+    if images is not None and images.is_dir() and folder.resolve().is_relative_to(images.resolve()):
+        raise ConfigurationError(
+            f"{str(out)!r} is in the folder of images, where the next run would take results for images: give an "
+            "--out outside of it."
+        )
+    return make_folder(folder)
 
 
 def _write_results(

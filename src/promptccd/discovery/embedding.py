@@ -132,7 +132,6 @@ class Embedder:
         batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
         seen: stores features; by default only this object has them.
-        is_part: whether the images are a part of many, so that also a single batch is filled up.
 
     Attributes:
         space: name of what features are computed with, see `feature_space`.
@@ -146,9 +145,8 @@ class Embedder:
         batch_size: int | None = None,
         precision: Precision = "auto",
         seen: SeenFiles | None = None,
-        is_part: bool = False,
     ):
-        self.model, self.view, self._fills = model, view, is_part
+        self.model, self.view, self._fills = model, view, False
         self.seen = seen or SeenFiles()
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
@@ -180,7 +178,7 @@ class Embedder:
             DivergedError: a feature contains NaN or infinity; the message names the image.
             DataError: a file has changed since the intake was made.
         """
-        self._fills |= len(intake.used) >= self.batch_size  # also where another process computed most of them
+        self._fills |= len(intake.used) >= self.batch_size
         if not intake.used:
             return torch.zeros(0, self.model.config.vision_config.hidden_size)
         keys = [file.key for file in intake.used]

@@ -27,7 +27,7 @@ class GroupView:
     Attributes:
         id: of the category.
         name: of the category.
-        standing: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
+        origin: ``known`` if stage 0 labelled it, ``earlier`` if an earlier stage discovered it, ``new`` otherwise.
         size: number of images.
         confidence: mean over these, in 0..1; NaN if empty.
         typical: keys of at most 8 images, nearest to the prototype first.
@@ -36,7 +36,7 @@ class GroupView:
 
     id: int
     name: str
-    standing: str
+    origin: str
     size: int
     confidence: float
     typical: list[str]
@@ -66,10 +66,10 @@ def group_views(session: DiscoverySession) -> list[GroupView]:
         by_margin = rows[found.margins[rows].argsort(stable=True)].tolist()
         borderline = [each for each in by_margin if each not in typical][:MAX_BORDERLINE]
         keys = ([found.keys[each] for each in part] for part in (typical, borderline))
-        mean, standing = float(found.confidences[rows].mean()), category.standing(registry.stage)
-        views.append(GroupView(identity, category.name, standing, len(rows), mean, *keys))
+        mean, origin = float(found.confidences[rows].mean()), category.origin(registry.stage)
+        views.append(GroupView(identity, category.name, origin, len(rows), mean, *keys))
     return sorted(
-        views, key=lambda view: (1, -view.size, view.id) if view.standing == "new" else (0, 0, view.id)
+        views, key=lambda view: (1, -view.size, view.id) if view.origin == "new" else (0, 0, view.id)
     )
 
 

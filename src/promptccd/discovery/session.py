@@ -87,9 +87,6 @@ class DiscoverySession:
         precision: of the features, see `Embedder`.
         batch_size: images per forward, see `Embedder`.
         near_duplicates: which images count as one, see `find_near_duplicates`.
-
-    Attributes:
-        opened_with: the arguments of `open`, for other processes; empty without it.
     """
 
     def __init__(
@@ -115,7 +112,6 @@ class DiscoverySession:
         self.rendering, self.image_roots = rendering, image_roots
         self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
         self._current: SessionStage | None = None
-        self.opened_with: dict[str, Any] = {}
         self._embedder: Embedder | None = None  # at work since the images were read
         self._estimate: CountEstimate | None = None
 
@@ -144,9 +140,7 @@ class DiscoverySession:
         chosen = device_named(device)
         model, view = load_embedder(place, max_model_bytes)
         model = model.to(chosen).eval()
-        session = cls(model, view, registry_of(model, place), **options)
-        session.opened_with = {**options, "seen": None, "place": place, "max_model_bytes": max_model_bytes}
-        return session
+        return cls(model, view, registry_of(model, place), **options)
 
     @classmethod
     def from_features(
@@ -233,7 +227,23 @@ class DiscoverySession:
             DivergedError: a feature contains NaN or infinity; the message names the image.
         """
         self._embedder = None if self.given else self.new_embedder()
-        intake = self.read_with(self._embedder, source, progress=progress)
+        place: Any = source if self.given is None else self.given.source(source, self.image_roots)
+        try:
+            intake = read_intake(
+                place,
+                limits=self.limits,
+                rendering=self.rendering,
+                image_roots=self.image_roots,
+                view=self._view,
+                workers=self.workers,
+                use=self._embedder.add if self._embedder else None,
+                seen=self.seen,
+                progress=progress,
+            )
+        except BaseException:
+            if self._embedder is not None:
+                self._embedder.keep()
+            raise
         try:
             intake.require_images()
         except DataError:
@@ -248,28 +258,6 @@ class DiscoverySession:
             earlier.intake.close()
         self._current, self._estimate = SessionStage(number, intake, before), None
         return self._current
-
-    def read_with(self, embedder: Embedder | None, source: Any, **options: Any) -> Intake:
-        """Read a source (`read_intake`) while an embedder, if there is one, computes features of new images.
-
-        The embedder stores its features also if an error ends the reading.
-        """
-        try:
-            return read_intake(
-                source if self.given is None else self.given.source(source, self.image_roots),
-                limits=self.limits,
-                rendering=self.rendering,
-                image_roots=self.image_roots,
-                view=self._view,
-                workers=self.workers,
-                use=embedder.add if embedder else None,
-                seen=embedder.seen if embedder else self.seen,
-                **options,
-            )
-        except BaseException:
-            if embedder is not None:
-                embedder.keep()
-            raise
 
     @property
     def made_with(self) -> dict[str, int]:
@@ -293,12 +281,11 @@ class DiscoverySession:
         self.seen.store_followers(stage.keys, {key: first.key for key, first in self.near_duplicates.items()})
         return stage.features
 
-    def new_embedder(self, seen: SeenFiles | None = None, is_part: bool = False) -> Embedder:
-        """An embedder with the session's settings; it stores features with the session's files by default."""
+    def new_embedder(self) -> Embedder:
+        """An embedder with the session's settings, which stores features with the session's files."""
         return Embedder(
-            self.model, self.view, batch_size=self.batch_size, precision=self.precision, seen=seen or self.seen,
-            is_part=is_part,
-        )  # fmt: skip
+            self.model, self.view, batch_size=self.batch_size, precision=self.precision, seen=self.seen
+        )
 
     def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> NearDuplicates:
         used, mode = stage.intake.used, self.near_duplicate_mode
@@ -346,16 +333,16 @@ class DiscoverySession:
         return {"mode": self.near_duplicate_mode, **sizes, "doubted": found.num_doubted}
 
     @property
-    def settled(self) -> list[int]:
+    def earlier(self) -> list[int]:
         """Ids of active categories from before the newest stage."""
         stage = self.registry.stage if self._current is None else self._current.stage
-        return [each.id for each in self.registry.active if each.settled(stage)]
+        return [each.id for each in self.registry.active if each.is_fixed(stage)]
 
     @property
     def fixed(self) -> list[int]:
         """Ids of active categories that a grouping leaves as they are: earlier or named categories."""
         named = [each.id for each in self.registry.active if each.named]
-        return sorted({*self.settled, *named})
+        return sorted({*self.earlier, *named})
 
     @property
     def estimate(self) -> CountEstimate:
@@ -460,7 +447,7 @@ class DiscoverySession:
             self.registry,
             self.current.keys,
             self.features,
-            settled=self.settled,
+            earlier=self.earlier,
             temperature=self.temperature,
             spread_for=self.spread_for,
         )

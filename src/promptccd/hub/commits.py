@@ -152,23 +152,25 @@ def push_files(
 
 
 @contextmanager
-def hub_errors(later: str = "Run the same command again.") -> Iterator[None]:
-    """Context of a push, which ends in a `HubError` that names the reason and the command that repeats the push."""
+def hub_errors() -> Iterator[None]:
+    """Context of a push, whose failure is a `HubError` that names the reason."""
     try:
         with bounded_waits():
             yield
     except PromptCCDError:
         raise
     except Exception as error:  # the client passes on whatever an odd answer causes
-        raise HubError(f"Not pushed: {reason_of(error)}. Nothing local is lost. {later}") from error
+        raise HubError(
+            f"Not pushed: {reason_of(error)}. Nothing local is lost: run the same command again."
+        ) from error
 
 
 def reason_of(error: BaseException) -> str:
     """The Hub's message with its status, or that of the client, on one line without a full stop."""
-    answered = [each for each in (error, error.__cause__) if getattr(each, "response", None) is not None]
-    about: Any = answered[0] if answered else error  # an upload names its answer as the cause
+    responses = [each for each in (error, error.__cause__) if getattr(each, "response", None) is not None]
+    about: Any = responses[0] if responses else error  # an upload names its answer as the cause
     reason = one_line(getattr(about, "server_message", None) or about).rstrip(".")
-    return f"{reason} ({about.response.status_code})" if answered else reason
+    return f"{reason} ({about.response.status_code})" if responses else reason
 
 
 @contextmanager

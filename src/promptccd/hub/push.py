@@ -45,11 +45,11 @@ def push_run(
     wanted = finished if stages is None else list(stages)
     if not set(wanted) <= set(finished):
         raise HubError(f"{run.path} has finished stages {finished}, not {wanted}. Give one as --stage.")
-    _require_names(run, namespace, wanted)
-    api, later, pushed = api or client(), _later(run, namespace, wanted, private), list[PushedRepository]()
+    _require_name(run, namespace, max(wanted, default=0))
+    api, pushed = api or client(), list[PushedRepository]()
     for stage in wanted:
         try:
-            pushed.append(_push(run, stage, namespace, private, api=api, later=later, dry_run=dry_run))
+            pushed.append(_push(run, stage, namespace, private, api=api, dry_run=dry_run))
         except HubError as error:
             if dry_run or not pushed:
                 raise
@@ -57,10 +57,8 @@ def push_run(
     return pushed
 
 
-def pusher(
-    run: RunDirectory, namespace: str | None, private: bool
-) -> Callable[[RunDirectory, Sequence[int]], None]:
-    """A function that pushes finished stages during training; a failure is a warning and never ends the training.
+def pusher(run: RunDirectory, namespace: str | None, private: bool) -> Callable[[], None]:
+    """A function that pushes the finished stages during training; a failure is a warning and never ends the training.
 
     Stages that could not be pushed are pushed with the next stage, or when the training is resumed.
 
@@ -72,27 +70,25 @@ def pusher(
     Raises:
         ConfigurationError: the Hub does not accept the names.
     """
-    _require_names(run, namespace, [0])
+    _require_name(run, namespace, 0)
     api, done = client(), set[int]()
 
-    def push_finished(run: RunDirectory, finished: Sequence[int]) -> None:
-        for stage in (each for each in finished if each not in done):
-            later = _later(run, namespace, [stage], private)
+    def push_finished() -> None:
+        for stage in set(range(run.num_finished)) - done:
             try:
-                _push(run, stage, namespace, private, api=api, later=later)
+                _push(run, stage, namespace, private, api=api)
                 done.add(stage)
             except PromptCCDError as error:
                 logger.warning(
-                    "Stage %d is not pushed. It is tried again with the next stage. %s",
-                    stage,
-                    one_line(error),
-                )
+                    "Stage %d is not pushed: %s It is tried again with the next stage, or by promptccd push %s.",
+                    stage, one_line(error), run.path,
+                )  # fmt: skip
 
     return push_finished
 
 
 def push_stage(
-    folder: Path, name: str, *, api: HfApi, private: bool = False, dry_run: bool = False, later: str = ""
+    folder: Path, name: str, *, api: HfApi, private: bool = False, dry_run: bool = False
 ) -> PushedRepository:
     """Bring one repository to the state of a stage's folder, with at most one commit.
 
@@ -102,7 +98,6 @@ def push_stage(
         api: the client.
         private: whether the repository must be private.
         dry_run: list only.
-        later: the command that repeats the push, for messages.
 
     Raises:
         RunError: it contains links; their targets are not published.
@@ -120,7 +115,7 @@ def push_stage(
         except UnicodeDecodeError as error:
             raise HubError(f"{folder / CARD} is not UTF-8: save it again as UTF-8.") from error
         contents[CARD] = card_in_repository(card, name).encode()
-    with hub_errors(later):
+    with hub_errors():
         return push_files(
             name, "model", contents, api=api, private=private, message=f"Stage checkpoint {folder.name}",
             holds=_contents_of(folder), dry_run=dry_run,
@@ -128,32 +123,22 @@ def push_stage(
 
 
 def _push(
-    run: RunDirectory, stage: int, namespace: str | None, private: bool, *, api: HfApi, later: str,
-    dry_run: bool = False,
-) -> PushedRepository:  # fmt: skip
+    run: RunDirectory, stage: int, namespace: str | None, private: bool, *, api: HfApi, dry_run: bool = False
+) -> PushedRepository:
     """Push one stage; without a namespace, to the user that the client's token is of."""
-    with hub_errors(later):
+    with hub_errors():
         owner = namespace or api.whoami(cache=True)["name"]
     name = f"{owner}/{run.name}-stage{stage}"
-    pushed = push_stage(run.stage(stage), name, api=api, private=private, dry_run=dry_run, later=later)
+    pushed = push_stage(run.stage(stage), name, api=api, private=private, dry_run=dry_run)
     if not dry_run:
         logger.info("%s %s.", "Pushed" if pushed.sent else "Up to date:", name)
     return pushed
 
 
-def _require_names(run: RunDirectory, namespace: str | None, stages: Sequence[int]) -> None:
-    """Refuse names that the Hub does not accept, before a request is sent."""
-    for stage in stages:
-        name = f"{namespace or 'somebody'}/{run.name}-stage{stage}"
-        require_name(name, "model", "Rename the run's folder, or give another --namespace.")
-
-
-def _later(run: RunDirectory, namespace: str | None, stages: Sequence[int], private: bool) -> str:
-    """The command that repeats a push."""
-    words = ["Later: promptccd push", str(run.path)]
-    words += ["--namespace", namespace] if namespace else []
-    words += ["--stage", str(stages[0])] if len(stages) == 1 else []
-    return " ".join([*words, *["--private"] * private])
+def _require_name(run: RunDirectory, namespace: str | None, stage: int) -> None:
+    """Refuse a name that the Hub does not accept, before a request is sent."""
+    name = f"{namespace or 'somebody'}/{run.name}-stage{stage}"
+    require_name(name, "model", "Rename the run's folder, or give another --namespace.")
 
 
 def _contents_of(folder: Path) -> str:

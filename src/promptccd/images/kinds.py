@@ -46,6 +46,8 @@ _STARTS = (  # after leading blanks, in lower case
     ((b"\x00\x00\x00\x0cjxl ", b"\xff\n"), "JPEG XL", _CONVERT),
     ((b"v/1\x01", b"#?radiance"), "a picture of high range", _CONVERT),
     ((b"simple  =",), "FITS", _ARRAYS),
+    ((b"\x89hdf",), "HDF5", _ARRAYS),
+    ((b"par1",), "a table (parquet)", f"give it by itself; of vectors, {FEATURES}"),
     ((b"\x93numpy",), "a NumPy array (.npy)", _ARRAYS),
     (
         (b"\x1ae\xdf\xa3", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"\x30\x26\xb2\x75"),
@@ -169,7 +171,7 @@ def kind_of(head: bytes) -> tuple[str, str]:
         return "nothing: all its first bytes are 0", "copy it again from where it came"
     if is_text(head):
         return "text", f"give a table of path,label itself to promptccd train; for texts, {FEATURES}"
-    return UNKNOWN, "give JPEG, PNG or WebP"
+    return UNKNOWN, f"give JPEG, PNG or WebP, or {FEATURES}"
 
 
 def is_text(head: bytes) -> bool:

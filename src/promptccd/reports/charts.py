@@ -1,4 +1,4 @@
-"""Charts as numbers: places of lines and cells, for the macros of ``charts.html.jinja`` that draw them as SVG.
+"""Line charts as numbers: places of points, for the macros of ``charts.html.jinja`` that draw them as SVG.
 
 Coordinates are in units of the drawing, which is `WIDTH` wide and scaled by the page. Series differ in colour and
 mark, for readers who cannot tell colours apart.
@@ -7,7 +7,6 @@ mark, for readers who cannot tell colours apart.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import ClassVar, NamedTuple
 
 WIDTH, HEIGHT = 360, 210
@@ -44,16 +43,6 @@ class Series(NamedTuple):
     points: list[Point]
 
 
-class Cell(NamedTuple):
-    """A cell of a heat map, filled by `share` in 0..1."""
-
-    x: float
-    y: float
-    share: float
-    text: str
-    shown: str
-
-
 @dataclass(frozen=True)
 class Chart:
     """A drawing for the macro ``lines``."""
@@ -67,23 +56,6 @@ class Chart:
     width: ClassVar = WIDTH
     height: ClassVar = HEIGHT
     base: ClassVar = HEIGHT - BOTTOM  # of the horizontal axis
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """A drawing for the macro ``heat_map``."""
-
-    label: str
-    x_label: str
-    y_label: str
-    x_ticks: list[AxisTick]
-    y_ticks: list[AxisTick]
-    cells: list[Cell]
-    side_x: float
-    side_y: float
-    left: float
-    height: float
-    width: ClassVar = WIDTH
 
 
 Values = Sequence[tuple[float, float] | tuple[float, float, float | None]]
@@ -144,48 +116,6 @@ def _deviation(given: float | None = None) -> float:
     return given if given is not None and math.isfinite(given) else 0.0
 
 
-def heat_map(
-    label: str,
-    values: Sequence[Sequence[float | None]],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    *,
-    x_label: str,
-    y_label: str,
-    limits: tuple[float, float],
-    show_values: bool = True,
-    blank_zeros: bool = False,
-    places: int = 0,
-) -> HeatMap:
-    """Cells filled by their value between `limits`, in rows from the top; `None` and NaN leave no cell.
-
-    Large enough cells show their value with `places` decimals; with `blank_zeros`, only from one half on.
-    """
-    low, high = limits
-    longest_row, longest_column = (max(map(len, names), default=1) for names in (rows, columns))
-    left = min(110.0, 24 + 5.6 * longest_row)
-    side_x = min(64.0, (WIDTH - left - RIGHT) / max(1, len(columns)))
-    side_y = min(26.0, side_x) if len(rows) > 6 else 30.0
-    cells = []
-    for (row, line), (column, name) in product(enumerate(values), enumerate(columns)):
-        value = line[column]
-        if value is not None and math.isfinite(value):
-            share = 0.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
-            decimals = max(places, 1) if value % 1 else 0
-            text = f"{y_label} {rows[row]}, {x_label} {name}: {value:.{decimals}f}"
-            is_shown = show_values and side_x >= 16 and (value >= 0.5 or not blank_zeros)
-            shown = f"{value:.{places}f}" if is_shown else ""
-            cells.append(Cell(left + column * side_x, TOP + row * side_y, share, text, shown))
-    every_x = max(1, math.ceil((longest_column * 6 + 4) / side_x))
-    every_y = max(1, math.ceil(11 / side_y))
-    return HeatMap(
-        label, x_label, y_label,
-        [AxisTick(left + (place + 0.5) * side_x, columns[place]) for place in range(0, len(columns), every_x)],
-        [AxisTick(TOP + (place + 0.5) * side_y, shortened(rows[place], 16)) for place in range(0, len(rows), every_y)],
-        cells, side_x, side_y, left, height=TOP + len(rows) * side_y + BOTTOM,
-    )  # fmt: skip
-
-
 def nice_ticks(low: float, high: float, least_step: float = 0.0) -> list[float]:
     """Round numbers that enclose a range, in steps of 1, 2 or 5 times a power of ten, or of `least_step` if larger."""
     span = high - low or abs(high) or 1.0
@@ -194,16 +124,6 @@ def nice_ticks(low: float, high: float, least_step: float = 0.0) -> list[float]:
     step = max(least_step, nice_step)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
-
-
-def shortened(text: str, most: int) -> str:
-    """A text of at most `most` characters, an ellipsis in place of its end."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def style_of(category: int) -> tuple[int, int]:
-    """Colour and mark: a hundred consecutive categories differ in either, the first ten in both."""
-    return category % NUM_STYLES, (category + category // NUM_STYLES) % NUM_STYLES
 
 
 def _scale(low: float, high: float, first: float, last: float) -> Callable[[float], float]:

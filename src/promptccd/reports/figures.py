@@ -17,7 +17,7 @@ from promptccd.evaluation.tables import (
     texts,
 )
 from promptccd.methods import LOSSES, method_named
-from promptccd.reports.charts import NUM_STYLES, Chart, HeatMap, heat_map, line_chart
+from promptccd.reports.charts import NUM_STYLES, Chart, line_chart
 from promptccd.reports.compare import stage_charts, stage_table
 from promptccd.reports.tables import ReportedRun, ReportTables, confusion, history
 from promptccd.runs import RunEvaluation, StreamRecord, stream_records
@@ -71,8 +71,8 @@ def scored_sections(runs: Sequence[ReportedRun], tables: ReportTables) -> dict[s
         "averages": {part: texts(summary, part)[-1] for part in PARTS},
         "found": f"{last.num_categories} of {run.num_true[-1]}",
         "scores": text_grid(summary.drop(columns=["runs", "true_categories", "true_categories_std"])),
-        "confusion": [(stage, _confusion_map(stage, own)) for stage, own in confusion(run).groupby("stage")],
-        "block_map": _block_map(tables),
+        "confusion": [(stage, confusion_map(own)) for stage, own in confusion(run).groupby("stage")],
+        "block_map": block_map(tables["blocks"]),
         "blocks": text_grid(over_runs(tables["forgetting"], ["block"])),
         "count_chart": _count_chart(summary[summary["stage"] != AVERAGE]),
         "counting": run.recipe.training.counting,
@@ -100,39 +100,20 @@ def stream_grid(records: Sequence[StreamRecord]) -> Grid:
     return text_grid(table.rename(columns=STREAM_COLUMNS))
 
 
-def _confusion_map(stage: int, pairs: pd.DataFrame) -> HeatMap | None:
-    """Images by true category and group; `None` for more than `MOST_DRAWN` of either."""
-    rows = pairs.drop_duplicates("true")["category"]
-    columns = pairs.sort_values(["last", "matched", "found"])["found"].unique()
-    if max(len(rows), len(columns)) > MOST_DRAWN:
+def confusion_map(pairs: pd.DataFrame) -> pd.DataFrame | None:
+    """Percent of the images of every true category in every group; `None` for more than `MOST_DRAWN` of either."""
+    pairs = pairs.sort_values(["last", "matched", "found"])
+    counts = pairs.pivot_table("images", "true", "found", fill_value=0)[pairs["found"].unique()]
+    if max(counts.shape) > MOST_DRAWN:
         return None
-    counts = pairs.pivot_table("images", "true", "found", fill_value=0)[columns]
-    return heat_map(
-        f"Images of stage {stage} by true category and by group",
-        (100 * counts.div(counts.sum(axis=1), axis=0)).to_numpy().tolist(),
-        rows.tolist(),
-        list(map(str, columns)),
-        x_label="group, by number",
-        y_label="true category",
-        limits=(0, 100),
-        show_values=len(columns) <= 15,
-        blank_zeros=True,
-    )
+    names = pairs.groupby("true")["category"].first()
+    return 100 * counts.div(counts.sum(axis=1), axis=0).rename(index=names)
 
 
-def _block_map(tables: ReportTables) -> HeatMap:
+def block_map(blocks: pd.DataFrame) -> pd.DataFrame:
     """Mean accuracy over runs of the categories that each stage introduced, after every stage that has them."""
-    means = tables["blocks"].pivot_table("accuracy", "block", "stage", dropna=False)
-    return heat_map(
-        "Accuracy on the categories of every stage after every stage",
-        means.to_numpy().tolist(),
-        [f"stage {block}" for block in means.index],
-        [f"stage {stage}" for stage in means.columns],
-        x_label="after",
-        y_label="categories of",
-        limits=(0, 100),
-        places=1,
-    )
+    means = blocks.pivot_table("accuracy", "block", "stage", dropna=False)
+    return means.rename(index="stage {}".format, columns="stage {}".format)
 
 
 def _count_chart(counts: pd.DataFrame) -> Chart:

@@ -1,6 +1,5 @@
-"""Which runs are averaged, the names of their rows in a table, and which runs the baselines are scored with."""
+"""Which runs are averaged, and the names of their rows in a table."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,16 @@ from promptccd.training.recipe import Recipe
 
 PIXELS = "raw pixels"
 Settings = Mapping[str, Any]
+# Beginnings of the fields that decide baselines.
+_OF_BASELINES = (
+    "data.",
+    "views.",
+    "pretraining.",
+    "model.backbone",
+    "training.kmeans_",
+    "training.category_",
+    "finished",
+)
 
 
 def without_seed(name: str) -> str:
@@ -61,24 +70,23 @@ def require_seeds_alone(paths: Sequence[str | Path]) -> None:
 def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[str | None]:
     """For every run, the end of the names of its baselines' rows; `None` if another run gives the same baselines.
 
-    Baselines are scored once per data, views, restarts, backbone, numbers of categories and seed. Those that differ in
-    their seed alone share a row. If there are several rows, each name ends with that of a run's row in brackets.
+    Baselines are scored once for each seed and each setting of data, views, backbone and counting. If there are several
+    settings, the names end with that of a run's row in brackets.
 
     Args:
         paths: folders of the runs.
         rows: their `row_names`.
     """
+    titles, ends = dict[str, str](), list[str | None]()
     runs = [_Run(Path(path)) for path in paths]
-    titles: dict[str, str] = {}
     for run, row in zip(runs, rows, strict=True):
         titles.setdefault(run.baselines, row)
-    first = {(run.baselines, run.seed): run for run in reversed(runs)}
-    return [
-        (f" ({titles[run.baselines]})" if len(titles) > 1 else "")
-        if first[run.baselines, run.seed] is run
-        else None
-        for run in runs
-    ]
+    seen = set[tuple[str, int]]()
+    for run in runs:
+        end = f" ({titles[run.baselines]})" * (len(titles) > 1)
+        ends.append(None if (run.baselines, run.seed) in seen else end)
+        seen.add((run.baselines, run.seed))
+    return ends
 
 
 def frozen_name(recipe: Recipe, run: RunDirectory) -> str:
@@ -94,7 +102,7 @@ class _Run:
         path: its folder.
         seed: of the training.
         settings: everything else that decides its result, by name.
-        baselines: those that decide the scores of its baselines, as text.
+        baselines: the part of it that decides the scores of its baselines.
         unfinished: end of its row's name: how many stages are finished, or empty if all are.
     """
 
@@ -104,19 +112,25 @@ class _Run:
         finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
         is_whole = finished == run.num_stages
         self.unfinished = "" if is_whole else f" ({finished - 1} of {run.num_stages - 1} stages)"
-        own = _fields(run, recipe)
-        backbone = _backbone_settings(Path(recipe.model.backbone or run.backbone), run, own)
-        self.settings = own | {f"backbone.{name}": value for name, value in backbone.items()}
-        self.settings["finished stages"] = finished
-        deciding = ("data.", "views.", "training.kmeans_", "training.category_", "backbone.", "finished")
-        self.baselines = json.dumps(_only(self.settings, *deciding), sort_keys=True)
+        self.settings = _fields(recipe) | {"finished stages": finished}
+        # The seed orders categories in other splits.
+        if recipe.data.resolved.split_rule in (None, "mixed"):
+            self.settings["data.fingerprint"] = run.manifest["data_fingerprint"]
+        self.baselines = str(
+            sorted(each for each in self.settings.items() if each[0].startswith(_OF_BASELINES))
+        )
 
 
-def _backbone_settings(backbone: Path, run: RunDirectory, fields: Settings) -> Settings:
-    """How a run pretrained the backbone, since every seed has its own; or the place of any other backbone."""
-    if backbone == run.backbone:
-        return _only(fields, "data.", "views.", "pretraining.", "model.backbone_config")
-    return {"place": str(backbone.resolve()) if backbone.exists() else re.sub(r"-seed\d+", "", str(backbone))}
+def _fields(recipe: Recipe) -> dict[str, Any]:
+    """A recipe by ``section.field``, without the seed, free fields and the place of a backbone of each seed's own."""
+    fields = {
+        f"{section}.{name}": value
+        for section, values in recipe.to_dict().items()
+        for name, value in values.items()
+        if name not in FREE_FIELDS.get(section, ()) and (section, name) != ("training", "seed")
+    }
+    fields["model.backbone"] = re.sub(r"(^|.*/).*-seed\d+(?=/)", "", recipe.model.backbone or "")
+    return fields
 
 
 def _difference(runs: Sequence[_Run]) -> str | None:
@@ -130,21 +144,3 @@ def _difference(runs: Sequence[_Run]) -> str | None:
         if (same := seeds.setdefault(run.seed, run)) is not run:
             return f"training.seed is {run.seed} in both {same.path} and {run.path}"
     return None
-
-
-def _fields(run: RunDirectory, recipe: Recipe) -> dict[str, Any]:
-    """A recipe by ``section.field``, without the seed, the backbone and the `FREE_FIELDS`."""
-    fields = {
-        f"{section}.{name}": value
-        for section, values in recipe.to_dict().items()
-        for name, value in values.items()
-        if name not in FREE_FIELDS.get(section, ())
-        and (section, name) not in (("training", "seed"), ("model", "backbone"))
-    }
-    if recipe.data.resolved.split_rule not in ("sessions", "redrawn"):  # these order categories by the seed
-        fields["data.fingerprint"] = run.manifest["data_fingerprint"]
-    return fields
-
-
-def _only(settings: Settings, *beginnings: str) -> Settings:
-    return {name: value for name, value in settings.items() if name.startswith(beginnings)}

@@ -99,7 +99,9 @@ class SweepCell:
     def finished(self) -> bool:
         """Whether the folder contains this whole training, cleaned up: the same recipe, every stage and its row."""
         run = self.run
-        if not run.begun or not _same_place(run.recipe.data.dataset, self.recipe.data.resolved.dataset):
+        if not run.begun or not _same_place(
+            run.recipe.data.resolved.dataset, self.recipe.data.resolved.dataset
+        ):
             return False  # only the training can tell whether data in another place is equal
         rows = [] if run.results is None else [row.stage for row in run.results.stages]
         is_whole = not any(problems_of(run.stage(stage)) for stage in range(run.num_stages))
@@ -178,8 +180,8 @@ def _name_part(value: Any) -> str:
     return re.sub(r"[^\w.,+=-]", "_", bare, flags=re.ASCII)
 
 
-def _same_place(recorded: str | None, given: str) -> bool:
-    places = [Path(os.path.expanduser(place)) for place in (recorded or "", given)]
+def _same_place(recorded: str, given: str) -> bool:
+    places = [Path(os.path.expanduser(place)) for place in (recorded, given)]
     return recorded == given or (all(place.exists() for place in places) and places[0].samefile(places[1]))
 
 
@@ -442,7 +444,7 @@ class _Sweep:
             (cell.recipe.to_dict(), work, log, folder, self.plugins)
             for cell, log in zip(todo, logs, strict=True)
         ]
-        outcomes = self.engine.outcomes(work_into_log, calls, lambda: self.stop.received, names, self.jobs)
+        outcomes = self.engine.outcomes(work_into_log, calls, names, lambda: self.stop.received, self.jobs)
         for number, problem in outcomes:
             self._end(todo[number], names[number], problem, is_trained=not prefix)
         if self.stop.received:

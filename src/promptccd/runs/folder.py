@@ -232,8 +232,8 @@ class RunDirectory:
 
         The state before stays until the new state is on the disk.
         """
-        position = {name: getattr(state, name) for name in ("epoch", "step", "batch_size")}
-        content = save(state.tensors, {"position": json.dumps({**position, "seconds": seconds})})
+        position = {"epoch": state.epoch, "step": state.step, "seconds": seconds}
+        content = save(state.tensors, {"position": json.dumps(position)})
         make_inside(self.path, RESUME)
         write_file(self._state(stage), content)
 

@@ -5,22 +5,22 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset, Features, Image
 
 from promptccd import systems
 from promptccd.data.folders import FolderSource, images_in
-from promptccd.data.sources import inside, read_regular_file
+from promptccd.data.image_rows import ImageRows
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError, nothing_at, one_line
-from promptccd.images.decode import Decoding, Status, Verdict, decide, decode_image
-from promptccd.images.files import first_bytes
-from promptccd.images.limits import MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.images.decode import Decoding, Status, Verdict
+from promptccd.images.limits import MAX_PIXELS, IntakeLimits
 from promptccd.images.raw import reason_of_raw
-from promptccd.images.rendering import DEPTH_BYTES, Rendering, may_be_deep
+from promptccd.images.rendering import Rendering
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models import load_model as load_checkpoint
@@ -31,8 +31,6 @@ from promptccd.training.devices import in_smaller_batches
 from promptccd.training.fast import fast
 from promptccd.training.features import require_finite
 from promptccd.training.progress import progress_bar
-
-_Viewed = tuple[torch.Tensor | None, Verdict]  # the view of an image, and what became of the file
 
 logger = logging.getLogger(__name__)
 
@@ -56,16 +54,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image and the category it was assigned to.
+    """One image and the category it was assigned to, with the attributes of a `Candidate`.
 
     Attributes:
         file: path inside the folder.
-        category: category id.
-        name: its name.
-        known: whether it was labelled at stage 0.
         novel: whether the image more likely belongs to no category of the checkpoint; the category is then the
             nearest category.
-        confidence: that the image belongs to the category, in 0..1.
         distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
             where the checkpoint knows them (1 is usual).
         note: a note on how the file was read; usually empty.
@@ -76,8 +70,8 @@ class Prediction:
     category: int
     name: str
     known: bool
-    novel: bool
     confidence: float
+    novel: bool
     distance: float
     note: str
     best: Sequence[Candidate] = ()
@@ -171,70 +165,45 @@ def predict_folder(
     source, files, skipped = FolderSource(place.parent, image_roots), [place.name], dict[str, str]()
     if place.is_dir():
         source = FolderSource(place, image_roots)
-        found = images_in(source, IntakeLimits.of_person(max_pixels=max_pixels))
+        found = images_in(source, IntakeLimits())
         files, skipped = found.images, found.left_out
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
-    reader = _Reader(source.roots, view, files, (rendering or Rendering()).over(view.rendering), max_pixels)
+    table = Dataset.from_dict(
+        {"image": [os.path.join(source.roots[0], name) for name in files]}, Features({"image": Image()})
+    )
+    decoding = Decoding(max_pixels, (rendering or Rendering()).over(view.rendering))
+    images = ImageRows(table, source.roots, decoding).with_one_rendering()
     predictions: list[Prediction] = []
-    for batch in progress_bar(reader.batches(batch_size), math.ceil(len(files) / batch_size), "predicting"):
-        rows = [(name, verdict, pixels) for name, (pixels, verdict) in batch if pixels is not None]
-        skipped |= {name: verdict.note for name, (pixels, verdict) in batch if pixels is None}
+    batches = progress_bar(
+        _batches(images, view, batch_size), math.ceil(len(files) / batch_size), "predicting"
+    )
+    for batch in batches:
+        named = [(files[row], pixels, verdict) for row, pixels, verdict in batch]
+        rows = [(name, verdict, pixels) for name, pixels, verdict in named if pixels is not None]
+        skipped |= {
+            name: reason_of_raw(name) or verdict.note for name, pixels, verdict in named if pixels is None
+        }
         if rows:
             predictions += _assigned(model, view, rows, top_k)
     return FolderPredictions(predictions, skipped)
 
 
-class _Reader:
-    """Reads files below the first of its roots; a link is followed inside these and not out of them.
+def _batches(
+    images: ImageRows, view: EvaluationView, size: int
+) -> Iterator[list[tuple[int, torch.Tensor | None, Verdict]]]:
+    """Batches of rows, views and verdicts; threads read the next batch while the caller uses one."""
 
-    Not `ImageRows`: the names of files may look like an address in a table, and bytes that are not UTF-8.
-    """
+    def viewed(row: int) -> tuple[int, torch.Tensor | None, Verdict]:
+        decoded = images.decode(row)
+        return row, None if decoded.image is None else view(decoded.image), decoded.verdict
 
-    def __init__(
-        self,
-        roots: Sequence[str],
-        view: EvaluationView,
-        names: Sequence[str],
-        rendering: Rendering,
-        max_pixels: int,
-    ):
-        self.roots, self.view, self.names = roots, view, names
-        self.limits, decoding = IntakeLimits.of_person(max_pixels=max_pixels), Decoding(max_pixels, rendering)
-        self.decoding = decide(decoding, [name for name in names if self._is_deep(name)], self._content)
-        if str(self.decoding.rendering):
-            logger.info("%s (window sets another).", str(self.decoding.rendering).capitalize())
-
-    def batches(self, size: int) -> Iterator[list[tuple[str, _Viewed]]]:
-        """Batches of names and decoded images; threads read the next batch while the caller uses one."""
-        with ThreadPoolExecutor(systems.available_cores()) as pool:
-            following = pool.map(self._viewed, self.names[:size])
-            for start in range(0, len(self.names), size):
-                names, after = self.names[start : start + size], self.names[start + size : start + 2 * size]
-                batch, following = following, pool.map(self._viewed, after)
-                yield list(zip(names, batch, strict=True))
-
-    def _is_deep(self, name: str) -> bool:
-        try:
-            return may_be_deep(first_bytes(self._path(name), DEPTH_BYTES))
-        except SkippedFileError:  # it is skipped with its reason when it is read
-            return False
-
-    def _path(self, name: str) -> str:
-        return inside(os.path.join(self.roots[0], name), self.roots)
-
-    def _content(self, name: str) -> bytes:
-        return read_regular_file(self._path(name), ByteBudget(self.limits, self.roots[0]))
-
-    def _viewed(self, name: str) -> _Viewed:
-        try:
-            decoded = self.decoding.fitted(decode_image(self._content(name), self.decoding))
-        except SkippedFileError as skipped:
-            return None, Verdict(Status.SKIPPED, str(skipped))
-        if decoded.image is None:
-            return None, replace(decoded.verdict, note=reason_of_raw(name) or decoded.verdict.note)
-        return self.view(decoded.image), decoded.verdict
+    with ThreadPoolExecutor(systems.available_cores()) as pool:
+        following = pool.map(viewed, range(min(size, len(images))))
+        for start in range(size, len(images) + size, size):
+            batch, following = following, pool.map(viewed, range(start, min(start + size, len(images))))
+            yield [*batch]
 
 
 def _assigned(
@@ -251,21 +220,14 @@ def _assigned(
 
     features = in_smaller_batches(embed, torch.stack(pixels)).to(exact_device(model.device))
     require_finite(features, files)
-    found = model.assign(features)
+    found, (ids, confidences) = model.assign(features), model.nearest(features, top_k or 1)
     require_finite(torch.stack([found.confidences, found.distances], dim=1), files)
-
-    def candidates(ids: torch.Tensor, confidences: torch.Tensor) -> list[Candidate]:
-        pairs = zip(ids.tolist(), confidences.tolist(), strict=True)
-        names, known = model.config.names_by_id, model.config.num_known
-        return [Candidate(category, names[category], category < known, sure) for category, sure in pairs]
-
-    best = [[] for _ in files] if top_k is None else [*map(candidates, *model.nearest(features, top_k))]
-    nearest = candidates(found.category_ids, found.confidences)
-    notes = [verdict.note if verdict.status is Status.NOTED else "" for verdict in verdicts]
-    columns = files, nearest, found.novel.tolist(), found.distances.tolist(), notes, best
-    return [
-        Prediction(
-            file, first.category, first.name, first.known, novel, first.confidence, distance, note, others
-        )
-        for file, first, novel, distance, note, others in zip(*columns, strict=True)
-    ]
+    names, known = model.config.names_by_id, model.config.num_known
+    predictions = []
+    for row, (file, verdict) in enumerate(zip(files, verdicts, strict=True)):
+        pairs = zip(ids[row].tolist(), confidences[row].tolist(), strict=True)
+        best = [Candidate(category, names[category], category < known, sure) for category, sure in pairs]
+        note = verdict.note if verdict.status is Status.NOTED else ""
+        fields = {**vars(best[0]), "novel": bool(found.novel[row]), "distance": float(found.distances[row])}
+        predictions.append(Prediction(file, **fields, note=note, best=best if top_k else ()))
+    return predictions

@@ -18,7 +18,7 @@ from promptccd import systems
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.project.labelling import Labelled, take_labels
+from promptccd.discovery.project.labelling import Labelled, apply_labels
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.discovery.project.store import CATEGORIES
@@ -228,7 +228,7 @@ def earlier_images(
     if not sample_ids:
         return AssignedImages(None, [])
     registry = load_registry(run.stage(len(sample_ids) - 1))
-    changes = take_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
+    changes = apply_labels(registry, {key_of(sample): label for sample, label in (labels or {}).items()})
     return AssignedImages(registry, [_categories_of(each, registry) for each in sample_ids], changes)
 
 
@@ -299,7 +299,7 @@ def observe_stage(
     before = {int(each) for ids in earlier.assigned for each in np.unique(ids)}
     registry = earlier.registry.copy()
     registry.observe(
-        stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, settled=before)
+        stage, StageGroups.of(keys, found.category_ids, found.prototype_ids, prototypes, fixed=before)
     )
     active = registry.active_prototypes()
     ids = _categories_of(sample_ids, registry)

@@ -52,163 +52,120 @@ FREE_FIELDS = {
 }  # fmt: skip
 # Configurations that are not requested from the Hub.
 PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
-_BENCHMARK_FIELDS = ("dataset", "split", "num_classes", "images_per_class")
 _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
 
 # The records of a run
 
 
-def require_own_folder(run: RunDirectory, data: DataArguments) -> None:
-    """Refuse a folder of images as the folder of a run: stages would be read as categories.
-
-    Raises:
-        ConfigurationError: the folder is that of the images or of a stream.
-    """
-    for place in (data.resolved.dataset, *(data.unlabelled or ())):
-        folder = os.path.expanduser(place)
-        if run.path.exists() and os.path.exists(folder) and run.path.samefile(folder):
-            raise ConfigurationError(
-                f"output_dir {str(run.path)!r} is the folder of the images. Give the run another folder."
-            )
-
-
 def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
-    """Record the inputs of a run, or check that a continued run has equal inputs.
+    """Record the inputs of a run; a begun run continues with the same inputs, or with further streams and labels.
 
     Raises:
-        SplitMismatchError: the images or the split differ; the message gives both fingerprints.
+        SplitMismatchError: images of a stage that was begun differ.
         RunError: another setting differs; the message names the settings.
     """
     remove_leftovers(run.path)
     remove_leftovers(run.path / RESUME)
     trained = (run.backbone, run.path / RESUME, *run.path.glob("stage*"))
+    records: dict[str, Any] = {}
     if run.begun and any(each.exists() for each in trained):
-        if not stages.is_scored:
-            _record_streams(run, recipe, stages)
-        stages.require_fingerprint(run.manifest["split_fingerprint"], f"The run in {run.path}")
-        _resume_settings(run, recipe)
-        return
-    (run.path / "manifest.json").unlink(missing_ok=True)  # of a run that trained nothing
-    _record_split(
-        run,
-        stages,
-        record_of(recipe, run.path),
-        format=RUN_FORMAT,
-        seed=recipe.training.seed,
-        versions={"promptccd": __version__, **{name: version(name) for name in _PACKAGES}},
-        python=platform.python_version(),
-        machine=platform.machine(),
-        threads=torch.get_num_threads(),
-        seconds={},
-    )
-
-
-def _record_split(run: RunDirectory, stages: StageStream, recipe: dict[str, Any], **others: Any) -> None:
+        _require_begun_stages(run, stages)
+        require_recipe(run, recipe)
+    else:
+        (run.path / "manifest.json").unlink(missing_ok=True)  # of a run that trained nothing
+        records = {
+            "format": RUN_FORMAT,
+            "seed": recipe.training.seed,
+            "versions": {"promptccd": __version__, **{name: version(name) for name in _PACKAGES}},
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "seconds": {},
+        }
     split = stages.split
     write_file(run.path / "split.json", json.dumps(split.to_dict()))
     fingerprints = {"split_fingerprint": split.fingerprint, "data_fingerprint": split.data_fingerprint}
-    run.update_manifest({**others, **fingerprints, "recipe": recipe})
+    run.update_manifest({**records, **fingerprints, "recipe": record_of(recipe, run.path)})
 
 
-def _resume_settings(run: RunDirectory, recipe: Recipe) -> None:
-    """Refuse other settings than before, except a smaller batch size, which is recorded."""
-    before, size = run.manifest["recipe"], recipe.training.batch_size
-    was, stage = before["training"]["batch_size"], run.num_finished
-    before["training"]["batch_size"] = min(was, size)
-    require_recipe(run, recipe, before)
-    if size < was:
-        change = {"batch_size": size, "instead_of": was, "from_stage": stage}
-        changes = [*run.manifest.get("smaller_batches", []), change]
-        run.update_manifest({"recipe": before, "smaller_batches": changes})
-        logger.warning(
-            "From stage %d on a step has %d images instead of %d; manifest.json records the change.",
-            stage,
-            size,
-            was,
-        )
-
-
-def require_recipe(run: RunDirectory, recipe: Recipe, recorded: dict[str, Any] | None = None) -> None:
-    """Refuse a recipe that changes the results of a begun run; data are not compared.
+def require_recipe(run: RunDirectory, recipe: Recipe) -> None:
+    """Refuse a recipe that changes the results of a begun run; `begin` compares the images.
 
     Raises:
-        RunError: the settings that differ from the record, by default from the run's record; the message names them.
+        RunError: fields differ from the record; the message names them.
     """
     if not run.begun:
         return
-    changed, before = [], recorded or run.manifest["recipe"]
-    for section, fields in record_of(recipe, run.path).items():
-        was = before.get(section, {})
-        for key in ({**was, **fields}).keys() - FREE_FIELDS.get(section, set()):
-            # `train_run` replaces auto by the recorded precision.
-            is_auto = (key, fields.get(key)) == ("mixed_precision", "auto")
-            if was.get(key) != fields.get(key) and not is_auto:
-                changed.append(f"{section}.{key} was {was.get(key)!r}, is {fields.get(key)!r}")
+    was, now = (_fields(values, run) for values in (run.manifest["recipe"], record_of(recipe, run.path)))
+    changed = [
+        f"{name} was {was.get(name)!r}, is {now.get(name)!r}"
+        for name in sorted(was.keys() | now.keys())
+        if was.get(name) != now.get(name)
+    ]
     if changed:
         raise RunError(
-            f"The run in {run.path} was made with other settings: {'; '.join(sorted(changed))}. Use those again, or "
-            f"give a new folder, such as --output_dir {run.path}-2"
+            f"The run in {run.path} was made with other settings: {'; '.join(changed)}. Use those again, or give a new "
+            f"folder, such as --output_dir {run.path}-2"
+        )
+
+
+def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, Any]:
+    """The fields of a recorded recipe that decide the stages of a run, by ``section.field``."""
+    fields = {
+        f"{section}.{name}": value
+        for section, part in values.items()
+        for name, value in part.items()
+        if name not in FREE_FIELDS.get(section, ())
+    }
+    if fields["training.mixed_precision"] == "auto":  # `train_run` replaces it by the recorded precision
+        fields["training.mixed_precision"] = run.manifest["recipe"]["training"]["mixed_precision"]
+    if values["data"]["unlabelled"] is not None:  # later streams may follow, with their numbers
+        del fields["data.class_blocks"]
+        if isinstance(counts := fields["training.category_count"], list):
+            fields["training.category_count"] = counts[: max(0, run.num_finished - 1)]
+    return fields
+
+
+def _require_begun_stages(run: RunDirectory, stages: StageStream) -> None:
+    """Refuse other images in a stage that was begun; streams that were not begun may change."""
+    before, split, done = (
+        CategorySplit.from_dict(run.read("split.json") or {}),
+        stages.split,
+        run.num_finished,
+    )
+    if stages.is_scored or before.rule != split.rule:
+        stages.require_fingerprint(before.fingerprint, f"The run in {run.path}")
+        return
+    begun = min(max(1, done + run.has_state(done)), len(before.counts))
+    if before.first(begun).fingerprint != split.first(begun).fingerprint:
+        kept = [was == now for was, now in zip(before.contents, split.contents, strict=False)]
+        stage = [*kept[:begun], False].index(False)
+        place = stages[stage].place if 0 < stage < len(stages) else "the labelled set"
+        raise SplitMismatchError(
+            f"Stage {stage} of {run.path} was made with other images than are given now ({place}). Give the images and "
+            f"all {begun - 1} earlier streams in their order, and new streams after them; later labels as --labels; or "
+            f"train again with --output_dir {run.path}-2"
         )
 
 
 def record_of(recipe: Recipe, run: Path) -> dict[str, dict[str, Any]]:
-    """The recipe as a run records it, with the benchmark's facts, so that a record outlives a change of their table.
-
-    Local folders are written relative to the run: no absolute path, no name of a person.
-    """
-    values, facts = recipe.to_dict(), recipe.data.resolved
-    values["data"] |= {name: getattr(facts, name) for name in _BENCHMARK_FIELDS}
-    values["data"]["class_blocks"] = list(facts.class_blocks)
-    if _has_parts(recipe):
-        values["model"]["num_parts"] = recipe.model.options.get("num_parts", facts.num_parts)
-    # Not getpass.getuser: it fails for a user id without a name, as in many containers.
-    people = {os.environ.get("USER"), os.environ.get("LOGNAME"), Path(os.path.expanduser("~")).name}
+    """The recipe as a run records it: folders are relative to the run, so that both may move together."""
+    values = recipe.to_dict()
 
     def portable(value: str) -> str:
         place = os.path.expanduser(value)
         if value in BUILT_IN or not os.path.exists(place):
             return value
         try:
-            relative = Path(os.path.relpath(place, run))
+            return Path(os.path.relpath(place, run)).as_posix()
         except ValueError:  # Windows: a folder on another drive
-            relative = Path(Path(value).name)
-        return relative.name if people & set(relative.parts) else relative.as_posix()
+            return Path(value).name
 
     change_places(values, portable)
     values["training"]["output_dir"] = folder_name(run) or "run"
     values["training"]["image_cache"] = "off" if recipe.training.image_cache == "off" else "auto"
     return values
-
-
-def _record_streams(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
-    """Record the streams that a run continues with: begun streams must be equal, later streams may change."""
-    before, split = CategorySplit.from_dict(run.read("split.json") or {}), stages.split
-    done = run.num_finished
-    begun = min(max(1, done + run.has_state(done)), len(before.counts))
-    if before.rule == split.rule and len(split.counts) < begun:
-        raise SplitMismatchError(
-            f"The run in {run.path} has {begun - 1} streams already, and {len(split.counts) - 1} are given: give all "
-            f"of them in their order, and new streams after them; or the new streams alone, promptccd train {run.path} "
-            "--unlabelled ..."
-        )
-    for stage in stages[:begun] if before.rule == split.rule else ():
-        if before.contents[stage.index] != split.contents[stage.index]:
-            was, place = before.counts[stage.index].images, stage.place or "the labelled set"
-            raise SplitMismatchError(
-                f"Stage {stage.index} of {run.path} was made with other images than {place} contains now ({was} then, "
-                f"{len(stage)} now). Restore the images that were trained on; give later images as a stream of their "
-                f"own, later labels as --labels; or train again with --output_dir {run.path}-2"
-            )
-    if before.rule != split.rule or split.first(begun).fingerprint != before.first(begun).fingerprint:
-        stages.require_fingerprint(before.fingerprint, f"The run in {run.path}")
-    now, then = record_of(recipe, run.path), run.manifest["recipe"]
-    for name in ("unlabelled", "labels", "class_blocks"):
-        then["data"][name] = now["data"][name]
-    counts, given = then["training"]["category_count"], now["training"]["category_count"]
-    if isinstance(counts, list) and isinstance(given, list) and given[: begun - 1] == counts[: begun - 1]:
-        then["training"]["category_count"] = given
-    _record_split(run, stages, then)
 
 
 def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Recipe:
@@ -224,17 +181,11 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
         RunError: its records are damaged.
     """
     recipe, data = run.recipe, dict(changes.get("data", {}))
-    streams = recipe.data.unlabelled
-    added = [name for name in ("unlabelled", "labels") if name in data]
-    if streams is None and added:
-        raise ConfigurationError(
-            f"The stages of {run.path} were cut from images that all have labels (class_blocks "
-            f"{list(recipe.data.resolved.class_blocks)}), and {added[0]} cannot be added to it: begin a run with "
-            "promptccd train LABELLED --unlabelled FOLDER."
-        )
-    if streams is not None:
+    has_streams = recipe.data.unlabelled is not None
+    if has_streams:
         data["class_blocks"] = data.get("class_blocks")  # counted again
-        for name in ("unlabelled", "labels"):
+    for name in ("unlabelled", "labels"):
+        if has_streams or name in data:
             data[name] = _extended(getattr(recipe.data, name), data.get(name))
     own = {"training": {"output_dir": str(run.path)}}
     return Recipe.from_dict(laid_over([recipe.to_dict(), own, {**changes, "data": data}]))
@@ -349,14 +300,10 @@ def require_whole_patches(recipe: Recipe, *, local_files_only: bool = False) -> 
         )
 
 
-def _has_parts(recipe: Recipe) -> bool:
-    return "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__
-
-
 def model_options(recipe: Recipe) -> dict[str, Any]:
     """Fields of the method's configuration that a recipe or its benchmark sets; further fields keep defaults."""
     options = dict(recipe.model.options)
-    if _has_parts(recipe):
+    if "num_parts" in method_named(recipe.model.variant).model.config_class.__dataclass_fields__:
         wanted = options.pop("num_parts", recipe.data.resolved.num_parts)
         if wanted not in ("auto", None):  # auto: chosen from the images of stage 0
             options["num_parts"] = wanted

@@ -50,7 +50,6 @@ from promptccd.runs.start import (
     ensure_backbone,
     evaluation_view,
     model_on_meta,
-    require_own_folder,
     require_whole_patches,
     stage_stream,
     stage_zero_model,
@@ -109,7 +108,6 @@ def train_run(
     require_plain(accelerator)
     model_on_meta(recipe, 0)  # refuses an impossible model before anything is read or written
     if not run.begun:
-        require_own_folder(run, recipe.data)
         require_whole_patches(recipe)
     if is_main := accelerator.is_main_process:
         log_device(accelerator, training.num_workers)
@@ -143,10 +141,10 @@ def _named_failures(run: RunDirectory, batch_size: int) -> Iterator[None]:
     except (RuntimeError, MemoryError, TypeError) as error:
         if (problem := device_problem(error)) is None:
             raise
-        smaller = f" with --batch_size {max(2, batch_size // 2)}" if is_out_of_memory(error) else ""
+        smaller = f", or with --batch_size {max(2, batch_size // 2)} in a new --output_dir"
         raise DeviceError(
-            f"{problem}. Saved files in {run.path} are complete: run the same command again{smaller} to resume from "
-            "there."
+            f"{problem}. Saved files in {run.path} are complete: run the same command again to resume from there"
+            f"{smaller * is_out_of_memory(error)}."
         ) from error
 
 

@@ -9,7 +9,7 @@ import math
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from promptccd.data.benchmarks import BENCHMARKS, Benchmark, BenchmarkName
 from promptccd.data.options import MAX_SIDE, Options, option
@@ -52,6 +52,8 @@ class DataArguments(Options):
     `None` means the benchmark's value. Class blocks with another sum than the benchmark's categories mean other data.
     The benchmark's columns are then used where the data has them, but not its order of categories.
     """
+
+    section: ClassVar = "data"
 
     benchmark: BenchmarkName | None = option(
         None, "data set of the paper whose values the other data options default to (none: digits)"
@@ -121,47 +123,33 @@ class DataArguments(Options):
     def __post_init__(self) -> None:
         """Check ranges, and fields that depend on each other."""
         super().__post_init__()
-        self._require_streams_alone()
-        if (self.category_ratio is None) != (self.sample_ratio is None):
-            raise ConfigurationError(
-                f"Expected category_ratio and sample_ratio together, got {self.category_ratio} and "
-                f"{self.sample_ratio}: the spectrum protocol needs both."
-            )
-        if self.category_ratio is None:
-            if self.discovery_stages is not None:
-                raise ConfigurationError(
-                    f"discovery_stages {self.discovery_stages} belongs to the spectrum protocol: set category_ratio "
-                    "and sample_ratio too, or class_blocks instead."
-                )
-            return
-        if self.split_rule not in (None, "mixed"):
-            raise ConfigurationError(
-                f"The spectrum protocol cuts by split_rule mixed, got split_rule {self.split_rule} with category_ratio "
-                f"{self.category_ratio}: leave out all but one."
-            )
-        # The record of a run contains the blocks that follow from the ratios: they are allowed.
-        if self.cuts is not None or self.class_blocks not in (None, list(self.resolved.class_blocks)):
-            raise ConfigurationError(
-                f"category_ratio {self.category_ratio} and sample_ratio {self.sample_ratio} replace class_blocks and "
-                f"cuts, got class_blocks {self.class_blocks} and cuts {self.cuts} too: give one or the other."
-            )
-
-    def _require_streams_alone(self) -> None:
-        """Refuse unlabelled streams together with hidden labels, and late labels without streams."""
-        if self.unlabelled is None:
-            if self.labels is not None:
-                raise ConfigurationError(
-                    f"labels {self.labels} are for images that came without: give their streams as unlabelled too."
-                )
-            return
-        cut = {name: getattr(self, name) for name in ("cuts", "split_rule", "category_ratio", "sample_ratio")}
-        # The record of a run contains the number of labelled categories, and no other: [12, 0, 0].
-        cut["class_blocks"] = self.class_blocks if any((self.class_blocks or [0])[1:]) else None
-        if given := ", ".join(f"{name} {value}" for name, value in cut.items() if value is not None):
-            raise ConfigurationError(
-                f"unlabelled {self.unlabelled} are streams without labels, and {given} hides labels that exist: give "
-                "one or the other."
-            )
+        has_ratio, blocks = self.category_ratio is not None, self.class_blocks
+        is_cut = self.cuts is not None or self.split_rule not in (None, "mixed")
+        # The record of a run contains the blocks that follow: of the ratios, or [12, 0, 0] of 12 labelled categories.
+        hidden = is_cut or has_ratio or any((blocks or [0])[1:])
+        for is_wrong, message in (
+            (
+                has_ratio != (self.sample_ratio is not None) or (self.discovery_stages and not has_ratio),
+                "category_ratio and sample_ratio are given together, and discovery_stages with both: the spectrum "
+                "protocol needs them.",
+            ),
+            (
+                has_ratio and (is_cut or blocks not in (None, list(self.resolved.class_blocks))),
+                f"category_ratio and sample_ratio replace class_blocks {blocks}, cuts {self.cuts} and split_rule "
+                f"{self.split_rule}: give one or the other.",
+            ),
+            (
+                self.labels is not None and self.unlabelled is None,
+                f"labels {self.labels} are for images that came without: give their streams as unlabelled too.",
+            ),
+            (
+                self.unlabelled is not None and hidden,
+                f"unlabelled {self.unlabelled} are streams without labels, and class_blocks {blocks}, cuts, split_rule "
+                "or a ratio hides labels that exist: give one or the other.",
+            ),
+        ):
+            if is_wrong:
+                raise ConfigurationError(message)
 
     @property
     def layout(self) -> "Layout":
@@ -240,6 +228,8 @@ class ModelArguments(Options):
             the fields of this section.
     """
 
+    section: ClassVar = "model"
+
     variant: str = option("promptccd", "name of the method, as `promptccd recipes` or a plugin lists it")
     backbone: str | None = option("facebook/dinov2-base", _BACKBONE, common=True)
     backbone_config: dict[str, Any] = option(dict, "fields of a Dinov2Config, if no backbone is given")
@@ -261,6 +251,8 @@ class TrainingArguments(Options):
     `None` for a value of unlabelled stages, or of prompts, keys, routers and classifiers, means the general value. The
     rates of prompts, keys and routers shrink at unlabelled stages as `learning_rate` does.
     """
+
+    section: ClassVar = "training"
 
     output_dir: str = field(
         default="runs/promptccd", kw_only=False, metadata={"help": "folder of the run", "common": True}
@@ -335,10 +327,6 @@ class TrainingArguments(Options):
     def __post_init__(self) -> None:
         """Check ranges."""
         super().__post_init__()
-        if self.image_cache.lower() in ("none", "null", "no", "false"):
-            raise ConfigurationError(
-                f"image_cache {self.image_cache} would be a folder of that name: say off, or ./{self.image_cache}."
-            )
         given = self.given_counts
         if given is not None and (not given or min(given) < 1 or given != sorted(given)):
             raise ConfigurationError(
@@ -381,6 +369,8 @@ class TrainingArguments(Options):
 @dataclass(frozen=True)
 class PretrainingOptions(Options):
     """The pretraining of a backbone, without a given backbone."""
+
+    section: ClassVar = "pretraining"
 
     epochs: int = option(80, "passes over the images", 1, 999_999)
     batch_size: int = option(64, "images per step", 1)

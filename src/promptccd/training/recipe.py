@@ -36,10 +36,8 @@ def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
     Raises:
         ConfigurationError: an unknown field, or a value of the wrong type or range.
     """
-    kinds = field_types(section)
-    require_known(f"field of section {name!r}", values, kinds)
-    # The section reads its values too, as one made in Python; only here is its name known, for messages.
-    return section(**{key: read_value(f"{name}.{key}", value, kinds[key]) for key, value in values.items()})
+    require_known(f"field of section {name!r}", values, field_types(section))
+    return section(**values)
 
 
 def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -35,18 +35,12 @@ class TrainingState:
         epoch: epoch of the next step; equal to the number of epochs when the stage is trained.
         step: next step of that epoch.
         tensors: by name: trained parameters under ``model.``, optimiser state under the names of the optimiser, and
-            the losses of the epoch's steps so far, summed, under ``sum.``, with their number as ``sum.steps``.
-        batch_size: images of a step; `None` if it never changes.
+            the losses of the epoch's steps so far, summed, under ``sum.``.
     """
 
     epoch: int
     step: int
     tensors: dict[str, Tensor]
-    batch_size: int | None = None
-
-    def step_of(self, batch_size: int) -> int:
-        """Next step at another batch size; it leaves out no image that the state has not seen."""
-        return self.step * (self.batch_size or batch_size) // batch_size
 
     @property
     def sums(self) -> dict[str, Tensor]:
@@ -123,7 +117,7 @@ class StageTrainer:
             InterruptedRunError: a signal was received; the state was saved first.
         """
         resumed = resumed or TrainingState(0, 0, {})
-        first_epoch, first_step = resumed.epoch, resumed.step_of(self.arguments.batch_size)
+        first_epoch, first_step = resumed.epoch, resumed.step
         self.objective.begin_stage()
         optimizer = self._optimizer()
         if resumed.tensors:
@@ -194,7 +188,6 @@ class StageTrainer:
         device = self.accelerator.device
         totals = {"loss": torch.zeros((), device=device)}
         totals |= {name: value.to(device) for name, value in sums.items()}
-        before = int(totals.pop("steps", 0)) - first_step
         for step in range(first_step, self.steps):
             batch = self._batch(next(batches), planned[step])
             losses = training_loss(forward, self.objective, batch, epoch, step)
@@ -208,17 +201,14 @@ class StageTrainer:
             for name, value in losses.items():
                 totals[name] = totals.get(name, 0) + value.detach()
             self.stepped(epoch, step + 1)
-            done = before + step + 1
-            if (
-                step + 1 == self.steps
-            ):  # before the state after this epoch is saved, so that no record is missed
-                means = {name: self._finite(value, epoch) / done for name, value in totals.items()}
+            if step + 1 == self.steps:  # before the state after this epoch is saved: no record is missed
+                means = {name: self._finite(value, epoch) / self.steps for name, value in totals.items()}
                 images = sum(map(len, planned[first_step:]))
                 rates = {role: first * share for role, first in self._rates.items()}
                 rate, seconds = self.learning_rate * share, time.monotonic() - started
-                self.record(EpochRecord(self.stage, epoch, done, means, rate, seconds, images, rates))
-            self._save_where_due(optimizer, epoch, step, {**totals, "steps": torch.tensor(float(done))})
-        self._loss = self._finite(totals["loss"], epoch) / max(1, before + self.steps)
+                self.record(EpochRecord(self.stage, epoch, self.steps, means, rate, seconds, images, rates))
+            self._save_where_due(optimizer, epoch, step, totals)
+        self._loss = self._finite(totals["loss"], epoch) / max(1, self.steps)
 
     def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
         device, view, with_label = self.accelerator.device, self.evaluation_view, None
@@ -258,7 +248,7 @@ class StageTrainer:
         self._finite(sum(value.sum() for value in tensors.values()), epoch)
         if next_step:
             tensors |= {f"sum.{name}": value.detach().cpu() for name, value in sums.items()}
-        state = TrainingState(next_epoch, next_step, tensors, self.arguments.batch_size)
+        state = TrainingState(next_epoch, next_step, tensors)
         if stopping or is_due:
             self.save(state)
             self._saved = time.monotonic()

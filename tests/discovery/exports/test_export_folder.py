@@ -237,11 +237,13 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
     photographs.mkdir()
 
     def put(names: dict[str, str]) -> Export:
-        made_of = {name: hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in "abc"}
-        with ExportFolder.opened(folder, {made_of[name]: str(photographs / name) for name in "abc"}) as kept:
+        source_hash = {name: hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in "abc"}
+        with ExportFolder.opened(
+            folder, {source_hash[name]: str(photographs / name) for name in "abc"}
+        ) as kept:
             for place, name in names.items():
                 make = partial(link_or_copy, photographs / name)
-                kept.add(Item(place, made_of[name], make, name, is_hashed=True))
+                kept.add(Item(place, source_hash[name], make, name, is_hashed=True))
             return kept.finish()
 
     for name in ("a", "b", "c"):

@@ -113,7 +113,7 @@ def photographs(here: Path) -> list[Path]:
     return [path for card in ("card A", "card B") for path in (here / card).glob("*.*")]
 
 
-def told(path: Path) -> list[dict[str, str]]:
+def rows_in(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 
@@ -258,7 +258,7 @@ def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(her
 
 def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_backbone: Path) -> None:
     discover(DiscoverySession.open(tiny_backbone), here / "card A", here / "found")
-    rows = told(here / "found/assignments.csv")
+    rows = rows_in(here / "found/assignments.csv")
     assert len(rows) == len([path for path in (here / "card A").rglob("*") if path.is_file()])
     for row in rows:
         path = row["path"]
@@ -269,7 +269,7 @@ def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_back
         assert is_address == any(part in raw for part in ("\n", os.fsdecode(b"\xe9")))
         date = row["date"]
         assert (date[:8], date[10:]) == ("2024-05-", "T10:11:12+02:00") if raw.endswith("jpg") else date == ""
-        assert row["known"] == "settled" and row["status"] in ("used", "duplicate")
+        assert row["known"] == "earlier" and row["status"] in ("used", "duplicate")
         assert 0 <= float(row["confidence"]) <= 1
     assert {row["file"] for row in rows} >= {"'-2+3.jpg", "'=cmd()|calc.jpg"}
 

@@ -35,7 +35,7 @@ def digits():
     )
 
 
-def answered(constraints, pairs, truth):
+def with_answers(constraints, pairs, truth):
     same = [pair for pair in pairs if truth[pair[0]] == truth[pair[1]]]
     return linked(constraints, same, [pair for pair in pairs if pair not in same])
 
@@ -159,7 +159,7 @@ def test_small_random_cases_never_ask_what_follows(seed):
             assert with_same
             assert with_other
         asked += pairs
-        constraints = answered(constraints, pairs, truth)
+        constraints = with_answers(constraints, pairs, truth)
     assert all(asked.count(pair) == 1 for pair in asked)
     of = dict(zip(keys, grouping.category_ids.tolist(), strict=True))
     assert all(

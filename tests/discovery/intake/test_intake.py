@@ -10,6 +10,7 @@ import pytest
 from datasets import Dataset, Features, Image, Value
 from PIL import Image as PilImage
 
+from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.intake import reading
@@ -250,7 +251,7 @@ def test_file_over_a_limit_is_skipped(tmp_path):
     note = f"file of {len(PNG)} bytes exceeds the limit of {len(PNG) - 1}"
     assert read_intake(tmp_path, limits=limits).files[0].verdict.note == note
     assert read_intake([tmp_path / "a.png"], limits=limits).files[0].verdict.note == note
-    rows = DatasetSource(Dataset.from_dict({"image": [PNG]}).cast_column("image", Image()), "rows")
+    rows = DatasetSource(ImageRows(Dataset.from_dict({"image": [PNG]}).cast_column("image", Image())))
     assert read_intake(rows, limits=limits).files[0].verdict.note == note
     pixels = IntakeLimits(max_pixels=48 * 36 - 1)
     assert "exceeds the limit" in read_intake(tmp_path, limits=pixels).files[0].verdict.note
@@ -269,6 +270,15 @@ def test_file_over_a_limit_is_skipped(tmp_path):
 def test_what_is_nowhere_is_said(source, message):
     with pytest.raises(DataError, match=message):
         find_source(source)
+
+
+def test_a_table_is_read_by_itself_but_not_beside_the_images_that_it_describes(tmp_path):
+    Dataset.from_dict({"image": [PNG], "url": ["https://example.org"]}).to_parquet(tmp_path / "00000.parquet")
+    assert [file.name for file in read_intake(tmp_path / "00000.parquet").used] == ["row 0"]
+    assert [file.name for file in read_intake(tmp_path).used] == ["row 0"]
+    (tmp_path / "00000").mkdir()
+    (tmp_path / "00000" / "0.png").write_bytes(PNG)
+    assert [file.name for file in read_intake(tmp_path).used] == ["00000/0.png"]
 
 
 def test_nothing_usable_is_said(tmp_path):
@@ -314,7 +324,7 @@ def test_rows_cannot_name_files_of_the_machine(tmp_path):
     rows = [{"bytes": None, "path": path} for path in paths] + [{"bytes": JPEG, "path": "/etc/passwd"}]
     features = Features({"image": {"bytes": Value("binary"), "path": Value("string")}})
     dataset = Dataset.from_dict({"image": rows}, features=features).cast_column("image", Image())
-    with read_intake(DatasetSource(dataset, "rows", roots=[tmp_path / "own"])) as intake:
+    with read_intake(DatasetSource(ImageRows(dataset, [tmp_path / "own"]))) as intake:
         notes = [file.verdict.note for file in intake.files]
     outside = "a file outside of the data set"
     assert notes == ["", outside, outside, "an address, not an image", "an address, not an image", outside, outside,

@@ -41,10 +41,10 @@ SHOWN = """(all) => {
 FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 
 
-def serve(project: Path, told: Connection) -> None:
+def serve(project: Path, pipe: Connection) -> None:
     page = OpenPage(project)
     page.start()
-    told.send(page.url)
+    pipe.send(page.url)
     time.sleep(3600)
 
 
@@ -113,7 +113,7 @@ class Walk:
 def stored(project: Path) -> tuple[set[int], set[str]]:
     """Rows that a person has reviewed, and names of groups."""
     registry, keys = registry_in(project), ProjectView(project).photos.keys
-    looked = {row for row, key in enumerate(keys) if key in registry.looks}
+    looked = {row for row, key in enumerate(keys) if key in registry.reviews}
     return looked, {each.name for each in registry.active}
 
 

@@ -198,10 +198,10 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
         person.press("1")
     person.page.get_by_text("You have looked at 12.").wait_for()
     registry = registry_in(project)
-    drawn = [key for key, look in registry.looks.items() if look.left]
+    drawn = [key for key, review in registry.reviews.items() if review.left]
     assert (person.actions, len(drawn)) == (12, 2)  # every fifth
     sure = {key: round(255 * each) for key, each in registry.confidences.items()}  # as a window knows it
-    chosen = sorted(sure[key] for key in registry.looks if key not in drawn)
+    chosen = sorted(sure[key] for key in registry.reviews if key not in drawn)
     drawn.append(Project(project).drawn())  # which is left for its turn
     assert chosen == sorted(value for key, value in sure.items() if key not in drawn)[:10]  # least sure first
     person.page.get_by_text(
@@ -211,7 +211,7 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
         person.page.locator(".answers .offer").first.wait_for()
         person.press("1")
     person.page.get_by_text("You have looked at every photograph").wait_for()
-    assert len(registry_in(project).looks) == count
+    assert len(registry_in(project).reviews) == count
 
 
 def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
@@ -229,20 +229,20 @@ def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
         person.page.locator(".answers .offer").first.wait_for()  # before that the key is about nothing
         person.press("1")
         drawn.wait_for(state="detached")
-        assert [look.left > 0 for look in registry_in(project).looks.values()].count(True) == 1
+        assert [review.left > 0 for review in registry_in(project).reviews.values()].count(True) == 1
         person.press("Control+z")
         person.said("Taken back")
         drawn.wait_for()
         assert person.page.locator(".photo").get_attribute("data-row") == row
-        assert not any(look.left for look in registry_in(project).looks.values())
+        assert not any(review.left for review in registry_in(project).reviews.values())
 
 
 def test_same_or_different_is_one_key_each(person: Person, project: Path) -> None:
     person.go("view=desk")
     person.page.get_by_role("button", name="Same or different?").click()
     shown = person.page.locator(".pair img")
-    asked, answered = set[str](), [True, False, True, False]
-    for same in answered:
+    asked, replies = set[str](), [True, False, True, False]
+    for same in replies:
         shown.first.wait_for()
         pair = " and ".join(str(each.get_attribute("alt")) for each in shown.all())
         assert pair not in asked
@@ -250,11 +250,11 @@ def test_same_or_different_is_one_key_each(person: Person, project: Path) -> Non
         person.press("y" if same else "x")
         person.said("The same: it is in" if same else "Different: it is not in")
         person.page.wait_for_timeout(300)
-    assert person.actions == len(answered)
-    assert len(registry_in(project).log) == 1 + len(answered)  # what grouped them is the first
+    assert person.actions == len(replies)
+    assert len(registry_in(project).log) == 1 + len(replies)  # what grouped them is the first
     person.press("s", "Control+z")
     person.said("Taken back")
-    assert len(registry_in(project).log) == len(answered)
+    assert len(registry_in(project).log) == len(replies)
 
 
 # What the screen shows as chosen: the photograph that is large or sorted, the selection, or the cell with the focus.

@@ -135,12 +135,12 @@ def test_images_that_the_model_was_trained_on_are_no_photographs(trained_run: Pa
     session = DiscoverySession.open(trained_run / "stage3")
     discover(session, tmp_path / "album", tmp_path / "found")
     bench = ProjectView(tmp_path / "found")
-    told = bench.summary()
-    assert len(session.registry.images) > len(bench.photos.keys) == told["photos"] == 24
-    assert sum(each["size"] for each in told["groups"]) == 24 - (bench.columns().group < 0).sum()
-    assert len(told["groups"]) >= 5  # known categories without a photograph can be moved to
-    first, second = [each["id"] for each in told["groups"]][:2]
-    told = bench.corrected(lambda: bench.merge([first, second]))
-    assert told["undo"]["kind"] == "merge"
+    summary = bench.summary()
+    assert len(session.registry.images) > len(bench.photos.keys) == summary["photos"] == 24
+    assert sum(each["size"] for each in summary["groups"]) == 24 - (bench.columns().group < 0).sum()
+    assert len(summary["groups"]) >= 5  # known categories without a photograph can be moved to
+    first, second = [each["id"] for each in summary["groups"]][:2]
+    summary = bench.corrected(lambda: bench.merge([first, second]))
+    assert summary["undo"]["kind"] == "merge"
     bench.corrected(bench.undo)
     assert bench.changed()["moved"] == []

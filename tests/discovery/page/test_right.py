@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.bench_right import one_day
 from promptccd.cli.main import main
@@ -19,6 +20,7 @@ from promptccd.discovery.project import (
     load_registry,
     save_registry,
 )
+from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import _DRAWS, draw, how_right, share_right, wrong_left
 from tests.discovery.page.conftest import EACH, KINDS, Window
@@ -30,7 +32,9 @@ COUNT = 40
 def grouped(count: int = COUNT, wrong_from: int = COUNT // 2) -> CategoryRegistry:
     """Two groups; images from that number on should be in the other one than they are in."""
     registry = CategoryRegistry()
-    observe(registry, 0, [f"{number:03}" for number in range(count)], np.arange(count) % 2)
+    keys = [f"{number:03}" for number in range(count)]
+    observe(registry, 0, keys, np.arange(count) % 2)
+    registry.features = lambda needed=False: Features(keys, torch.eye(4)[torch.arange(count) % 2])
     assert wrong_from <= count
     return registry
 
@@ -58,7 +62,7 @@ def truth(registry: CategoryRegistry, key: str, wrong_from: int = COUNT // 2) ->
     )
 
 
-def told(registry: CategoryRegistry) -> tuple[int, int]:
+def counted(registry: CategoryRegistry) -> tuple[int, int]:
     found = how_right(registry, registry.members)
     return found.drawn, found.wrong
 
@@ -208,43 +212,43 @@ def test_a_merge_makes_right_what_a_person_has_moved_between_the_two() -> None:
     registry = grouped(wrong_from=0)
     for _ in range(4):
         answer(registry, wrong_from=0)
-    assert told(registry) == (4, 4)
+    assert counted(registry) == (4, 4)
     edits.merge(registry, [0, 1])
-    assert told(registry) == (4, 0)
+    assert counted(registry) == (4, 0)
     registry.undo()
-    assert told(registry) == (4, 4)
+    assert counted(registry) == (4, 4)
 
 
 def test_what_goes_along_with_its_group_stays_right() -> None:
     registry = grouped(wrong_from=COUNT)
     first = answer(registry, wrong_from=COUNT)
     home = registry.members[first]
-    edits.split(registry, home, registry.members_of(home)[:-1] or [first], np.eye(4)[2], np.eye(4)[home])
-    assert told(registry) == (1, 0)
+    edits.split(registry, home, registry.members_of(home)[:-1] or [first])
+    assert counted(registry) == (1, 0)
     edits.move(registry, [first], 1 - home)
-    assert told(registry) == (1, 1)  # a person says so
+    assert counted(registry) == (1, 1)  # a person says so
 
 
 def test_to_gather_or_take_out_says_that_it_was_wrong() -> None:
     for edit in (
-        lambda key: (edits.gather, [key], np.eye(4)[3]),
+        lambda key: (edits.gather, [key]),
         lambda key: (edits.move, [key], None),
     ):
         registry = grouped()
         drawn = draw(registry, registry.members)
         blindly(registry, drawn, edit(drawn[0]))
-        assert told(registry) == (1, 1)
+        assert counted(registry) == (1, 1)
 
 
 def test_a_group_that_is_set_aside_or_dissolved_was_not_looked_at() -> None:
     registry = grouped(wrong_from=COUNT)
     first = answer(registry, wrong_from=COUNT)
     home = registry.members[first]
-    edits.not_a_category(registry, home, {}, rest_to_nearest=True)
-    assert not registry.looks
+    edits.dissolve(registry, home)
+    assert not registry.reviews
     registry.undo()
     edits.set_aside(registry, home)
-    assert list(registry.looks) == [first]
+    assert list(registry.reviews) == [first]
 
 
 def test_grouping_again_ends_what_was_drawn_and_the_same_groups_do_not() -> None:
@@ -252,12 +256,12 @@ def test_grouping_again_ends_what_was_drawn_and_the_same_groups_do_not() -> None
     keys = sorted(registry.members)
     first = answer(registry, wrong_from=COUNT)
     observe(registry, 0, keys, np.arange(COUNT) % 2)
-    assert told(registry) == (1, 0)
+    assert counted(registry) == (1, 0)
     observe(registry, 0, keys, np.arange(COUNT) // 20)
-    assert told(registry) == (0, 0)
-    assert list(registry.looks) == [first]
+    assert counted(registry) == (0, 0)
+    assert list(registry.reviews) == [first]
     registry.undo()
-    assert told(registry) == (1, 0)
+    assert counted(registry) == (1, 0)
 
 
 def test_what_a_person_took_out_and_grouping_again_put_elsewhere_was_not_looked_at_there() -> None:
@@ -267,7 +271,7 @@ def test_what_a_person_took_out_and_grouping_again_put_elsewhere_was_not_looked_
     edits.confirm(registry, ["000"])
     observe(registry, 0, keys, np.arange(COUNT) // 20)
     assert registry.members["003"] is not None
-    assert list(registry.looks) == ["000"]
+    assert list(registry.reviews) == ["000"]
     assert how_right(registry, registry.members).looked == 1
 
 
@@ -275,10 +279,10 @@ def test_an_order_of_looks_outlives_those_that_are_dropped() -> None:
     registry = grouped()
     edits.confirm(registry, [f"{number:03}" for number in range(0, 20, 2)])
     answer(registry)
-    last = max(each.order for each in registry.looks.values())
-    edits.not_a_category(registry, 0)
+    last = max(each.order for each in registry.reviews.values())
+    edits.dissolve(registry, 0)
     edits.confirm(registry, ["001"])
-    assert registry.looks["001"].order > last
+    assert registry.reviews["001"].order > last
 
 
 def test_photographs_of_a_later_stage_are_not_spoken_for() -> None:
@@ -299,7 +303,7 @@ def test_it_is_kept(tmp_path: Path) -> None:
         answer(registry)
     save_registry(registry, tmp_path)
     loaded = load_registry(tmp_path)
-    assert (loaded.looks, loaded.state_hash()) == (registry.looks, registry.state_hash())
+    assert (loaded.reviews, loaded.state_hash()) == (registry.reviews, registry.state_hash())
     assert how_right(loaded, loaded.members) == how_right(registry, registry.members)
 
 
@@ -309,13 +313,13 @@ def test_only_the_image_that_was_drawn_answers_a_draw(project: Path) -> None:
     other = next(key for key in opened.registry.members if key != image)
     with pytest.raises(GoneError, match="another photograph's turn"), opened.blind():
         opened.confirm([other])
-    assert not opened.registry.looks
+    assert not opened.registry.reviews
     with opened.blind():
         opened.confirm([image])
     opened.confirm([other])
     again = Project(project)
     assert again.how_right() == opened.how_right()
-    assert [bool(look.left) for look in again.registry.looks.values()].count(True) == 1
+    assert [bool(review.left) for review in again.registry.reviews.values()].count(True) == 1
 
 
 def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,18 +347,18 @@ def test_what_is_approved_says_so_in_tables(window: Window, project: Path) -> No
     rows = list(csv.DictReader(window.ask("/api/groups.csv")[2].decode().splitlines()))
     assert Counter(row["state"] for row in rows) == {"reviewed": 1, "pinned": 2, "found": len(rows) - 3}
     assert rows[0]["state"] == "reviewed"
-    assert len(Project(project).registry.looks) == 1
+    assert len(Project(project).registry.reviews) == 1
 
 
 def test_a_window_answers_what_was_drawn_and_no_other(window: Window) -> None:
-    told = window.get("right")
-    assert (told["share"], told["drawn"], told["count"]) == (None, 0, KINDS * EACH)
+    counted = window.get("right")
+    assert (counted["share"], counted["drawn"], counted["count"]) == (None, 0, KINDS * EACH)
     asked = {"do": "confirm", "generation": window.get("state")["generation"], "blind": True}
-    status, refused = window.do(images=[(told["row"] + 1) % told["count"]], **asked)
+    status, refused = window.do(images=[(counted["row"] + 1) % counted["count"]], **asked)
     assert (status, "another photograph" in refused["error"]) == (409, True)
-    assert window.do(images=[told["row"]], **asked)[0] == 200
+    assert window.do(images=[counted["row"]], **asked)[0] == 200
     after = window.get("right")
     assert (after["drawn"], after["wrong"], after["looked"]) == (1, 0, 1)
-    assert after["row"] != told["row"]
+    assert after["row"] != counted["row"]
     window.do(do="undo", number=window.get("state")["undo"]["number"])
-    assert window.get("right") == told
+    assert window.get("right") == counted

@@ -42,16 +42,16 @@ def columns_of(window: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_groups_and_photographs_are_those_of_the_project(reader: Window) -> None:
-    told, registry = reader.get("state"), reader.page.project.registry
-    assert {each["id"]: (each["name"], each["size"]) for each in told["groups"]} == {
+    reply, registry = reader.get("state"), reader.page.project.registry
+    assert {each["id"]: (each["name"], each["size"]) for each in reply["groups"]} == {
         each.id: (each.name, each.size) for each in registry.active
     }
-    assert (told["photos"], told["undo"], told["redo"]) == (N, None, None)
+    assert (reply["photos"], reply["undo"], reply["redo"]) == (N, None, None)
     group, sure, _ = columns_of(reader)
     names = reader.get("names?from=0")
     assert sorted(names) == names
     assert len(names) == N
-    for each in told["groups"]:
+    for each in reply["groups"]:
         assert (group == each["id"]).sum() == each["size"]
         assert set(group[each["cover"]]) == {each["id"]}
         assert each["id"] not in each["near"]
@@ -61,8 +61,8 @@ def test_groups_and_photographs_are_those_of_the_project(reader: Window) -> None
 
 def test_groups_that_may_be_one_are_named_until_both_have_a_name(project: Path, window: Window) -> None:
     pair = drawn_together(project)
-    told = window.get("state")
-    assert told["alike"] == [list(pair)]
+    reply = window.get("state")
+    assert reply["alike"] == [list(pair)]
     assert window.do(do="rename", category=pair[0], name="heron")[1]["alike"] == [list(pair)]
     assert window.do(do="rename", category=pair[1], name="egret")[1]["alike"] == []
     assert window.do(do="undo", number=window.get("state")["undo"]["number"])[1]["alike"] == [list(pair)]
@@ -157,17 +157,19 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
     opened = OpenPage(found)
     opened.start()
     window = Window(opened)
-    told, groups = window.get("changed"), {each["id"]: each for each in window.get("state")["groups"]}
-    assert told["new"] == [each for each in groups if groups[each]["standing"] == "new"] != []
+    reply, groups = window.get("changed"), {each["id"]: each for each in window.get("state")["groups"]}
+    assert reply["new"] == [each for each in groups if groups[each]["origin"] == "new"] != []
     assert (
-        sum(groups[each]["size"] for each in told["new"]) + sum(b - a for _, a, b in told["grown"])
+        sum(groups[each]["size"] for each in reply["new"]) + sum(b - a for _, a, b in reply["grown"])
         == EACH + 6
     )
-    assert all(groups[each]["size"] == after > before for each, before, after in told["grown"])
+    assert all(groups[each]["size"] == after > before for each, before, after in reply["grown"])
     old = next(row for row, name in enumerate(window.get("names?from=0")) if name == "0-000.png")
-    assert told["moved"] == []
+    assert reply["moved"] == []
     assert (
-        window.do(do="move", images=[old], generation=window.get("state")["generation"], to=told["new"][0])[0]
+        window.do(do="move", images=[old], generation=window.get("state")["generation"], to=reply["new"][0])[
+            0
+        ]
         == 200
     )
     assert window.get("changed")["moved"] == [old]
@@ -175,16 +177,16 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
 
 
 def test_the_page_says_what_found_the_groups(window: Window, project: Path, tiny_backbone: Path) -> None:
-    told = window.get("about")
-    assert (told["model"], told["method"], told["card"]) == (str(tiny_backbone), "", "")
-    assert told["place"] == str(project)
+    reply = window.get("about")
+    assert (reply["model"], reply["method"], reply["card"]) == (str(tiny_backbone), "", "")
+    assert reply["place"] == str(project)
     path = project / ".promptccd/project.json"
     record = json.loads(path.read_text())
     record["found_with"] = {"model": "somebody/birds-stage3", "method": "PromptCCD++"}
     path.write_text(json.dumps({**record, "measured": True}))
     assert window.get("why/5")["measured"]
-    told = window.get("about")
-    assert (told["method"], told["card"]) == ("PromptCCD++", "https://huggingface.co/somebody/birds-stage3")
+    reply = window.get("about")
+    assert (reply["method"], reply["card"]) == ("PromptCCD++", "https://huggingface.co/somebody/birds-stage3")
     for odd in ("https://evil.example/x", "javascript:alert(1)", "../somebody/x", "/tmp/model"):
         path.write_text(json.dumps({**record, "found_with": {"model": odd, "method": ""}}))
         assert window.get("about")["card"] == ""
@@ -195,9 +197,9 @@ def test_groups_are_taken_away_as_discover_exports_them(window: Window, project:
     assert window.do(do="rename", category=state["groups"][0]["id"], name="heron")[0] == 200
     for kind in FORMATS:
         status, _, content = window.ask("/api/export", {"kind": kind})
-        told = json.loads(content)
-        assert (status, told["photographs"], told["place"]) == (200, N, str(project / kind)), told
-        assert told["told"][0].startswith(f"{project / kind}: {N} photographs; files: ")
+        reply = json.loads(content)
+        assert (status, reply["photographs"], reply["place"]) == (200, N, str(project / kind)), reply
+        assert reply["lines"][0].startswith(f"{project / kind}: {N} photographs; files: ")
     sizes = {each["name"]: each["size"] for each in state["groups"][1:]} | {
         "heron": state["groups"][0]["size"]
     }
@@ -218,11 +220,11 @@ def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
 ) -> None:
     (project / "folders").mkdir()
     (project / "folders/mine.txt").write_text("mine")
-    status, _, told = window.ask("/api/export", {"kind": "folders"})
-    assert (status, b"was made by something else" in told) == (409, True)
+    status, _, reply = window.ask("/api/export", {"kind": "folders"})
+    assert (status, b"was made by something else" in reply) == (409, True)
     assert (project / "folders/mine.txt").read_text() == "mine"
-    status, _, told = window.ask("/api/export", {"kind": "../../etc"})
-    assert (status, b"Expected one of folders, sidecars, publish" in told) == (409, True)
+    status, _, reply = window.ask("/api/export", {"kind": "../../etc"})
+    assert (status, b"Expected one of folders, sidecars, publish" in reply) == (409, True)
 
 
 @pytest.mark.moderate
@@ -243,7 +245,7 @@ def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -
             "generation": state["generation"],
         },
         {"do": "set_aside", "category": groups[3]},
-        {"do": "take_back", "category": groups[3]},
+        {"do": "restore", "category": groups[3]},
         {"do": "set_images_aside", "images": [0, 5], "generation": state["generation"]},
         {"do": "dissolve", "category": groups[3]},
         {"do": "gather", "images": rows, "generation": state["generation"]},
@@ -253,16 +255,16 @@ def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -
     for edit in [*edits, *undone]:
         if edit["do"] in ("undo", "redo"):
             edit = {**edit, "number": window.get("state")[edit["do"]]["number"]}
-        status, told = window.do(**edit)
-        assert (status, told["base"]) == (200, revision), told
+        status, reply = window.do(**edit)
+        assert (status, reply["base"]) == (200, revision), reply
         for values, name in zip(before, ("group", "sure", "flags"), strict=True):
-            values[told["changed"]["rows"]] = told["changed"][name]
+            values[reply["changed"]["rows"]] = reply["changed"][name]
         for held, whole in zip(before, columns_of(window), strict=True):
             assert np.array_equal(held, whole)
         fresh = ProjectView(window.page.project.out)
-        assert told["groups"] == fresh.summary()["groups"]
+        assert reply["groups"] == fresh.summary()["groups"]
         assert np.array_equal(before[0], fresh.columns().group)
-        revision = told["revision"]
+        revision = reply["revision"]
 
 
 def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPage, project: Path) -> None:
@@ -296,10 +298,10 @@ def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, p
     ]
     states = [registry_in(project).state_hash()]
     for edit in edits:
-        status, told = window.do(**edit)
-        assert status == 200, told
+        status, reply = window.do(**edit)
+        assert status == 200, reply
         states.append(registry_in(project).state_hash())
-        assert told["undo"]["kind"] == {"dissolve": "not_a_category"}.get(edit["do"], edit["do"])
+        assert reply["undo"]["kind"] == edit["do"]
     assert len(set(states)) == len(states)
     for state_then in reversed(states[:-1]):
         assert window.do(do="undo", number=window.get("state")["undo"]["number"])[0] == 200
@@ -354,8 +356,8 @@ REFUSED = {
 def test_what_cannot_be_done_is_said_and_changes_nothing(reader: Window, case: str) -> None:
     edit, reason = REFUSED[case]
     before = reader.page.project.registry.state_hash()
-    status, told = reader.do(**{"generation": reader.get("state")["generation"], **edit})
-    assert (status, reason in told["error"]) == (409, True), told
+    status, reply = reader.do(**{"generation": reader.get("state")["generation"], **edit})
+    assert (status, reason in reply["error"]) == (409, True), reply
     assert reader.page.project.registry.state_hash() == before
 
 
@@ -446,11 +448,11 @@ def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, 
         assert window.do(**answer, first=each["first"], second=each["second"], same=same)[0] == 200
         now = columns_of(window)[0]
         assert (now[each["first"]] == each["group"]) == same
-    settled = {each["first"] for each in asked}
-    assert settled.isdisjoint(each["first"] for each in window.get("questions"))
+    first_rows = {each["first"] for each in asked}
+    assert first_rows.isdisjoint(each["first"] for each in window.get("questions"))
     registry = registry_in(project)
     keys, constraints = window.page.project.photos.keys, registry.constraints()
-    assert all(keys[row] in constraints.keys for row in settled)
+    assert all(keys[row] in constraints.keys for row in first_rows)
 
 
 @pytest.mark.slow

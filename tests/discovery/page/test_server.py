@@ -118,10 +118,10 @@ def test_headers_are_added_to_every_answer_and_no_other_origin_is_let_in() -> No
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return [await client.get(path) for path in ("/a", "/refused")]
 
-    answered, refused = run(asked())
-    assert (answered.status_code, answered.text) == (200, "here")
-    assert answered.headers.get_list("x-owner") == ["/a"] and answered.headers["x-kept"] == "yes"
-    assert "access-control-allow-origin" not in answered.headers
+    response, refused = run(asked())
+    assert (response.status_code, response.text) == (200, "here")
+    assert response.headers.get_list("x-owner") == ["/a"] and response.headers["x-kept"] == "yes"
+    assert "access-control-allow-origin" not in response.headers
     assert (refused.status_code, refused.text, refused.headers["retry-after"]) == (418, "No tea.", "7")
     assert refused.headers.get_list("x-owner") == ["/refused"]
 

@@ -49,7 +49,7 @@ def test_only_what_a_person_looked_at_is_reviewed(project: Path, seed: int) -> N
         else:
             before.append(set(looked))
             looked |= set(some) if what in ("confirm", "move", "take out", "sort", "gather") else set()
-        assert view.registry.looks.keys() == looked
+        assert view.registry.reviews.keys() == looked
         columns, members = view.columns(), view.registry.members
         inside = {key for key in looked if members.get(key) is not None}
         flagged = {key for key, bits in zip(view.photos.keys, columns.flags, strict=True) if bits & REVIEWED}

@@ -107,15 +107,15 @@ class Walker:
         if noted and not noted["inSheet"]:
             self.asked = noted["chosen"]  # what a sheet that opens now is about, too
         new: list[dict[str, Any]] = self.sent[before:]
-        told, asked = sorted(row for each in new for row in each.get("images", [])), set(self.asked)
-        if not told:
+        moved_rows, asked = sorted(row for each in new for row in each.get("images", [])), set(self.asked)
+        if not moved_rows:
             # What is in no group belongs nowhere; a new group is named first; a list takes keys for itself.
             is_due = noted and way == self.correcting_key and self.last not in ("b", "g")
             is_due = is_due and not (noted["inSheet"] or noted["inField"])
             return f"{self.last} sent nothing, where {asked} was chosen" if is_due and asked else ""
-        is_part = all(each["do"] == "confirm" for each in new) and set(told) <= asked
-        is_more = noted and asked < set(told) and len(told) <= noted["counted"]
-        if noted and (told == sorted(asked) or is_part or is_more):
+        is_part = all(each["do"] == "confirm" for each in new) and set(moved_rows) <= asked
+        is_more = noted and asked < set(moved_rows) and len(moved_rows) <= noted["counted"]
+        if noted and (moved_rows == sorted(asked) or is_part or is_more):
             return ""
         return f"{way.__name__} sent {new}, where {asked} was chosen"
 

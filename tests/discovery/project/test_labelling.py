@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from promptccd.discovery.project import CategoryRegistry, take_labels
+from promptccd.discovery.project import CategoryRegistry, apply_labels
 
 FOUND = {"a": 0, "b": 0, "c": 1, "d": 2, "e": 2, "f": 2, "g": 3, "h": 3, "i": 3}
 
@@ -16,15 +16,15 @@ def grouped() -> CategoryRegistry:
     )
 
 
-def homes(registry: CategoryRegistry) -> dict[str, str]:
+def names_of(registry: CategoryRegistry) -> dict[str, str]:
     return {key: registry.categories[each].name for key, each in registry.members.items()}
 
 
 def test_labels_name_what_was_found_and_move_what_was_wrong() -> None:
     registry = grouped()
-    said = take_labels(registry, {"a": "dog", "d": "moth", "e": "moth", "f": "cat", "zzz": "moth"})
+    said = apply_labels(registry, {"a": "dog", "d": "moth", "e": "moth", "f": "cat", "zzz": "moth"})
     assert said == (4, 2, ("moth",), ())
-    assert homes(registry) == {
+    assert names_of(registry) == {
         **{"a": "dog", "b": "cat", "c": "dog", "d": "moth", "e": "moth", "f": "cat"},
         **dict.fromkeys("ghi", "discovered 3"),
     }
@@ -34,9 +34,9 @@ def test_labels_name_what_was_found_and_move_what_was_wrong() -> None:
 def test_the_same_labels_again_change_nothing() -> None:
     registry = grouped()
     labels = {"a": "dog", "d": "moth", "g": "fly"}
-    take_labels(registry, labels)
+    apply_labels(registry, labels)
     state, log = registry.state_hash, len(registry.log)
-    assert take_labels(registry, labels).moved == 0
+    assert apply_labels(registry, labels).moved == 0
     assert (registry.state_hash, len(registry.log)) == (state, log)
 
 
@@ -53,22 +53,22 @@ def test_a_name_goes_where_most_labels_are(
     labels: dict[str, str], named: tuple[str, ...], new: tuple[str, ...]
 ) -> None:
     registry = grouped()
-    said = take_labels(registry, labels)
+    said = apply_labels(registry, labels)
     assert (said.named, said.new) == (named, new)
-    assert {key: homes(registry)[key] for key in labels} == labels
+    assert {key: names_of(registry)[key] for key in labels} == labels
 
 
 def test_images_that_were_labelled_from_the_first_are_not_pinned_for_it() -> None:
     registry = CategoryRegistry.from_categories(
         range(2), ["cat", "dog"], 2, np.eye(2, dtype=np.float32), stage=0, members={"a": 0, "b": 0, "c": 1}
     )
-    assert take_labels(registry, {"a": "cat", "b": "dog"}) == (2, 1, (), ())
+    assert apply_labels(registry, {"a": "cat", "b": "dog"}) == (2, 1, (), ())
     assert set(registry.pinned) == {"b"}
 
 
 def test_a_new_category_begins_between_those_its_images_were_in() -> None:
     registry = grouped()
-    take_labels(registry, {"a": "bee", "c": "bee"})
+    apply_labels(registry, {"a": "bee", "c": "bee"})
     bee = next(each for each in registry.active if each.name == "bee")
     vector = registry.prototypes[bee.prototype_row]
     assert vector / np.linalg.norm(vector) == pytest.approx(np.array([1, 1, 0, 0]) / np.sqrt(2))

@@ -48,15 +48,15 @@ class Item(NamedTuple):
 
     Attributes:
         place: its path in the folder, with ``/`` between the parts.
-        made_of: everything that determines its bytes.
+        source_hash: everything that determines its bytes.
         make: writes it under a name that is free, and returns the suffix to add to its place, if any.
         label: the photograph, for people.
         is_bare: whether the place lacks the suffix, which only the bytes tell.
-        is_hashed: whether `made_of` is the beginning of the SHA-256 of its bytes.
+        is_hashed: whether `source_hash` is the beginning of the SHA-256 of its bytes.
     """
 
     place: str
-    made_of: str
+    source_hash: str
     make: Callable[[Path], str | None]
     label: str
     is_bare: bool = False
@@ -118,7 +118,7 @@ class _Line(NamedTuple):
 
     size: int
     digest: str
-    made_of: str
+    source_hash: str
 
 
 class ExportFolder:
@@ -145,7 +145,7 @@ class ExportFolder:
         self._lines = dict[str, _Line]()  # the new record
         self._spare = dict[str, list[str]]()  # places of files, last first, by what these were made of
         for place in sorted(self._before.keys() & set(_own(path) if path.exists() else ()), reverse=True):
-            self._spare.setdefault(self._before[place].made_of, []).append(place)
+            self._spare.setdefault(self._before[place].source_hash, []).append(place)
         self._new.mkdir()
 
     @classmethod
@@ -196,11 +196,8 @@ class ExportFolder:
             OSError: the disk is full or cannot be written.
         """
         target, place = self._new / item.place, item.place
-        if wrong := systems.too_long(target):  # a little longer than where it will be
-            self.export.missing.append((item.label, f"it would have {wrong}: give a shorter path with --to"))
-            return ""
         target.parent.mkdir(parents=True, exist_ok=True)
-        spare = self._spare.get(item.made_of, [])
+        spare = self._spare.get(item.source_hash, [])
         while spare:
             here = [each for each in spare if each.startswith(place)]
             old = here[-1] if here else spare[-1]
@@ -219,8 +216,8 @@ class ExportFolder:
             self.export.missing.append((item.label, str(error)))
             return ""
         made = self._new / place
-        digest = item.made_of if item.is_hashed else sha256_of(made)[:DIGITS]
-        self._lines[place] = _Line(made.stat().st_size, digest, item.made_of)
+        digest = item.source_hash if item.is_hashed else sha256_of(made)[:DIGITS]
+        self._lines[place] = _Line(made.stat().st_size, digest, item.source_hash)
         self.export.written += 1
         return place
 
@@ -267,14 +264,14 @@ class ExportFolder:
         if not self._old.exists():
             return
         lines = _read(self._old / EXPORTED)[1]
-        kept = {line.made_of for line in _read(self.path / EXPORTED)[1].values()}
+        kept = {line.source_hash for line in _read(self.path / EXPORTED)[1].values()}
         for place in _own(self._old):
             old, target, line = self._old / place, self.path / place, lines.get(place)
             if line is not None:
                 # What has another name, in the new folder or among the photographs, need not be read.
                 is_linked = os.lstat(old).st_nlink > 1
                 if is_linked or _is_unchanged(old, line):
-                    if is_linked or line.made_of in kept or self._may_go(line):
+                    if is_linked or line.source_hash in kept or self._may_go(line):
                         old.unlink()
                         continue
                 else:
@@ -294,7 +291,7 @@ class ExportFolder:
 
     def _may_go(self, line: _Line) -> bool:
         """Whether the picture of a file can be exported again."""
-        path = "" if self._originals is None else self._originals.get(line.made_of)
+        path = "" if self._originals is None else self._originals.get(line.source_hash)
         # `None` was forgotten; a row of a data set has no path; else the file is there, or its archive.
         return path is not None and (
             not path or any(each.is_file() for each in (Path(path), *Path(path).parents))

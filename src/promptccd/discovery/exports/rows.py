@@ -30,7 +30,7 @@ class AssignmentRow:
         picture: hash of its image content, independent of other data in the file; empty if it shows no image.
         category: id of its category, or `None`.
         name: that category's name.
-        known: ``known`` if stage 0 labelled it, ``settled`` if an earlier stage discovered it, ``new`` otherwise.
+        known: ``known`` if stage 0 labelled it, ``earlier`` if an earlier stage discovered it, ``new`` otherwise.
         confidence: in 0..1.
         distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
             if the checkpoint knows them.
@@ -75,19 +75,21 @@ def _aside_notes(registry: CategoryRegistry) -> dict[str, str]:
     """The note on each image that is set aside, by key."""
     names, by_people = {each.id: each.name for each in registry.aside}, registry.put_aside
     return {
-        key: f"{'set aside' if key in by_people else 'like ignored images'}: {names[home]}"
-        for key, home in registry.members.items()
-        if home in names
+        key: f"{'set aside' if key in by_people else 'like ignored images'}: {names[category_id]}"
+        for key, category_id in registry.members.items()
+        if category_id in names
     }
 
 
-def _placed(registry: CategoryRegistry, home: int | None, state: str, notes: Sequence[str]) -> dict[str, Any]:
+def _placed(
+    registry: CategoryRegistry, category_id: int | None, state: str, notes: Sequence[str]
+) -> dict[str, Any]:
     """The values of a row that depend on its category, which it may lack."""
-    category = None if home is None else registry.categories[home]
+    category = None if category_id is None else registry.categories[category_id]
     return {
-        "category": home,
+        "category": category_id,
         "name": category.name if category else "",
-        "known": category.standing(registry.stage) if category else "",
+        "known": category.origin(registry.stage) if category else "",
         "state": state if category else "",
         "note": "; ".join(filter(None, notes)),
     }
@@ -128,7 +130,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
             notes.insert(0, f"same picture as {original.name}")
         elif (first := near.get(file.key)) is not None:
             notes.insert(0, f"nearly the same picture as {first.name}")
-        home = None if found is None else int(assigned.category_ids[found])
+        category_id = None if found is None else int(assigned.category_ids[found])
         came, _, _, state = states.get(file.key, (stage.stage, None, None, ""))
         if found is not None:
             notes += [STRANGE] * bool(assigned.novel[found])
@@ -145,7 +147,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
                 distance=None if found is None else round(float(assigned.distances[found]), 6),
                 stage=came,
                 status=status,
-                **_placed(session.registry, home, state, notes),
+                **_placed(session.registry, category_id, state, notes),
             )
         )
     return rows
@@ -156,8 +158,8 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
     paths = {key: photos.path(key) for key in photos.keys}
     aside, rows, states = _aside_notes(registry), [], registry.states
     for name, key, is_here in zip(photos.names, photos.keys, photos.here.tolist(), strict=True):
-        stage, home, confidence, state = states[key]
-        home = None if key in aside else home
+        stage, category_id, confidence, state = states[key]
+        category_id = None if key in aside else category_id
         rows.append(
             AssignmentRow(
                 file=name,
@@ -169,7 +171,9 @@ def project_rows(registry: CategoryRegistry, photos: Photos) -> list[AssignmentR
                 distance=None,
                 stage=stage,
                 status="aside" if key in aside else "used" if is_here else "away",
-                **_placed(registry, home, state, [aside.get(key, ""), "" if is_here else "not where it was"]),
+                **_placed(
+                    registry, category_id, state, [aside.get(key, ""), "" if is_here else "not where it was"]
+                ),
             )
         )
     return rows

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource, masks_of
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
-from promptccd.data.tables import BUILT_IN, saved_tables
+from promptccd.data.tables import BUILT_IN, open_images, saved_tables
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
 from promptccd.discovery.intake.sources import DatasetSource, FilesSource
@@ -223,7 +224,7 @@ def find_source(
     """The source that a name on the command line, or a list of uploaded files, stands for.
 
     Args:
-        path: a folder of images, a zip archive, an image, a folder or name of a data set as
+        path: a folder of images, a zip archive, an image, a parquet file, a folder or name of a data set as
             `promptccd.data.tables.load_images` knows it, or a list of images and archives.
         roots: further folders that links in a folder of images may lead into.
 
@@ -239,8 +240,10 @@ def find_source(
             "the Hub as namespace/name."
         )
     place = Path(os.path.expanduser(name))
-    if place.is_dir():
-        return DatasetSource.load(str(place)) if _is_dataset(place) else FolderSource(place, roots)
+    if place.is_dir() and not _is_dataset(place):
+        return FolderSource(place, roots)
+    if place.is_dir() or (place.suffix.lower() == ".parquet" and place.is_file()):
+        return DatasetSource(open_images(str(place), labelled=False))
     if place.exists():
         return FilesSource([place])
     if name in BUILT_IN or (
@@ -249,7 +252,7 @@ def find_source(
         and not name.startswith((".", "/", "~"))
         and not is_of_windows(name)
     ):
-        return DatasetSource.load(name)
+        return DatasetSource(open_images(name, labelled=False))
     raise DataError(
         f"{nothing_at(name)} Give a folder of images, a zip archive, or a data set of the Hub as namespace/name."
     )
@@ -260,14 +263,12 @@ def read_intake(
     *,
     limits: IntakeLimits | None = None,
     rendering: Rendering | None = None,
-    rendered_by: Sequence[Entry] | None = None,
     image_roots: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
     view: EvaluationView | None = None,
     workers: int = 2,
     use: Callable[[IntakeFile, Tensor], None] | None = None,
     seen: SeenFiles | None = None,
-    entries: Sequence[Entry] | None = None,
 ) -> Intake:
     """Read every file of a source once and judge it. No file stops the reading, whatever its content.
 
@@ -276,7 +277,6 @@ def read_intake(
         limits: by default the limits for a person's own files.
         rendering: rule by which values and pages are shown; undecided values are from `seen`, or from the model
             of `view`, or decided by the files.
-        rendered_by: entries that decide it; by default the read entries.
         image_roots: further folders that links in a folder of images may lead into.
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: the view that images are for: a JPEG is decoded no larger than it needs.
@@ -285,7 +285,6 @@ def read_intake(
             `Intake.view_of` makes the views of files that `seen` knows.
         seen: results of earlier reading: the files that it knows are neither opened nor decoded again, new files are
             added. By default nothing is known.
-        entries: the entries to read; by default all of the source.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the message names the limit and the value.
@@ -293,13 +292,11 @@ def read_intake(
     limits, seen = limits or IntakeLimits(), seen or SeenFiles()
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
-        entries = entries_of(opened, limits) if entries is None else entries
+        entries = _entries_of(opened, limits)
         rendering = (rendering or Rendering()).over(seen.rendering)
         if view is not None:
             rendering = rendering.over(view.rendering)
-        decoding = _decided(
-            Decoding(limits.max_pixels, rendering), opened, rendered_by or entries, limits, seen
-        )
+        decoding = _decided(Decoding(limits.max_pixels, rendering), opened, entries, limits, seen)
         seen.use(decoding.rendering)
         reader = _Reader(opened, limits, decoding, view, seen, use)
         shown = entries if progress is None else progress(entries, len(entries), "reading images")
@@ -333,7 +330,7 @@ _PLAIN = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".avif", *HEIF_SUFFIXES)  # 
 def _decided(
     decoding: Decoding, source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits, seen: SeenFiles
 ) -> Decoding:
-    """The same with a rule for values; evenly spaced new files decide, which are the same for every part of a source.
+    """The same with a rule for values; evenly spaced new files decide.
 
     Files that `seen` knows decided at an earlier reading.
     """
@@ -441,7 +438,7 @@ class _Reader:
 _ReadFile = tuple[str, DecodedFile, bool, Stamp | None]
 
 
-def entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
+def _entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
     """All entries; entries are not read if they show a photograph of which another file is used.
 
     Raises:
@@ -461,9 +458,10 @@ def _joined(decoded: Verdict, note: str) -> Verdict:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Whether a folder is a saved data set, or contains tables and no images."""
+    """Whether a folder is a saved data set, or contains tables and no images, except those of its card."""
     if saved_tables(folder):
         return True
-    names = [item.name.lower() for item in folder.iterdir()]
-    has_tables = any(name.endswith(".parquet") for name in names) or any(folder.glob("data/*.parquet"))
-    return has_tables and not any(name.endswith(IMAGE_SUFFIXES) for name in names)
+    tables = [*folder.glob("*.parquet"), *folder.glob("data/*.parquet")]
+    beside = {file.with_suffix("") for file in tables}  # folders of the images of img2dataset
+    files = chain(folder.iterdir(), *(each.iterdir() for each in beside if each.is_dir()))
+    return bool(tables) and not any(file.name.lower().endswith(IMAGE_SUFFIXES) for file in files)

@@ -263,20 +263,6 @@ class SeenFiles:
             moved = [(path.replace(_path(old), _path(new), 1), path) for path in paths]
             db.executemany("update file set path = ? where path = ?", moved)
 
-    def import_from(self, folder: Path) -> None:
-        """Add the files, pictures and features of another folder that this one lacks."""
-        with closing(SeenFiles(folder)) as other:
-            if not self.rendering.is_decided:
-                self.use(other.rendering)
-        with self._reading() as db:
-            db.execute("attach ? as part", (str(folder / SEEN),))
-            try:
-                with self._writing():
-                    for table in ("content", "small", "file", "feature"):
-                        db.execute(f"insert or ignore into main.{table} select * from part.{table}")
-            finally:
-                db.execute("detach part")
-
     # Pictures
 
     def thumbnails(self, digests: Iterable[str]) -> dict[str, bytes]:
@@ -320,10 +306,6 @@ class SeenFiles:
 
     # Features
 
-    def has_space(self, space: str) -> bool:
-        """Whether any feature of a space was stored."""
-        return self._one("select 1 from feature where space = ?", space) is not None
-
     def has_feature(self, space: str, key: str) -> bool:
         """Whether a feature of this picture is stored."""
         return self._one("select 1 from feature where space = ? and key = ?", space, key) is not None
@@ -357,11 +339,11 @@ class SeenFiles:
 
     # Near-duplicates
 
-    def store_followers(self, keys: Iterable[str], firsts: Mapping[str, str]) -> None:
+    def store_followers(self, keys: Iterable[str], representatives: Mapping[str, str]) -> None:
         """Store the first picture of its near-duplicate group, by key, for the remaining pictures of the group."""
         with self._writing() as db:
             db.execute(f"delete from follower where key {_LISTED}", (json.dumps([*keys]),))
-            db.executemany("insert or ignore into follower values(?, ?)", firsts.items())
+            db.executemany("insert or ignore into follower values(?, ?)", representatives.items())
 
     def followers(self, keys: Iterable[str]) -> dict[str, str]:
         """The stored items of `store_followers` for some pictures."""

@@ -4,12 +4,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-import datasets
-
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.names import display_name
 from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file
-from promptccd.data.tables import image_roots, open_images
 from promptccd.discovery.intake.archives import ArchiveSource, is_archive
 from promptccd.images.limits import ByteBudget, IntakeLimits
 
@@ -63,25 +60,10 @@ class FilesSource(ImageSource):
 
 
 class DatasetSource(ImageSource):
-    """The rows of a data set's image column; `name` is for messages, `roots` is that of `ImageRows`.
+    """The rows of a data set."""
 
-    Raises:
-        DataError: the column of the images is unclear.
-    """
-
-    def __init__(self, dataset: datasets.Dataset, name: str, roots: Sequence[str | os.PathLike[str]] = ()):
-        self._rows = ImageRows(dataset, roots=roots)
-        self.name = name
-
-    @classmethod
-    def load(cls, dataset: str) -> "DatasetSource":
-        """The training split of a data set, by a name that `open_images` takes.
-
-        Raises:
-            DataError: it cannot be loaded.
-        """
-        table = open_images(dataset, labelled=False).table
-        return cls(table, f"Data set {dataset!r}", image_roots(dataset))
+    def __init__(self, images: ImageRows):
+        self._rows, self.name = images, f"Data set {images.name!r}"
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """The rows, in order."""

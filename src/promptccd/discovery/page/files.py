@@ -77,7 +77,7 @@ def show_in_folder(project: ProjectView, row: int) -> dict[str, str]:
 
 
 def export(project: ProjectView, kind: str) -> dict[str, Any]:
-    """Write the groups as they are now; returns the ``place`` of the folder with ``told``, sentences about it.
+    """Write the groups as they are now; returns the ``place`` of the folder with ``lines``, sentences about it.
 
     Raises:
         RegistryError: there is no such export.
@@ -90,7 +90,7 @@ def export(project: ProjectView, kind: str) -> dict[str, Any]:
             raise RunError("The export was not completed, since the page was closed.")
 
     found = format_named(kind).write(project.photos, rows_of(project), project.out, on_progress)
-    return {"place": str(found.place.absolute()), "photographs": found.photographs, "told": found.lines()}
+    return {"place": str(found.place.absolute()), "photographs": found.photographs, "lines": found.lines()}
 
 
 def show_export(project: ProjectView, kind: str) -> dict[str, str]:
@@ -116,6 +116,6 @@ def format_named(kind: str) -> Format:
 
 def rows_of(project: ProjectView) -> list[AssignmentRow]:
     """A row of every photograph, in the order of the files."""
-    with project.still:
+    with project.lock:
         registry, photos = project.registry.copy(), project.photos
     return project_rows(registry, photos)

@@ -23,6 +23,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when Gradio is imported
 
 import gradio as gr
 from fastapi import FastAPI
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
@@ -37,8 +38,7 @@ from promptccd.discovery.discover import discover
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.reading import find_source
-from promptccd.discovery.page.files import rows_of
-from promptccd.discovery.page.routes import NOT_KEPT, POLICY, application, bundle, screens
+from promptccd.discovery.page.routes import NOT_KEPT, POLICY, application, bundle, rows_of, screens
 from promptccd.discovery.page.server import SPACE_FRAMES, RequestFilter, ServingThread, Site, listen
 from promptccd.discovery.page.visits import ENDED, SiteLimits, Visit, Visits
 from promptccd.discovery.session import DiscoverySession
@@ -58,10 +58,11 @@ logger = logging.getLogger(__name__)
 TITLE = "What is in these photographs?"
 FOLDER = "GRADIO_TEMP_DIR"  # where Gradio writes uploads
 SCREENS, API = "/desk/", "/gradio_api/"
+ARCHIVES = ("images.zip", "model.zip")
 COOKIE = "promptccd_visitor"
 MOST_WAITING = 32  # requests in the queue; later requests are refused with a message
 MESSAGE_S = 15  # that an error stays in view
-UNTAKEN_S = 600  # until an upload is deleted that no visit received
+UNTAKEN_S = 3600  # until an upload is deleted that no visit received; many wait in the queue
 SPARE_BYTES = 2**30  # of the disk, that uploads leave free
 FULL_DISK = "The disk of this page is full for the moment: try again in a few minutes."
 USED = (  # routes of the page; Gradio's other routes serve files, fetch addresses, or show the state of sessions
@@ -73,9 +74,7 @@ USED = (  # routes of the page; Gradio's other routes serve files, fetch address
 )  # fmt: skip
 PROGRESS = gr.Progress()  # Gradio replaces it by a new object in every call
 QUIET: Mapping[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-MODEL: Mapping[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}  # for all visitors
 SCRIPT = f'<script type="module" src="{SCREENS[1:]}desk.js"></script>'  # of the element that shows groups
-DOWNLOAD = "() => document.querySelector('#pc-links a[download$=zip]')?.click()"
 THEME = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # nothing is fetched
 _PARTS = templates_of("promptccd.discovery.page").get_template("parts.html.jinja").module
 
@@ -132,40 +131,29 @@ class Space:
                         file_count="multiple",
                         file_types=["image", ".zip"],
                     )
-                    cancel = gr.Button("Cancel", visible=False, min_width=90, elem_id="pc-cancel")
                     status = gr.HTML(elem_id="pc-status")
                     with gr.Row(equal_height=True):
                         count = gr.Number(
                             label="Number of groups", placeholder="automatic", precision=0, min_width=120
                         )
-                        find = gr.Button("Group again", size="sm", min_width=90)
+                        again = gr.Button("Group again", size="sm", min_width=90)
+                        cancel = gr.Button("Cancel", size="sm", min_width=70)
                     gr.HTML("<h2>Export</h2>")
-                    links = gr.HTML(elem_id="pc-links")
-                    images = gr.Button("Photographs by group (zip)", size="sm")
-                    model = gr.Button("Model with these groups (zip)", size="sm")
+                    links = gr.HTML()
                     forget = gr.Button("Forget my data", size="sm")
-                    gr.HTML(_part("end", round(self.visits.limits.lifetime_s / 60)))
+                    gr.HTML(_part("end", round(self.visits.limits.away_s / 60)))
             gr.HTML(self._foot())
-            self.blocks.load(self._enter, None, [desk, links], **QUIET)
-            self.blocks.unload(self._leave)
+            visit, shown = gr.State(), [desk, links]
+            self.blocks.load(self._enter, None, [visit, *shown], **QUIET)
             for each in (upload, count):
                 each.async_move_resource_to_block_cache = _stored
-            came = upload.upload(self._receive, upload, status, api_name="take_in", concurrency_limit=2)
-            work = {**MODEL, "show_progress_on": status}
-            for begin, api in (
-                (came.success, {"api_visibility": "private"}),
-                (find.click, {"api_name": "find_groups"}),
-            ):
-                begun = begin(lambda: gr.Button(visible=True), None, cancel, **QUIET)
-                found = begun.then(self._find, count, [status, desk, links], **api, **work)
-                for ended in (found.success, found.failure):
-                    ended(lambda: gr.Button(visible=False), None, cancel, **QUIET)
-            cancel.click(self._cancel, None, None, **QUIET)
-            for button, name, make in ((images, "images", self._images), (model, "model", self._model)):
-                made = button.click(make, None, links, api_name=name, **work)
-                made.success(None, js=DOWNLOAD, api_visibility="private")
+            work = {"concurrency_id": "model", "concurrency_limit": 1, "show_progress_on": status}
+            found = [status, *shown]
+            upload.upload(self._group, [visit, count, upload], found, api_name="group", **work)
+            again.click(self._group, [visit, count], found, api_name="group_again", **work)
+            cancel.click(self._cancel, visit, None, **QUIET)
             gone = forget.click(
-                self._forget, None, None, queue=False, api_name="forget", show_progress="hidden"
+                self._forget, visit, None, queue=False, api_name="forget", show_progress="hidden"
             )
             # The photographs that are still shown go with the page.
             gone.success(None, js="() => location.reload()", api_visibility="private")
@@ -228,64 +216,58 @@ class Space:
 
     def _screens(self) -> ASGIApp:
         """Answers for the screens of all visits, below their addresses."""
-        routes = [*screens(lambda request: request.scope["visit"].project), Route("/take/{name}", _archive)]
+        routes = [
+            *screens(lambda request: request.scope["visit"].project),
+            Route("/take/{name}", self._archive),
+        ]
         shown = application(routes)
 
         async def of_visit(scope: Scope, receive: Receive, send: Send) -> None:
             visit = self.visits.at(scope["path_params"]["address"], Request(scope).cookies.get(COOKIE, ""))
             if visit is None:
                 raise HTTPException(410, ENDED)
-            # A hidden window also waits for news.
-            visit.touch(is_click=b"since=" not in scope["query_string"])
             await shown({**scope, "visit": visit}, receive, send)
 
         return application([Route("/{name}", bundle), Mount("/{address}", of_visit)])
 
     # Actions of visitors
 
-    @contextlib.contextmanager
-    def _visit(self, request: gr.Request) -> Iterator[Visit]:
-        """The visit of a request. Errors are shown in the visitor's browser; unexpected ones are logged, too."""
-        folder = ""
+    def _enter(self, request: gr.Request) -> tuple[Visit | None, str, str]:
         try:
-            visit = self.visits.of(request.session_hash or "")
-            folder = str(visit.folder)
-            yield visit
-        except Exception as error:
-            title, text = "Please note", str(error)
-            if isinstance(error, InterruptedRunError):
-                title, text = "Stopped", "As you asked. “Group again” resumes there."
-            elif not isinstance(error, PromptCCDError):
-                logger.error("Unexpected error in the page.", exc_info=error)
-                text = "Something went wrong on our side. Your photographs and groups are as they were: try again."
-            if folder:  # nothing shown contains a path of this machine
-                text = re.sub(rf"{re.escape(folder)}(/photos|/groups)?", "your photographs", text)
-            text = html.escape(text, quote=False)
-            raise gr.Error(text, duration=MESSAGE_S, title=title, print_exception=False) from error
-
-    def _enter(self, request: gr.Request) -> tuple[str, str]:
-        try:
-            visit = self.visits.enter(request.session_hash or "", request.cookies.get(COOKIE, ""))
+            visit = self.visits.enter(request.cookies.get(COOKIE, ""))
         except PromptCCDError as full:
-            return _part("full", str(full)), ""
-        return _shown(visit)
+            return None, _part("full", str(full)), ""
+        return visit, *_shown(visit)
 
-    def _leave(self, request: gr.Request) -> None:
-        self.visits.leave(request.session_hash or "")
+    def _group(
+        self,
+        visit: Visit | None,
+        count: float | None,
+        uploads: list[str] | None = None,
+        progress: gr.Progress = PROGRESS,
+    ) -> tuple[str, ...]:
+        """Add uploads to the photographs and group all: corrections stay, new photographs are a new stage."""
+        stop = _Progress(progress, self.visits.limits.work_s)
+        with _messages(visit) as visit, visit.working(stop):
+            left_out = self._add(uploads, visit) if uploads is not None else []
+            if not visit.photos.exists():
+                raise DataError("No photographs yet: choose some first.")
+            with self._session() as session:
+                done = discover(
+                    session, visit.photos, visit.groups, num_categories=int(count or 0) or None, stop=stop
+                )
+                visit.renew()
+            skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
+            return _part("found", done.report, done.estimate, [*left_out, *skipped]), *_shown(visit)
 
-    def _receive(self, uploads: list[str] | None, request: gr.Request) -> str:
-        """Move uploads to a visitor's photographs, all or nothing, archives unpacked."""
-        left_out = list[tuple[str, str]]()
-        with (
-            self._visit(request) as visit,
-            visit.working(),
-            tempfile.TemporaryDirectory(dir=visit.folder) as arriving,
-        ):
+    def _add(self, uploads: list[str], visit: Visit) -> list[tuple[str, str]]:
+        """Move uploads to the photographs, all or nothing, archives unpacked; files left out, with the reason."""
+        left_out, names = list[tuple[str, str]](), {each.name for each in visit.photos.glob("*")}
+        with tempfile.TemporaryDirectory(dir=visit.folder) as arriving:
             try:
-                budget, before = ByteBudget(self.limits, "What you gave"), list(visit.photos.glob("*"))
-                budget.spend(sum(each.stat().st_size for each in before))
-                names = {each.name for each in before}
-                with contextlib.closing(find_source(uploads or [])) as source:
+                budget = ByteBudget(self.limits, "What you gave")
+                budget.spend(sum(each.stat().st_size for each in visit.photos.glob("*")))
+                with contextlib.closing(find_source(uploads)) as source:
                     for entry in source.entries(self.limits):
                         try:
                             if entry.reason:
@@ -297,7 +279,7 @@ class Space:
                         except SkippedFileError as skipped:
                             left_out.append((entry.name, str(skipped)))
             finally:
-                for upload in uploads or []:
+                for upload in uploads:
                     Path(upload).unlink(missing_ok=True)
             self.limits.require_files(len(names), "This visit")
             came = list(Path(arriving).iterdir())
@@ -306,50 +288,36 @@ class Space:
             visit.photos.mkdir(exist_ok=True)
             for path in came:
                 systems.rename(path, visit.photos / path.name)
-            visit.left_out = left_out
-            return _part("took_in", len(came), left_out)
+        return left_out
 
-    def _find(
-        self, count: float | None, request: gr.Request, progress: gr.Progress = PROGRESS
-    ) -> tuple[str, ...]:
-        """Group a visitor's photographs: corrections stay, new photographs are a new stage."""
-        with self._visit(request) as visit:
-            if not visit.is_own:
-                raise DataError("No photographs yet: choose some first.")
-            stop = _Progress(progress, self.visits.limits.work_s)
-            with visit.working(stop), self._session() as session:
-                done = discover(
-                    session, visit.photos, visit.groups, num_categories=int(count or 0) or None, stop=stop
-                )
-                visit.renew()
-            skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
-            return _part("found", done.report, done.estimate, [*visit.left_out, *skipped]), *_shown(visit)
-
-    def _images(self, request: gr.Request) -> str:
-        """A zip archive of a visitor's photographs, a folder for each group, without metadata."""
-        with self._visit(request) as visit, visit.working():
-            project = visit.project
-            made = FORMATS["publish"].write(project.photos, rows_of(project), _emptied(visit.taken))
-            (made.place / EXPORTED).unlink()  # our own list of its files
-            return _zipped(visit, made.place, "images")
-
-    def _model(self, request: gr.Request) -> str:
-        """A zip archive of the model with a visitor's categories and corrections."""
-        with self._visit(request) as visit:
-            if not visit.is_grouped:
-                raise DataError("Choose photographs of your own first: the example needs no model.")
-            stop = _Progress(lambda *done, **what: None, self.visits.limits.work_s)
-            with visit.working(stop), self._session() as session:
-                discover(session, visit.photos, visit.groups, stop=stop)  # resumes, corrections included
-                return _zipped(visit, save_checkpoint(session, _emptied(visit.taken) / "model"), "model")
-
-    def _cancel(self, request: gr.Request) -> None:
-        with self._visit(request) as visit:
+    def _cancel(self, visit: Visit | None) -> None:
+        with _messages(visit) as visit:
             visit.cancel()
 
-    def _forget(self, request: gr.Request) -> None:
-        with self._visit(request) as visit:
+    def _forget(self, visit: Visit | None) -> None:
+        with _messages(visit) as visit:
             self.visits.end(visit)
+
+    def _archive(self, request: Request) -> Response:
+        """A zip archive, made anew: the photographs in a folder for each group, or the model with the categories."""
+        visit, name = request.scope["visit"], request.path_params["name"]
+        if name not in ARCHIVES:
+            raise HTTPException(404, "There is no such file.")
+        stop = _Progress(lambda *done, **what: None, self.visits.limits.work_s)
+        with visit.working(stop), tempfile.TemporaryDirectory(dir=visit.folder) as place:
+            if name == "images.zip":  # without metadata
+                folder = (
+                    FORMATS["publish"].write(visit.project.photos, rows_of(visit.project), Path(place)).place
+                )
+                (folder / EXPORTED).unlink()  # our own list of its files
+            elif visit.is_grouped:
+                with self._session() as session:
+                    discover(session, visit.photos, visit.groups, stop=stop)  # resumes, corrections included
+                    folder = save_checkpoint(session, Path(place, "model"))
+            else:
+                raise DataError("Choose photographs of your own first: the example needs no model.")
+            made = shutil.make_archive(str(visit.folder / secrets.token_hex(8)), "zip", folder)
+        return FileResponse(made, filename=name, headers=NOT_KEPT, background=BackgroundTask(os.unlink, made))
 
     # The model
 
@@ -390,6 +358,29 @@ class Space:
         return _part("foot", self._called(), card, commit, environment.get("SPACE_ID"))
 
 
+@contextlib.contextmanager
+def _messages(visit: Visit | None) -> Iterator[Visit]:
+    """The visit of a page. Errors are shown in the visitor's browser; unexpected ones are logged, too."""
+    try:
+        if visit is None:
+            raise PromptCCDError(ENDED)
+        visit.seen_at = time.monotonic()
+        yield visit
+    except Exception as error:
+        title, text = "Please note", str(error)
+        if isinstance(error, InterruptedRunError):
+            title, text = "Stopped", "As you asked. “Group again” resumes there."
+        elif not isinstance(error, PromptCCDError):
+            logger.error("Unexpected error in the page.", exc_info=error)
+            text = (
+                "Something went wrong on our side. Your photographs and groups are as they were: try again."
+            )
+        if visit is not None:  # nothing shown contains a path of this machine
+            text = re.sub(rf"{re.escape(str(visit.folder))}(/photos|/groups)?", "your photographs", text)
+        text = html.escape(text, quote=False)
+        raise gr.Error(text, duration=MESSAGE_S, title=title, print_exception=False) from error
+
+
 def _uploads() -> Path:
     """The folder where Gradio writes uploads, for this process alone by default."""
     if not os.environ.get(FOLDER):
@@ -410,43 +401,17 @@ async def _stored(path: str | Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _archive(request: Request) -> Response:
-    """An archive that was made. Gradio's own download button would serve it to everybody who knows the path."""
-    path = request.scope["visit"].taken / request.path_params["name"]
-    if path.name not in ("images.zip", "model.zip") or not path.is_file():
-        raise HTTPException(404, "There is no such file.")
-    return FileResponse(path, filename=path.name, headers=NOT_KEPT)
-
-
 def _part(name: str, *values: object) -> str:
     """A part of the page from the templates; every value is escaped."""
     return str(getattr(_PARTS, name)(*values))
 
 
-def _base(visit: Visit) -> str:
-    return f"{SCREENS[1:]}{visit.address}/"
-
-
 def _shown(visit: Visit) -> tuple[str, str]:
     """The screens, and the links to downloads."""
-    return _part("screens", _base(visit), visit.project, visit.is_grouped), _part(
-        "downloads", _base(visit), ""
-    )
+    base = f"{SCREENS[1:]}{visit.address}/"
+    return _part("screens", base, visit.project, visit.is_grouped), _part("downloads", base, visit.is_grouped)
 
 
 def _file_name(name: str) -> str:
     """A safe file name, from a name that a stranger may have chosen; its suffix gives the type."""
     return re.sub(r"[/\\]+", " - ", display_name(name)).encode()[-150:].decode(errors="ignore")
-
-
-def _emptied(folder: Path) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    return folder
-
-
-def _zipped(visit: Visit, folder: Path, name: str) -> str:
-    """Make a zip archive of a folder; returns the links to downloads."""
-    target = Path(shutil.make_archive(str(visit.taken / name), "zip", folder))
-    shutil.rmtree(folder)
-    return _part("downloads", _base(visit), target.name)

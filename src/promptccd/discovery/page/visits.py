@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,45 +26,35 @@ ENDED = "This visit is over and its photographs are deleted: load the page again
 FULL = "%d people are here, which is the most: try again in a few minutes, or run promptccd demo on your own machine."
 
 
-class VisitEndedError(PromptCCDError):
-    """The visit has ended, or never existed."""
-
-
 @dataclass(frozen=True)
 class SiteLimits:
     """Limits on all visitors together; limits on the uploads of a visitor are `IntakeLimits`."""
 
-    visits: int = 50  # at once
-    lifetime_s: float = 1800.0  # seconds after the last click until a visit ends
-    away_s: float = 120.0  # seconds after the last window was closed until it ends
+    visits: int = 100  # at once
+    away_s: float = 600.0  # seconds after a window last asked for news until a visit ends
     work_s: float = 300.0  # seconds that one grouping or download may take
 
 
-@dataclass(eq=False)
 class Visit:
-    """One visitor's photographs and groups, all of them below `folder`."""
+    """One visitor's photographs and groups, all of them below `folder`.
 
-    folder: Path
-    owner: str  # the secret in the browser's cookie; "" if it stores no cookie
-    address: str = field(default_factory=partial(secrets.token_urlsafe, 24))  # of the screens
-    pages: set[str] = field(default_factory=set)  # sessions of Gradio that show this visit
-    lock: threading.Lock = field(default_factory=threading.Lock)  # locked while files are written or deleted
-    stop: StopRequest | None = None  # of the work in progress
-    left_out: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # files of the newest upload, with the reason
-    ended: bool = False
-    clicked_at: float = field(default_factory=time.monotonic)
-    alive_at: float = field(default_factory=time.monotonic)  # when a window last asked for news
-    _project: "VisitProject | None" = None  # empty until the screens need it, and after a grouping
+    Args:
+        folder: is made.
+        owner: the secret in the browser's cookie; "" if it stores no cookie.
 
-    def __post_init__(self) -> None:
-        self.photos, self.groups, self.taken = (self.folder / name for name in ("photos", "groups", "taken"))
+    Attributes:
+        address: of the screens.
+        seen_at: when a window last asked for anything.
+    """
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the visitor gave photographs."""
-        return self.photos.exists()
+    def __init__(self, folder: Path, owner: str):
+        self.owner, self.address, self.seen_at = owner, secrets.token_urlsafe(24), time.monotonic()
+        self.folder, self.photos, self.groups = folder, folder / "photos", folder / "groups"
+        self._lock = threading.Lock()  # locked while files are written or deleted
+        self._stop: StopRequest | None = None  # of the work in progress
+        self._has_ended = False
+        self._project: VisitProject | None = None  # empty until the screens need it, and after a grouping
+        folder.mkdir(mode=0o700)
 
     @property
     def is_grouped(self) -> bool:
@@ -78,11 +67,6 @@ class Visit:
         project = self._project = self._project or VisitProject(self)
         return project
 
-    def touch(self, *, is_click: bool = True) -> None:
-        """Note that the visitor did something, or that a window is open."""
-        self.alive_at = time.monotonic()
-        self.clicked_at = self.alive_at if is_click else self.clicked_at
-
     def renew(self) -> None:
         """Show the groups that were written since."""
         before, self._project = self._project, None
@@ -93,28 +77,28 @@ class Visit:
     @contextmanager
     def working(self, stop: StopRequest | None = None) -> Iterator[None]:
         """Use the files alone, for work that `stop` ends; a `DataError` if other work is in progress."""
-        if self.stop is not None or not self.lock.acquire(timeout=SHORT_S):
+        if self._stop is not None or not self._lock.acquire(timeout=SHORT_S):
             raise DataError("Your photographs are being worked on: wait for it, or press “Cancel”.")
         try:
-            self.stop = stop
-            if self.ended:
-                raise VisitEndedError(ENDED)
+            self._stop = stop
+            if self._has_ended:
+                raise PromptCCDError(ENDED)
             yield
         finally:
-            self.stop = None
-            self.lock.release()
+            self._stop = None
+            self._lock.release()
 
     def cancel(self) -> None:
         """End the work in progress at its next image."""
-        if (stop := self.stop) is not None:
+        if (stop := self._stop) is not None:
             stop.received = 1
 
     def end(self) -> None:
         """Stop the work in progress and delete everything."""
-        self.ended = True
+        self._has_ended = True
         self.cancel()
         self.renew()
-        with self.lock:
+        with self._lock:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -152,59 +136,33 @@ def _example(folder: Path) -> Path:
 
 
 class Visits:
-    """All visits, each in a folder below `root`; a timer ends abandoned visits."""
+    """All visits, each in a folder below `root`; a visit without open windows is ended."""
 
     def __init__(self, limits: SiteLimits, parent: Path):
         self.limits, self._open = limits, dict[str, Visit]()  # by address
         self._folder = tempfile.TemporaryDirectory(prefix="promptccd-visits-", dir=parent)  # mode 0700
         self.root = Path(os.path.realpath(self._folder.name))
-        self._lock = threading.Lock()  # of the list; never locked while files are deleted
-        self._closed = threading.Event()
+        self._lock, self._closed = threading.Lock(), threading.Event()
         threading.Thread(target=self._run_timer, name="visits", daemon=True).start()
 
-    def enter(self, page: str, owner: str = "") -> Visit:
-        """The visit of a browser, or a new visit, shown by a session of Gradio; a `PromptCCDError` if it is full.
-
-        A visitor who only looks at the example makes room for a new visitor.
-        """
-        leaving = None
+    def enter(self, owner: str = "") -> Visit:
+        """The visit of a browser, or a new visit; a `PromptCCDError` if the site is full."""
         with self._lock:
             found = next((each for each in self._open.values() if owner and each.owner == owner), None)
             if found is None:
                 if len(self._open) >= self.limits.visits:
-                    idle = [each for each in self._open.values() if not each.is_own]
-                    if not idle:
-                        raise PromptCCDError(FULL % len(self._open))
-                    leaving = self._open.pop(min(idle, key=lambda each: each.clicked_at).address)
+                    raise PromptCCDError(FULL % len(self._open))
                 found = Visit(self.root / secrets.token_urlsafe(24), owner)
-                found.folder.mkdir(mode=0o700)
-                _example(found.folder)
                 self._open[found.address] = found
-            found.pages.add(page)
-            found.touch()
-        if leaving is not None:
-            leaving.end()
-        return found
-
-    def of(self, page: str) -> Visit:
-        """The visit that a session of Gradio shows; or a `VisitEndedError`."""
-        found = next((each for each in list(self._open.values()) if page in each.pages), None)
-        if found is None:
-            raise VisitEndedError(ENDED)
-        found.touch()
         return found
 
     def at(self, address: str, owner: str) -> Visit | None:
         """The visit whose screens are at an address, if any; a browser with a cookie sees its own alone."""
         found = self._open.get(address)
-        return found if found is not None and found.owner in ("", owner) else None
-
-    def leave(self, page: str) -> None:
-        """Note that a page was closed. A phone closes it whenever it sleeps, so the visit lasts `away_s` longer."""
-        for each in list(self._open.values()):
-            if page in each.pages:
-                each.touch(is_click=False)
-                each.pages.discard(page)
+        if found is None or found.owner not in ("", owner):
+            return None
+        found.seen_at = time.monotonic()
+        return found
 
     def end(self, visit: Visit) -> None:
         """End a visit: its work is stopped, and all of its files are deleted."""
@@ -219,10 +177,7 @@ class Visits:
         self._folder.cleanup()
 
     def _run_timer(self) -> None:
-        limits = self.limits
-        while not self._closed.wait(min(10.0, limits.away_s / 4, limits.lifetime_s / 4)):
-            now = time.monotonic()
-            for each in list(self._open.values()):
-                is_away = not each.pages and now - each.alive_at > limits.away_s
-                if is_away or now - each.clicked_at > limits.lifetime_s:
-                    self.end(each)
+        while not self._closed.wait(min(10.0, self.limits.away_s / 4)):
+            for visit in list(self._open.values()):
+                if time.monotonic() - visit.seen_at > self.limits.away_s:
+                    self.end(visit)

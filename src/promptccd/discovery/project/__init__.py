@@ -7,11 +7,11 @@ from promptccd.on_demand import give_names_on_demand
 if TYPE_CHECKING:
     from promptccd.discovery.project.categories import Category as Category
     from promptccd.discovery.project.categories import CategoryState as CategoryState
-    from promptccd.discovery.project.categories import Look as Look
+    from promptccd.discovery.project.categories import Review as Review
     from promptccd.discovery.project.changes import GROUPING as GROUPING
     from promptccd.discovery.project.changes import LogEntry as LogEntry
     from promptccd.discovery.project.changes import StageChange as StageChange
-    from promptccd.discovery.project.labelling import take_labels as take_labels
+    from promptccd.discovery.project.labelling import apply_labels as apply_labels
     from promptccd.discovery.project.observe import StageGroups as StageGroups
     from promptccd.discovery.project.project import Command as Command
     from promptccd.discovery.project.project import GoneError as GoneError

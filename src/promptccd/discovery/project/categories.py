@@ -73,13 +73,13 @@ class Category:
         """Whether it is a category of the result."""
         return not (self.retired or self.aside or self.dormant)
 
-    def settled(self, stage: int) -> bool:
+    def is_fixed(self, stage: int) -> bool:
         """Whether the images of a stage leave its prototype as it is: it is older, or set aside."""
         return self.known or self.aside or self.born < stage
 
-    def standing(self, stage: int) -> str:
-        """``known`` if it was labelled, ``settled`` if a stage before `stage` discovered it, ``new`` otherwise."""
-        return "known" if self.known else "settled" if self.settled(stage) else "new"
+    def origin(self, stage: int) -> str:
+        """``known`` if it was labelled, ``is_fixed`` if a stage before `stage` discovered it, ``new`` otherwise."""
+        return "known" if self.known else "earlier" if self.is_fixed(stage) else "new"
 
     @property
     def named(self) -> bool:
@@ -141,7 +141,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
-class Look(NamedTuple):
+class Review(NamedTuple):
     """That a person has looked at an image.
 
     Attributes:

@@ -26,7 +26,7 @@ class Labelled(NamedTuple):
     new: tuple[str, ...] = ()
 
 
-def take_labels(registry: CategoryRegistry, labels: Mapping[str, str]) -> Labelled:
+def apply_labels(registry: CategoryRegistry, labels: Mapping[str, str]) -> Labelled:
     """Put images into the categories of their labels, and pin them there; the same labels again change nothing.
 
     A label that no category bears becomes the name of a found one without a name, if most labelled images there have
@@ -42,38 +42,38 @@ def take_labels(registry: CategoryRegistry, labels: Mapping[str, str]) -> Labell
     images: dict[str, list[str]] = defaultdict(list)
     for key in sorted(labels.keys() & registry.images.keys()):
         images[labels[key]].append(key)
-    homes = {label: Counter(registry.members.get(key) for key in keys) for label, keys in images.items()}
+    counts = {label: Counter(registry.members.get(key) for key in keys) for label, keys in images.items()}
     named, new, moved = [], [], 0
     for label in sorted(images):
         keys, bearing = (
             images[label],
             {each.name: each.id for each in registry.categories.values() if not each.retired},
         )
-        if label not in bearing and (found := _unnamed(registry, homes, label)) is not None:
+        if label not in bearing and (found := _unnamed(registry, counts, label)) is not None:
             edits.rename(registry, found, label)
             bearing[label] = found
             named.append(label)
-        home = bearing.get(label)
-        moved += sum(registry.members.get(key) != home for key in keys)
-        if home is None:
-            edits.gather(registry, keys, _between(registry, keys), name=label)
+        category = bearing.get(label)
+        moved += sum(registry.members.get(key) != category for key in keys)
+        if category is None:
+            edits.gather(registry, keys, label, _between(registry, keys))
             new.append(label)
-        elif away := [key for key in keys if not _is_settled(registry, key, home)]:
-            edits.move(registry, away, home)
+        elif away := [key for key in keys if not _is_labelled(registry, key, category)]:
+            edits.move(registry, away, category)
     return Labelled(sum(map(len, images.values())), moved, tuple(named), tuple(new))
 
 
-def _is_settled(registry: CategoryRegistry, key: str, home: int) -> bool:
+def _is_labelled(registry: CategoryRegistry, key: str, category: int) -> bool:
     """Whether an image is where it belongs for good: pinned there, or labelled from the first."""
-    return registry.members.get(key) == home and (key in registry.pinned or not registry.images[key])
+    return registry.members.get(key) == category and (key in registry.pinned or not registry.images[key])
 
 
-def _unnamed(registry: CategoryRegistry, homes: Mapping[str, Counter[int | None]], label: str) -> int | None:
+def _unnamed(registry: CategoryRegistry, counts: Mapping[str, Counter[int | None]], label: str) -> int | None:
     """The found category without a name with most images of a label, if most labelled images there have it."""
-    for category, count in homes[label].most_common(1):
+    for category, count in counts[label].most_common(1):
         if category is None or registry.categories[category].named:
             return None
-        return category if 2 * count > sum(each[category] for each in homes.values()) else None
+        return category if 2 * count > sum(each[category] for each in counts.values()) else None
     return None
 
 

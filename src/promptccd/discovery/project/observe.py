@@ -30,7 +30,7 @@ class StageGroups:
         keys: the images, each once, ``N`` of them. They may include images of earlier stages.
         clusters: row of every image's cluster, ``(N,)`` integers in ``0..K-1``, -1 for an unassigned image.
         prototypes: mean of every cluster's unit features, ``(K, D)``. A cluster may be without images.
-        ids: category of every cluster, ``K`` long, `None` where it is not settled; by default it never is.
+        ids: category of every cluster, ``K`` long, `None` where none is given; by default it never is.
         confidences: how sure each assignment is, ``(N,)`` in 0..1; without them nothing is reported as unsure.
         features: unit features ``(N, D)``. With them, a category that edits made different from its cluster gets
             the mean of its own images as a prototype; without them it keeps its prototype.
@@ -51,28 +51,28 @@ class StageGroups:
         ids: Sequence[int],
         prototypes: np.ndarray,
         *,
-        settled: Container[int],
+        fixed: Container[int],
         confidences: np.ndarray | None = None,
         features: np.ndarray | None = None,
     ) -> "StageGroups":
-        """Groups with ids, of which only `settled` ones are categories of the registry already.
+        """Groups with ids, of which only `fixed` ones are categories of the registry already.
 
         Args:
             keys: the images.
             category_ids: id of every image's group, ``(N,)``, -1 for an image that waits.
             ids: of all groups, ``K`` long.
             prototypes: of these, ``(K, D)``.
-            settled: ids that stay; groups with another id are matched, or get an id of the registry.
+            fixed: ids that stay; groups with another id are matched, or get an id of the registry.
             confidences: see the class.
             features: see the class.
         """
         row_of = {NO_CATEGORY: NO_CATEGORY} | {identity: row for row, identity in enumerate(ids)}
         clusters = np.array([row_of[each] for each in category_ids.tolist()], dtype=np.int64)
-        kept = [identity if identity in settled else None for identity in ids]
+        kept = [identity if identity in fixed else None for identity in ids]
         return cls(keys, clusters, prototypes, kept, confidences, features)
 
     @property
-    def settled(self) -> Sequence[int | None]:
+    def given_ids(self) -> Sequence[int | None]:
         """`ids`, as long as there are clusters."""
         return [None] * len(self.prototypes) if self.ids is None else self.ids
 
@@ -105,10 +105,12 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
         RegistryError: the grouping does not fit the registry.
     """
     groups, waiting = replace(groups, clusters=np.asarray(groups.clusters, dtype=np.int64)).placed()
-    homes = {key: before.pinned.get(key) for key in waiting}
-    gone = {key for key, home in homes.items() if home is None}
+    category_of = {key: before.pinned.get(key) for key in waiting}
+    gone = {key for key, category in category_of.items() if category is None}
     members = (
-        {key: home for key, home in before.members.items() if key not in gone} if gone else before.members
+        {key: category for key, category in before.members.items() if key not in gone}
+        if gone
+        else before.members
     )
     grouping = _Grouping(rows, groups, before._replace(members=members))
     matched, targets = grouping.match(), grouping.targets()
@@ -117,16 +119,16 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
         target: rows.new_category(stage) for target in sorted(sizes, key=lambda each: (-sizes[each], each))
     }
     placed = np.array([numbers.get(targets[key], targets[key]) for key in groups.keys])
-    homes |= {
-        key: None if home == NO_CATEGORY else home
-        for key, home in zip(groups.keys, placed.tolist(), strict=True)
+    category_of |= {
+        key: None if category == NO_CATEGORY else category
+        for key, category in zip(groups.keys, placed.tolist(), strict=True)
     }
     sure = [] if groups.confidences is None else groups.confidences.tolist()
     _write_images(
         rows,
         stage,
         before,
-        homes,
+        category_of,
         {key: round(each, 6) for key, each in zip(groups.keys, sure, strict=False)},
     )
     ids = [
@@ -138,26 +140,26 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
 
 
 def _write_images(
-    rows: Rows, stage: int, before: Snapshot, homes: Mapping[str, int | None], sure: Mapping[str, float]
+    rows: Rows, stage: int, before: Snapshot, category_of: Mapping[str, int | None], sure: Mapping[str, float]
 ) -> None:
     """Put images into categories, or unassign them, with a confidence if known; new images come with a stage.
 
     Random draws, and reviews of images that moved, say nothing of places that no person changed.
     """
-    moved = {key for key, home in homes.items() if before.members.get(key) != home}
-    reviewed = rows.looks.keys() & homes.keys() if moved else set()
+    moved = {key for key, category in category_of.items() if before.members.get(key) != category}
+    reviewed = rows.reviews.keys() & category_of.keys() if moved else set()
     rows.store.run_each(
         "insert into image(key, stage, category, confidence, pinned, unseen) values(?, ?, ?, ?, 0, 0)",
         [
-            (stored_key(key), stage, homes[key], sure.get(key))
-            for key in sorted(homes.keys() - before.images.keys())
+            (stored_key(key), stage, category_of[key], sure.get(key))
+            for key in sorted(category_of.keys() - before.images.keys())
         ],
     )
     rows.store.run_each(
         "update image set category = ?, confidence = coalesce(?, confidence) where key = ?",
         [
-            (home, sure.get(key), stored_key(key))
-            for key, home in homes.items()
+            (category, sure.get(key), stored_key(key))
+            for key, category in category_of.items()
             if key in before.images
             and (key in moved or sure.get(key) not in (None, before.confidences.get(key)))
         ],
@@ -195,10 +197,12 @@ class _Grouping:
                 "are features of another backbone."
             )
         self.first_new = rows.next_id
-        self.matched = np.array([self._settled(*each) for each in enumerate(groups.settled)], dtype=np.int64)
+        self.matched = np.array(
+            [self._pinned_to(*each) for each in enumerate(groups.given_ids)], dtype=np.int64
+        )
         self._count_evidence()
 
-    def _settled(self, cluster: int, identity: int | None) -> int:
+    def _pinned_to(self, cluster: int, identity: int | None) -> int:
         if identity is None:
             return NEW
         if identity not in self._before.categories:
@@ -308,25 +312,25 @@ class _Grouping:
         """If two images joined that must not, an image that was elsewhere before goes back there."""
         before = self._before
         for pair in self._constraints.cannot_link:
-            home, other = (targets.get(key, before.members.get(key, NO_CATEGORY)) for key in pair)
-            for key in reversed(pair) if home == other else ():
-                earlier = before.members.get(key, home)
-                if key in targets and key not in before.pinned and earlier != home:
+            category, other = (targets.get(key, before.members.get(key, NO_CATEGORY)) for key in pair)
+            for key in reversed(pair) if category == other else ():
+                earlier = before.members.get(key, category)
+                if key in targets and key not in before.pinned and earlier != category:
                     targets[key] = earlier
                     break
 
-    def update_prototypes(self, ids: Sequence[int | None], homes: np.ndarray) -> None:
+    def update_prototypes(self, ids: Sequence[int | None], category_of: np.ndarray) -> None:
         """A category takes its clusters' mean if its images are theirs, else the mean of its own images if known.
 
         Args:
             ids: category of every cluster.
-            homes: category of every image that was grouped.
+            category_of: category of every image that was grouped.
         """
         groups, prototypes = self._groups, self._prototypes
         by_cluster = np.array([NO_CATEGORY if each is None else each for each in ids])[groups.clusters]
         sizes = np.bincount(groups.clusters, minlength=len(ids))
-        for identity in sorted({*homes.tolist(), *ids} - {NO_CATEGORY, None}):
-            category, own = self._before.categories.get(identity), homes == identity
+        for identity in sorted({*category_of.tolist(), *ids} - {NO_CATEGORY, None}):
+            category, own = self._before.categories.get(identity), category_of == identity
             clusters = [cluster for cluster, each in enumerate(ids) if each == identity]
             if category is not None and category.aside:  # later images like it must not change its prototype
                 continue

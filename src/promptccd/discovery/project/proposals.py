@@ -46,8 +46,8 @@ def screen(
         of ``reviewed`` photographs of the group.
     """
     sure, members, pinned = registry.confidences, registry.members, registry.pinned
-    looks = registry.looks
-    reviewed = looks.keys() & pinned.keys()
+    reviews = registry.reviews
+    reviewed = reviews.keys() & pinned.keys()
     kept = [key for key in keys if key in features.row_of]
     by_group: dict[int, list[str]] = {}
     for key in sorted(kept, key=lambda each: (each not in reviewed, -sure.get(each, 1.0), each)):
@@ -70,14 +70,14 @@ def screen(
                 like[rows[key], column] = -1  # it does not speak for itself
         likeness[:, place] = like.topk(min(_LIKEST, len(seeds)), dim=1).values.mean(1)
     shares = (_SHARPNESS * likeness).softmax(1).numpy()
-    homes = np.array([ids.index(members[key]) for key in asked])
-    best, own = shares.argmax(1), shares[np.arange(len(asked)), homes]
-    doubt = np.where(best == homes, -own, shares.max(1) - own)
-    seen, stayed = Counter(each.was for each in looks.values()), Counter[int | None]()
-    stayed.update(each.was for key, each in looks.items() if members.get(key) == each.was)
+    placed = np.array([ids.index(members[key]) for key in asked])
+    best, own = shares.argmax(1), shares[np.arange(len(asked)), placed]
+    doubt = np.where(best == placed, -own, shares.max(1) - own)
+    seen, stayed = Counter(each.was for each in reviews.values()), Counter[int | None]()
+    stayed.update(each.was for key, each in reviews.items() if members.get(key) == each.was)
     usual = (stayed.total() + 3) / (seen.total() + 4)  # of all groups, for a group with few reviews
     trusted = np.array([(stayed[group] + 4 * usual) / (seen[group] + 4) >= TRUSTED for group in ids])
-    likely = (best == homes) & (own >= LIKELY) & trusted[homes]
+    likely = (best == placed) & (own >= LIKELY) & trusted[placed]
     pool = likely if likely.any() else np.ones_like(likely)
     worth = dict[int, np.ndarray]()
     for place in set(best[pool].tolist()):
@@ -112,7 +112,7 @@ def halves(
     if len(members) < FEWEST_OF_TWO or len(means) < 3 or bool((points == points[0]).all()):
         return None
     near = torch.cdist(means, means).fill_diagonal_(torch.inf).min(1).values.median()
-    parts = suggest_split(points, torch.arange(len(members)), seed=1)
+    parts = suggest_split(points, seed=1)
     inside = [points[part].double() for part in parts]
     noise = sum(float(part.var(0, correction=0).sum()) / max(1, len(part) - 1) for part in inside)
     apart = float((inside[0].mean(0) - inside[1].mean(0)).square().sum()) - noise
@@ -144,13 +144,13 @@ def alike_pairs(registry: CategoryRegistry) -> list[tuple[int, int]]:
         return []
     chosen = Counter(registry.pinned.values())
     made = np.array([2 * chosen[each.id] > each.size for each in active])
-    told = np.array([each.known or each.named for each in active])
+    named = np.array([each.known or each.named for each in active])
     points = registry.prototypes_of(active).matrix.astype(np.float64)
     points /= np.linalg.norm(points, axis=1, keepdims=True).clip(min=1e-12)
     squared = 2 - 2 * points @ points.T
     np.fill_diagonal(squared, np.inf)
     limit = ALIKE * np.median(squared.min(1))
-    settled = (told[:, None] & told) | made[:, None] | made
-    rows, columns = np.nonzero(np.triu(squared < limit) & ~settled)
+    decided = (named[:, None] & named) | made[:, None] | made
+    rows, columns = np.nonzero(np.triu(squared < limit) & ~decided)
     closest = np.argsort(squared[rows, columns], kind="stable")[:MOST_ALIKE].tolist()
     return [(active[rows[each]].id, active[columns[each]].id) for each in closest]

@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 RECORD, FORMAT = "project.json", 1
 BEFORE = "before.sqlite"
-CHUNKS = "chunks"  # what other processes or machines made of parts of the files, until it is taken over
 PAGE = "page"  # address of the page while it is open
 _LARGEST_RECORD = 2**20  # bytes
 

@@ -110,20 +110,20 @@ def how_right(registry: CategoryRegistry, keys: Collection[str]) -> Right:
         registry: the categories.
         keys: the images in groups that are there, see `in_groups`.
     """
-    looks, images, members = registry.looks, registry.images, registry.members
+    reviews, images, members = registry.reviews, registry.images, registry.members
     kept = set(keys)
-    left = Counter(map(images.__getitem__, kept.difference(looks)))
+    left = Counter(map(images.__getitem__, kept.difference(reviews)))
     looked = len(kept) - sum(left.values())
     rows: dict[int, list[tuple[bool, float, float]]] = {stage: [] for stage in left}
     found, drawn, wrong = dict[int, int](), 0, 0
-    for key, look in sorted(looks.items(), key=lambda each: -each[1].order):
-        if look.was is None:
+    for key, review in sorted(reviews.items(), key=lambda each: -each[1].order):
+        if review.was is None:
             continue
-        stage, is_wrong = images[key], registry.resolve(look.was) != members.get(key)
+        stage, is_wrong = images[key], registry.resolve(review.was) != members.get(key)
         found[stage] = found.get(stage, 0) + is_wrong
-        if look.left:
+        if review.left:
             drawn, wrong = drawn + 1, wrong + is_wrong
-            rows.setdefault(stage, []).append((is_wrong, look.left, found[stage]))
+            rows.setdefault(stage, []).append((is_wrong, review.left, found[stage]))
     if not drawn or not kept:
         return Right(None, None, None, drawn, wrong, looked, len(kept))
     strata = [(np.array(draws, dtype=_DRAWS), left.get(stage, 0)) for stage, draws in sorted(rows.items())]
@@ -135,9 +135,9 @@ def draw(registry: CategoryRegistry, keys: Iterable[str]) -> tuple[str, int] | N
 
     It stays the same until it is looked at, whatever else is. Arguments as in `how_right`.
     """
-    looks, images = registry.looks, registry.images
-    number = sum(each.left > 0 for each in looks.values())
-    if not (rest := [key for key in keys if key not in looks]):
+    reviews, images = registry.reviews, registry.images
+    number = sum(each.left > 0 for each in reviews.values())
+    if not (rest := [key for key in keys if key not in reviews]):
         return None
     key = min(rest, key=lambda each: blake2b(f"{number} {each}".encode(), digest_size=8).digest())
     return key, sum(images[each] == images[key] for each in rest)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.clustering.constraints import GroupingConstraints
-from promptccd.discovery.project.categories import Category, CategoryState, Look, default_name, free_name
+from promptccd.discovery.project.categories import Category, CategoryState, Review, default_name, free_name
 from promptccd.discovery.project.store import Store, stored_key, text_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
@@ -99,16 +99,16 @@ class Rows:
         return self._by_image("category, pinned", "pinned", lambda category, _: category)
 
     @property
-    def looks(self) -> Mapping[str, Look]:
+    def reviews(self) -> Mapping[str, Review]:
         """The review of every image that a person has reviewed."""
-        return self._by_image("reviewed, was, unseen", "reviewed is not null", Look)
+        return self._by_image("reviewed, was, unseen", "reviewed is not null", Review)
 
     @property
     def states(self) -> Mapping[str, tuple[int, int | None, float | None, str]]:
         """Stage, category, confidence, and whether it is ``found``, ``pinned`` or ``reviewed``, of every image."""
         return self._by_image(f"stage, category, confidence, {STATE}", "true", lambda *values: values)
 
-    def homes(self, keys: Iterable[str]) -> dict[str, int]:
+    def categories_of(self, keys: Iterable[str]) -> dict[str, int]:
         """The categories of some assigned images, without reading all."""
         rows = self.store.images("select key, category from image where category is not null", keys)
         return {text_key(key): category for key, category in rows}

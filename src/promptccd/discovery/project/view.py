@@ -142,9 +142,9 @@ class ProjectView(Project):
         self._show(photos.keys)
         return photos
 
-    def _took(self, changes: Changes | None) -> None:
+    def _on_change(self, changes: Changes | None) -> None:
         """Update the view, entirely if the changes are unknown."""
-        super()._took(changes)
+        super()._on_change(changes)
         if changes is None or changes.forgotten:
             self._columns, self._near = None, ([], ({}, []))
             if self._images != self.registry.images.keys():
@@ -162,7 +162,7 @@ class ProjectView(Project):
 
     def columns(self) -> Columns:
         """The group of every photograph, and how sure it is."""
-        with self.still:
+        with self.lock:
             if self._columns is None:
                 self._columns = Columns(self.registry, self.photos.keys, self.photos.here)
             return self._columns
@@ -203,7 +203,7 @@ class ProjectView(Project):
     def screen(self, skipped: Sequence[int]) -> dict[str, Any] | None:
         """Photographs to check next, see `proposals.screen`, with rows in the place of keys."""
         features, keys = self.features(), self.photos.keys
-        with self.still:
+        with self.lock:
             registry, here = self.registry.copy(), self._in_groups()
         found = screen(registry, features, here, {keys[row] for row in skipped})
         if found is not None:
@@ -213,7 +213,7 @@ class ProjectView(Project):
     def halves(self, category: int) -> list[list[int]]:
         """Rows of the two parts of a category that looks like two, see `proposals.halves`; else `None`."""
         features, rows = self.features(), self.photos.rows
-        with self.still:
+        with self.lock:
             registry = self.registry.copy()
         is_there = any(each.id == category for each in registry.active)
         found = (halves(registry, features, category) if is_there else None) or ()
@@ -223,9 +223,9 @@ class ProjectView(Project):
         """Why a photograph is in its category, and where else it could be."""
         key, registry = self.photos.keys[row], self.registry
         features, columns = self.features(), self.columns()
-        home = int(columns.group[row])
+        group = int(columns.group[row])
         why: dict[str, Any] = {
-            "group": None if home == NO_CATEGORY else home,
+            "group": None if group == NO_CATEGORY else group,
             "state": next((name for name, bit in STATES.items() if columns.flags[row] & bit), "found"),
             "sure": registry.confidences.get(key),
             "measured": read_record(self.out)["measured"],
@@ -234,8 +234,8 @@ class ProjectView(Project):
         }
         if not features.there[row]:
             return why
-        if home != NO_CATEGORY:
-            why["like"] = self.like_these([row], within=home, most=4)["rows"][1:]
+        if group != NO_CATEGORY:
+            why["like"] = self.like_these([row], within=group, most=4)["rows"][1:]
         found = registry.active_prototypes()
         if found.ids:
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
@@ -252,7 +252,7 @@ class ProjectView(Project):
 
     def right(self) -> dict[str, Any]:
         """How much is right, see `Right`, and the ``row`` to be looked at blind next."""
-        with self.still:
+        with self.lock:
             self.refresh()
             registry, keys, photos = self.registry.copy(), self._in_groups(), self.photos
         drawn = draw(registry, keys)  # which takes longer than other requests should wait
@@ -274,7 +274,7 @@ class ProjectView(Project):
         from promptccd.discovery.grouping import pair_questions
 
         keys, features = self.photos.keys, self.features()
-        with self.still:
+        with self.lock:
             registry, columns = self.registry.copy(), self.columns()
             open_rows = np.flatnonzero((columns.group >= 0) & (columns.flags & (PINNED | AWAY) == 0))
             covers = [row for each in registry.active for row in columns.shown(each.id)["cover"]]
@@ -328,7 +328,7 @@ class ProjectView(Project):
         before = load_before(self.out)
         if before is None:
             return {"new": [], "grown": [], "shrunk": [], "moved": [], "doubted": []}
-        with self.still:
+        with self.lock:
             change, row_of = self.registry.changes_since(before), self.photos.rows
         return {
             "new": list(change.new),
@@ -355,11 +355,11 @@ class ProjectView(Project):
 
     def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
         """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
-        with self.still:
+        with self.lock:
             base, store = self.refresh(), self.registry.store
             revision = store.revision
         act()
-        with self.still:
+        with self.lock:
             changes = store.changes_since(revision)
             answer = {**self._summary(self.refresh()), "base": base, "changed": None}
             if changes is not None and not changes.forgotten:
@@ -372,7 +372,7 @@ class ProjectView(Project):
 
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows except single photographs."""
-        with self.still:
+        with self.lock:
             return self._summary(self.refresh())
 
     def _summary(self, revision: str) -> dict[str, Any]:
@@ -383,7 +383,7 @@ class ProjectView(Project):
                 "id": each.id,
                 "name": each.name,
                 "named": each.named,
-                "standing": each.standing(registry.stage),
+                "origin": each.origin(registry.stage),
                 **columns.shown(each.id),
                 "near": near.get(each.id, []),
             }
