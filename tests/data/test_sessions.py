@@ -29,6 +29,8 @@ def test_counts_of_the_setting() -> None:
     assert [len(ids) for ids in cut.sample_ids] == [32000, 3500, 5000, 6500, 8000]
     assert [count.classes for count in cut.counts] == [80, 85, 90, 95, 100]
     assert [int(np.sum(labels[ids] < 80)) for ids in cut.sample_ids[1:]] == [2000] * 4
+    drawn = np.unique(np.concatenate(cut.sample_ids))
+    assert np.array_equal(np.flatnonzero(labels >= 0), drawn) and len(drawn) < len(labels)
     for ids in cut.sample_ids[1:]:
         sizes = np.bincount(labels[ids], minlength=100)
         assert set(sizes[:80]) == {25}

@@ -29,6 +29,7 @@ from transformers import (
 
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.cli.main import main
+from promptccd.clustering import calibrated
 from promptccd.discovery.embedding import load_embedder
 from promptccd.models import (
     VARIANTS,
@@ -174,7 +175,7 @@ def test_every_field_comes_back_and_other_keys_are_ignored(name: str, tmp_path: 
     assert not any(hasattr(found, key) for key in steering)
 
 
-GAUSSIANS = {"ids": [0, 4, 1], "num_known": 2, "known_share": 0.5, "temperature": 3.0, "balance": 0.9}
+GAUSSIANS = {"ids": [0, 4, 1], **dict.fromkeys(calibrated.NUMBERS, 0.9), "num_known": 2}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ GAUSSIANS = {"ids": [0, 4, 1], "num_known": 2, "known_share": 0.5, "temperature"
         ("gaussians", [None, GAUSSIANS], [{}, 3, *(
             GAUSSIANS | change for change in (
                 {"ids": []}, {"ids": [1, 1]}, {"ids": 3}, {"num_known": 4}, {"num_known": 0}, {"num_known": 1.0},
-                {"known_share": 1.5}, {"temperature": "hot"}, {"temperature": 0}, {"balance": -1}, {"more": 1},
+                {"known_share": 1.5}, {"temperature": 0}, {"sharpness": "hot"}, {"balance": -1}, {"more": 1},
             )
         )]),
     ],
