@@ -3,10 +3,8 @@
 import contextlib
 import errno
 import gc
-import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,10 +18,7 @@ from promptccd import systems
 from promptccd.cli.exit_codes import exit_for
 from promptccd.data import loaders
 from promptccd.data.loaders import loader_options, workers_for
-from promptccd.discovery.page.server import ADDRESS, address_of
-from promptccd.discovery.project.record import PAGE, PROJECT
-from promptccd.errors import DeviceError, RunError
-from promptccd.locks import FolderLock
+from promptccd.errors import DeviceError
 from promptccd.processes import end_with_parent
 from tests.discovery.conftest import write_pictures
 
@@ -66,18 +61,6 @@ def test_discovery_exports_and_corrections_work_on_any_disk(refusal, tiny_backbo
     for ended in (found, renamed):
         assert ("has no locks" in ended.stderr) != has_locks
     assert sum(path.suffix == ".png" for path in (out / "folders").rglob("*")) == 6
-
-
-def test_a_page_on_another_computer_is_not_taken_for_one_here(tmp_path):
-    folder = tmp_path / PROJECT / PAGE
-    held = FolderLock(folder)
-    url = "http://127.0.0.1:7860/?token=x"
-    (folder / ADDRESS).write_text(json.dumps({"url": url, "host": "other-computer"}))
-    with pytest.raises(RunError, match="is open on the computer 'other-computer'.*Close it there first"):
-        address_of(tmp_path)
-    (folder / ADDRESS).write_text(json.dumps({"url": url, "host": socket.gethostname()}))
-    assert address_of(tmp_path) == url
-    held.close()
 
 
 MEMORY = shutil.disk_usage("/")

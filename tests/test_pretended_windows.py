@@ -119,8 +119,6 @@ os.chmod(here / "log", 0o644)
 systems.make_read_only(here / "log")
 assert stat.S_IMODE(os.stat(here / "log").st_mode) == 0o644
 assert systems.is_own_file(here / "log") is True and systems.is_own_file(here) is False
-assert systems.is_private(os.stat(here / "log")) is True
-systems.make_private(os.open(here / "x", os.O_CREAT | os.O_BINARY))
 
 # A name is replaced once nobody has the file open.
 systems.time = clock = Clock()

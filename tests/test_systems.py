@@ -68,21 +68,14 @@ def test_only_what_this_user_has_alone_is_private(tmp_path, monkeypatch):
     def mode() -> int:
         return stat.S_IMODE((tmp_path / "a").stat().st_mode)
 
-    def private(mode: int) -> bool:
-        (tmp_path / "a").chmod(mode)
-        return systems.is_private((tmp_path / "a").stat())
-
     systems.make_private(tmp_path / "a")
     assert mode() == 0o600
     (tmp_path / "a").chmod(0o777)
     systems.make_read_only(tmp_path / "a")
     assert mode() == 0o555
     assert [systems.is_own_file(tmp_path / name) for name in ("a", "link", "")] == [True, False, False]
-    assert private(0o600) is private(0o700) is private(0o400) is True
-    assert not any(map(private, (0o601, 0o602, 0o604, 0o610, 0o620, 0o640)))
     another = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: another)
-    assert not private(0o600)
     assert not systems.is_own_file(tmp_path / "a")
 
 
@@ -108,20 +101,6 @@ def test_a_file_is_shown_by_the_program_of_each_system(platform, command, monkey
     assert started == [[f"/bin/{command[0]}", *command[1:]]]
     monkeypatch.setattr(systems.shutil, "which", lambda name: None)
     assert systems.has_shown(Path("/album/a.jpg")) is False
-
-
-@pytest.mark.parametrize(("platform", "most"), [("linux", 4095), ("darwin", 1023), ("win32", 259)])
-def test_paths_are_measured_as_each_system_does(platform, most, monkeypatch):
-    monkeypatch.setattr(sys, "platform", platform)
-    units = 1 if platform == "win32" else 2  # of an ö
-
-    def of_size(size: int) -> Path:
-        return Path(("/d" * size)[: size - 2] + "/e")
-
-    assert systems.too_long(of_size(most - 1)) == systems.too_long(Path("a")) == ""
-    assert f"a path of {most + 1} characters" in systems.too_long(of_size(most + 1))
-    assert systems.too_long(Path("/" + "ö" * (254 // units))) == ""
-    assert "a name of 256 characters" in systems.too_long(Path("/" + "ö" * (256 // units)))
 
 
 @pytest.mark.parametrize(

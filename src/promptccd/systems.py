@@ -45,7 +45,6 @@ _LEFT_FOLDERS = frozenset(
 )  # fmt: skip
 _LINK_BIT = 0x20000000  # bit of links and junctions in a reparse tag of Windows, not of placeholders
 _PATIENCE_S = 1.0
-_LONGEST_NAME, _LONGEST_PATHS = 255, {"win32": 259, "darwin": 1023}
 
 
 def open_file(path: str | os.PathLike[str], flags: int) -> int:
@@ -104,12 +103,10 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_private(target: Path | int, mode: int = 0o600) -> None:
+def make_private(path: Path, mode: int = 0o600) -> None:
     """Set the mode of a file where its disk has modes: exFAT, network drives and Windows often have none."""
-    if sys.platform == "win32" and isinstance(target, int):
-        return  # it takes paths alone
     try:
-        os.chmod(target, mode)
+        os.chmod(path, mode)
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             raise
@@ -125,11 +122,6 @@ def is_own_file(path: Path) -> bool:
     """Whether a path is a regular file of this user, and no link; an `OSError` if missing."""
     found = path.stat(follow_symlinks=False)
     return stat.S_ISREG(found.st_mode) and (sys.platform == "win32" or found.st_uid == os.geteuid())
-
-
-def is_private(seen: os.stat_result) -> bool:
-    """Whether a file is of this user and other users cannot read it, if its disk has permissions."""
-    return sys.platform == "win32" or (seen.st_uid == os.geteuid() and not seen.st_mode & 0o077)
 
 
 def link(source: Path, target: Path) -> None:
@@ -174,23 +166,6 @@ def copy_facts(source: Path, target: Path) -> None:
         shutil.copystat(source, target)
         if sys.platform == "win32":
             os.chmod(target, stat.S_IWRITE)  # read-only files could not be removed again
-
-
-def too_long(path: Path) -> str:
-    """The reason why a path is too long for the system, without long paths of Windows; empty if it is not."""
-    path = Path(os.path.abspath(path))
-
-    def size(text: str) -> int:  # Windows counts in UTF-16
-        return len(text.encode("utf-16-le")) // 2 if sys.platform == "win32" else len(os.fsencode(text))
-
-    longest, most = max(map(size, path.parts)), _LONGEST_PATHS.get(sys.platform, 4095)
-    if longest > _LONGEST_NAME:
-        return f"a name of {longest} characters where the disk takes {_LONGEST_NAME}"
-    return (
-        f"a path of {size(str(path))} characters where the system takes {most}"
-        if size(str(path)) > most
-        else ""
-    )
 
 
 def is_network_drive(folder: Path) -> bool:

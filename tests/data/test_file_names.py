@@ -85,10 +85,10 @@ def test_what_lies_beside_photographs_is_called_what_it_is(packed: bool, tmp_pat
         place = tmp_path / "set.zip"
     with read_intake(place) as intake:
         assert [file.name for file in intake.used] == ["a/IMG_1.jpg"]
-        told = {Path(file.name).name: file.verdict.note for file in intake.files if not file.is_used}
-    assert told.keys() == SIDE_FILES.keys()
+        notes = {Path(file.name).name: file.verdict.note for file in intake.files if not file.is_used}
+    assert notes.keys() == SIDE_FILES.keys()
     for name, said in SIDE_FILES.items():
-        assert told[name].startswith(said), name
+        assert notes[name].startswith(said), name
 
 
 @pytest.mark.parametrize(

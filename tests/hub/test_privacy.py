@@ -114,7 +114,7 @@ def test_models_cards_and_pages_tell_nothing(
     named = {path.name for path in kept if secrets_in(path.read_bytes())}
     # They say where the images lie, and which could not be read, and stay here.
     assert named == {"manifest.json", "images.json"}
-    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report"), "--map", "pca"]) == 0
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report")]) == 0
     picture = sorted(photographs.rglob("*.jpg"))[0]
     assert (
         main(["explain", str(tmp_path / "run" / "stage1"), str(picture), "--out", str(tmp_path / "why")]) == 0

@@ -24,69 +24,57 @@ from promptccd.cli.logs import log_to_stderr
 if TYPE_CHECKING:
     from promptccd.cli.options import Command, Parser
 
-# The description of every command, by the module that has it as `NAME_command`. Only the module of the
-# typed command is imported, and its slow imports follow after its words were read: help does not load torch.
+# The module and description of every command, by group of the help. Only the module of the typed command is imported,
+# and its slow imports follow after its words were read: help does not load torch.
 COMMANDS = {
-    "training_commands": {
-        "train": "Train all stages on your images or by a recipe, or resume a run.",
-        "split": "Show the stages of images or a recipe, without training.",
-        "parameters": "Count the parameters that a model learns.",
-        "recipes": "List the bundled recipes.",
+    "Sort photographs": {
+        "open": ("page", "Group your photographs and correct the groups in the browser."),
+        "discover": ("discovery", "Group your images into known categories and new ones."),
+        "categories": ("category", "Correct categories: rename, merge, split, move images, undo."),
+        "export": ("discovery", "Export groups as folders, as keywords, or as a data set."),
     },
-    "sweep_commands": {
-        "sweep": "Train and compare recipes x values x seeds, or resume a sweep.",
+    "Train": {
+        "train": ("training", "Train all stages on your images or by a recipe, or resume a run."),
+        "recipes": ("training", "List the bundled recipes."),
+        "split": ("training", "Show the stages of images or a recipe, without training."),
+        "parameters": ("training", "Count the parameters that a model learns."),
     },
-    "evaluation_commands": {
-        "evaluate": "Recompute the scores of runs from their saved stages.",
-        "report": "Write a page about runs: one HTML file, with CSV and JSON.",
-        "audit": "Check the rows that the paper prints against the paper's split.",
+    "Use a model": {
+        "predict": ("model", "Assign images to the categories of a stage."),
+        "explain": ("model", "Show the parts of an image that a stage attended to."),
     },
-    "model_commands": {
-        "explain": "Show the parts of an image that a stage attended to.",
-        "predict": "Assign images to the categories of a stage.",
-        "push": "Push the stages of a run to the Hub, each to its own repository.",
-        "space": "Publish the page on the Hub as a Space with your model.",
-        "verify": "Recompute the results of a run or a repository.",
+    "Compare and check": {
+        "evaluate": ("evaluation", "Recompute the scores of runs from their saved stages."),
+        "report": ("evaluation", "Write a page about runs: one HTML file, with CSV and JSON."),
+        "sweep": ("sweep", "Train and compare recipes x values x seeds, or resume a sweep."),
+        "verify": ("model", "Recompute the results of a run or a repository."),
+        "audit": ("evaluation", "Check the rows that the paper prints against the paper's split."),
     },
-    "discovery_commands": {
-        "discover": "Group your images into known categories and new ones.",
-        "export": "Export groups as folders, as keywords, or as a data set.",
+    "Share": {
+        "push": ("model", "Push the stages of a run to the Hub, each to its own repository."),
+        "space": ("model", "Publish the page on the Hub as a Space with your model."),
+        "demo": ("page", "Serve a page on which people group their images."),
     },
-    "page_commands": {
-        "demo": "Serve a page on which people group their images.",
-        "open": "Group your photographs and correct the groups in the browser.",
-    },
-    "category_commands": {
-        "categories": "Correct categories: rename, merge, split, move images, undo.",
-    },
-}
-
-
-GROUPS = {  # of the help, with modules of `COMMANDS`
-    "Sort photographs": ("page_commands", "discovery_commands", "category_commands"),
-    "Train": ("training_commands",),
-    "Compare runs": ("sweep_commands", "evaluation_commands"),
-    "Use and share models": ("model_commands",),
 }
 EXAMPLES = {
+    "open": "photos/",
+    "discover": "photographs photos/ --out groups/",
+    "categories": 'groups/ rename 3 "night heron"',
+    "export": "groups/ folders",
     "train": "labelled/ --unlabelled week01/ week02/ --output_dir runs/birds",
+    "recipes": "cifar100",
     "split": "labelled/ --class_blocks 10 5 5",
     "parameters": "--config promptccd-cub",
-    "recipes": "cifar100",
-    "sweep": "labelled/ --method promptccd gcd --seeds 1 2 3",
+    "predict": "runs/birds/stage3 photos/",
+    "explain": "runs/birds/stage3 bird.jpg --out explained/",
     "evaluate": "runs/birds",
     "report": "runs/birds --out report/",
+    "sweep": "labelled/ --method promptccd gcd --seeds 1 2 3",
+    "verify": "me/promptccd-birds-stage3",
     "audit": "--benchmark cub",
-    "explain": "runs/birds/stage3 bird.jpg --out explained/",
-    "predict": "runs/birds/stage3 photos/",
     "push": "runs/birds --namespace me --dry-run",
     "space": "push me/birds --model photographs",
-    "verify": "me/promptccd-birds-stage3",
-    "discover": "photographs photos/ --out groups/",
-    "export": "groups/ folders",
     "demo": "photographs",
-    "open": "photos/",
-    "categories": 'groups/ rename 3 "night heron"',
 }
 
 
@@ -140,12 +128,8 @@ def parse(words: Sequence[str]) -> Any:
     from promptccd.cli.options import Parser
 
     text = "Continual category discovery with prompt pools."
-    for title, modules in GROUPS.items():
-        text += f"\n\n{title}:"
-        for each, purpose in (
-            (each, COMMANDS[module][each]) for module in modules for each in COMMANDS[module]
-        ):
-            text += f"\n  {each:12}{purpose}"
+    for title, commands in COMMANDS.items():
+        text += f"\n\n{title}:" + "".join(f"\n  {each:12}{commands[each][1]}" for each in commands)
     text += "\n\n`promptccd COMMAND --help` explains a command."
     parser = Parser(prog="promptccd", usage="promptccd COMMAND ...", description=text)
     parser.add_argument("--version", action="version", version=f"promptccd {__version__}")
@@ -166,13 +150,14 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
     """
     from promptccd.cli.options import Parser
 
-    for module, commands in COMMANDS.items():
+    for commands in COMMANDS.values():
         if name in commands:
-            text = f"{commands[name]}\n\nExample: promptccd {name} {EXAMPLES[name]}"
+            module, purpose = commands[name]
+            text = f"{purpose}\n\nExample: promptccd {name} {EXAMPLES[name]}"
             parser = Parser(prog=f"promptccd {name}", description=text, shows_all=shows_all)
             parser.add_argument("--json", action="store_true", help="JSON instead of a table")
             parser.add_argument("--debug", action="store_true", help="traceback of an error")
-            command: Command = getattr(import_module(f"promptccd.cli.{module}"), f"{name}_command")
+            command: Command = getattr(import_module(f"promptccd.cli.{module}_commands"), f"{name}_command")
             command.declare(parser)
             parser.usage = parser.form
             parser.set_defaults(command=command)

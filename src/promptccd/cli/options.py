@@ -91,6 +91,8 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The typed options; the error for an unknown option names the most similar one."""
         words = list(args or ())
+        if "--help-all" not in self._option_string_actions:  # this command has no advanced options
+            words = ["--help" if word == "--help-all" else word for word in words]
         end = words.index("--") if "--" in words else None
         flags = [word for word in words[:end] if word.startswith("--")]
         if "" in words or any(flag.endswith("=") for flag in flags):

@@ -15,7 +15,6 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.models import load_configuration
 from promptccd.reports.cards import COLUMNS
-from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation, stream_records
 from promptccd.runs.stage import categories_at, count_range
 from promptccd.training.history import read_history
@@ -30,7 +29,6 @@ class ReportedRun:
 
     Args:
         evaluation: the run with its data.
-        routing: also score the part router, which loads the models of methods with parts.
 
     Attributes:
         name: of its folder.
@@ -52,7 +50,7 @@ class ReportedRun:
         MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
 
-    def __init__(self, evaluation: RunEvaluation, *, routing: bool = True):
+    def __init__(self, evaluation: RunEvaluation):
         run, stages = evaluation.run, evaluation.stages
         self.name, self.recipe, self.manifest = run.path.resolve().name, evaluation.recipe, run.manifest
         self.class_blocks, self.categories = stages.split.class_blocks, stages.categories
@@ -64,7 +62,7 @@ class ReportedRun:
         self.score = ContinualScore("cacc", [_score_of(evaluation, index, images[index]) for index in scored])
         self.num_true = [evaluation.images[index].stage.num_categories for index in scored]
         self.costs, self.history = stage_costs(run.manifest), read_history(run.path)
-        self.routing = evaluation.part_routing() if routing else None
+        self.routing = evaluation.part_routing() if stages.is_scored else None
 
 
 def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
@@ -123,18 +121,13 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
     return own
 
 
-def report_tables(
-    runs: Sequence[ReportedRun],
-    cards: Sequence[Mapping[str, Any]],
-    figure: MapFigure | None,
-) -> ReportTables:
-    """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
+def report_tables(runs: Sequence[ReportedRun], cards: Sequence[Mapping[str, Any]]) -> ReportTables:
+    """The tables of a report by section, accuracies in percent. Cards are of the first run."""
     return {
         "scores": _of(runs, run_scores),
         "summary": summary(runs),
         **{name: _of(runs, table) for name, table in _SCORED.items()},
         **unscored_tables(runs, cards),
-        "map": _of(runs[:1], lambda run: figure.table if figure else pd.DataFrame()),
     }
 
 

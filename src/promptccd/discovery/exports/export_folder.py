@@ -196,9 +196,6 @@ class ExportFolder:
             OSError: the disk is full or cannot be written.
         """
         target, place = self._new / item.place, item.place
-        if wrong := systems.too_long(target):  # a little longer than where it will be
-            self.export.missing.append((item.label, f"it would have {wrong}: give a shorter path with --to"))
-            return ""
         target.parent.mkdir(parents=True, exist_ok=True)
         spare = self._spare.get(item.source_hash, [])
         while spare:

@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import posixpath
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any
+from urllib.parse import quote
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -18,19 +21,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from promptccd import systems
 from promptccd.discovery.exports.formats import FORMATS
-from promptccd.discovery.exports.rows import assignments_csv
-from promptccd.discovery.page import files as photo_files
-from promptccd.discovery.page.files import rows_of
+from promptccd.discovery.exports.rows import AssignmentRow, assignments_csv, project_rows
+from promptccd.discovery.intake.locations import item_name, sound_file
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.photos import SIDES
 from promptccd.discovery.project.project import CORRECTIONS, Correction, Kind
-from promptccd.errors import PromptCCDError, RegistryError
+from promptccd.errors import PromptCCDError, RegistryError, RunError
+from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import media_type
 from promptccd.images.limits import MIB
 
-ProjectOf = Callable[[Request], ProjectView]
-Answer = Callable[[ProjectView, Request], Any]
+Answer = Callable[[ProjectView, Request], Any]  # bytes, a response, or what becomes JSON
+Action = Callable[[ProjectView, Mapping[str, Any]], dict[str, Any]]  # of the JSON object that was sent
 
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
 MOST_AT_ONCE = 64  # pictures in an answer
@@ -39,6 +43,10 @@ PAIR, MOST_SKIPPED = re.compile(r"(\d{1,9})-(\d{1,9})"), 500  # questions
 WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that waits for news
 FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
 NOT_KEPT = {"cache-control": "no-store"}
+SHOWN = {  # media types of the files that every browser shows or plays, by suffix; other files are saved
+    ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png", ".gif": "image/gif", ".bmp": "image/bmp",
+    ".webp": "image/webp", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".flac": "audio/flac",
+}  # fmt: skip
 BUNDLE = {"index.html": "text/html", "desk.js": "text/javascript", "licences.txt": "text/plain"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
@@ -48,48 +56,20 @@ POLICY = (
 
 def project_routes(project: ProjectView) -> Starlette:
     """The application of one project on this machine: screens, originals and exports."""
-
-    async def exported(request: Request) -> Response:
-        """Write an export, which takes a while."""
-        kind = str((await _body(request)).get("kind"))
-        return _json(await run_in_threadpool(photo_files.export, project, kind))
-
-    async def regroup(request: Request) -> Response:
-        """Find another number of groups, which takes a while."""
-        count = _argument("count", Kind.ENTRY, (await _body(request)).get("count"))
-        return _state(await run_in_threadpool(project.corrected, lambda: project.regroup(count)))
-
-    async def show_in_folder(request: Request) -> Response:
-        asked = await _body(request)
-        if "row" not in asked:
-            return _json(await run_in_threadpool(photo_files.show_export, project, str(asked.get("export"))))
-        row = _argument("row", Kind.IMAGE, asked.get("row"))
-        project.keys_of([row], str(asked.get("generation")))
-        return _json(await run_in_threadpool(photo_files.show_in_folder, project, row))
-
-    answers: dict[str, Answer] = {
-        "/api/dates": lambda project, _: photo_files.dates(project),
-        "/api/file/{row:int}": lambda project, asked: photo_files.facts(project, _row(project, asked)),
-        "/api/original/{generation}/{row:int}": lambda project, asked: photo_files.original(
-            project, _row(project, asked)
-        ),
-    }
-    return application(
-        [
-            *screens(lambda request: project, answers),
-            Route("/api/show_in_folder", show_in_folder, methods=["POST"]),
-            Route("/api/regroup", regroup, methods=["POST"]),
-            Route("/api/export", exported, methods=["POST"]),
-        ]
-    )
+    return application(screens(lambda request: project, ANSWERS | OWN_ANSWERS, ACTIONS | OWN_ACTIONS))
 
 
-def screens(project_of: ProjectOf, more: Mapping[str, Answer] = MappingProxyType({})) -> list[Route]:
+def screens(
+    project_of: Callable[[Request], ProjectView],
+    answers: Mapping[str, Answer] | None = None,
+    actions: Mapping[str, Action] | None = None,
+) -> list[Route]:
     """The routes of the page and of the Space.
 
     Args:
         project_of: returns the project of a request.
-        more: further answers, by path.
+        answers: answers to GET, by path (default: those without files of this machine).
+        actions: answers to POST, which return a state or JSON.
     """
 
     def respond_with(answer: Answer) -> Callable[[Request], Response]:
@@ -98,6 +78,12 @@ def screens(project_of: ProjectOf, more: Mapping[str, Answer] = MappingProxyType
             if isinstance(found, bytes):
                 return Response(found, media_type="application/octet-stream", headers=NOT_KEPT)
             return found if isinstance(found, Response) else _json(found)
+
+        return respond
+
+    def act_with(action: Action) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            return _json(await run_in_threadpool(action, project_of(request), await _body(request)))
 
         return respond
 
@@ -110,17 +96,14 @@ def screens(project_of: ProjectOf, more: Mapping[str, Answer] = MappingProxyType
             if await run_in_threadpool(project.refresh) != since:
                 break
             await asyncio.sleep(LOOKS_EVERY_S)
-        return _state(await run_in_threadpool(project.summary))
-
-    async def edit(request: Request) -> Response:
-        return _state(await run_in_threadpool(_corrected, project_of(request), await _body(request)))
+        return _json(_state(await run_in_threadpool(project.summary)))
 
     return [
         Route("/", bundle),
         Route("/{name}", bundle, methods=["GET"]),
         Route("/api/state", state),
-        Route("/api/edit", edit, methods=["POST"]),
-        *(Route(path, respond_with(answer)) for path, answer in (ANSWERS | dict(more)).items()),
+        *(Route(path, respond_with(answer)) for path, answer in (answers or ANSWERS).items()),
+        *(Route(path, act_with(action), methods=["POST"]) for path, action in (actions or ACTIONS).items()),
     ]
 
 
@@ -154,10 +137,9 @@ def _json(value: Any) -> Response:
     return Response(json.dumps(value), media_type="application/json", headers=NOT_KEPT)
 
 
-def _state(summary: Mapping[str, Any]) -> Response:
+def _state(summary: Mapping[str, Any]) -> dict[str, Any]:
     """A summary of a project with the export formats."""
-    formats = [{"name": name, "title": each.title} for name, each in FORMATS.items()]
-    return _json({**summary, "formats": formats})
+    return {**summary, "formats": [{"name": name, "title": each.title} for name, each in FORMATS.items()]}
 
 
 # Targets of an address
@@ -210,6 +192,13 @@ def _like_these(project: ProjectView, asked: Request) -> dict[str, Any]:
     return project.like_these(rows, within=_number(asked, "within"))
 
 
+def rows_of(project: ProjectView) -> list[AssignmentRow]:
+    """A row of every photograph, in the order of the files."""
+    with project.lock:
+        registry, photos = project.registry.copy(), project.photos
+    return project_rows(registry, photos)
+
+
 def _table(project: ProjectView, _: Request) -> Response:
     rows = rows_of(project)
     if not project.can_write:  # what leaves a Space has neither place nor time
@@ -241,7 +230,6 @@ def _pictures(project: ProjectView, asked: Request) -> Response:
     return StreamingResponse(packed(), 200, NOT_KEPT, "application/octet-stream")
 
 
-# GET routes: bytes, a response, or what becomes JSON.
 ANSWERS: dict[str, Answer] = {
     "/api/columns": lambda project, _: project.columns().packed(),
     "/api/map": lambda project, _: project.layout().astype("<f4").tobytes(),
@@ -327,4 +315,85 @@ def _corrected(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]
         raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
     arguments = arguments_of(correction, asked, project)
     with project.blind() if asked.get("blind") is True else nullcontext():
-        return project.corrected(lambda: correction.function(project, **arguments))
+        return _state(project.corrected(lambda: correction.function(project, **arguments)))
+
+
+def _regrouped(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Find another number of groups."""
+    count = _argument("count", Kind.ENTRY, asked.get("count"))
+    return _state(project.corrected(lambda: project.regroup(count)))
+
+
+# Photographs as files, on a person's own machine alone. A window names rows. Paths come from the project, and files are
+# opened with the guard of all pictures: below its folders, through no link that leads out, and only unchanged files.
+
+
+def _dates(project: ProjectView, _: Request) -> bytes:
+    """When every photograph was taken, in seconds by the clock of its camera, float64; NaN if unknown."""
+    photos = project.photos
+    return np.array([seconds_of(photos.date(key)) for key in photos.keys], "<f8").tobytes()
+
+
+def _facts(project: ProjectView, asked: Request) -> dict[str, Any]:
+    """Where the file of a photograph is, and when it was taken."""
+    key = project.photos.keys[_row(project, asked)]
+    path = project.photos.path(key)
+    return {"path": sound_file(path) or item_name(path) or path, "date": project.photos.date(key)}
+
+
+def _original(project: ProjectView, asked: Request) -> Response:
+    """The unchanged file of a photograph; browsers save formats that they cannot show under its name."""
+    row = _row(project, asked)
+    content, name = (
+        project.photos.original(project.photos.keys[row]),
+        posixpath.basename(project.photos.names[row]),
+    )
+    if kind := SHOWN.get(posixpath.splitext(name)[1].lower()):
+        return Response(content, media_type=kind, headers=NOT_KEPT)  # of no other type, see `server.HEADERS`
+    saved = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    return Response(content, media_type="application/octet-stream", headers=NOT_KEPT | saved)
+
+
+def _exported(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the groups as they are now; returns the ``place`` of the folder with ``lines``, sentences about it."""
+
+    def on_progress() -> None:
+        if project.closing:
+            raise RunError("The export was not completed, since the page was closed.")
+
+    kind = _format(asked.get("kind"))
+    found = FORMATS[kind].write(project.photos, rows_of(project), project.out, on_progress)
+    return {"place": str(found.place.absolute()), "photographs": found.photographs, "lines": found.lines()}
+
+
+def _shown_in_folder(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, str]:
+    """Let the file manager of this machine show the file of a photograph, or an exported folder."""
+    if "row" in asked:
+        (key,) = project.keys_of([_argument("row", Kind.IMAGE, asked["row"])], str(asked.get("generation")))
+        path = project.photos.file_of(key)
+        if path is None:
+            raise RunError("This photograph is no file: it is in an archive or a data set.")
+    else:
+        path = (project.out / _format(asked.get("export"))).absolute()
+    if not path.exists() or not systems.has_shown(path):
+        raise RunError(f"Nothing on this machine shows folders. It is {path}")
+    return {"path": str(path)}
+
+
+def _format(name: object) -> str:
+    if name not in FORMATS:
+        raise RegistryError(f"Expected one of {', '.join(FORMATS)}, got {str(name)[:40]!r}.")
+    return str(name)
+
+
+ACTIONS: dict[str, Action] = {"/api/edit": _corrected}
+OWN_ANSWERS: dict[str, Answer] = {
+    "/api/dates": _dates,
+    "/api/file/{row:int}": _facts,
+    "/api/original/{generation}/{row:int}": _original,
+}
+OWN_ACTIONS: dict[str, Action] = {
+    "/api/regroup": _regrouped,
+    "/api/export": _exported,
+    "/api/show_in_folder": _shown_in_folder,
+}

@@ -5,9 +5,9 @@ requests carry the foreign name as their host, so requests with a foreign host a
 """
 
 import errno
+import hashlib
 import hmac
 import ipaddress
-import json
 import os
 import secrets
 import socket
@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import uvicorn
+from huggingface_hub import constants
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -30,14 +31,12 @@ from promptccd import systems
 from promptccd.discovery.page.routes import NOT_KEPT, POLICY, project_routes
 from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.record import PAGE, PROJECT
-from promptccd.disk import make_inside, open_to_change, read_file
-from promptccd.errors import PromptCCDError, RunError
+from promptccd.disk import make_folder, make_inside, write_file
+from promptccd.errors import DiskError, PromptCCDError, RunError
 from promptccd.locks import FolderLock
 
-ADDRESS = "address.json"
-_MOST_BYTES = 1000  # of an address
-TOKEN_BYTES, TOKEN_LENGTH = 24, 32  # in base64
-COOKIE_S = 180 * 24 * 3600  # as long as bookmarks last: the token stays with the project
+TOKEN_BYTES = 24
+COOKIE_S = 180 * 24 * 3600  # as long as bookmarks last: a project keeps its token
 _PRELOADS_AFTER_S, _WAKES_EVERY_S = 2.0, 0.5
 FIRST_PORT, PORTS = 7860, 100
 _ENDS_WITHIN_S = 1
@@ -114,33 +113,32 @@ class Site:
         return scheme in ("http", "https") and place == host.lower()
 
 
-class TokenAuth:
+Check = Callable[[Request], Response | None]  # the answer to a request that it refuses
+
+
+def token_check(token: str, cookie: str) -> Check:
     """Refuses requests without the token of the page.
 
     The token is in the address that the terminal shows. The page exchanges it for a cookie that no script can read. Its
     name contains the port, because the ports of one machine share cookies.
     """
 
-    def __init__(self, token: str, cookie: str):
-        self._token, self._cookie = token, cookie
+    def is_token(given: str) -> bool:
+        return hmac.compare_digest(given.encode(), token.encode())
 
-    def refusal(self, request: Request) -> Response | None:
-        """The response to a request without the cookie, or `None`."""
+    def refusal(request: Request) -> Response | None:
         if request.method == "POST" and "origin" not in request.headers:
             return PlainTextResponse("A correction has to name its origin.", 403)
         is_start = request.method == "GET" and request.scope["path"] == "/"
-        if is_start and self._is_token(request.query_params.get("token", "")):
+        if is_start and is_token(request.query_params.get("token", "")):
             swapped = RedirectResponse("/", 303, NOT_KEPT)
-            swapped.set_cookie(
-                self._cookie, self._token, COOKIE_S, httponly=True, samesite="strict", path="/"
-            )
+            swapped.set_cookie(cookie, token, COOKIE_S, httponly=True, samesite="strict")
             return swapped
-        if self._is_token(request.cookies.get(self._cookie, "")):
+        if is_token(request.cookies.get(cookie, "")):
             return None
         return PlainTextResponse("Open the address that promptccd open has printed: it ends in a token.", 401)
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    return refusal
 
 
 class RequestFilter:
@@ -155,7 +153,7 @@ class RequestFilter:
     def __init__(
         self,
         app: ASGIApp,
-        checks: Sequence[Callable[[Request], Response | None]],
+        checks: Sequence[Check],
         headers: Callable[[Request], Mapping[str, str]] = lambda request: HEADERS,
     ):
         self.app, self._checks, self._headers = app, checks, headers
@@ -245,14 +243,15 @@ class OpenPage(ServingThread):
     def __init__(self, out: Path, port: int | None = None):
         self.project = ProjectView(out)
         self._lock = FolderLock(make_inside(out / PROJECT, PAGE))
-        address = out / PROJECT / PAGE / ADDRESS
-        token, last_port = _last_address(address) or (secrets.token_urlsafe(TOKEN_BYTES), None)
+        token, last_port = _last_address(out) or (secrets.token_urlsafe(TOKEN_BYTES), None)
         listening = listen("127.0.0.1", port, last_port)
-        auth = TokenAuth(token, f"promptccd_page_{listening.getsockname()[1]}")
-        app = RequestFilter(project_routes(self.project), [Site.of_machine().refusal, auth.refusal])
+        check = token_check(token, f"promptccd_page_{listening.getsockname()[1]}")
+        app = RequestFilter(project_routes(self.project), [Site.of_machine().refusal, check])
         super().__init__(app, listening)
         self.url += f"?token={token}"
-        _write_address(address, self.url)
+        with suppress(OSError, DiskError):  # a home that cannot be written: the next server is elsewhere
+            make_folder(_address_file(out).parent).chmod(0o700)
+            write_file(_address_file(out), self.url)
 
     def wait(self) -> None:
         """Until it ends by itself, or Ctrl-C; features are read meanwhile."""
@@ -275,21 +274,17 @@ def address_of(out: Path) -> str | None:
     """Where the page of a project is, if a process serves it.
 
     Raises:
-        RunError: another computer serves it.
+        RunError: another computer or another person serves it.
     """
     folder = out / PROJECT / PAGE
-    if not (folder / ADDRESS).exists():
+    if not folder.is_dir():
         return None
     try:
-        FolderLock(folder).close()  # its server has ended
+        FolderLock(folder).close()
     except RunError:
-        found = json.loads(read_file(folder / ADDRESS, _MOST_BYTES))
-        if found.get("host") != socket.gethostname():
-            raise RunError(
-                f"{out} is open on the computer {found.get('host')!r}, by a page that answers there alone. Close it "
-                "there first."
-            ) from None
-        return str(found["url"])
+        if _last_address(out) is None:
+            raise
+        return _address_file(out).read_text(encoding="utf-8")
     return None
 
 
@@ -323,29 +318,18 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _last_address(path: Path) -> tuple[str, int | None] | None:
-    """Token and port of the last server; `None` if this user did not write them here.
+def _address_file(out: Path) -> Path:
+    """The address of the last server, by computer and project, in the home of this user.
 
-    Otherwise the sender of a project could choose the token. An unpacked or copied file differs from the file
-    that it names; a file of another person has another owner or wider permissions.
+    It is not in the project, whose sender could choose the token.
     """
-    with suppress(OSError, ValueError, KeyError, TypeError, PromptCCDError):
-        seen, found = path.lstat(), json.loads(read_file(path, _MOST_BYTES))
-        address = urlsplit(found["url"])
-        token = parse_qs(address.query)["token"][0]
-        is_own = (found["file"], found["host"]) == (seen.st_ino, socket.gethostname())
-        if is_own and systems.is_private(seen) and len(token) >= TOKEN_LENGTH:
-            return token, address.port
+    name = hashlib.sha256(f"{socket.gethostname()} {os.path.realpath(out)}".encode()).hexdigest()
+    return Path(constants.HF_HOME) / "promptccd" / "pages" / name
+
+
+def _last_address(out: Path) -> tuple[str, int | None] | None:
+    """Token and port of the last server, if there was one."""
+    with suppress(OSError, ValueError, KeyError):
+        address = urlsplit(_address_file(out).read_text(encoding="utf-8"))
+        return parse_qs(address.query)["token"][0], address.port
     return None
-
-
-def _write_address(path: Path, url: str) -> None:
-    """Write the address where only this user can read it."""
-    path.unlink(missing_ok=True)
-    descriptor = open_to_change(path)
-    try:
-        systems.make_private(descriptor)
-        found = {"url": url, "host": socket.gethostname(), "file": os.fstat(descriptor).st_ino}
-        os.write(descriptor, json.dumps(found).encode())
-    finally:
-        os.close(descriptor)

@@ -38,8 +38,7 @@ from promptccd.discovery.discover import discover
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.reading import find_source
-from promptccd.discovery.page.files import rows_of
-from promptccd.discovery.page.routes import NOT_KEPT, POLICY, application, bundle, screens
+from promptccd.discovery.page.routes import NOT_KEPT, POLICY, application, bundle, rows_of, screens
 from promptccd.discovery.page.server import SPACE_FRAMES, RequestFilter, ServingThread, Site, listen
 from promptccd.discovery.page.visits import ENDED, SiteLimits, Visit, Visits
 from promptccd.discovery.session import DiscoverySession
