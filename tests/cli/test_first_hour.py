@@ -24,7 +24,9 @@ from tests.cli.first_hour import (
 )
 from tests.discovery.conftest import write_pictures
 
-SIZES = "--image_size 24 --resize_size 32 --projection_hidden_size 16 --projection_output_size 16".split()
+SIZES = shlex.split(
+    "--image_size 24 --resize_size 32 --projection_hidden_size 16 --projection_output_size 16"
+)
 
 
 def test_the_command_alone_shows_what_there_is(capsys):
@@ -103,7 +105,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
             archive.write(path, path.relative_to(desk))
     with pytest.MonkeyPatch.context() as here:
         here.chdir(desk)
-        train = "train my_photos/ --class_blocks 2 1 1 --epochs 1 --num_workers 0".split()
+        train = shlex.split("train my_photos/ --class_blocks 2 1 1 --epochs 1 --num_workers 0")
         assert main([*train, *SIZES, "--backbone", str(tiny_backbone)]) == 0
         assert main(["discover", "photographs", "my_photos/", "--out", "groups/"]) == 0
     (desk / "runs" / "half").mkdir()
