@@ -204,22 +204,6 @@ def test_values_of_a_configuration_have_bounds(key: str, accepted: list[Any], re
             PromptCCDConfig.from_dict({**usual, key: value})
 
 
-@pytest.mark.parametrize(
-    ("low", "count", "high", "is_accepted"),
-    [
-        (1, 1, 1, True), (2, 5, 9, True), (0, 1, 2, False), (3, 2, 4, False), (1, 4, 3, False), (1.0, 2, 3, False),
-        (True, 2, 3, False),
-    ],
-)  # fmt: skip
-def test_a_count_lies_in_its_range(low: float, count: int, high: int, is_accepted: bool) -> None:
-    estimate = {"low": low, "count": count, "high": high, "method": "m", "margin": "x"}
-    if is_accepted:
-        assert PromptCCDConfig(count_estimate=estimate).count_estimate == estimate
-    else:
-        with pytest.raises(StrictDataclassError):
-            PromptCCDConfig(count_estimate=estimate)
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_field_accepts_its_bounds_and_nothing_beyond(name: str) -> None:
     config_class = VARIANTS[name].config_class

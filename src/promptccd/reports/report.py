@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from promptccd.data.options import number, require_in_range
+from promptccd.data.options import option, require_in_range
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.tables import variant_averages
@@ -48,7 +48,7 @@ class ReportOptions:
         ConfigurationError: fewer samples than 0.
     """
 
-    samples: int = number(8, 0)
+    samples: int = option(8, low=0)
     baselines: bool = False
     dataset: str | None = None
     num_workers: int | None = None
@@ -146,7 +146,7 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     )
     if evaluation.num_stages < 2:
         raise ConfigurationError(
-            f"{path} has finished stage 0 alone, and a report needs a further stage: run the training command again."
+            f"{path} has finished only stage 0, and a report needs an unlabelled stage. Run the training command again."
         )
     return evaluation
 
