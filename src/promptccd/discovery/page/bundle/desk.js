@@ -127,7 +127,7 @@ dialog::backdrop { background: #000a; }
 .about, .keys { display: grid; gap: 6px 12px; }
 .keys { grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); }
 .about a { color: var(--accent); }
-.sheet button, .sheet .button { text-align: start; white-space: normal; }
+.sheet button, .sheet .button { text-align: start; white-space: normal; align-content: center; }
 .about, .take p, .file p, .changes li { overflow-wrap: anywhere; }
 .take progress { flex: 1; min-width: 100px; accent-color: var(--accent); }
 .sides { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr)); gap: 10px; padding: 3px; }
@@ -196,8 +196,6 @@ dialog::backdrop { background: #000a; }
   .bar i { font-size: 18px; }
   .bar button:disabled { display: none; }
   .bar .title small, .bar.inside .wide, .bar.inside .search, .bar a.wide { display: none; }
-  :host([base]) .bar { font-size: 0.88em; gap: 4px; }
-  :host([base]) .bar .title { font-size: 1.05em; }
   .search { width: 44px; font-size: 16px; }
   .search:focus, .search:not(:placeholder-shown) { flex: 1 0 100%; order: 1; }
   .overview { padding: 4px 8px 90px; }
