@@ -146,7 +146,7 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     )
     if evaluation.num_stages < 2:
         raise ConfigurationError(
-            f"{path} has finished stage 0 alone, and a report needs a further stage: run the training command again."
+            f"{path} has finished only stage 0, and a report needs an unlabelled stage. Run the training command again."
         )
     return evaluation
 
