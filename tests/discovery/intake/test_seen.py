@@ -18,7 +18,7 @@ from promptccd.errors import RunError
 from promptccd.images import identity
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.rendering import Rendering
-from tests.discovery.stored import alter, stored_in
+from tests.discovery.stored import alter
 
 FIVE, SIX = {"enough": 5}, {"enough": 6}
 DIGESTS = [f"{number:064x}" for number in range(5)]
