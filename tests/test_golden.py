@@ -470,13 +470,13 @@ def write_reports(here: Path) -> Written:
 
     keep("sweep", sweep, ("table.md",))
     keep("sweep/report", sweep / "report")
-    said("report", *runs, "--out", here / "report", "--map", "pca", "--points", 12, "--samples", 2)
+    said("report", *runs, "--out", here / "report", "--samples", 2)
     keep("report", here / "report")
     said("report", *runs, other, "--compare", "--out", here / "comparison")
     keep("comparison", here / "comparison")
     counted = here / "counted"
     said("train", "--config", here / "tiny.yaml", "--output_dir", counted, "--category_count", "split_merge")
-    said("report", counted, "--out", here / "counted-report", "--no-map", "--samples", 0)
+    said("report", counted, "--out", here / "counted-report", "--samples", 0)
     keep("counted", here / "counted-report", ("report.json",))
     texts["streams/evaluate.txt"] = write_streams(here, images, names, {**recipe, "data": {}})
     keep("streams", here / "streams-report", ("report.json",))

@@ -32,7 +32,7 @@ def test_no_link_in_a_folder_of_results_is_followed(
         shutil.copytree(trained_run, place)
         commands = [
             ["evaluate", str(place)],
-            ["report", str(place), "--out", str(place / "report"), "--no-map", "--samples", "0"],
+            ["report", str(place), "--out", str(place / "report"), "--samples", "0"],
             ["categories", str(place / "stage1"), "rename", "0", "owl"],
         ]
     whole = Path(shutil.copytree(place, tmp_path / "whole"))

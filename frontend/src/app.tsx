@@ -55,7 +55,7 @@ function Bar({ desk }: { desk: Desk }) {
         type="search"
         class="search"
         value={desk.words}
-        placeholder={t("search")}
+        placeholder={`⌕ ${t("search")}`}
         aria-label={t("search")}
         onInput={(event) => {
           desk.words = event.currentTarget.value;

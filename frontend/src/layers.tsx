@@ -75,13 +75,11 @@ function Large({ desk, row, why }: { desk: Desk; row: number; why: boolean }) {
           {SOUND.test(desk.name(row)) && desk.summary!.can_write && (
             <audio key={row} controls preload="none" aria-label={desk.name(row)} src={address(`original/${desk.summary!.generation}/${row}`)} onKeyDown={(event) => event.key !== "Escape" && event.stopPropagation()} />
           )}
-          <span class="file" dir="auto">{desk.name(row)}</span>
-          <span dir="auto">{desk.groupName(desk.columns.group[row])}</span>
-          <small>{index + 1} / {desk.shown.length}</small>
+          <span class="row what"><span class="file" dir="auto">{desk.name(row)}</span> <span dir="auto">{desk.groupName(desk.columns.group[row])}</span> <small>{index + 1} / {desk.shown.length}</small></span>
           <Actions desk={desk} />
           <button title="Z" onClick={toPixels}>{t("pixels")}</button>
           {desk.summary!.can_write && <button title="F" onClick={() => desk.open({ kind: "file", row })}>{t("theFile")}</button>}
-          <button title="Esc" aria-label={t("close")} onClick={() => desk.close()}>✕</button>
+          <button class="shut" title="Esc" aria-label={t("close")} onClick={() => desk.close()}>✕</button>
         </div>
       </div>
       {why && <WhyHere desk={desk} row={row} />}

@@ -134,8 +134,8 @@ class CategoryDiscoveryTrainer:
                 )
         if stages.split.seed != args.seed:
             raise ConfigurationError(
-                f"The stages were cut with seed {stages.split.seed}, and TrainingArguments has seed {args.seed}: one "
-                f"seed decides both, so cut them with StageStream.from_dataset(..., seed={args.seed})."
+                f"The stages were cut with seed {stages.split.seed}, but TrainingArguments has seed {args.seed}. "
+                f"Cut the stages with StageStream.from_dataset(..., seed={args.seed})."
             )
         require_callbacks(callbacks)
         self.model, self.args, self.stages, self.callbacks = model, args, stages, list(callbacks)
@@ -239,8 +239,8 @@ class CategoryDiscoveryTrainer:
             write_directory(place, backbone.save_pretrained)
         elif not _is_stored_in(self._given, place):
             raise RunError(
-                f"The run in {self.run.path} was begun with another backbone than this model has: load the model from "
-                f"{place}, or give another output_dir."
+                f"The run in {self.run.path} started from another backbone. Load the model from {place}, or give "
+                " another output_dir."
             )
 
 
@@ -252,10 +252,10 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
         values |= {"cuts": split.cuts or None, "split_rule": split.rule}
     else:
         usual = inspect.signature(StageStream.from_dataset).parameters
-        given = {name: value for name, value in source.options.items() if value != usual[name].default}
-        values |= {name: given[name] for name in given.keys() & DataArguments.__dataclass_fields__}
-        if isinstance(source.dataset, str):
-            values["dataset"] = source.dataset
+        names = (source.keys() & DataArguments.__dataclass_fields__) - {"dataset"}
+        values |= {name: source[name] for name in names if source[name] != usual[name].default}
+        if isinstance(source["dataset"], str):
+            values["dataset"] = source["dataset"]
     for name in {"unlabelled", "labels"} & values.keys():
         values[name] = [each if isinstance(each, str) else IN_MEMORY for each in values[name]]
     if values.get("cuts") is not None:
@@ -274,12 +274,12 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
     wanted = method_named(variant).model
     if wanted is not type(model):
         raise ConfigurationError(
-            f"Method {variant!r} trains a {wanted.__name__}, got a {kind}: give a model of these, or name its method."
+            f"Method {variant!r} trains a {wanted.__name__}, not a {kind}. Give a {wanted.__name__}, or another method."
         )
     if config.stage is not None:
         raise ConfigurationError(
-            f"This {kind} has finished stage {config.stage}, and a training begins with a bare backbone: give "
-            f"{kind}.from_pretrained(<backbone>). A run that was begun resumes by itself in its output_dir."
+            f"This {kind} has finished stage {config.stage}. A training starts from a bare backbone: give "
+            f"{kind}.from_pretrained(<backbone>). To resume a run, give its output_dir."
         )
     place: str = config.name_or_path
     try:

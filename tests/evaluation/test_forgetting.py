@@ -12,7 +12,6 @@ from promptccd.evaluation import (
     ContinualScore,
     StageScore,
     labelled_categories,
-    score_part_routing,
     session_accuracy,
 )
 
@@ -26,12 +25,6 @@ def steps(before: list[float], rows: list[tuple[float, float, float]]) -> Contin
             for known, row in zip(before, rows, strict=True)
         ],
     )
-
-
-def test_agreement_of_parts_is_in_percent_of_patches() -> None:
-    score = score_part_routing(1, np.array([0.5, 1.0, 0.75]), np.array([0, 9, 1]), 5, 8)
-    assert (score.all, score.old, score.new) == (75.0, 62.5, 100.0)
-    assert (score.num_categories, score.num_images) == (8, 3)
 
 
 @pytest.mark.parametrize(
@@ -88,20 +81,6 @@ def test_a_session_has_the_figures_of_both_assignments() -> None:
     assert (row.all, row.old, row.new) == pytest.approx((100 * 6 / 9, 100 * 6 / 7, 0.0))
     separate = {"all_v1": 100 * 8 / 9, "old_v1": 100 * 6 / 7, "new_v1": 100.0}
     assert {name: row.figures[name] for name in separate} == pytest.approx(separate)
-
-
-def test_the_own_answer_of_a_method_is_a_score_of_its_own() -> None:
-    rows = [
-        StageScore(stage, 9.0, 8.0, 7.0, 4, 10, native=(stage, 10.0 + stage, 20.0 + stage))
-        for stage in (1, 2)
-    ]
-    native = ContinualScore("cacc", rows).native
-    assert native is not None
-    assert [(row.all, row.old, row.new, row.native) for row in native.stages] == [
-        (1, 11, 21, None),
-        (2, 12, 22, None),
-    ]
-    assert ContinualScore("cacc", [rows[0], StageScore(2, 9.0, 8.0, 7.0, 4, 10)]).native is None
 
 
 def test_figures_of_a_last_step_without_known_images_are_printed_as_absent() -> None:

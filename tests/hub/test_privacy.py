@@ -114,7 +114,7 @@ def test_models_cards_and_pages_tell_nothing(
     named = {path.name for path in kept if secrets_in(path.read_bytes())}
     # They say where the images lie, and which could not be read, and stay here.
     assert named == {"manifest.json", "images.json"}
-    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report"), "--map", "pca"]) == 0
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report")]) == 0
     picture = sorted(photographs.rglob("*.jpg"))[0]
     assert (
         main(["explain", str(tmp_path / "run" / "stage1"), str(picture), "--out", str(tmp_path / "why")]) == 0
@@ -181,6 +181,6 @@ def test_pushing_stages_again_sends_nothing_and_others_replace_all(stream: Stage
     assert not again.sent
     assert again.commit == first.commit
     hub.add("user/stages", {"stage_0/train-00001-of-00002.parquet": b"an older shard"}, kind="dataset")
-    publish_stages(stream.source.again(seed=2), "user/stages")
+    publish_stages(stream.again(seed=2), "user/stages")
     there = state_of(hub, "user/stages")
     assert "stage_0/train-00001-of-00002.parquet" not in there

@@ -93,31 +93,6 @@ def repositories(hub: Hub) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.fault(20)
-def test_stages_that_were_finished_and_not_pushed_are_pushed(
-    recipe_values: dict, hub: Hub, tmp_path: Path, caplog
-) -> None:
-    """As after a kill between a stage and its push: the same command pushes it, and a third time sends nothing."""
-    recipe = str(in_folder(recipe_values, tmp_path / "run", push_to_hub=True))
-    assert main(["train", "--config", recipe]) == 0
-    whole = repositories(hub)
-    assert whole == [f"user/run-stage{stage}" for stage in range(4)]
-    for name in ("user/run-stage1", "user/run-stage3"):
-        del hub.repos["model", name]
-    assert main(["train", "--config", recipe]) == 0
-    assert repositories(hub) == whole
-    shutil.rmtree(tmp_path / "run" / "stage3")  # not all are finished
-    del hub.repos["model", "user/run-stage0"]
-    assert main(["train", "--config", recipe]) == 0
-    assert repositories(hub) == whole
-    sent = len(hub.requests("POST", "/commit/"))
-    with caplog.at_level("INFO"):
-        assert main(["train", "--config", recipe]) == 0
-    assert len(hub.requests("POST", "/commit/")) == sent
-    assert "Up to date: user/run-stage3." in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.fault(20)
 def test_a_stage_that_was_refused_goes_with_the_next_stage(
     recipe_values: dict, hub: Hub, waits, tmp_path: Path, caplog
 ) -> None:

@@ -1,15 +1,10 @@
 """`promptccd verify` believes nothing it can recompute; and a stage on the Hub is the stage that was trained."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from datasets import load_from_disk
-from safetensors.torch import load_file, save_file
 
 from promptccd.cli.main import main
 from promptccd.hub import push_run, verify
@@ -139,49 +134,6 @@ def test_a_row_is_written_before_its_stage(trained_run: Path, tmp_path: Path) ->
     run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
     shutil.rmtree(run.stage(3))
     assert not [check for check in verify(str(run.path)) if check.problem]
-
-
-IN_A_NEW_PROCESS = """
-import sys
-from promptccd import PromptCCDModel
-model = PromptCCDModel.from_pretrained(sys.argv[1])
-from safetensors.torch import load_file, save_file
-output = model(load_file(sys.argv[2] + "/pixels.safetensors")["pixels"])
-found = model.assign(output.features)
-save_file({"features": output.features, "ids": found.category_ids}, sys.argv[2] + "/output.safetensors")
-"""
-
-
-@pytest.mark.slow
-def test_a_stage_on_the_hub_computes_what_it_computed_here(
-    run: RunDirectory, hub: Hub, image_folder: Path, tmp_path: Path
-) -> None:
-    """A clean cache and a new process."""
-    import torch
-
-    from promptccd.data.views import normalise
-    from promptccd.runs import load_model, load_view
-
-    push_run(run)
-    model, view = load_model(run.stage(3)), load_view(run.stage(3))
-    pictures = load_from_disk(str(image_folder)).select(range(8))["image"]
-    pixels = normalise(torch.stack([view(picture) for picture in pictures]), view.mean, view.std)
-    save_file({"pixels": pixels}, tmp_path / "pixels.safetensors")
-    with torch.no_grad():
-        features = model(pixels).features
-    environment = {
-        **os.environ,
-        **hub.environment(cache=tmp_path / "clean"),
-        "HF_MODULES_CACHE": str(tmp_path / "modules"),
-    }
-    command = [sys.executable, "-c", IN_A_NEW_PROCESS, "user/run-stage3", str(tmp_path)]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    output = load_file(tmp_path / "output.safetensors")
-    assert torch.equal(output["features"], features)
-    assert torch.equal(output["ids"], model.assign(features).category_ids)
 
 
 def test_quick_leaves_the_data_alone(run: RunDirectory) -> None:

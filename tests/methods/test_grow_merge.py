@@ -13,9 +13,7 @@ from promptccd.data.randomness import torch_generator
 from promptccd.methods import ContrastiveObjective, Rows, StageContext, pairs
 from promptccd.methods.grow_merge import GrowMergeModel, GrowMergeObjective
 from promptccd.models.backbone import blocks_of, class_attention, run_prefix
-from promptccd.runs import load_model, train_run
 from promptccd.training.options import TrainingArguments
-from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh
 
 KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
@@ -189,26 +187,3 @@ def test_a_checkpoint_holds_all_branches_and_looks_through_the_newest(grown, tmp
     assert not torch.allclose(
         expected, class_attention(model.backbone, entering, blocks_of(model.backbone)[-1])
     )
-
-
-@pytest.mark.slow
-def test_branches_of_earlier_stages_keep_every_bit(recipe_values: dict, tmp_path: Path) -> None:
-    recipe_values["model"] |= {"variant": "grow-merge"}
-    recipe_values["data"] |= {"class_blocks": [2, 1, 2], "cuts": [[0.6, 0.8, 1.0], [0.5, 1.0], [1.0]]}
-    recipe_values["training"] |= {"epochs": 2}
-    train_run(Recipe.from_dict(recipe_values))
-    stages = [load_model(tmp_path / "run" / f"stage{stage}") for stage in range(3)]
-    assert [len(each.branches) for each in stages] == [0, 1, 2]
-    assert [each.clusters.num_classes for each in stages] == [0, 1, 2]
-    assert {each.config.known_similarity for each in stages} == {stages[0].config.known_similarity}
-    first, second, third = (each.state_dict() for each in stages)
-    kept = [name for name in first if name.startswith(("backbone.", "class_means"))]
-    assert all(torch.equal(first[name], each[name]) for name in kept for each in (second, third))
-    branch = [name for name in second if name.startswith("branches.0.")]
-    assert all(torch.equal(second[name], third[name]) for name in branch)
-    # Each has moved on from where it began: the static block, and the branch before it.
-    static = blocks_of(stages[0].backbone)[-1].state_dict()
-    weight = "mlp.fc1.weight"
-    blocks = [static[weight], third[f"branches.0.{weight}"], third[f"branches.1.{weight}"]]
-    assert not torch.equal(blocks[0], blocks[1])
-    assert not torch.equal(blocks[1], blocks[2])

@@ -1,7 +1,6 @@
 """PA-CGCD: its loss against written-out loops, its split and its pseudo-labels on features made for them."""
 
 import copy
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +19,9 @@ from promptccd.methods.pa_cgcd import (
     chance_of_low,
     split_old_and_new,
 )
-from promptccd.runs import train_run
 from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
 from tests.conftest import fresh
-from tests.runs.test_variants import Signals, in_a_fork, in_folder, listen, merged, stage_bytes
 
 NUM_OLD, WIDTH = 3, 32
 
@@ -173,26 +170,3 @@ def test_the_spread_of_features_is_that_of_stage_0(trained: PACGCDModel) -> None
     torch.testing.assert_close(trained.feature_deviations, expected)
     objective_for(trained, 2 * features).end_stage()
     torch.testing.assert_close(trained.feature_deviations, expected)
-
-
-@pytest.mark.slow
-def test_a_kill_inside_a_warmup_leaves_no_trace(
-    recipe_values: dict[str, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the optimiser of this method, which keeps nothing of what does not learn yet."""
-    monkeypatch.setattr(pa_cgcd, "WARMUP_SHARES", (0.7, 0.7))
-    training = {"optimizer": "adamw", "learning_rate": 1e-4, "classifier_learning_rate": 0.01}
-    changes = {"model": {"variant": "pa-cgcd"}, "training": training}
-    values = merged(recipe_values, changes)
-    whole = train_run(in_folder(values, tmp_path / "whole"))
-
-    def train_until_killed() -> None:
-        listen(Signals(every=7, numbers=[signal.SIGKILL]), monkeypatch)
-        train_run(in_folder(values, tmp_path / "killed"))
-
-    kills = 0
-    while (code := in_a_fork(train_until_killed)) == -signal.SIGKILL:
-        kills += 1
-    assert code == 0 and kills >= 3
-    assert stage_bytes(tmp_path / "killed") == stage_bytes(tmp_path / "whole")
-    assert train_run(in_folder(values, tmp_path / "killed")).to_dict() == whole.to_dict()

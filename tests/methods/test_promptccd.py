@@ -1,6 +1,5 @@
 """PromptCCD's objective, beyond what the reference trainer holds."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,12 +14,8 @@ from promptccd.data.stages import StageStream
 from promptccd.methods import StageContext
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.models import Replay
-from promptccd.runs import train_run
-from promptccd.runs.evaluate import RunEvaluation
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
-from promptccd.training.recipe import Recipe
-from tests.conftest import quick_recipe
 
 KNOWN, NEW = 3, 3
 
@@ -102,25 +97,3 @@ def test_the_last_fit_answers_and_leaves_what_prompts_and_replays_as_it_was(
     )
     for name in ("means", "variances", "log_weights", "floor"):
         assert torch.equal(getattr(model.native_mixture, name), getattr(expected, name)), name
-
-
-@pytest.mark.slow
-def test_a_run_answers_to_plain_features_where_prompts_act_at_test(
-    image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `evaluate` does, which reads the same checkpoint."""
-    embedded: list[torch.Tensor] = []
-    answer = PromptCCDModel.assign_natively
-
-    def noted(model: PromptCCDModel, features: torch.Tensor) -> torch.Tensor | None:
-        embedded.append(features.cpu())
-        return answer(model, features)
-
-    monkeypatch.setattr(PromptCCDModel, "assign_natively", noted)
-    values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", prompts_at_test=True)
-    train_run(Recipe.from_dict(values))
-    (first, *_), run = list(embedded), RunEvaluation(str(tmp_path / "run"))
-    run.native_predictions(1, run.images[1])
-    torch.testing.assert_close(first, embedded[-1], rtol=1e-4, atol=1e-5)
-    prompted = run.features(1, [run.images[1]])[0].cpu()
-    assert not torch.allclose(first, prompted, rtol=1e-3, atol=1e-3)

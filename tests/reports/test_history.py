@@ -1,6 +1,5 @@
 """What a run records of its training, also when it is interrupted."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -10,8 +9,8 @@ import pytest
 import torch
 
 from promptccd import systems
-from promptccd.errors import DiskError, InterruptedRunError
-from promptccd.runs import RunDirectory, train_run
+from promptccd.errors import DiskError
+from promptccd.runs import RunDirectory
 from promptccd.training import history
 from promptccd.training.history import (
     HISTORY,
@@ -21,8 +20,6 @@ from promptccd.training.history import (
     read_history,
     reset_peak_memory,
 )
-from promptccd.training.progress import StopRequest
-from promptccd.training.recipe import Recipe
 
 RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)
 
@@ -46,47 +43,6 @@ def test_every_epoch_is_recorded_with_its_parts(runs: list[Path]) -> None:
     memory = RunDirectory(runs[0]).manifest["peak_memory"]
     assert set(memory) == {"stage0", "stage1", "stage2", "stage3"}
     assert all(peak["process"] > 50e6 and peak["accelerator"] is None for peak in memory.values())
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_records_every_epoch_and_changes_no_byte(
-    recipe_values: dict[str, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def recipe(name: str) -> Recipe:
-        training = {**recipe_values["training"], "output_dir": str(tmp_path / name), "save_minutes": 0.0}
-        return Recipe.from_dict({**recipe_values, "training": training})
-
-    train_run(recipe("whole"))
-    calls = 0
-
-    def now_and_then(self: StopRequest, accelerator: object) -> bool:
-        nonlocal calls
-        calls += 1
-        return calls % 11 == 0
-
-    monkeypatch.setattr(StopRequest, "agreed", now_and_then)
-    monkeypatch.setattr(StopRequest, "error", lambda self, what: InterruptedRunError(what, 2))
-    for _ in range(100):
-        try:
-            train_run(recipe("again"))
-            break
-        except InterruptedRunError:
-            with (tmp_path / "again" / HISTORY).open("ab") as file:
-                file.write(b'{"stage": 0, "epoch": 7, "ste')  # what a kill may leave
-    whole, again = read_history(tmp_path / "whole"), read_history(tmp_path / "again")
-    assert [(record.stage, record.epoch, record.steps, record.losses) for record in again] == [
-        (record.stage, record.epoch, record.steps, record.losses) for record in whole
-    ]
-    taken_up = [one for one, other in zip(again, whole, strict=True) if one.images < other.images]
-    assert 0 < len(taken_up) < len(whole)
-    for stage in range(4):
-        first, second = (
-            hashlib.sha256(
-                (tmp_path / name / f"stage{stage}" / "model-00002-of-00002.safetensors").read_bytes()
-            ).hexdigest()
-            for name in ("whole", "again")
-        )
-        assert first == second
 
 
 def test_metrics_are_losses_rates_and_speed() -> None:

@@ -22,7 +22,7 @@ from tests.browsing import Visit
 from tests.reports.conftest import NAMES
 
 HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
-QUICK = ReportOptions(map_method=None, samples=0)
+QUICK = ReportOptions(samples=0)
 PARTS = ("all", "old", "new")
 
 
@@ -76,7 +76,6 @@ def test_counts_add_up(sections: dict) -> None:
 
 
 def test_what_else_the_files_hold(runs: list[Path], sections: dict, report: Path) -> None:
-    ids = RunDirectory(runs[0]).assignments(3)["category_ids"]
     found = {record["category"]: record for record in sections["discovered"]}
     given = {item for stage in (1, 2, 3) for item in RunDirectory(runs[0]).assignments(stage)["category_ids"]}
     names = {f"discovered {item}" for item in given if item > 1}
@@ -87,10 +86,6 @@ def test_what_else_the_files_hold(runs: list[Path], sections: dict, report: Path
     assert {record["known"] for record in sections["nearest_known"]} == set(NAMES[:2])
     assert len(sections["history"]) == 8
     assert [record["stage"] for record in sections["costs"]] == [0, 1, 2, 3]
-    sizes = [len(RunDirectory(runs[0]).assignments(stage)["category_ids"]) for stage in range(4)]
-    places = [record["stage"] for record in sections["map"]]
-    assert [places.count(stage) for stage in range(4)] == np.cumsum(sizes).tolist()
-    assert len(ids) == sizes[3]
 
     with (report.parent / "report.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -124,23 +119,6 @@ def test_the_page_in_a_browser(report: Path, visit: Visit, width: int, scheme: s
     assert page.locator("h1").inner_text() == "Report of tiny"
     assert page.locator("img").evaluate_all("images => images.every(image => image.naturalWidth > 0)")
 
-    shown = page.locator("#map-points > use:not(.later)")
-    everything = shown.count()
-    slider = page.get_by_label("Stage", exact=True)
-    slider.focus()
-    before = page.locator("#map-points > use").first.get_attribute("style")
-    page.keyboard.press("Home")
-    assert 0 < shown.count() < everything
-    assert page.locator("#map-note").inner_text().startswith("stage 0: ")
-    assert page.locator("#map-points > use").first.get_attribute("style") != before
-    page.keyboard.press("ArrowRight")
-    assert page.locator("#map-note").inner_text().startswith("stage 1: ")
-    page.locator("#map-points > use").first.evaluate("point => point.setAttribute('class', 'point s9')")
-    page.get_by_label("Painted by").select_option("true")
-    colours = "all => all.map(each => [...each.classList].filter(name => /^s[0-9]+$/.test(name)).length)"
-    assert set(page.locator("#map-points > use").evaluate_all(colours)) == {1}, "the tenth colour goes, too"
-    assert page.locator("[data-legend=true]").is_visible()
-    assert NAMES[0] in page.locator("[data-legend=true]").inner_text()
     page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert visit.complaints == []
@@ -158,7 +136,6 @@ def test_seeds_are_averaged(runs: list[Path], tmp_path: Path) -> None:
         assert average[f"{part}_std"] == pytest.approx(np.std(values, ddof=1), abs=1e-4)
         shown = f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
         assert f"<strong>{shown}</strong>" in page.read_text()
-    assert sections["map"] == []
     assert sections["discovered"] == []
     assert {row["run"] for row in sections["blocks"]} == {"tiny-seed1", "tiny-seed2"}
 
@@ -168,8 +145,7 @@ def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, c
     other = tmp_path / "other-seed1"
     shutil.copytree(runs[1], other)
     out = tmp_path / "out"
-    assert main(["report", "--compare", str(runs[0]), str(runs[1]), str(other), "--out", str(out), "--dataset",
-                 str(runs[0].parent / "images")]) == 0  # fmt: skip
+    assert main(["report", "--compare", str(runs[0]), str(runs[1]), str(other), "--out", str(out)]) == 0
     assert capsys.readouterr().out.strip() == str(out / "index.html")
     averages = json.loads((out / "report.json").read_text())["sections"]["averages"]
     assert [(row["variant"], row["runs"]) for row in averages] == [
@@ -182,9 +158,7 @@ def test_variants_side_by_side(runs: list[Path], tmp_path: Path, visit: Visit, c
     shutil.rmtree(other / "stage3")
     unfinished = json.loads((other / "results.json").read_text())
     (other / "results.json").write_text(json.dumps({**unfinished, "stages": unfinished["stages"][:2]}))
-    write_run_comparison(
-        [runs[0], other], tmp_path / "unfinished", replace(QUICK, dataset=str(runs[0].parent / "images"))
-    )
+    write_run_comparison([runs[0], other], tmp_path / "unfinished")
     averages = json.loads((tmp_path / "unfinished" / "report.json").read_text())["sections"]["averages"]
     assert [row["variant"] for row in averages][::2] == ["tiny", "other (2 of 3 stages)"]
     for width in (1280, 390):
@@ -214,28 +188,12 @@ def test_runs_of_one_name_are_averaged_only_over_seeds(
     options = replace(QUICK, dataset=str(runs[0].parent / "images"))
     with pytest.raises(ConfigurationError, match=r"kmeans_restarts is 3 in \S+ and 2 in \S+: add --compare"):
         write_report([runs[1], same_name], tmp_path / "out", options)
-    write_run_comparison([*runs, same_name], tmp_path / "out", options)
+    write_run_comparison([*runs, same_name], tmp_path / "out")
     averages = json.loads((tmp_path / "out" / "report.json").read_text())["sections"]["averages"]
     folder = runs[0].parent.name
     both = [(f"{folder}/tiny", 2), ("c/tiny", 1)]
     expected = [(name + own, count) for name, count in both for own in ("", ", native prediction")]
     assert [(row["variant"], row["runs"]) for row in averages] == expected
-
-
-@pytest.mark.slow
-def test_evaluation_averages_only_over_seeds(runs: list[Path], same_name: Path, capsys) -> None:
-    given = [*map(str, runs), str(same_name), "--dataset", str(runs[0].parent / "images")]
-    assert main(["evaluate", *given, "--baselines", "--json"]) == 0
-    scores = json.loads(capsys.readouterr().out)
-    rows = {f"{runs[0].parent.name}/tiny": 2, "c/tiny": 1}
-    assert {name: len(each) for name, each in scores.items() if name != "part_routing"} == {
-        **rows,
-        **{
-            f"{name} ({row})": count
-            for name in ("frozen backbone", "raw pixels")
-            for row, count in rows.items()
-        },
-    }
 
 
 @pytest.mark.moderate
@@ -246,10 +204,9 @@ def test_old_runs_without_a_history_say_so(runs: list[Path], tmp_path: Path) -> 
     manifest.pop("peak_memory")
     manifest["seconds"].pop("stage2")
     (old / "manifest.json").write_text(json.dumps(manifest))
-    options = ReportOptions(map_method="pca", samples=1, dataset=str(runs[0].parent / "images"))
+    options = ReportOptions(samples=1, dataset=str(runs[0].parent / "images"))
     page = write_report([old], tmp_path / "out", options).read_text()
     assert "Losses were not recorded by this run" in page
-    assert "principal components" in page
 
 
 def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
@@ -257,10 +214,10 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
         write_report([tmp_path / "nothing"], tmp_path / "out")
     other = tmp_path / "other"
     shutil.copytree(runs[0], other)
-    options = ReportOptions(map_method=None, samples=0, dataset=str(runs[0].parent / "images"))
+    options = ReportOptions(samples=0, dataset=str(runs[0].parent / "images"))
     for write in (write_report, write_run_comparison):
         with pytest.raises(ConfigurationError, match="given twice|in both"):
-            write([runs[0], runs[0]], tmp_path / "out", options)
+            write([runs[0], runs[0]], tmp_path / "out")
     with pytest.raises(ConfigurationError, match="--compare"):
         write_report([runs[0], other], tmp_path / "out", options)
 
@@ -274,12 +231,12 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
         write_report([other], tmp_path / "out", options)
     for stage in (1, 2, 3):
         shutil.rmtree(other / f"stage{stage}")
-    with pytest.raises(ConfigurationError, match="has finished stage 0 alone"):
+    with pytest.raises(ConfigurationError, match="has finished only stage 0"):
         write_report([other], tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("wrong", [{"max_points": 0}, {"samples": -1}])
+@pytest.mark.parametrize("wrong", [{"samples": -1}])
 def test_options_that_show_nothing(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError, match=f"Expected {next(iter(wrong))} >= "):
         ReportOptions(**wrong)
@@ -293,12 +250,12 @@ def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path])
 
 
 def test_costs_are_means_over_runs(runs: list[Path]) -> None:
-    run = ReportedRun(RunEvaluation(str(runs[0])), routing=False)
+    run = ReportedRun(RunEvaluation(str(runs[0])))
     memory = {"stage0": {"process": 2_000_000, "accelerator": None}}
     memory["stage1"] = {"process": 4_000_000, "accelerator": 7_000_000}
     both = stage_costs({"seconds": {"stage1": 5.0, "stage0": 9.0}, "peak_memory": memory})
     one = stage_costs({"seconds": {"stage0": 11.0}, "peak_memory": memory})
-    tables = report_tables([changed(run, costs=both), changed(run, costs=one)], [], None)
+    tables = report_tables([changed(run, costs=both), changed(run, costs=one)], [])
     _, rows = text_grid(over_runs(tables["costs"], ["stage"]))
     assert rows == [
         ["stage 0", "2", "10.0 ± 1.4", "2.0 ± 0.0", ABSENT],
@@ -307,7 +264,7 @@ def test_costs_are_means_over_runs(runs: list[Path]) -> None:
 
 
 def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
-    run = ReportedRun(RunEvaluation(str(runs[0])), routing=False)
+    run = ReportedRun(RunEvaluation(str(runs[0])))
     few = history_charts(run)
     every = 1 + len(run.score.stages)
     assert [len(each.series) for each in few] == [every, every, 1, every]

@@ -15,7 +15,6 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
-from promptccd.data.tables import BUILT_IN
 from promptccd.errors import RunError
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.models import VARIANTS, CategoryDiscoveryConfig
@@ -199,33 +198,6 @@ def test_nothing_of_the_machine_is_in_a_card(
         assert backbone_folder.name not in card
         for name in filter(None, names):
             assert not re.search(rf"\b{re.escape(name)}\b", card)
-
-
-def check_cards(path: Path) -> None:
-    """The cards of a recipe at the first, a middle and the last stage."""
-    recipe = Recipe.from_yaml(path)
-    facts = recipe.data.resolved
-    for stage in (0, 1, 3):
-        card = card_of(recipe, stage)
-        header = check_metadata(card)
-        assert recipe.model.variant in header["tags"]
-        base = (
-            None if recipe.model.backbone == "photographs" else recipe.model.backbone
-        )  # it is not on the Hub
-        assert header.get("base_model") == base
-        assert header.get("base_model_relation") == (base and "finetune")
-        assert header.get("datasets") == (None if facts.dataset in BUILT_IN else [facts.dataset])
-        assert 'CategoryDiscoveryPipeline.from_pretrained("my-run-stage' in card
-        assert ("scikit-learn's digits" in card) == (facts.dataset == "digits")
-
-
-@pytest.mark.slow
-def test_cards_of_every_method_and_every_data_set() -> None:
-    """The diagonal of their table."""
-    methods, data = (sorted((HUB_CONFIGS / kind).glob("*.yaml")) for kind in ("methods", "data"))
-    for number in range(max(len(methods), len(data))):
-        method, each = methods[number % len(methods)], data[number % len(data)]
-        check_cards(HUB_CONFIGS / f"{method.stem}-{each.stem}.yaml")
 
 
 @pytest.mark.slow

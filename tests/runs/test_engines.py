@@ -53,9 +53,8 @@ def test_an_engine_that_is_not_installed_says_how_it_is(
 class PretendedRay(ModuleType):
     """As much of Ray as is asked for: calls end with what they are told to, or an error, and are noted."""
 
-    def __init__(self, has: dict[str, float], *outcomes: object):
+    def __init__(self, *outcomes: object):
         super().__init__("ray")
-        self.cluster_resources = lambda: has
         self.calls: list[tuple[str, object]] = []
         self.left, self.ended = list(outcomes), threading.Event()
 
@@ -74,9 +73,6 @@ class PretendedRay(ModuleType):
         self.calls.append(("remote", limits))
         return lambda work: SimpleNamespace(options=options)
 
-    def wait(self, calls: list[int], timeout: float) -> tuple[list[int], list[int]]:
-        return calls[:1], calls[1:]
-
     def get(self, call: int) -> object:
         if isinstance(outcome := self.left.pop(0), Exception):
             raise outcome
@@ -90,10 +86,10 @@ class PretendedRay(ModuleType):
 
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PretendedRay]:
-    """Joins a cluster that has so much and gives such results."""
+    """Joins a cluster that gives such results."""
 
-    def joins(has: dict[str, float], *outcomes: object) -> PretendedRay:
-        monkeypatch.setitem(sys.modules, "ray", pretended := PretendedRay(has, *outcomes))
+    def joins(*outcomes: object) -> PretendedRay:
+        monkeypatch.setitem(sys.modules, "ray", pretended := PretendedRay(*outcomes))
         return pretended
 
     monkeypatch.setenv("RAY_ADDRESS", "first:6379")
@@ -101,21 +97,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PretendedRay]:
     return joins
 
 
-@pytest.mark.parametrize(
-    ("gpus", "cpus", "has", "places"),
-    [
-        (None, None, {"CPU": 8.0, "GPU": 3.0}, 3), (None, None, {"CPU": 8.0}, 4), (0.0, 1, {"CPU": 8.0, "GPU": 3.0}, 8),
-        (0.5, 1, {"CPU": 8.0, "GPU": 3.0}, 6), (1.0, 16, {"CPU": 8.0, "GPU": 3.0}, 1), (1.0, None, {"CPU": 8.0}, 1),
-    ],
-)  # fmt: skip
-def test_a_cluster_has_room_for_as_many_cells_as_its_cores_and_gpus(gpus, cpus, has, places, ray) -> None:
-    ray(has)
-    assert RayEngine(gpus, cpus).places == places
-
-
 def test_what_ray_is_told_of_a_cell(ray) -> None:
-    pretended, before = ray({"CPU": 8.0, "GPU": 1.0}, 3), threading.enumerate()
-    task = RayEngine(None, 4).start(hashes, ("one", 2), "tiny-seed1")
+    pretended, before = ray(3), threading.enumerate()
+    task = RayEngine(1.0).start(hashes, ("one", 2), "tiny-seed1")
     assert task.running
     waiting = [each for each in threading.enumerate() if each not in before]
     assert waiting and all(each.daemon for each in waiting), "a sweep that ends would wait for it"
@@ -128,8 +112,8 @@ def test_what_ray_is_told_of_a_cell(ray) -> None:
     assert joined[1]["address"] == "first:6379" and joined[1]["log_to_driver"] is False
     assert limits == ("remote", {"max_calls": 1}), "a process that is used again keeps its threads"
     assert options[1] == {
-        "num_cpus": 4, "num_gpus": 1.0, "max_retries": 3, "retry_exceptions": False, "name": "tiny-seed1",
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE"}},
+        "num_cpus": 2, "num_gpus": 1.0, "max_retries": 3, "retry_exceptions": False, "name": "tiny-seed1",
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}},
     }  # fmt: skip
     assert called[1] == ("one", 2)
     assert cancelled == [("cancel", False), ("cancel", True)]
@@ -137,8 +121,8 @@ def test_what_ray_is_told_of_a_cell(ray) -> None:
 
 def test_other_work_of_a_cluster_comes_back_as_it_ends_and_is_given_up_with_us(ray) -> None:
     """Of two calls at once one fails, and the other would last."""
-    pretended, looks = ray({"CPU": 4.0}, OSError("no room"), ""), list[int]()
-    found = RayEngine().outcomes(repr, [("a",), ("b",), ("c",)], lambda: looks.append(1))
+    pretended, looks = ray(OSError("no room"), ""), list[int]()
+    found = RayEngine().outcomes(repr, [("a",), ("b",), ("c",)], "abc", lambda: looks.append(1), 2)
     assert next(found) in [(0, "OSError: no room"), (1, "OSError: no room")]
     assert looks
     found.close()

@@ -63,13 +63,14 @@ class Noted(PoolOfDevices):
 )
 def test_the_next_cell_gets_the_device_with_the_fewest(devices, places, ending, given):
     engine = Noted([*devices], ending)
-    found = engine.outcomes(repr, [(number,) for number in range(5)], lambda: None, (), places)
+    calls, names = [(number,) for number in range(5)], "abcde"
+    found = engine.outcomes(repr, calls, names, lambda: None, places)
     if ending:
         assert next(found)[0] == 0
         assert next(found)[0] == 2
     else:
         looks = iter([None, 1])  # then all are asked to end
-        found = engine.outcomes(repr, [(number,) for number in range(5)], lambda: next(looks, 1), (), places)
+        found = engine.outcomes(repr, calls, names, lambda: next(looks, 1), places)
         assert len(list(found)) == places
     found.close()
     assert engine.given == [*given]

@@ -1,8 +1,6 @@
 """What trackers see of a run, read back from TensorBoard's events and W&B's offline run."""
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,20 +120,3 @@ def test_a_tracker_sees_all_of_a_run_and_changes_nothing(
 
 
 PARTS = ("all", "old", "new", "num_categories", "num_images", "count_low", "count_high")
-
-
-@pytest.mark.slow
-def test_of_two_processes_either_stops_both_and_one_tells_the_tracker(
-    tiny_backbone: Path, tmp_path: Path
-) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    for name, *options in (("whole", "none", "runs"), ("stopped", "tensorboard", "stops")):
-        words = ["--module", "tests.runs.train_in_python", str(tiny_backbone), str(tmp_path / name), *options]
-        result = subprocess.run(
-            [*torchrun, *words], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-        )
-        assert result.returncode == 0, result.stderr[-3000:]
-    assert files_of(tmp_path / "stopped") == files_of(tmp_path / "whole") != {}
-    seen = seen_by_tensorboard(tmp_path / "stopped")
-    assert sorted(seen.scalars["stage0/loss"]) == [0, 1]
-    assert "cacc/stage1/all" in seen.scalars

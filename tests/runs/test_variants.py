@@ -17,25 +17,22 @@ import torch
 from datasets import load_from_disk
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoModel, Dinov2Config, Dinov2Model
+from transformers import AutoModel
 
 from promptccd.cli.main import main
-from promptccd.data.views import normalise
 from promptccd.errors import InterruptedRunError
 from promptccd.evaluation import ContinualScore
 from promptccd.runs import (
     RunDirectory,
     RunEvaluation,
-    count_parameters,
     explain_image,
     load_model,
     load_view,
     train_run,
 )
 from promptccd.runs.stage import FROZEN, LEARNT
-from promptccd.training.recipe import Recipe, recipe_folder
+from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
-from tests.conftest import TINY_BACKBONE
 
 Values = dict[str, dict]
 # So narrow a head gives tiny vectors before they are normalised, and any larger step makes them one.
@@ -221,28 +218,6 @@ def test_explanations_of_every_variant(variant: Values, image_folder: Path, tmp_
         assert model.config.model_type == "promptccd-gcd"
 
 
-@pytest.mark.slow
-def test_part_routing_of_a_run_agrees_with_a_count_by_hand(recipe_values: Values, tmp_path: Path) -> None:
-    values = merged(recipe_values, VARIANTS["parts"])
-    train_run(in_folder(values, tmp_path / "run"))
-    evaluation = RunEvaluation(str(tmp_path / "run"))
-    score = evaluation.part_routing()
-    assert score is not None
-    assert [row.stage for row in score.stages] == [1, 2, 3]
-    stage = tmp_path / "run" / "stage2"
-    model, view = load_model(stage), load_view(stage)
-    images = evaluation.images[2]
-    right = []
-    for index in range(len(images)):
-        pixels = torch.stack([view(images[index])])
-        values_in = normalise(pixels, view.mean, view.std)
-        routed = model(values_in).part_logits.argmax(-1)
-        right.append(
-            float((routed == model.part_labeller(model.pretrained_patch_features(values_in))).float().mean())
-        )
-    assert score.stages[1].all == pytest.approx(100 * np.mean(right), abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("recipe", "total"),
     [
@@ -258,33 +233,6 @@ def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys
     assert main(["parameters", str(path)]) == 0
     together = capsys.readouterr().out.splitlines()[-1]
     assert all(value in together for value in total), together
-
-
-@pytest.mark.parametrize(
-    ("method", "title"),
-    [
-        ("simgcd", "cosine classifier"),
-        ("happy", "cosine classifier"),
-        ("orca", "cosine classifier"),
-        ("pa-cgcd", "proxies"),
-        ("rankstats", "joint linear head"),
-        ("frost", "joint linear head"),
-        ("grow-merge", "newest dynamic branch"),
-    ],
-)
-def test_what_a_method_learns_beside_the_block_has_a_title(method: str, title: str) -> None:
-    recipe = Recipe.from_yaml(recipe_folder() / f"{method}-cub.yaml")
-    assert title in [row.part for row in count_parameters(recipe)]
-
-
-@pytest.mark.slow
-def test_parameters_are_those_of_the_trained_model(recipe_values: Values, tmp_path: Path) -> None:
-    recipe = in_folder(merged(recipe_values, VARIANTS["parts"]), tmp_path / "run")
-    train_run(recipe)
-    counted = {row.part: row.unlabelled for row in count_parameters(recipe)}
-    model = load_model(tmp_path / "run" / "stage3")
-    learning = sum(value.numel() for value in model.parameters() if value.requires_grad)
-    assert sum(counted.values()) == learning
 
 
 @pytest.mark.parametrize(
@@ -336,30 +284,3 @@ def test_impossible_recipes_end_in_one_line(
     assert re.search(message, last), errors
     assert main(["parameters", str(path)]) == 2 or "category_count" in message
     assert "Traceback" not in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_runs_on_another_backbone_have_their_own_baseline(
-    recipe_values: Values, tmp_path: Path, capsys
-) -> None:
-    """Pixels are those of the split; a frozen backbone is scored once for all runs that start from it."""
-    torch.manual_seed(7)
-    Dinov2Model(Dinov2Config(**{**TINY_BACKBONE, "hidden_size": 48})).save_pretrained(tmp_path / "other")
-    brief = merged(recipe_values, {"training": {"epochs": 1}})
-    runs = []
-    for name, variant, backbone in (
-        ("one", "promptccd", recipe_values["model"]["backbone"]),
-        ("two", "promptccd-gcd", recipe_values["model"]["backbone"]),
-        ("three", "promptccd-gcd", str(tmp_path / "other")),
-    ):
-        train_run(
-            in_folder(merged(brief, {"model": {"variant": variant, "backbone": backbone}}), tmp_path / name)
-        )
-        runs.append(str(tmp_path / name))
-    capsys.readouterr()
-    assert main(["evaluate", *runs, "--baselines", "--json"]) == 0
-    scores = json.loads(capsys.readouterr().out)
-    assert [len(scores[name]) for name in ("one", "two", "three", "raw pixels")] == [1, 1, 1, 1]
-    assert "frozen backbone" not in scores
-    assert scores["frozen backbone (one)"] == [RunEvaluation(runs[1]).frozen_backbone().to_dict()]
-    assert scores["frozen backbone (three)"] == [RunEvaluation(runs[2]).frozen_backbone().to_dict()]

@@ -11,34 +11,13 @@ from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
 from promptccd.cli.main import main
 from promptccd.discovery.embedding import load_embedder
 from promptccd.errors import ConfigurationError
-from promptccd.runs.start import require_whole_patches, rim_not_seen
+from promptccd.runs.start import require_whole_patches
 from promptccd.runs.train import train_run
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
-
-
-@pytest.mark.parametrize(
-    ("sides", "patch_size", "wanted"),
-    [
-        ([224, 224], 14, ()),
-        ([14], 14, ()),
-        ([225], 14, (225, 1, "224 or 238")),
-        ([224, 230], 16, (230, 6, "224 or 240")),
-        ([10], 16, (10, 10, "16")),
-    ],
-)
-def test_a_rim_is_told_with_the_sides_that_have_none(
-    sides: list[int], patch_size: int, wanted: tuple
-) -> None:
-    said = rim_not_seen(sides, patch_size)
-    assert bool(said) == bool(wanted)
-    if wanted:
-        side, rim, fitting = wanted
-        assert said.startswith(f"{side} is no multiple of the backbone's patch of {patch_size} pixels")
-        assert said.endswith(f"the last {rim} of each row and column: {fitting} would do")
 
 
 def odd(values: dict, side: int = 18) -> dict:

@@ -228,28 +228,6 @@ def test_the_first_of_several_processes_speaks(
     assert is_first_process() == first
 
 
-@pytest.mark.slow
-def test_two_processes_print_one_result_and_one_log(recipe_values: dict, tmp_path: Path) -> None:
-    values = {**recipe_values, "training": {**recipe_values["training"], "output_dir": str(tmp_path / "run")}}
-    (tmp_path / "recipe.yaml").write_text(json.dumps(values))
-    words = [
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "promptccd_command",
-        "train",
-        str(tmp_path / "recipe.yaml"),
-        "--json",
-    ]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words]
-    result = subprocess.run(torchrun, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert json.loads(result.stdout)["stages"]
-    said = [line for line in result.stderr.splitlines() if line.startswith("stage 1: ")]
-    assert len(said) == 1
-    assert "broadcast_buffers" not in result.stderr
-
-
 # Fields of the model, and of the training.
 DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mixture": ({}, {}),

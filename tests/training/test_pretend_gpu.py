@@ -3,12 +3,9 @@
 About 4 s per method.
 """
 
-import json
 import pickle
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from accelerate.state import AcceleratorState
 from torch.utils._pytree import tree_leaves
 
 from promptccd import systems
-from promptccd.cli.main import main
 from promptccd.data.loaders import workers_for
 from promptccd.methods import METHODS, processes
 from promptccd.runs import RunDirectory, train_run
@@ -26,7 +22,6 @@ from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
-from tests.discovery.conftest import write_pictures
 from tests.pretend_device import GpuTensor, Log, pretend_gpu, teachable
 
 MODEL = {
@@ -145,51 +140,6 @@ def test_a_gpu_without_float64_trains_and_hands_features_over_where_groups_are_f
         on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu")
         assert log.kernels > 1000
     assert on_gpu == trained(name, image_folder, tiny_backbone, tmp_path / "cpu")
-
-
-def run_commands(*commands: list[str]) -> list[str]:
-    """What each command printed."""
-    printed = []
-    for words in commands:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        with redirect_stdout(StringIO()) as out:
-            assert main(words) == 0
-        printed.append(out.getvalue())
-    return printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["promptccd-pp"])
-def test_commands_answer_on_a_gpu_as_on_the_cpu(
-    name: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    run, photos = tmp_path / "run", write_pictures(tmp_path / "photos", [0, 1, 2, 5])
-    trained(name, image_folder, tiny_backbone, run)
-    one = str(next(photos.glob("*.png")))
-
-    def commands(out: Path) -> list[list[str]]:
-        stage = str(run / "stage1")
-        return [
-            ["evaluate", str(run), "--baselines", "--json"],
-            ["evaluate", str(run), "--protocol", "unknown", "--estimator", "split_merge", "--json"],
-            ["predict", stage, str(photos), "--top_k", "2", "--json"],
-            ["discover", stage, str(photos), "--out", str(out / "found"), "--precision", "fp32"],
-            ["explain", stage, one, "--out", str(out / "why"), "--json"],
-        ]
-
-    with pretend_gpu() as log:
-        there = []
-        for words in commands(tmp_path / "there"):
-            before = log.kernels
-            there += run_commands(words)
-            assert log.kernels > before + 100, words[0]
-        assert not log.hazards
-    here = run_commands(*commands(tmp_path / "here"))
-    assert there[:3] == here[:3]
-    tables = [(tmp_path / each / "found" / "assignments.csv").read_text() for each in ("there", "here")]
-    assert tables[0] == tables[1]
-    # Scores of an explanation differ in their last digits with the alignment of weights in memory.
-    assert json.loads(there[4])["category"] == json.loads(here[4])["category"]
 
 
 def test_a_gpu_is_used_as_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,10 +57,6 @@ _REPORT: Arguments = {
     "--out": dict(metavar="DIR", required=True, help="folder of the page and its numbers"),
     "--compare": dict(action="store_true", help="comparison of runs of different names"),
     "--baselines": dict(action="store_true", help="comparison with the frozen backbone of the start"),
-    "--map": dict(choices=["tsne", "pca"], default="tsne", help="layout of the features in 2-D (default: tsne)"),
-    "--no-map": dict(action="store_true", help="no map of the features"),
-    "--points": dict(type=whole_number(2), default=1500,
-        help="approximate number of images on the map (default: 1500)"),
     "--samples": dict(type=whole_number(0, 1_000), default=8,
         help="images shown per discovered category (default: 8)"),
 }  # fmt: skip
@@ -176,16 +172,16 @@ def _plain(scores: Mapping[str, Scores], routed: Scores, compared: bool) -> dict
 def report_command(options: argparse.Namespace) -> None:
     """``promptccd report``: prints the path of the page."""
     wanted = reports.ReportOptions(
-        map_method=None if options.no_map else options.map,
-        max_points=options.points,
         samples=options.samples,
         baselines=options.baselines,
         dataset=options.dataset,
         num_workers=options.num_workers,
         image_cache=options.image_cache,
     )
-    write = reports.write_run_comparison if options.compare else reports.write_report
-    page = write(options.runs, options.out, wanted)
+    if options.compare:
+        page = reports.write_run_comparison(options.runs, options.out)
+    else:
+        page = reports.write_report(options.runs, options.out, wanted)
     show(
         options, {"page": str(page), "files": ["index.html", "report.csv", "report.json"]}, lambda: str(page)
     )

@@ -50,7 +50,7 @@ def fetch_stages(name: str, run: RunDirectory) -> list[int]:
 
     Args:
         name: repository of the last stage, ``namespace/<recipe>-stage<t>`` as `find_model` accepts it. All stages need
-            to have a tag or branch of that name; a commit applies to the last stage only.
+            to have a tag or branch that it names.
         run: the target.
 
     Returns:
@@ -64,16 +64,11 @@ def fetch_stages(name: str, run: RunDirectory) -> list[int]:
     if match is None:
         raise HubError(f"Expected the repository of a stage such as team/promptccd-cub-stage2, got {name!r}.")
     fetched, last = [], int(match["stage"])
-    is_commit = bool(re.fullmatch("[0-9a-f]{40}", revision or ""))
-    if is_commit and last:
-        logger.warning(
-            "%s is a commit of stage %d: earlier stages are fetched at their newest commit.", name, last
-        )
     for stage in range(last + 1):
         if trusted(run.stage(stage)):
             continue
         logger.info("Fetching stage %d of %s.", stage, match["recipe"])
-        at = "" if revision is None or (is_commit and stage != last) else f"@{revision}"
+        at = "" if revision is None else f"@{revision}"
         _fetch(f"{match['recipe']}-stage{stage}{at}", run.stage(stage))
         fetched.append(stage)
     return fetched

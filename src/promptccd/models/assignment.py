@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -99,6 +98,7 @@ class CategoryGaussians:
         num_known: number of categories that were known before the last stream.
         known_share: share of images of known categories in the last stream.
         temperature: factor of squared distances.
+        sharpness: power of the joint probability with which it predicts as often rightly as it expects.
         balance: how far a prediction moves from that share (0) to one share for all categories (1).
     """
 
@@ -109,6 +109,7 @@ class CategoryGaussians:
     num_known: int
     known_share: float
     temperature: float
+    sharpness: float
     balance: float
 
     @staticmethod
@@ -122,16 +123,12 @@ class CategoryGaussians:
 
         It is computed in float64, where the features are.
         """
-        points, known = features.double(), self.num_known
-        points, means, sizes = (
-            points @ self.whitener.to(points),
-            self.means.to(points),
-            self.sizes.to(points),
-        )
+        known, points = self.num_known, features.double() @ self.whitener.to(features.device).double()
+        means, sizes = self.means.to(points), self.sizes.to(points)
         weights = two_shares(points.new_tensor(self.known_share), known, len(means))
         if len(means) > known:
             weights[:known] += self.balance * (weights[-1] - weights[0])
-        return weights + log_density(points, means, sizes[:known], self.temperature)
+        return self.sharpness * (weights + log_density(points, means, sizes[:known], self.temperature))
 
     def predict(self, features: Tensor) -> Tensor:
         """The likeliest category ``(N,)`` of features ``(N, D)``."""
@@ -216,7 +213,7 @@ _OF_IMAGES = ("category_ids", "confidences", "distances", "second_ids", "second_
 
 
 def assign(
-    features: Any,
+    features: Tensor,
     prototypes: Tensor,
     ids: Sequence[int],
     *,
@@ -230,7 +227,7 @@ def assign(
     """Assign images to the nearest prototypes, or to given prototypes.
 
     Args:
-        features: unit features ``(N, D)``, a tensor or rows read on demand; the result has their ``matrix``.
+        features: unit features ``(N, D)``.
         prototypes: ``(K, D)``; distances are computed in their precision.
         ids: ``(K,)`` categories of the prototypes.
         temperature: of the confidences, in squared distance; a known spread has its own.
@@ -252,7 +249,7 @@ def assign(
         for block in (slice(start, start + most) for start in range(0, max(1, len(features)), most))
     ]
     return Assignment(
-        features=getattr(features, "matrix", features),
+        features=features,
         prototypes=prototypes.float(),
         ids=tuple(ids),
         num_known=len(ids) if num_known is None else num_known,

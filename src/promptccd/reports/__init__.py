@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from promptccd.reports.engines import visible_devices as visible_devices
     from promptccd.reports.figures import stream_grid as stream_grid
     from promptccd.reports.map import choose_points as choose_points
-    from promptccd.reports.map import stage_layouts as stage_layouts
+    from promptccd.reports.map import layout_of as layout_of
     from promptccd.reports.page import csv_text as csv_text
     from promptccd.reports.page import records as records
     from promptccd.reports.page import render_page as render_page

@@ -126,11 +126,6 @@ def nice_ticks(low: float, high: float, least_step: float = 0.0) -> list[float]:
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
 
 
-def style_of(category: int) -> tuple[int, int]:
-    """Colour and mark: a hundred consecutive categories differ in either, the first ten in both."""
-    return category % NUM_STYLES, (category + category // NUM_STYLES) % NUM_STYLES
-
-
 def _scale(low: float, high: float, first: float, last: float) -> Callable[[float], float]:
     """A function from values to places; a range without extent is in the middle."""
     if high <= low:

@@ -1,4 +1,4 @@
-"""Where calls run: processes of this machine, jobs of Slurm, or tasks of a Ray cluster.
+"""Where the cells of a sweep run: processes of this machine, jobs of Slurm, or tasks of a Ray cluster.
 
 An engine starts a function of a module with its arguments. The `Job` that it returns knows when and how the call ended.
 """
@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from promptccd import systems
 from promptccd.disk import make_folder, make_inside
 from promptccd.errors import ConfigurationError, one_line
 from promptccd.processes import ProcessApart
@@ -78,13 +77,9 @@ class Engine(ABC):
 
     Attributes:
         devices: the GPUs that it gives to calls, one to each; empty if the engine's scheduler decides.
-        places: how many calls run at once.
-        cpus: cores of each.
     """
 
     devices: Sequence[str] = ()
-    places: int
-    cpus: int
 
     @abstractmethod
     def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
@@ -94,19 +89,19 @@ class Engine(ABC):
         self,
         work: Work,
         calls: Sequence[Sequence[Any]],
+        names: Sequence[str],
         look: Callable[[], object],
-        names: Sequence[str] = (),
-        places: int | None = None,
+        places: int,
     ) -> Iterator[tuple[int, str]]:
         """Positions of calls as they end, each with its problem or nothing.
 
         Args:
             work: a function of a module.
             calls: its arguments.
+            names: of the calls, which are logged as they start.
             look: called every moment; raises to end all. Once true, calls that run are asked to save and end, and no
                 other starts.
-            names: of the calls, which are logged as they start (default: they are not).
-            places: how many calls run at once (default: as many as the engine has places).
+            places: how many calls run at once.
         """
         waiting, at_work, is_asked = deque(enumerate(calls)), dict[int, Job](), False
         try:
@@ -117,14 +112,12 @@ class Engine(ABC):
                     logger.info("Interrupted: waiting until %d running calls have saved.", len(at_work))
                     for job in at_work.values():
                         job.stop()
-                while waiting and len(at_work) < (places or self.places):
+                while waiting and len(at_work) < places:
                     number, arguments = waiting.popleft()
                     device = min(self.devices, key=[job.device for job in at_work.values()].count, default="")
-                    if names:
-                        where = f" on GPU {device}" if device else ""
-                        logger.info("[%d/%d] %s starts%s", number + 1, len(calls), names[number], where)
-                    name = names[number] if names else work.__name__
-                    at_work[number] = self.start(work, arguments, name, device)
+                    where = f" on GPU {device}" if device else ""
+                    logger.info("[%d/%d] %s starts%s", number + 1, len(calls), names[number], where)
+                    at_work[number] = self.start(work, arguments, names[number], device)
                 for number in [number for number, job in at_work.items() if not job.running]:
                     yield number, at_work.pop(number).problem
                 time.sleep(LOOK_S * bool(at_work))
@@ -137,13 +130,11 @@ class PoolOfDevices(Engine):
     """Processes of this machine, each of which sees one GPU; they end with this process.
 
     Args:
-        devices: as ``CUDA_VISIBLE_DEVICES`` names them; empty for a process on the CPU.
-        cpus: for all of them; by default the cores of this process.
+        devices: as ``CUDA_VISIBLE_DEVICES`` names them; empty for processes on the CPU.
     """
 
-    def __init__(self, devices: Sequence[str], cpus: int | None = None):
-        self.devices, self.places = devices, max(1, len(devices))
-        self.cpus = max(1, (cpus or systems.available_cores()) // self.places)
+    def __init__(self, devices: Sequence[str]):
+        self.devices = devices
 
     def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
         """Start a process."""
@@ -232,14 +223,13 @@ class RayEngine(Engine):
     """Tasks of a Ray cluster, which is joined and never started; Ray repeats a task whose worker or node was lost.
 
     Args:
-        gpus: for each task; half a GPU is shared by two. `None` means one GPU, if the cluster has any.
-        cpus: for each, which has as many threads; by default ``OMP_NUM_THREADS``, or 1.
+        gpus: for each task; half a GPU is shared by two.
 
     Raises:
         ConfigurationError: there is no Ray, or no cluster.
     """
 
-    def __init__(self, gpus: float | None = 0.0, cpus: int | None = None):
+    def __init__(self, gpus: float = 0.0):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else its makers get statistics
         ray, address = _imported("ray", "ray"), os.environ.get(RAY_ADDRESS, "")
         if address in ("", "local"):  # a cluster that is started here would listen on all addresses
@@ -253,18 +243,14 @@ class RayEngine(Engine):
                 f"The Ray cluster at {address} cannot be joined: {one_line(error)} Check that it runs, and that "
                 "RAY_AUTH_MODE and its token are the same here and there."
             ) from error
-        has = ray.cluster_resources()
-        self._ray, self.cpus = ray, cpus or int(os.environ.get("OMP_NUM_THREADS", 1))
-        self._gpus = float("GPU" in has) if gpus is None else gpus
-        shares = {"CPU": self.cpus, "GPU": self._gpus}
-        self.places = max(1, int(min(has.get(kind, 0) / each for kind, each in shares.items() if each)))
+        self._ray, self._gpus, self._cpus = ray, gpus, int(os.environ.get("OMP_NUM_THREADS", 1))
 
     def start(self, work: Work, arguments: Sequence[Any], name: str, device: str = "") -> Job:
         """Give a task to the cluster."""
         # Ray sets threads of its own, and a process that is used again keeps them: other bytes would result.
-        threads = {"OMP_NUM_THREADS": str(self.cpus), "OMP_WAIT_POLICY": "PASSIVE"}
+        threads = {"OMP_NUM_THREADS": str(self._cpus), "OMP_WAIT_POLICY": "PASSIVE"}
         function = self._ray.remote(max_calls=1)(work).options(
-            num_cpus=self.cpus, num_gpus=self._gpus, max_retries=RETRIES, retry_exceptions=False,
+            num_cpus=self._cpus, num_gpus=self._gpus, max_retries=RETRIES, retry_exceptions=False,
             name=name, runtime_env={"env_vars": threads},
         )  # fmt: skip
         task = function.remote(*arguments)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 
-from promptccd.data.options import number, require_in_range
+from promptccd.data.options import option, require_in_range
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.tables import variant_averages
@@ -15,12 +15,18 @@ from promptccd.models.checkpoint import BUNDLED
 from promptccd.reports.cards import CardMaker
 from promptccd.reports.compare import write_comparison
 from promptccd.reports.figures import compared_sections, scored_sections, shared_sections, stream_sections
-from promptccd.reports.map import MAX_POINTS, MapFigure, choose_points, map_figure, stage_layouts
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_seeds_alone, row_names, without_seed
-from promptccd.reports.tables import ReportedRun, report_tables, stream_tables, unscored_tables
-from promptccd.runs import RunEvaluation
+from promptccd.reports.tables import (
+    ReportedRun,
+    report_tables,
+    stage_costs,
+    stream_tables,
+    unscored_tables,
+)
+from promptccd.runs import RunDirectory, RunEvaluation
 from promptccd.runs.card import data_in_words, hub_id_of
+from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +38,6 @@ class ReportOptions:
     """Content of a run report, and how it is made.
 
     Attributes:
-        map_method: ``"tsne"`` or ``"pca"``; `None` for no map.
-        max_points: about how many points the map shows.
         samples: pictures per discovered category; 0 for no cards.
         baselines: whether the frozen backbone of the start is scored too.
         dataset: place of the data, if it differs from the record of the runs.
@@ -41,12 +45,10 @@ class ReportOptions:
         image_cache: where copies of images are kept, if not where the runs recorded it.
 
     Raises:
-        ConfigurationError: fewer points than 1, or fewer samples than 0.
+        ConfigurationError: fewer samples than 0.
     """
 
-    map_method: str | None = "tsne"
-    max_points: int = number(MAX_POINTS, 1)
-    samples: int = number(8, 0)
+    samples: int = option(8, low=0)
     baselines: bool = False
     dataset: str | None = None
     num_workers: int | None = None
@@ -80,17 +82,17 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
             raise ConfigurationError(
                 f"{path} has no accuracy that could be averaged: report its runs separately."
             )
-        runs.append(ReportedRun(evaluation, routing=is_scored))
+        runs.append(ReportedRun(evaluation))
         scores[name].append(runs[-1].score)
         if options.baselines and is_scored:
             scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
-            figure, maker = _map_and_cards(evaluation, runs[0], options)
+            maker = _cards(evaluation, runs[0], options)
     first = runs[0]
     sections: dict[str, object]
     if is_scored:
         title, template, facts = f"Report of {name}", "report.html.jinja", _run_facts(runs)
-        tables = report_tables(runs, maker.cards, figure)
+        tables = report_tables(runs, maker.cards)
         sections = scored_sections(runs, tables) | compared_sections(scores)
         tables |= {"compared": variant_averages(scores).round(4)} if options.baselines else {}
     else:
@@ -103,7 +105,6 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
         title=title,
         facts=facts,
         runs=runs,
-        figure=figure,
         cards=maker.cards,
         left_out=maker.left_out,
         **sections,
@@ -112,37 +113,31 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
     return write_report_files(out, page, title, facts, tables)
 
 
-def write_run_comparison(
-    paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None
-) -> Path:
-    """Write a page that puts variants side by side; runs that differ in their seed alone are one variant.
+def write_run_comparison(paths: Sequence[str | Path], out: str | Path) -> Path:
+    """Write a page that puts variants side by side, from the records of their runs; no image is read.
 
-    Rows have names as in `promptccd.reports.run_groups.row_names`.
+    Runs that differ in their seed alone are one variant. Rows have names as in
+    `promptccd.reports.run_groups.row_names`.
 
     Raises:
-        PromptCCDError: as `write_report`.
+        PromptCCDError: a run is missing, damaged or without a scored stage.
     """
-    options = options or ReportOptions()
-    groups: dict[str, list[ReportedRun]] = {}
-    for path, name in zip(paths, row_names(paths), strict=True):
-        evaluation = _evaluation(path, options)
-        if not evaluation.stages.is_scored:
-            raise ConfigurationError(f"{path} has streams without labels: leave --compare out.")
-        groups.setdefault(name, []).append(ReportedRun(evaluation, routing=False))
-    every = [run for runs in groups.values() for run in runs]
+    runs, recipes = [RunDirectory(path) for path in paths], [RunDirectory(path).recipe for path in paths]
+    scores, costs = dict[str, list[ContinualScore]](), dict[str, list[pd.DataFrame]]()
+    for run, name in zip(runs, row_names(paths), strict=True):
+        score = run.results_up_to(run.num_finished - 1)
+        if not score.stages:
+            raise ConfigurationError(
+                f"{run.path} has no scored stage: leave --compare out, or train it further."
+            )
+        scores.setdefault(name, []).append(score)
+        costs.setdefault(name, []).append(stage_costs(run.manifest))
     facts = {
-        "data": ", ".join(dict.fromkeys(_data(run) for run in every)),
-        "categories per stage": "; ".join(dict.fromkeys(_blocks(run) for run in every)),
-        "seeds": ", ".join(map(str, sorted({run.recipe.training.seed for run in every}))),
-        "splits": str(len(set(map(_split, every)))),
+        "data": ", ".join(dict.fromkeys(map(_data, recipes))),
+        "seeds": ", ".join(map(str, sorted({recipe.training.seed for recipe in recipes}))),
+        "splits": str(len({run.manifest["split_fingerprint"] for run in runs})),
     }
-    return write_comparison(
-        {name: [run.score for run in runs] for name, runs in groups.items()},
-        out,
-        title=f"{len(groups)} variants compared",
-        facts=facts,
-        costs={name: [run.costs for run in runs] for name, runs in groups.items()},
-    )
+    return write_comparison(scores, out, title=f"{len(scores)} variants compared", facts=facts, costs=costs)
 
 
 def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
@@ -151,44 +146,20 @@ def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
     )
     if evaluation.num_stages < 2:
         raise ConfigurationError(
-            f"{path} has finished stage 0 alone, and a report needs a further stage: run the training command again."
+            f"{path} has finished only stage 0, and a report needs an unlabelled stage. Run the training command again."
         )
     return evaluation
 
 
-def _map_and_cards(
-    evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions
-) -> tuple[MapFigure | None, CardMaker]:
-    """Map and cards; the features of every stage are computed once. Streams without labels have no map."""
-    method = options.map_method if evaluation.stages.is_scored else None
-    images, seed = evaluation.images, evaluation.recipe.training.seed
-    labels = evaluation.true_ids(images[0])
-    maker = CardMaker(labels, run.categories, options.samples)
-    sizes = [len(each) for each in images]
-    rows = choose_points(sizes, seed, options.max_points)
-    layouts: list[np.ndarray] = []
-    for index in range(0 if method else 1, evaluation.num_stages if method or options.samples else 0):
+def _cards(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> CardMaker:
+    """The cards of a run; the features of every stage are computed once."""
+    images = evaluation.images
+    maker = CardMaker(evaluation.true_ids(images[0]), run.categories, options.samples)
+    for index in range(1, evaluation.num_stages if options.samples else 0):
         logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
-        needed = images[: index + 1] if method else [images[0], images[index]]
-        features = [each.cpu().numpy() for each in evaluation.features(index, needed)]
-        if method:
-            layouts.append(np.concatenate(features)[rows[rows < sum(map(len, features))]])
-        if index and options.samples:
-            own = run.images[run.images["stage"] == index]
-            maker.add_stage(own, images[index], features[0], features[-1])
-    if method is None:
-        return None, maker
-    figure = map_figure(
-        stage_layouts(layouts, method, seed=seed),
-        np.repeat(np.arange(len(images)), sizes)[rows],
-        np.concatenate([each.sample_ids for each in images])[rows],
-        np.concatenate([labels, run.images["found"]])[rows],
-        np.concatenate([labels, run.images["true"]])[rows],
-        run.names,
-        run.categories,
-        method,
-    )
-    return figure, maker
+        known, own = (each.cpu().numpy() for each in evaluation.features(index, [images[0], images[index]]))
+        maker.add_stage(run.images[run.images["stage"] == index], images[index], known, own)
+    return maker
 
 
 def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
@@ -203,8 +174,8 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
     return {
         "method": run.recipe.model.variant,
         **({"images shown again": f"up to {shown} per category"} if shown else {}),
-        "data": _data(run),
-        "categories per stage": _blocks(run),
+        "data": _data(run.recipe),
+        "categories per stage": " + ".join(map(str, run.class_blocks)),
         "backbone": (place if place in BUNDLED else hub_id_of(place) or "a local folder")
         if place
         else made_here,
@@ -218,7 +189,7 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
 def _stream_facts(run: ReportedRun, num_known: int) -> dict[str, str]:
     return {
         "method": run.recipe.model.variant,
-        "data": _data(run),
+        "data": _data(run.recipe),
         "labelled categories": str(num_known),
         "seed": str(run.recipe.training.seed),
         "split": _split(run)[:12],
@@ -229,9 +200,5 @@ def _split(run: ReportedRun) -> str:
     return str(run.manifest["split_fingerprint"])
 
 
-def _data(run: ReportedRun) -> str:
-    return data_in_words(run.recipe).replace("`", "")
-
-
-def _blocks(run: ReportedRun) -> str:
-    return " + ".join(map(str, run.class_blocks))
+def _data(recipe: Recipe) -> str:
+    return data_in_words(recipe).replace("`", "")

@@ -444,7 +444,7 @@ class _Sweep:
             (cell.recipe.to_dict(), work, log, folder, self.plugins)
             for cell, log in zip(todo, logs, strict=True)
         ]
-        outcomes = self.engine.outcomes(work_into_log, calls, lambda: self.stop.received, names, self.jobs)
+        outcomes = self.engine.outcomes(work_into_log, calls, names, lambda: self.stop.received, self.jobs)
         for number, problem in outcomes:
             self._end(todo[number], names[number], problem, is_trained=not prefix)
         if self.stop.received:

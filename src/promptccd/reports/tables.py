@@ -15,7 +15,6 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.models import load_configuration
 from promptccd.reports.cards import COLUMNS
-from promptccd.reports.map import MapFigure
 from promptccd.runs import RunEvaluation, stream_records
 from promptccd.runs.stage import categories_at, count_range
 from promptccd.training.history import read_history
@@ -30,7 +29,6 @@ class ReportedRun:
 
     Args:
         evaluation: the run with its data.
-        routing: also score the part router, which loads the models of methods with parts.
 
     Attributes:
         name: of its folder.
@@ -52,7 +50,7 @@ class ReportedRun:
         MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
 
-    def __init__(self, evaluation: RunEvaluation, *, routing: bool = True):
+    def __init__(self, evaluation: RunEvaluation):
         run, stages = evaluation.run, evaluation.stages
         self.name, self.recipe, self.manifest = run.path.resolve().name, evaluation.recipe, run.manifest
         self.class_blocks, self.categories = stages.split.class_blocks, stages.categories
@@ -64,7 +62,7 @@ class ReportedRun:
         self.score = ContinualScore("cacc", [_score_of(evaluation, index, images[index]) for index in scored])
         self.num_true = [evaluation.images[index].stage.num_categories for index in scored]
         self.costs, self.history = stage_costs(run.manifest), read_history(run.path)
-        self.routing = evaluation.part_routing() if routing else None
+        self.routing = evaluation.part_routing() if stages.is_scored else None
 
 
 def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
@@ -72,8 +70,8 @@ def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
     images, assigned = evaluation.images[index], evaluation.run.assignments(index)
     if list(assigned["sample_ids"]) != images.sample_ids.tolist():
         raise RunError(
-            f"{evaluation.run.stage(index)} assigned {len(assigned['sample_ids'])} images, of which {len(images)} can "
-            "be read now or have changed: put the images back, or give --dataset."
+            f"{evaluation.run.stage(index)} assigned {len(assigned['sample_ids'])} images, but {len(images)} can be "
+            "read now, or the images changed. Put the images back, or give --dataset."
         )
     found_ids = np.asarray(assigned["category_ids"], dtype=np.int64)
     is_scored = evaluation.stages.is_scored
@@ -123,18 +121,13 @@ def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> St
     return own
 
 
-def report_tables(
-    runs: Sequence[ReportedRun],
-    cards: Sequence[Mapping[str, Any]],
-    figure: MapFigure | None,
-) -> ReportTables:
-    """The tables of a report by section, accuracies in percent. Map and cards are of the first run."""
+def report_tables(runs: Sequence[ReportedRun], cards: Sequence[Mapping[str, Any]]) -> ReportTables:
+    """The tables of a report by section, accuracies in percent. Cards are of the first run."""
     return {
         "scores": _of(runs, run_scores),
         "summary": summary(runs),
         **{name: _of(runs, table) for name, table in _SCORED.items()},
         **unscored_tables(runs, cards),
-        "map": _of(runs[:1], lambda run: figure.table if figure else pd.DataFrame()),
     }
 
 

@@ -214,8 +214,8 @@ class RunEvaluation:
         own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]
         if self.num_stages < 2:
             raise RunError(
-                f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
-                "training command again to resume from there."
+                f"{self.run.path} has finished only stage 0, and accuracy needs an unlabelled stage. Run the training "
+                "command again to resume."
             )
         return replace(SCORERS[protocol](self.task(own, features)), protocol=protocol)
 
@@ -308,25 +308,25 @@ def cut_unseen(
     everything = {**changes, "held_out": 0.0, "images_per_class": None}
     if source is not None and test_split is None:
         if test_images is not None:
-            return source.again(test_images, **everything)
-        if source.options["held_out"] > 0:  # a local copy of a benchmark may lack its test split
-            return source.again(held_out_only=True, **changes)
+            return stages.again(dataset=test_images, **everything)
+        if source["held_out"] > 0:  # a local copy of a benchmark may lack its test split
+            return stages.again(held_out_only=True, **changes)
     name = test_split or usual_split
-    if source is None or name is None or not isinstance(source.dataset, str):
+    if source is None or name is None or not isinstance(source["dataset"], str):
         raise DataError(
             "No test images are known of these stages: give --test_split, a split that no stage was cut from; or train "
             "with --held_out 0.2, and the images left out are evaluated. In Python, give CategoryDiscoveryTrainer an "
             "eval_dataset."
         )
-    if name == source.options["split"]:
+    if name == source["split"]:
         raise DataError(
-            f"The run was trained on split {name!r}: give --test_split another split of {source.dataset!r}."
+            f"The run was trained on split {name!r}: give --test_split another split of {source['dataset']!r}."
         )
     try:
-        return source.again(split=name, **everything)
+        return stages.again(split=name, **everything)
     except DataError as error:
         raise DataError(
-            f"No test images from split {name!r} of {source.dataset!r}: {error} For evaluation the option is "
+            f"No test images from split {name!r} of {source['dataset']!r}: {error} For evaluation the option is "
             "--test_split; without such a split, train with --held_out 0.2."
         ) from error
 

@@ -54,16 +54,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image and the category it was assigned to.
+    """One image and the category it was assigned to, with the attributes of a `Candidate`.
 
     Attributes:
         file: path inside the folder.
-        category: category id.
-        name: its name.
-        known: whether it was labelled at stage 0.
         novel: whether the image more likely belongs to no category of the checkpoint; the category is then the
             nearest category.
-        confidence: that the image belongs to the category, in 0..1.
         distance: squared distance of the unit feature to the category's prototype, in typical spreads of a category
             where the checkpoint knows them (1 is usual).
         note: a note on how the file was read; usually empty.
@@ -74,8 +70,8 @@ class Prediction:
     category: int
     name: str
     known: bool
-    novel: bool
     confidence: float
+    novel: bool
     distance: float
     note: str
     best: Sequence[Candidate] = ()
@@ -224,21 +220,14 @@ def _assigned(
 
     features = in_smaller_batches(embed, torch.stack(pixels)).to(exact_device(model.device))
     require_finite(features, files)
-    found = model.assign(features)
+    found, (ids, confidences) = model.assign(features), model.nearest(features, top_k or 1)
     require_finite(torch.stack([found.confidences, found.distances], dim=1), files)
-
-    def candidates(ids: torch.Tensor, confidences: torch.Tensor) -> list[Candidate]:
-        pairs = zip(ids.tolist(), confidences.tolist(), strict=True)
-        names, known = model.config.names_by_id, model.config.num_known
-        return [Candidate(category, names[category], category < known, sure) for category, sure in pairs]
-
-    best = [[] for _ in files] if top_k is None else [*map(candidates, *model.nearest(features, top_k))]
-    nearest = candidates(found.category_ids, found.confidences)
-    notes = [verdict.note if verdict.status is Status.NOTED else "" for verdict in verdicts]
-    columns = files, nearest, found.novel.tolist(), found.distances.tolist(), notes, best
-    return [
-        Prediction(
-            file, first.category, first.name, first.known, novel, first.confidence, distance, note, others
-        )
-        for file, first, novel, distance, note, others in zip(*columns, strict=True)
-    ]
+    names, known = model.config.names_by_id, model.config.num_known
+    predictions = []
+    for row, (file, verdict) in enumerate(zip(files, verdicts, strict=True)):
+        pairs = zip(ids[row].tolist(), confidences[row].tolist(), strict=True)
+        best = [Candidate(category, names[category], category < known, sure) for category, sure in pairs]
+        note = verdict.note if verdict.status is Status.NOTED else ""
+        fields = {**vars(best[0]), "novel": bool(found.novel[row]), "distance": float(found.distances[row])}
+        predictions.append(Prediction(file, **fields, note=note, best=best if top_k else ()))
+    return predictions
