@@ -98,10 +98,10 @@ def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_p
         assert record["new"] == (~np.isin(given, before) & (given >= 2)).sum()
         assert record["num_new"] == len(set(given.tolist()) - set(before.tolist()) - {0, 1})
         assert record["estimate"].startswith(f"{record['num_categories']} (")
-    assert records[0].earlier == 0 < records[1].earlier
+    assert records[0]["earlier"] == 0 < records[1]["earlier"]
     card = (all_at_once / "stage2" / "README.md").read_text()
-    assert f"- Stage 2: {records[1]}" in card
-    assert str(records[2]) not in card
+    assert f"- Stage 2: {records[1]['summary']}" in card
+    assert records[2]["summary"] not in card
     for word in ("model-index", "accuracy is of", "| All |", "stage 2 of 3", "week01", "class_blocks"):
         assert word not in card
     assert run.recipe.training.category_count == "stream"
