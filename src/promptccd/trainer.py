@@ -250,10 +250,10 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
         values |= {"cuts": split.cuts or None, "split_rule": split.rule}
     else:
         usual = inspect.signature(StageStream.from_dataset).parameters
-        given = {name: value for name, value in source.options.items() if value != usual[name].default}
-        values |= {name: given[name] for name in given.keys() & DataArguments.__dataclass_fields__}
-        if isinstance(source.dataset, str):
-            values["dataset"] = source.dataset
+        names = (source.keys() & DataArguments.__dataclass_fields__) - {"dataset"}
+        values |= {name: source[name] for name in names if source[name] != usual[name].default}
+        if isinstance(source["dataset"], str):
+            values["dataset"] = source["dataset"]
     for name in {"unlabelled", "labels"} & values.keys():
         values[name] = [each if isinstance(each, str) else IN_MEMORY for each in values[name]]
     if values.get("cuts") is not None:

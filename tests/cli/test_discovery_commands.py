@@ -169,7 +169,7 @@ def test_a_day_of_corrections(found, capsys) -> None:
         "move",
         "split",
         "merge",
-        "not_a_category",
+        "dissolve",
         "set_aside",
         "restore",
         "set_images_aside",

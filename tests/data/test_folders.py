@@ -4,7 +4,6 @@ import io
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -12,9 +11,6 @@ from PIL import Image as Pillow
 
 from promptccd.data import StageStream
 from promptccd.data.folders import FolderFiles, FolderSource, Row, by_category, images_in
-from promptccd.data.labels import read_categories
-from promptccd.data.tables import load_images, open_images
-from promptccd.discovery.intake.reading import read_intake
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
@@ -53,62 +49,6 @@ def read(folder: Path, roots: Sequence[Path] = ()) -> tuple[list[Row], FolderFil
     return rows, files
 
 
-WORDS = [
-    "train", "freight train", "train_steam", "express-train", "train2", "training shoes", "Train", "trainer", "test",
-    "testing kit", "test tube", "contest", "val", "val d'isere", "valley", "dev board", "dev", "eval",
-    "evaluation form",
-    "valid", "validation", "split", "data", "images", "all", "train.old", "0-train", "TEST", "train test",
-    "parquet", "x.csv", "{a,b}", "star*?", "[2024]", "a::b", "hf:", "-dash", "100%", "#1", "émeu", "鳥", "🦉", " lead",
-]  # fmt: skip
-
-
-def test_no_word_in_the_name_of_a_category_or_file_decides(tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos", (*KINDS, *WORDS), each=1)
-    for word in WORDS:
-        image(folder / "boat" / f"{word} 1.png")
-    names = [normalize("NFC", word) for word in WORDS]
-    assert sizes(read(folder)) == dict.fromkeys((*KINDS, *names), 1) | {"boat": 1 + len(WORDS)}
-    assert read_categories(load_images(str(folder)), "label")[1] == tuple(sorted([*KINDS, *names]))
-
-
-def test_splits_without_categories_are_refused_with_both_ways_out(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        image(tmp_path / split / "a.png")
-    with pytest.raises(
-        DataError, match="holds test, train, which are parts of a data set.*--top_folders categories"
-    ):
-        read(tmp_path)
-
-
-NO_IMAGES: dict[str, tuple[bytes, str]] = {
-    "notes.txt": (b"a heron\n", "starts like text"),
-    "labels.csv": (b"path,label\n", "starts like text"),
-    "clip.mp4": (b"\x00\x00\x00\x18ftypmp42", "a video"),
-    "photo.jxl": (b"\x00\x00\x00\x0cJXL ", "JPEG XL"),
-    "side.xmp": (b"<x:xmpmeta>", "XMP"),
-    "pack.zip": (b"PK\x03\x04", "ZIP archive"),
-    "nothing": (b"", "empty file"),
-    "Thumbs.db": (b"\xd0\xcf", "operating system"),
-    ".DS_Store": (b"\x00", "operating system"),
-    "._0.png": (b"\x00\x05", "operating system"),
-    ".hidden.png": (b"x", "hidden file"),
-}
-
-
-@pytest.mark.parametrize("where", ["boat", "."])
-def test_what_is_no_image_is_listed_with_its_reason(where: str, tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos")
-    for name, (content, _) in NO_IMAGES.items():
-        (folder / where / name).write_bytes(content)
-    found = read(folder)
-    assert sizes(found) == dict.fromkeys(KINDS, 3)
-    reasons = {Path(path).name: reason for path, reason in found[1].left_out.items()}
-    assert reasons.keys() == NO_IMAGES.keys()
-    for name, (_, said) in NO_IMAGES.items():
-        assert said in reasons[name]
-    assert open_images(str(folder)).left_out == found[1].left_out
-
-
 @pytest.mark.parametrize(
     "name",
     ["@eaDir", "__MACOSX", ".thumbnails", "$RECYCLE.BIN", ".git", "#recycle", "lost+found", "System Volume Information",
@@ -125,18 +65,6 @@ def test_folders_of_systems_are_not_searched_and_said(name: str, tmp_path: Path)
     )  # the folders, of which nothing is read
     kind = "hidden folder" if name.startswith(".") else "folder of an operating system"
     assert set(found[1].left_out.values()) == {f"{kind}, not searched"}
-
-
-def test_a_loose_image_is_named_and_what_lies_deeper_is_counted(tmp_path: Path) -> None:
-    categories(tmp_path)
-    image(tmp_path / "cover.png")
-    image(tmp_path / "boat" / "edited" / "raw" / "0.png")
-    found = read(tmp_path)
-    assert sizes(found) == {"boat": 4, "bus": 3, "tram": 3}
-    assert found[1].left_out == {"cover.png": "in no category: it lies beside the folders of categories"}
-    said = found[1].summary(found[0])
-    assert said.startswith("11 files found: 10 images with a category; 1 images lie deeper, and count for")
-    assert "1 left out: in no category" in said
 
 
 LINKS: dict[str, tuple[Callable[[Path], str], str]] = {
@@ -178,21 +106,6 @@ def test_links_are_followed_inside_and_where_a_person_allows_it(tmp_path: Path) 
         assert all(stage.decode(position).image is not None for position in range(len(stage)))
 
 
-@pytest.mark.parametrize("names", [("photos.zip",), ("a.jxl", "foreign.csv"), ("clip.mp4",)])
-def test_a_folder_without_images_is_refused_and_says_what_it_holds(
-    names: tuple[str, ...], tmp_path: Path
-) -> None:
-    for name in names:
-        start = {
-            ".zip": b"PK\x03\x04",
-            ".jxl": b"\x00\x00\x00\x0cJXL ",
-            ".mp4": b"\x00\x00\x00\x18ftypmp42",
-        }
-        (tmp_path / name).write_bytes(start.get(Path(name).suffix, b"a,b\n1,2\n"))
-    with pytest.raises(DataError, match="holds no image that can be used|Which column holds"):
-        StageStream.from_dataset(str(tmp_path), class_blocks=[1, 1])
-
-
 @pytest.mark.parametrize(
     ("names", "said"),
     [
@@ -212,48 +125,6 @@ def test_what_promptccd_wrote_among_images_is_one_line(place, names, said, tmp_p
     assert found[1].left_out == {f"{place}/": f"folder not searched: {said}"}
     (folder / place / names[-1]).unlink()
     assert len(read(folder)[1].left_out) > 1  # the other names may be anybody's
-
-
-NOTES = {
-    "dataset_info.json": '{"description": "", "features": {}}',
-    "state.json": '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": "train"}',
-    "dataset_dict.json": '{"splits": ["boat", "bus"]}',
-    "dataset_infos.json": "{}",
-}
-
-
-@pytest.mark.parametrize(
-    "names",
-    [("dataset_info.json",), ("dataset_info.json", "state.json"), ("dataset_dict.json",), tuple(NOTES)],
-)
-def test_notes_of_another_data_set_make_none_of_a_folder_of_images(
-    names: tuple[str, ...], tmp_path: Path
-) -> None:
-    folder = categories(tmp_path / "photos")
-    for name in names:
-        (folder / name).write_text(NOTES[name])
-        (folder / "boat" / name).write_text(NOTES[name])
-    opened = open_images(str(folder))
-    assert len(opened.table) == 9
-    assert sorted(opened.left_out) == sorted([*names, *(f"boat/{name}" for name in names)])
-    with read_intake(folder) as intake:
-        assert len(intake.used) == 9
-        assert len(intake.files) == 9 + 2 * len(names)
-
-
-def test_a_metadata_file_in_the_folder_of_a_category_is_told_where_it_belongs(tmp_path: Path) -> None:
-    folder = categories(tmp_path / "photos")
-    for name, text in {
-        "metadata.csv": "file_name,label\n0.png,x\n",
-        "metadata.jsonl": '{"file_name": "0.png"}',
-    }.items():
-        (folder / "boat" / name).write_text(text)
-    opened = open_images(str(folder))
-    assert read_categories(opened.table, "label")[1] == KINDS
-    assert list(opened.left_out) == ["boat/metadata.csv", "boat/metadata.jsonl"]
-    assert all("put it above these folders" in reason for reason in opened.left_out.values())
-    (folder / "metadata.csv").write_text("file_name,size\nboat/0.png,3\n")
-    assert "as columns file_name and label would" in open_images(str(folder)).left_out["metadata.csv"]
 
 
 @pytest.mark.parametrize("place", ["nowhere", "a file"])

@@ -7,7 +7,7 @@ from datasets import Dataset
 from promptccd.data import StageStream
 from promptccd.data.cached import ImageCache
 from promptccd.data.options import ViewOptions
-from promptccd.data.readable import Original, StageImages, conflicts
+from promptccd.data.readable import StageImages, conflicts
 from promptccd.errors import DataError
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images
@@ -62,13 +62,13 @@ def test_or_left_out_with_all_copies(is_kept: bool) -> None:
     table = with_copies({other: one, same: one})
     images = read(table, cache=ImageCache(ViewOptions()) if is_kept else None, conflicting="drop")
     assert not {one, same, other} & set(images.sample_ids.tolist())
-    assert images.report.num_used == len(images) == images.report.num_images - 3
-    assert images.report.to_dict()["conflicting"].keys() == {f"row {one}", f"row {same}", f"row {other}"}
+    assert images.report.used == len(images) == images.report.images - 3
+    assert images.report.conflicting.keys() == {f"row {one}", f"row {same}", f"row {other}"}
     stream = StageStream.from_dataset(table, class_blocks=BLOCKS, seed=1)
     for index, sample in enumerate(images.sample_ids.tolist()):
         position = stream[0].sample_ids.tolist().index(sample)
         assert np.array_equal(np.asarray(images[index]), np.asarray(stream[0].decode(position).image))
-    assert len(read(table)) == images.report.num_images  # a test set is taken as it is
+    assert len(read(table)) == images.report.images  # a test set is taken as it is
 
 
 @pytest.mark.fault(25)
@@ -79,13 +79,12 @@ def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCa
     first = read(table, 0, seen=seen, conflicting="refuse")  # one label is no contradiction
     second = read(table, 1, seen=seen)
     original = min(one, same)
-    first_one = Original(original, 0, f"row {original}")
-    assert first.report.copies == [(f"row {max(one, same)}", first_one)]
-    assert second.report.copies == [(f"row {later}", first_one)]
-    assert len(first) + len(second) == first.report.num_images + second.report.num_images
-    assert second.report.to_dict()["copies"] == {f"row {later}": {"image": f"row {original}", "stage": 0}}
+    first_one = {"image": f"row {original}", "stage": 0}
+    assert first.report.copies == {f"row {max(one, same)}": first_one}
+    assert second.report.copies == {f"row {later}": first_one}
+    assert len(first) + len(second) == first.report.images + second.report.images
     assert "Stage 1: 1 images are the very picture of another, 1 of them" in caplog.text
-    assert read(coloured_images(5, 30), 0).report.copies == []
+    assert read(coloured_images(5, 30), 0).report.copies == {}
 
 
 @pytest.mark.fault(25)

@@ -29,6 +29,8 @@ def test_counts_of_the_setting() -> None:
     assert [len(ids) for ids in cut.sample_ids] == [32000, 3500, 5000, 6500, 8000]
     assert [count.classes for count in cut.counts] == [80, 85, 90, 95, 100]
     assert [int(np.sum(labels[ids] < 80)) for ids in cut.sample_ids[1:]] == [2000] * 4
+    drawn = np.unique(np.concatenate(cut.sample_ids))
+    assert np.array_equal(np.flatnonzero(labels >= 0), drawn) and len(drawn) < len(labels)
     for ids in cut.sample_ids[1:]:
         sizes = np.bincount(labels[ids], minlength=100)
         assert set(sizes[:80]) == {25}
@@ -53,15 +55,6 @@ def test_novel_order_is_seeded_and_known_categories_keep_theirs() -> None:
     assert orders[0] == orders[1] != orders[2]
     assert all(order[:80] == tuple(f"c{number}" for number in range(80)) for order in orders)
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
-
-
-def test_labels_are_in_the_new_ids_and_undrawn_images_have_none() -> None:
-    labels, cut = sessions(10, [2, 2, 2])
-    drawn = np.unique(np.concatenate(cut.sample_ids))
-    assert np.array_equal(np.flatnonzero(labels >= 0), drawn)
-    assert len(drawn) < len(labels)
-    source = np.repeat(np.arange(6), 10)
-    assert [f"c{item}" for item in source[drawn]] == [cut.categories[item] for item in labels[drawn]]
 
 
 def test_a_stream_of_sessions_has_the_categories_of_its_source() -> None:

@@ -13,15 +13,6 @@ def budget():
     return ByteBudget(IntakeLimits(), "a test")
 
 
-def test_the_largest_file_that_is_read_is_as_large_as_the_limit(tmp_path):
-    place, budget = tmp_path / "large.png", ByteBudget(IntakeLimits(max_file_bytes=10), "a test")
-    place.write_bytes(b"0123456789")
-    assert read_regular_file(str(place), budget) == b"0123456789"
-    place.write_bytes(b"0123456789a")
-    with pytest.raises(SkippedFileError, match="file of 11 bytes exceeds the limit of 10"):
-        read_regular_file(str(place), budget)
-
-
 def test_a_file_that_grows_while_it_is_read_is_skipped(tmp_path, budget, monkeypatch):
     place = tmp_path / "grows.png"
     place.write_bytes(b"0123456789")

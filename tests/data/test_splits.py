@@ -126,28 +126,6 @@ def test_another_split_is_refused_with_both_fingerprints(stages: StageStream) ->
         stages.require_fingerprint("abc", "The run")
 
 
-def test_every_kind_of_data_set_gives_the_same_stages(tmp_path: Path) -> None:
-    """A folder of pictures, parquet, save_to_disk and a data set in memory."""
-    table = coloured_images(4, 12)
-    table.to_parquet(tmp_path / "parquet" / "train.parquet")
-    table.save_to_disk(str(tmp_path / "saved"))
-    for row, record in enumerate(table):
-        folder = tmp_path / "pictures" / f"category {record['label']}"
-        folder.mkdir(parents=True, exist_ok=True)
-        record["image"].save(folder / f"{row:03d}.png")
-    options = {
-        "class_blocks": [1, 1, 1, 1],
-        "cuts": [[0.5, 0.5, 0.5, 1.0], [0.5, 0.5, 1.0], [0.5, 1.0], [1.0]],
-    }
-    expected = StageStream.from_dataset(table, **options)
-    for kind in ("parquet", "saved"):
-        same = StageStream.from_dataset(str(tmp_path / kind), **options)
-        assert same.split.fingerprint == expected.split.fingerprint, kind
-    pictures = StageStream.from_dataset(str(tmp_path / "pictures"), **options)
-    assert [len(stage) for stage in pictures] == [len(stage) for stage in expected]
-    assert pictures.categories == expected.categories
-
-
 def labelled(values: list, feature) -> Dataset:
     images = [np.zeros((4, 4, 3), np.uint8)] * len(values)
     features = Features({"picture": Image(), "kind": feature})
@@ -218,14 +196,6 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
 def test_what_cannot_be_cut_says_why(options: dict, said: str) -> None:
     with pytest.raises(DataError, match=said):
         StageStream.from_dataset(coloured_images(5, 4), **options)
-
-
-def test_missing_folders_and_splits_say_what_to_do(image_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="Nothing is at"):
-        StageStream.from_dataset("./nowhere", class_blocks=[1, 1])
-    coloured_images(2, 4).to_parquet(tmp_path / "p" / "train.parquet")
-    with pytest.raises(DataError, match="has no split 'test'; it has .'train'."):
-        StageStream.from_dataset(str(tmp_path / "p"), class_blocks=[1, 1], split="test")
 
 
 @pytest.mark.fault(33)

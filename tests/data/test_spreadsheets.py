@@ -167,10 +167,6 @@ def test_what_was_taken_for_granted_is_said(folder: Path, caplog: pytest.LogCapt
     assert load_images(str(listed))["label"][:] == ["heron", "tit"]
     (said,) = [record.getMessage() for record in caplog.records]
     assert "UTF-16; divided by semicolons; column 'path' is read and not 'image'; column 'label'" in said
-    listed.write_bytes(b"path,label\na.png,heron\nb.png,tit\nd.png,tit\ne.png,tit\n")
-    caplog.clear()
-    load_images(str(listed))
-    assert caplog.messages == [f"{listed}: 2 of 4 files are not there, the first is 'd.png'."]
     listed.write_text("path,label\na.png,heron\n")
     caplog.clear()
     load_images(str(listed))
@@ -197,18 +193,6 @@ def test_metadata_is_read_as_lists_are(name: str, by: str, encoding: str, folder
     assert tuple(opened.table["label"]) == LABELS
     assert not opened.left_out
     assert len(StageStream.from_dataset(str(place), class_blocks=[2, 1])) == 2
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("file_name;label\na.png;Möwe\n".encode("cp1252"), "Line 2 of 'metadata.csv' is not UTF-8"),
-        (b"file_name;label\na.png;x\n;y\n", "Row 2 of 'metadata.csv' names no image"),
-    ],
-)
-def test_metadata_that_cannot_be_read_is_told(content: bytes, said: str, folder: Path) -> None:
-    with pytest.raises(DataError, match=said):
-        load_images(str(described(folder, content)))
 
 
 @pytest.mark.parametrize("content", [b"\x00\x01\x02", b"when,where\n1,2\n"])

@@ -2,23 +2,20 @@
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Pillow
 
 from promptccd.data import StageStream
 from promptccd.data.readable import StageImages
 from promptccd.data.splits import CategorySplit
-from promptccd.data.streams import read_labels
+from promptccd.data.stages import read_labels
 from promptccd.errors import DataError
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images
-
-Pictures = Sequence[tuple[str, str]]  # file and category, empty for none
 
 
 def draw(path: Path, shade: int) -> Path:
@@ -54,39 +51,6 @@ def labelled(tmp_path: Path) -> Path:
     return tmp_path / "labelled"
 
 
-def in_table(pictures: list[Path], folder: Path) -> Dataset:
-    return Dataset.from_dict(
-        {"image": [str(each) for each in pictures]}, features=Features({"image": Image()})
-    ).map(lambda row: {"image": row["image"]})
-
-
-def as_folder(pictures: list[Path], folder: Path) -> str:
-    return str(pictures[0].parent)
-
-
-def as_deep_folder(pictures: list[Path], folder: Path) -> str:
-    """Names of folders are no categories in a stream, not even those of splits."""
-    for number, each in enumerate(pictures):
-        place = folder / "deep" / ("train", "test")[number % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        shutil.copy(each, place)
-    return str(folder / "deep")
-
-
-def as_list(pictures: list[Path], folder: Path) -> str:
-    listed = folder / "stream.csv"
-    listed.write_text("\n".join(["path", *(str(each.relative_to(folder)) for each in pictures)]))
-    return str(listed)
-
-
-def as_list_with_labels(pictures: list[Path], folder: Path) -> str:
-    """They are not looked at."""
-    listed = folder / "stream.tsv"
-    rows = [f"{each.relative_to(folder)}\tsecret" for each in pictures]
-    listed.write_text("\n".join(["path\tlabel", *rows]))
-    return str(listed)
-
-
 def as_parquet(pictures: list[Path], folder: Path) -> str:
     table = Dataset.from_dict(
         {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures]},
@@ -94,36 +58,6 @@ def as_parquet(pictures: list[Path], folder: Path) -> str:
     )
     table.to_parquet(str(folder / "stream.parquet"))
     return str(folder / "stream.parquet")
-
-
-def as_saved(pictures: list[Path], folder: Path) -> str:
-    """Its only split has another name."""
-    table = Dataset.from_dict(
-        {"image": [{"bytes": each.read_bytes(), "path": None} for each in pictures]},
-        features=Features({"image": Image()}),
-    )
-    DatasetDict({"unseen": table}).save_to_disk(str(folder / "saved"))
-    return str(folder / "saved")
-
-
-CONTAINERS = [as_folder, as_deep_folder, as_list, as_list_with_labels, as_parquet, as_saved]
-
-
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_a_stream_is_read_from_every_container(
-    container: Callable[[list[Path], Path], str], labelled: Path, tmp_path: Path
-) -> None:
-    pictures = [draw(tmp_path / "week01" / f"{shade}.png", shade) for shade in range(20, 24)]
-    stages = StageStream.from_dataset(str(labelled), unlabelled=[container(pictures, tmp_path)])
-    assert [len(stage) for stage in stages] == [6, 4]
-    assert stages.categories == ("kind 0", "kind 1")
-    assert stages.split.class_blocks == (2, 0)
-    shades = sorted(int(np.asarray(stages[1].decode(place).image)[0, 0, 0]) for place in range(4))
-    assert shades == [20, 21, 22, 23]
-    assert stages[1].sample_ids.tolist() == [6, 7, 8, 9]
-    with pytest.raises(DataError, match=r"Stage 1 \(.*\) has no labels, so that no accuracy"):
-        stages.evaluation_labels(stages[1])
-    assert stages.evaluation_labels(stages[0]).tolist() == stages.labelled.labels.tolist()
 
 
 def partly_labelled(names: list, feature: object, folder: Path) -> str:
@@ -234,7 +168,7 @@ def test_a_picture_counts_where_it_came_first(
     seen: dict = {}
     read = [StageImages.read(stage, 0, progress_bar, seen=seen) for stage in stages[:2]]
     assert [read[1].name_of(index) for index in range(len(read[1]))] == ["new.png", "other.png"]
-    assert (read[1].report.num_used, len(read[1].digests)) == (2, 2)
+    assert (read[1].report.used, len(read[1].digests)) == (2, 2)
     assert "count once, where they came first" in caplog.text
     with pytest.raises(
         DataError, match=r"All 1 images of stage 2 \(.*week02\) are in an earlier one: give the whole command"

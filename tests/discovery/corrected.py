@@ -9,7 +9,7 @@ import torch
 
 from promptccd.discovery import DiscoverySession, Project
 from promptccd.discovery.project import CategoryRegistry, Command, edits
-from promptccd.discovery.project.features import Features, means_after
+from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.record import CATEGORIES, PROJECT
 from promptccd.discovery.project.store import Store
 from tests.discovery.project.streams import Edit, do
@@ -59,8 +59,8 @@ def features_of(session: DiscoverySession) -> Features:
 
 def moved_to(session: DiscoverySession, images: Sequence[str], to: int | None) -> None:
     """Put images of such a session into a category."""
-    targets = dict.fromkeys(images, to)
-    edits.move(session.registry, images, to, means_after(session.registry, features_of(session), targets))
+    session.registry.features = lambda needed=False: features_of(session)
+    edits.move(session.registry, images, to)
 
 
 def drawn_together(project: Path) -> tuple[int, int]:

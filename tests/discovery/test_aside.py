@@ -89,7 +89,7 @@ def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_g
     registry, burst = hidden.registry, [key_of(number) for number in (1, EACH + 1, 2 * EACH + 1)]
     hidden.seen.store_followers(burst, dict.fromkeys(burst[1:], burst[0]))
     some = [key_of(3 * EACH + number) for number in range(5)]
-    edits.gather(registry, some, worlds[0][-EACH:][:5].mean(0).numpy(), name="moths")
+    edits.gather(registry, some, "moths", worlds[0][-EACH:][:5].mean(0).numpy())
     edits.confirm(registry, [key_of(0)])
     edits.move(registry, [key_of(2 * EACH)], None)
     edits.set_aside(registry, 0)

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import cosine_similarity
 
 from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, Project, discover
@@ -207,32 +205,6 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
         "UTC, to the second"
     )
     assert abs(datetime.fromisoformat(time) - datetime.now(UTC)) < timedelta(minutes=1)
-
-
-def test_images_of_earlier_stages_go_where_their_dissolved_category_is_nearest(
-    found, session, albums, caplog
-):
-    category = max(new_of(found), key=lambda each: registry_in(found).category(each).size)
-    discover(session, albums[2], found, num_categories=7)
-    registry = registry_in(found)
-    earlier = [key for key in registry.members_of(category) if registry.images[key] == 1]
-    assert earlier
-    alter(found / PROJECT, "delete from feature")
-    ids, _, matrix = registry.active_prototypes()
-    similarity = cosine_similarity(
-        *(torch.from_numpy(matrix[rows]) for rows in ([ids.index(category)], slice(None)))
-    )
-    similarity[ids.index(category)] = -1
-    nearest = ids[int(similarity.argmax())]
-    with caplog.at_level("INFO"):
-        main(["categories", str(found), "dissolve", str(category)])
-    after = registry_in(found)
-    assert {after.members[key] for key in earlier} == {nearest}
-    counts = Counter(after.members[key] for key in registry.members_of(category))
-    for home, count in counts.items():
-        assert f"{count} to {home} ({after.category(home).name})" in caplog.text
-    correct(found, lambda each: each.undo())
-    assert registry_in(found).state_hash() == registry.state_hash()
 
 
 def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(run, caplog):

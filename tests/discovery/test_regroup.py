@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.discovery import DiscoverySession, Project, discover
-from promptccd.discovery.project import GoneError, corrections
+from promptccd.discovery import DiscoverySession, Project, discover, stage_grouping
+from promptccd.discovery.project import GoneError
 from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.errors import RegistryError
 from tests.discovery.conftest import write_pictures
@@ -62,14 +62,14 @@ def test_what_a_person_said_stays(found: Path) -> None:
 def test_what_another_window_corrects_meanwhile_is_not_lost(
     found: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project, find = Project(found), corrections.find_anew
+    project, find = Project(found), stage_grouping.find_again
 
     def slowly(*given: Any) -> Any:
         Project(found).rename(0, "heron")
         return find(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corrections, "find_anew", slowly)
+        patch.setattr(stage_grouping, "find_again", slowly)
         with pytest.raises(GoneError, match="ask again"):
             project.regroup(2)
     assert len(groups(found)) == 3

@@ -13,7 +13,7 @@ from promptccd.discovery import (
 )
 from promptccd.discovery.exports.rows import STRANGE, assignment_rows
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project import corrections, edits, load_registry, save_registry
+from promptccd.discovery.project import edits, load_registry, save_registry
 from promptccd.discovery.report import group_views, write_page
 from promptccd.errors import DataError, DivergedError, RegistryError
 from promptccd.runs import load_model
@@ -31,9 +31,10 @@ def largest_new(session: DiscoverySession) -> list[int]:
 def corrected(session: DiscoverySession) -> None:
     """Rename, split and merge what the newest stage found."""
     first, second, *_ = largest_new(session)
+    session.registry.features = lambda needed=False: features_of(session)
     for edit in (
         (edits.rename, first, f"named at {session.current.stage}"),
-        (corrections.split, features_of(session), first, None, f"part of {first}"),
+        (edits.split, first, None, f"part of {first}"),
         (edits.merge, [second, 1]),  # into a known category
     ):
         do(session.registry, edit, time="a minute ago")
@@ -163,7 +164,7 @@ def test_a_group_like_one_that_is_none_counts_for_no_category(backbone_folder, t
     session = DiscoverySession.open(str(backbone_folder))
     write_pictures(tmp_path / "first", [1, 4, 7], per_category=8)
     grouped(session, tmp_path / "first", num_categories=3)
-    edits.not_a_category(session.registry, session.registry.active[0].id)
+    edits.dissolve(session.registry, session.registry.active[0].id)
     write_pictures(tmp_path / "more", [1, 4, 7], per_category=8, seed=1)
     grouped(session, tmp_path / "more", num_categories=3)
     assert session.change.unassigned
@@ -249,7 +250,7 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     session = DiscoverySession.open(backbone_folder)
     grouped(session, write_pictures(tmp_path / "album", [0]), num_categories=1)
     state = session.registry.state_hash()
-    corrections.dissolve(session.registry, features_of(session), 0, rest_to_nearest=True)
+    edits.dissolve(session.registry, 0)
     assert not session.assignment().keys
     assert group_views(session) == []
     assert {row.category for row in assignment_rows(session)} == {None}

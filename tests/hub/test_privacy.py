@@ -181,6 +181,6 @@ def test_pushing_stages_again_sends_nothing_and_others_replace_all(stream: Stage
     assert not again.sent
     assert again.commit == first.commit
     hub.add("user/stages", {"stage_0/train-00001-of-00002.parquet": b"an older shard"}, kind="dataset")
-    publish_stages(stream.source.again(seed=2), "user/stages")
+    publish_stages(stream.again(seed=2), "user/stages")
     there = state_of(hub, "user/stages")
     assert "stage_0/train-00001-of-00002.parquet" not in there

@@ -12,7 +12,6 @@ from pyarrow.parquet import ParquetFile, read_table, write_table
 
 from promptccd.cli.main import main
 from promptccd.data import StageStream
-from promptccd.data.stages import DataSource
 from promptccd.errors import DataError
 from promptccd.hub.stages import _licence
 from tests.conftest import quick_recipe
@@ -146,7 +145,7 @@ def test_the_licence_of_stages_is_that_of_their_source(tmp_path: Path, hub: Hub,
         ("lab/pictures", hub_licence),
     ):
         stages = StageStream.from_dataset(images, class_blocks=[2, 1, 1, 1])
-        stages.source = DataSource(source, {})
+        stages.source = {"dataset": source}
         assert _licence(stages) == metadata
 
 

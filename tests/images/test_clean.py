@@ -2,7 +2,6 @@
 
 import io
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,9 +133,3 @@ def test_random_damage_never_lets_a_marker_out() -> None:
             assert clean is None or MARKER.encode() not in clean[1]
             assert clean is None or np.array_equal(pixels_of(clean[1]), pixels_of(damaged.tobytes()))
     assert {None, ".jpg"} <= seen
-
-
-def test_real_files_by_path(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(jpeg(pixels(4)))
-    _, clean = clean_image((tmp_path / "a.jpg").read_bytes())
-    assert len(clean) < (tmp_path / "a.jpg").stat().st_size

@@ -212,18 +212,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.fault(22)
-def test_every_file_gets_its_verdict_and_the_counts_add_up(folder):
-    verdicts = {path.name: decode_image(path).verdict for path in folder.iterdir()}
-    assert verdicts == {name: Verdict(status, note) for name, (_, status, note) in GOLDEN.items()}
-    counts = Counter(verdict.status for verdict in verdicts.values())
-    assert sum(counts.values()) == len(GOLDEN) == len(list(folder.iterdir()))
-    assert set(counts) == set(Status)
-
-
 @pytest.mark.parametrize("name", GOLDEN, ids=ascii)
 def test_all_kinds_of_source_agree(folder, name):
     content, status, note = GOLDEN[name]
     by_path = decode_image(str(folder / name))
+    assert by_path.verdict == Verdict(status, note)
     others = [decode_image(content), decode_image({"bytes": content, "path": "elsewhere/" + name})]
     others.append(decode_image({"bytes": None, "path": str(folder / name)}))
     if status is not SKIPPED:

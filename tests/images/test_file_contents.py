@@ -14,7 +14,6 @@ from promptccd.images.decode import Status, Verdict, decode_image
 from tests.images.test_decode import deep_tiff, encoded, oriented, photograph, picture
 
 SMALL = picture(160, 120)
-RAW_VALUES = np.full((900, 1200), 9000, np.uint16)
 
 
 def joined_tiff(first: dict[int, int], below: dict[int, int], behind: bytes = b"") -> bytes:
@@ -82,12 +81,6 @@ def test_other_files_with_several_pictures_are_no_camera_raw() -> None:
     assert decode_image(pages).verdict.note == "first of 2 frames used"
     pyramid = joined_tiff({256: 160}, {256: 80, 257: 60})
     assert decode_image(pyramid).verdict == Verdict(Status.USED)
-
-
-def test_stacks_say_when_the_plane_that_is_used_is_empty() -> None:
-    planes = [Image.fromarray(np.full((20, 30), 0, np.uint16)), Image.fromarray(RAW_VALUES[:20, :30])]
-    content = encoded(planes[0], "TIFF", save_all=True, append_images=planes[1:])
-    assert "first of 2 frames used, which is empty" in decode_image(content).verdict.note
 
 
 def test_a_large_picture_is_decoded_only_if_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

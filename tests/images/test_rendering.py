@@ -97,6 +97,7 @@ def test_single_pixels_and_files_do_not_change_the_others(kind: str) -> None:
 
 OFFSETS: dict[str, Callable[[int], Values]] = {
     "thermal": lambda n: np.rint(photograph(n, 29_315, 31_355)).astype(np.uint16),
+    "a dark current": lambda n: np.rint(photograph(n, 500, 1520)).astype(np.uint16),
     "computed tomography, signed": lambda n: np.rint(photograph(n, -1024, 2000)).astype(np.int32),
     "decibels": lambda n: photograph(n, -25, -3).astype(np.float32),
     "an index from -1 to 1": lambda n: photograph(n, -0.2, 0.8).astype(np.float32),

@@ -12,10 +12,7 @@ from accelerate import Accelerator
 
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import LOSSES, StageContext
-from promptccd.methods.classifier import (
-    SelfDistillationObjective,
-    sampled_rows,
-)
+from promptccd.methods.classifier import STUDENT_TEMPERATURE, SelfDistillationObjective, sampled_rows
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.backbone import blocks_of
@@ -87,6 +84,10 @@ def test_new_classes_of_happy_that_no_image_has_any_share_of_cost_what_they_can_
     assert float(entropy.detach()) == pytest.approx(2 * math.log(2) + math.log(3), rel=1e-5)
     (gradient,) = torch.autograd.grad(entropy, logits)
     assert gradient.isfinite().all()
+    objective.num_old = 2
+    shares = torch.tensor([0.4, 0.3, 0.1, 0.2]).log() * STUDENT_TEMPERATURE
+    terms = objective.evenness_terms(shares.repeat(2, 4, 1))
+    assert float(terms["entropy"]) == pytest.approx(0.082283 + 0.010239 + 0.056633, abs=2e-6)
 
 
 def around(directions: torch.Tensor, each: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from promptccd.clustering import calibrated
 from tests.models.hostile import (
     CONFIG,
     EVIL_CODE,
@@ -144,7 +145,7 @@ NUMBERS: list[tuple[str, list[Any]]] = [
         "spread",
         [None, {}, 3, [1.0], SPREAD | {"reach": 0}, SPREAD | {"slope": "steep"}, SPREAD | {"more": 1}],
     ),
-    ("gaussians", [{}, 3, dict.fromkeys(("ids", "num_known", "known_share", "temperature", "balance"), 1)]),
+    ("gaussians", [{}, 3, {"ids": 1, **dict.fromkeys(calibrated.NUMBERS, 1)}]),
     ("initializer_range", [1e300]),
     ("stage", ["newest"]),
     ("num_known", [-1]),

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from promptccd.methods import METHODS
-from promptccd.models import CategoryDiscoveryModel, CheckpointError
-from promptccd.models.checkpoint import FoundModel, file_of, find_model
+from promptccd.models import CategoryDiscoveryModel
+from promptccd.models.checkpoint import FoundModel, find_model
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
-from tests.hub.server import Hub
 
 GROWN = {"grow-merge": {"num_branches": 2, "num_means": 2, "num_clusters": 1}}
 
@@ -67,20 +66,3 @@ def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a
     assert find_model(run, subfolder="stage9").values == {"stage": 9}
     (run / "config.json").write_text("{}")
     assert find_model(run) == FoundModel(str(run), {}, {})
-
-
-def test_a_file_of_a_folder_is_a_file_or_not_there(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    assert file_of(str(tmp_path), "file") == str(tmp_path / "file")
-    assert file_of(str(tmp_path), "nothing") is None
-    with pytest.raises(CheckpointError, match=r"'folder' of .* is no file\."):
-        file_of(str(tmp_path), "folder")
-
-
-def test_a_file_of_a_repository_is_downloaded_or_not_there(hub: Hub) -> None:  # noqa: F811
-    hub.add("user/mine", {"config.json": b'{"stage": 3}'})
-    path = file_of("user/mine", "config.json")
-    assert path is not None
-    assert Path(path).read_bytes() == b'{"stage": 3}'
-    assert file_of("user/mine", "model.safetensors") is None

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
@@ -426,19 +425,3 @@ def test_a_classifier_that_grows_learns_if_it_did_before(kind: type[CosineClassi
     classifier.requires_grad_(learns).grow(torch.randn(3, 4))
     assert classifier.num_classes == 5
     assert {parameter.requires_grad for parameter in classifier.parameters()} == {learns}
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"category_ids": [0, 0], "category_names": ["a", "b"]}, "every category id once"),
-        ({"category_ids": [0, 1], "category_names": ["a"]}, "got 1 names for 2 ids"),
-        ({"stage": 0, "num_components": 2, "component_categories": [4]}, "each of 2 components, got 1"),
-        ({"native_categories": [-1, 4]}, "ids of categories in native_categories, got 4"),
-        ({"num_known": -1}, "'num_known':.*\\n.*from 0 to 1000000, got -1"),
-        ({"confidence_temperature": 0.0}, "'confidence_temperature':.*\\n.*from 1e-06 to .*, got 0.0"),
-    ],
-)  # fmt: skip
-def test_a_configuration_is_checked_as_it_is_made(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises((ValueError, StrictDataclassError), match=said):
-        PromptCCDConfig(**fields)

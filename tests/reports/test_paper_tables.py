@@ -278,16 +278,8 @@ def twenty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sweep(table: str, data: Path, out: Path, *words: str, recipes: Path = RECIPES) -> list[str]:
     head = [word for name, value in TINY_HEAD.items() for word in (f"--{name}", str(value))]
-    quick = [
-        "--epochs",
-        "1",
-        "--discovery_epochs",
-        "1",
-        "--pretraining.epochs",
-        "1",
-        "--kmeans_restarts",
-        "2",
-    ]
+    counts = ("epochs", "discovery_epochs", "pretraining.epochs", "kmeans_restarts")
+    quick = [word for name in counts for word in (f"--{name}", "1")]
     tiny = ["--backbone_config", json.dumps(TINY_BACKBONE), "--image_size", "16", "--resize_size", "18"]
     place = ["--config", str(recipes), "--out", str(out), "--datasets", f"cifar100={data}", "imagenet100"]
     return ["sweep", "--table", table, "--small", "--seeds", "1", "2", *place, *head, *quick, *tiny, *words]

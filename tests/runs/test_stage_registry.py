@@ -185,7 +185,7 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     new = max(
         (each for each in registry_in(run / "stage2").active if not each.known), key=lambda each: each.size
     )
-    correct(run / "stage2", lambda registry: edits.not_a_category(registry, new.id))
+    correct(run / "stage2", lambda registry: edits.dissolve(registry, new.id))
     sample_ids = [np.array(RunDirectory(run).assignments(stage)["sample_ids"]) for stage in range(3)]
     earlier = earlier_images(RunDirectory(run), sample_ids)
     gone = sum(int((ids == NO_CATEGORY).sum()) for ids in earlier.ids)
@@ -225,7 +225,7 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     """`promptccd report` refuses records that disagree, and had refused its own."""
     run = trained_to(trained_run, tmp_path / "run", 1)
     (new,) = (each for each in registry_in(run / "stage1").active if not each.known)
-    correct(run / "stage1", lambda registry: edits.not_a_category(registry, new.id))
+    correct(run / "stage1", lambda registry: edits.dissolve(registry, new.id))
     go_on(run)
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
     measured = ReportedRun(RunEvaluation(str(run)))
@@ -259,7 +259,7 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
 def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> None:
     registry = load_registry(trained_run / "stage1")
     new = next(each for each in registry.active if not each.known)
-    edits.not_a_category(registry, new.id)
+    edits.dissolve(registry, new.id)
     sample_ids = [np.array(RunDirectory(trained_run).assignments(stage)["sample_ids"]) for stage in (0, 1)]
     earlier = earlier_images(RunDirectory(trained_run), sample_ids)
     earlier = type(earlier)(registry, earlier.ids)

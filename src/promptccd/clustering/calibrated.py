@@ -30,6 +30,7 @@ TEMPERATURES = torch.logspace(np.log10(0.003), np.log10(3), 40, dtype=torch.floa
 BALANCES = torch.linspace(0, 1, 41, dtype=torch.float64)
 LEAST_VARIANCE = 1e-6  # within categories, as a share of all: features equal to their means have no spread
 VALUES_AT_ONCE = 2**24  # in float64, 128 MB
+NUMBERS = ("num_known", "known_share", "temperature", "sharpness", "balance")  # of `CategoryGaussians`
 
 
 class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
@@ -55,6 +56,9 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
     the estimated ones and one share for all categories: as near to the estimated shares as possible, if that costs at
     most the share `known_loss` of the known images that the model expects to find with one share for all.
 
+    Left-out images of categories that the metric is made of give another factor t'. Probabilities are the powers t' / t
+    of those above, divided by their sum.
+
     Args:
         known_loss: share of images of known categories that may be lost for a higher accuracy over all.
         random_state: seed of the folds, of k-means and of the estimated number of categories.
@@ -65,6 +69,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         whitener_: ``(D, D)``, multiplies features.
         sizes_: ``(K,)``, how many images each mean is that of.
         temperature_: the factor t of squared distances.
+        sharpness_: the power t' / t.
         known_share_: the share a of the last stream; 1 before the first stream.
         num_known_: categories that were known before the last stream.
         balance_: how far predictions move from that share (0) to one share for all categories (1).
@@ -117,7 +122,8 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         self.classes_ = classes.cpu().numpy()
         self.whitener_ = whitener / variance.sqrt()
         self.means_, self.sizes_ = means @ self.whitener_, sizes.double()
-        self.temperature_ = _taught_factor(points, rows, shrinkage, self._seed)
+        self.temperature_, sharper = _taught_factors(points, rows, shrinkage, self._seed)
+        self.sharpness_ = sharper / self.temperature_
         self.num_known_, self.known_share_, self.balance_ = len(classes), 1.0, 1.0
         return self
 
@@ -130,7 +136,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         mixture.classes_, mixture.n_features_in_ = np.array(gaussians.ids), len(gaussians.whitener)
         for name in ("whitener", "means", "sizes"):
             setattr(mixture, f"{name}_", getattr(gaussians, name).to(device, torch.float64))
-        for name in ("num_known", "known_share", "temperature", "balance"):
+        for name in NUMBERS:
             setattr(mixture, f"{name}_", getattr(gaussians, name))
         return mixture
 
@@ -138,16 +144,8 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
     def gaussians_(self) -> CategoryGaussians:
         """The fitted mixture by itself, as a checkpoint stores it."""
         check_is_fitted(self)
-        return CategoryGaussians(
-            self.whitener_,
-            self.means_,
-            self.sizes_,
-            self.classes_.tolist(),
-            num_known=self.num_known_,
-            known_share=self.known_share_,
-            temperature=self.temperature_,
-            balance=self.balance_,
-        )
+        numbers = {name: getattr(self, f"{name}_") for name in NUMBERS}
+        return CategoryGaussians(self.whitener_, self.means_, self.sizes_, self.classes_.tolist(), **numbers)
 
     @torch.no_grad()
     def partial_fit(self, X: Any, y: Any = None, *, num_categories: int | None = None) -> "CalibratedMixture":
@@ -261,24 +259,26 @@ def _whitener(products: Tensor, num: int, categories: int, shrinkage: float, lea
     return (vectors * values.clamp(min=least).pow(-POWER / 2)) @ vectors.T
 
 
-def _taught_factor(points: Tensor, rows: Tensor, shrinkage: float, seed: int) -> float:
-    """The factor of squared distances under which held-out images of held-out categories are likeliest.
+def _taught_factors(points: Tensor, rows: Tensor, shrinkage: float, seed: int) -> tuple[float, float]:
+    """The factors of squared distances under which left-out images are likeliest.
 
-    The metric is made without the categories, the means without the images.
+    The first is taught by images of left-out categories, in a metric that is made without these categories, the second
+    by images of all categories, in a metric that is made without these images.
     """
-    num = int(rows.max()) + 1
+    num, least = int(rows.max()) + 1, _least_variance(points)
     of_category = torch.randperm(num, generator=torch_generator("calibrated categories", seed)) % FOLDS
     of_image = torch.randperm(len(rows), generator=torch_generator("calibrated images", seed)) % FOLDS
-    of_category, of_image = of_category.to(rows.device), of_image.to(rows.device)
-    losses, least = torch.zeros_like(TEMPERATURES), _least_variance(points)
-    for fold in range(FOLDS):
-        inside = of_category[rows] != fold
-        if not (~inside).any() or inside.sum() < 2:
+    of_category, of_image = of_category.to(rows.device)[rows], of_image.to(rows.device)
+    losses = torch.zeros(2, len(TEMPERATURES), dtype=torch.float64)
+    without_categories = [(0, of_category != fold, range(FOLDS)) for fold in range(FOLDS)]
+    without_images = [(1, of_image != part, range(part, part + 1)) for part in range(FOLDS)]
+    for which, inside, parts in without_categories + without_images:
+        if inside.all() or inside.sum() < 2:
             continue
         teachers, own = rows[inside].unique(return_inverse=True)
         products = _scatter(points[inside], own, len(teachers))[1]
         whitened = points @ _whitener(products, int(inside.sum()), len(teachers), shrinkage, least)
-        for part in range(FOLDS):
+        for part in parts:
             rest = of_image != part
             tested = ~inside & ~rest & (rows[rest].bincount(minlength=num) > 0)[rows]
             if not tested.any():
@@ -291,8 +291,9 @@ def _taught_factor(points: Tensor, rows: Tensor, shrinkage: float, seed: int) ->
                 loss = torch.nn.functional.cross_entropy(
                     -0.5 * factor * squared, rows[tested], reduction="sum"
                 )
-                losses[place] += loss.cpu()
-    return float(TEMPERATURES[int(losses.argmin())])
+                losses[which, place] += loss.cpu()
+    of_categories, of_images = TEMPERATURES[losses.argmin(1)].tolist()
+    return of_categories, of_images
 
 
 def _starts(points: Tensor, known: Tensor, num: int, seed: int) -> Iterator[Tensor]:

@@ -22,32 +22,20 @@ _MOST_DIGITS = 20  # of a whole number in words
 MAX_SIDE = 8_192  # of a view, in pixels; the positions of a DINOv2 reach 518
 
 
-def number(default: Any, low: float, high: float = math.inf, *, above: bool = False) -> Any:
-    """A field of a dataclass whose numbers `require_in_range` checks; it accepts `None` too.
-
-    Args:
-        default: default value of the field.
-        low: the lowest number.
-        high: the highest number.
-        above: whether `low` itself is too low.
-    """
-    return field(default=default, metadata={_RANGE: (low, high, above)})
-
-
 def option(
     default: Any,
-    meaning: str,
+    meaning: str = "",
     low: float | None = None,
     high: float = math.inf,
     *,
     above: bool = False,
     common: bool = False,
 ) -> Any:
-    """A field of a recipe's section, written once: default, help and, for a number, its range.
+    """A field of a dataclass, written once: default, help and, for a number, its range, of which `None` is free.
 
     Args:
         default: default value; a function for a new object each time, such as ``list``.
-        meaning: help of the command line, a noun phrase.
+        meaning: help of the command line, a noun phrase; empty for a field without an option.
         low: the lowest number; `None` for a field without numbers.
         high: the highest number.
         above: whether `low` itself is too low.

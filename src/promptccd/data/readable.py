@@ -39,37 +39,25 @@ class Original:
 
 @dataclass
 class ImageReport:
-    """The verdicts on the images of a stage, by name.
+    """The verdicts on the images of a stage, by name; as ``images.json`` of a run contains them.
 
     Attributes:
         stage: index of the stage.
-        num_images: images the split gives the stage.
-        num_used: images that take part in the stage.
+        images: how many the split gives the stage.
+        used: how many take part in the stage.
         noted: notes of used images.
         skipped: reason of every image that is left out.
-        copies: the first image with equal pixels, of every later image.
+        copies: name and stage of the first image with equal pixels, of every later image.
         conflicting: an image with the same picture and another label, of every image that is left out for it.
     """
 
     stage: int
-    num_images: int
-    num_used: int = 0
-    noted: list[tuple[str, str]] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    copies: list[tuple[str, Original]] = field(default_factory=list)
-    conflicting: list[tuple[str, str]] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON types."""
-        return {
-            "stage": self.stage,
-            "images": self.num_images,
-            "used": self.num_used,
-            "noted": dict(self.noted),
-            "skipped": dict(self.skipped),
-            "copies": {name: {"image": first.name, "stage": first.stage} for name, first in self.copies},
-            "conflicting": dict(self.conflicting),
-        }
+    images: int
+    used: int = 0
+    noted: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    conflicting: dict[str, str] = field(default_factory=dict)
 
 
 class StageImages:
@@ -127,25 +115,25 @@ class StageImages:
         for position, (verdict, digest) in enumerate(checked):
             name, sample = stage.name_of(position), int(stage.sample_ids[position])
             if verdict.status is Status.SKIPPED:
-                report.skipped.append((name, verdict.note))
+                report.skipped[name] = verdict.note
                 continue
             original = seen.setdefault(digest, Original(sample, stage.index, name))
             if original.sample != sample:  # the same image may be in several stages
-                report.copies.append((name, original))
+                report.copies[name] = {"image": original.name, "stage": original.stage}
                 if stage.once:
                     continue
             used.append(position)
             digests.append(digest)
             if verdict.status is Status.NOTED:
-                report.noted.append((name, verdict.note))
+                report.noted[name] = verdict.note
         if conflicting is not None and isinstance(stage, LabelledStage):
             found = _conflicts_of(stage, used, digests, conflicting)
-            report.conflicting = [
-                (stage.name_of(used[one]), stage.name_of(used[other])) for one, other in found.items()
-            ]
+            report.conflicting = {
+                stage.name_of(used[one]): stage.name_of(used[other]) for one, other in found.items()
+            }
             used = [position for index, position in enumerate(used) if index not in found]
             digests = [digest for index, digest in enumerate(digests) if index not in found]
-        report.num_used = len(used)
+        report.used = len(used)
         _log_and_judge(report, stage.place)
         return cls(stage, np.asarray(used, dtype=np.int64), checked, report, digests)
 
@@ -223,30 +211,30 @@ def _log_and_judge(report: ImageReport, place: str) -> None:
     if report.skipped:
         logger.warning(
             "Stage %d: %d of %d images cannot be read and are left out, %r for one: %s.",
-            report.stage, len(report.skipped), report.num_images, *report.skipped[0],
+            report.stage, len(report.skipped), report.images, *next(iter(report.skipped.items())),
         )  # fmt: skip
     if report.copies:
-        name, first = report.copies[0]
+        name, first = next(iter(report.copies.items()))
         logger.warning(
             "Stage %d: %d images are the very picture of another, %d of them of one in an earlier stage%s: %r "
             "is %r, for example; images.json lists all.",
-            report.stage, len(report.copies), sum(each.stage < report.stage for _, each in report.copies),
-            ", and count once, where they came first" * bool(place), name, first.name,
+            report.stage, len(report.copies), sum(each["stage"] < report.stage for each in report.copies.values()),
+            ", and count once, where they came first" * bool(place), name, first["image"],
         )  # fmt: skip
     if report.conflicting:
         logger.warning(
             "Stage %d: %d images have another label elsewhere and are left out, %r, which is %r, for one.",
-            report.stage, len(report.conflicting), *report.conflicting[0],
+            report.stage, len(report.conflicting), *next(iter(report.conflicting.items())),
         )  # fmt: skip
-    if len(report.skipped) > TOO_MANY_BAD * report.num_images:
+    if len(report.skipped) > TOO_MANY_BAD * report.images:
         remedy = "mend the data set, or point --dataset at another."
         raise DataError(
-            f"{len(report.skipped)} of {report.num_images} images of stage {report.stage} cannot be read "
-            f"({'; '.join(sorted({reason for _, reason in report.skipped})[:3])}): "
+            f"{len(report.skipped)} of {report.images} images of stage {report.stage} cannot be read "
+            f"({'; '.join(sorted(set(report.skipped.values()))[:3])}): "
             f"{f'mend {place}, or leave it out.' if place else remedy}"
         )
-    if not report.num_used:
+    if not report.used:
         raise DataError(
-            f"All {report.num_images} images of stage {report.stage} ({place}) are in an earlier one: give the whole "
+            f"All {report.images} images of stage {report.stage} ({place}) are in an earlier one: give the whole "
             "command again without that stream."
         )

@@ -10,7 +10,6 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -237,14 +236,13 @@ def cut_by_rule(
                 f"{np.count_nonzero(labels >= 0)} images. Give more images per category, or other class_blocks or cuts."
             )
     names = tuple(categories[old] for old in plan.order)
-    counts = tuple(_count(stage, new_labels[ids], plan.blocks[0]) for stage, ids in enumerate(sample_ids))
+    old_shares = [round(float(np.mean(new_labels[ids] < plan.blocks[0])), 4) for ids in sample_ids]
+    counts = tuple(
+        StageCount(stage, len(ids), len(np.unique(new_labels[ids])), old_shares[stage])
+        for stage, ids in enumerate(sample_ids)
+    )
     content = fingerprint(new_labels, names)
     return new_labels, CategorySplit(plan.blocks, plan.cuts, seed, names, sample_ids, counts, content, rule)
-
-
-def _count(stage: int, labels: np.ndarray, num_known: int) -> StageCount:
-    old_share = round(float(np.mean(labels < num_known)), 4)
-    return StageCount(stage, len(labels), len(np.unique(labels)), old_share)
 
 
 def _mixed(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
@@ -448,21 +446,17 @@ def spectrum_split(
             raise DataError(f"Expected 0 < {name} < 1, got {ratio}: it is a share, 0.2 means 20 %.")
     if discovery_stages not in DISCOVERY_STAGES:
         raise DataError(f"Expected discovery_stages to be 1 or 2, got {discovery_stages}.")
-    # The decimal number counts, and not the float just below it: 100 times 0.29 is 29.
-    known = math.floor(Fraction(repr(float(category_ratio))) * num_categories)
+    known = math.floor(round(category_ratio * num_categories, 6))  # 100 times 0.29 is 29, and not 28.999...
     new = num_categories - known
     if known < 1 or new < discovery_stages:
         raise DataError(
             f"category_ratio {category_ratio} of {num_categories} categories labels {known} and leaves {new}; expected "
             f"at least 1 and {discovery_stages}, one per discovery stage. Set another category_ratio or num_classes."
         )
-    # A cut is ``int(images * ratio)``: a float that is no less than the decimal number never gives an image too few.
-    is_below = Fraction(sample_ratio) < Fraction(repr(float(sample_ratio)))
-    labelled = math.nextafter(sample_ratio, 1.0) if is_below else sample_ratio
     if discovery_stages == 1:
-        return (known, new), ((labelled, 1.0), (1.0,))
+        return (known, new), ((sample_ratio, 1.0), (1.0,))
     first = math.ceil(new / 2)
-    return (known, first, new - first), ((labelled, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
+    return (known, first, new - first), ((sample_ratio, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
 
 
 def select_rows(

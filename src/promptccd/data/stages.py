@@ -2,10 +2,12 @@
 
 Stage 0 is labelled. Later stages contain images and nothing else: their class has no field for a label, so no
 training code can read one by accident. Either their labels are hidden, and evaluation asks the stream itself, through
-`evaluation_labels`; or they are streams without labels, see `promptccd.data.streams`.
+`evaluation_labels`; or they are streams of a person, which have no labels and no scores: the content of a folder, a
+list, a table or a data set, and the unlabelled images of a labelled table.
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,8 +23,11 @@ from promptccd.data.labels import (
     BOTH,
     DETECTED,
     LABEL,
+    NO_CATEGORY,
+    STREAM,
     Layout,
     close_to,
+    in_order,
     read_categories,
 )
 from promptccd.data.splits import (
@@ -35,13 +40,15 @@ from promptccd.data.splits import (
     select_rows,
     split_in_streams,
 )
-from promptccd.data.streams import read_labels, unlabelled_rows
 from promptccd.data.tables import OpenedImages, open_images
 from promptccd.data.tables import image_roots as roots_of
 from promptccd.errors import DataError, SplitMismatchError
 from promptccd.images.decode import DecodedImage, Decoding
+from promptccd.images.identity import digest_of
 from promptccd.images.limits import MAX_PIXELS
 from promptccd.images.rendering import Rendering
+
+logger = logging.getLogger(__name__)
 
 PROBED_IMAGES = 256  # enough to tell one data set from another; reading all of ImageNet would take minutes
 
@@ -95,19 +102,6 @@ class LabelledStage(Stage):
     category_names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class DataSource:
-    """The arguments of `StageStream.from_dataset`, to cut other images in the same way."""
-
-    dataset: str | Dataset
-    options: Mapping[str, Any]
-
-    def again(self, dataset: str | Dataset | None = None, **changes: Any) -> "StageStream":
-        """The stages of this or another data set, cut with the same options except for `changes`."""
-        chosen = self.dataset if dataset is None else dataset
-        return StageStream.from_dataset(chosen, **{**self.options, **changes})
-
-
 def _category_ids(
     images: OpenedImages, layout: Layout, may_lack_labels: bool
 ) -> tuple[np.ndarray, Sequence[str]]:
@@ -144,7 +138,7 @@ class StageStream(Sequence[Stage]):
         stages: the stages, in order.
         split: the split that they were cut by.
         labels: category id of every row of the source data set, -1 for an unused row; see `evaluation_labels`.
-        source: what `from_dataset` cut them from; `None` for stages that were read from the Hub.
+        source: arguments of `from_dataset` that gave them; `None` for stages that were read from the Hub.
         left_out: why files of folders are no images, by path.
         later_labels: labels that came after their images had been grouped, as `read_labels` gives them.
     """
@@ -154,7 +148,7 @@ class StageStream(Sequence[Stage]):
         stages: Sequence[Stage],
         split: CategorySplit,
         labels: np.ndarray,
-        source: DataSource | None = None,
+        source: Mapping[str, Any] | None = None,
         left_out: Mapping[str, str] | None = None,
         later_labels: Mapping[bytes, str] | None = None,
     ):
@@ -219,10 +213,9 @@ class StageStream(Sequence[Stage]):
             DataError: the data set cannot be loaded or cut, or names images that are not its own; the message says
                 why and what to do.
         """
-        given = {name: value for name, value in locals().items() if name not in ("cls", "dataset")}
+        source = {name: value for name, value in locals().items() if name != "cls"}
         decoding = Decoding(max_pixels, rendering or Rendering())
         opened = open_images(dataset, split, image_roots, layout=layout, decoding=decoding)
-        source = DataSource(dataset, given)
         ids, names = _category_ids(opened, layout, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
@@ -250,7 +243,7 @@ class StageStream(Sequence[Stage]):
             return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)
         places = [each for each in (dataset, *unlabelled) if isinstance(each, str)]
         roots = [*(root for each in places for root in roots_of(each)), *(image_roots or ())] or None
-        streams = unlabelled_rows(images, opened.table, np.flatnonzero(ids == UNUSED))
+        streams = _unlabelled_rows(images, opened.table, np.flatnonzero(ids == UNUSED))
         optional, first, arriving = replace(layout, optional=BOTH), len(images), dict[str, str]()
         for place in unlabelled:
             stream = open_images(place, split, roots, False, optional, images.decoding)
@@ -292,6 +285,10 @@ class StageStream(Sequence[Stage]):
         for each in images:
             each.require_own_files()
         return cls(_stages_of(images, labels, split), split, labels)
+
+    def again(self, **changes: Any) -> "StageStream":
+        """The stages of this or another data set, cut with the same arguments except for `changes`."""
+        return StageStream.from_dataset(**{**(self.source or {}), **changes})
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -368,6 +365,62 @@ class StageStream(Sequence[Stage]):
                 f"{source} was made with split {expected}, but this data gives split {self.split.fingerprint}. "
                 "Use the same data set, class_blocks, cuts and seed, or start a new output_dir."
             )
+
+
+def _unlabelled_rows(
+    images: ImageRows, table: Dataset, rows: np.ndarray
+) -> list[tuple[ImageRows, np.ndarray]]:
+    """The images of a table that have no label, which are these rows: by its column `STREAM`, or as one stream."""
+    words = np.full(len(images), "", dtype=object)
+    if STREAM in table.column_names:
+        words = np.array(["" if each is None else str(each) for each in table[STREAM][:]], dtype=object)
+    present, streams = set(words[rows].tolist()), []
+    for word in [""] * ("" in present) + in_order(present - {""}):
+        own = rows[words[rows] == word]
+        name = f"{images.name}, {STREAM} {word}" if word else f"{images.name}, without a label"
+        streams.append((images.select(own, name), own))
+    return streams
+
+
+def read_labels(
+    places: Sequence[str | Dataset],
+    split: str,
+    roots: Sequence[str | os.PathLike[str]] | None,
+    decoding: Decoding,
+    layout: Layout = DETECTED,
+) -> dict[bytes, str]:
+    """Labels that came when their images had been grouped already, by their pixels (`digest_of`).
+
+    Arguments and errors as in `open_images`; where labels of a picture differ, the last one counts.
+    """
+    names: dict[bytes, str] = {}
+    for place in places:
+        images = open_images(place, split, roots, layout=layout, decoding=decoding)
+        ids, categories = read_categories(images.table, LABEL, layout)
+        rows = np.flatnonzero(ids != NO_CATEGORY)
+        if not len(rows):
+            raise DataError(f"{images.name!r} names no label: give a table of path,label, or leave it out.")
+        found, twice, unread = dict[bytes, str](), dict[bytes, str](), 0
+        for row, label in zip(rows.tolist(), ids[rows].tolist(), strict=True):
+            if (picture := images.decode(row).image) is None:
+                unread += 1
+                continue
+            digest, name = digest_of(np.asarray(picture)), categories[label]
+            if found.get(digest, name) != name:
+                twice[digest] = f"{found[digest]!r} and {name!r}"
+            found[digest] = name
+        names |= found
+        if unread:
+            logger.warning(
+                "%s: %d of %d images cannot be read: their labels do not count. Mend them, and give them again.",
+                images.name, unread, len(rows),
+            )  # fmt: skip
+        if twice:
+            logger.warning(
+                "%s: %d pictures are listed with two labels, such as %s; the last counts. Keep one label of each.",
+                images.name, len(twice), next(iter(twice.values())),
+            )  # fmt: skip
+    return names
 
 
 def _refuse_misspellings(labels: Collection[str], categories: Sequence[str]) -> None:

@@ -62,9 +62,7 @@ from promptccd.data.spreadsheets import LISTS, WORKBOOKS, ForeignTableError, rea
 from promptccd.disk import PROJECT, parsed_json
 from promptccd.errors import DataError, PromptCCDError, nothing_at
 from promptccd.images.decode import Decoding
-from promptccd.images.files import first_bytes
-from promptccd.images.kinds import FIRST_BYTES, why_skipped
-from promptccd.images.limits import IntakeLimits, SkippedFileError
+from promptccd.images.limits import IntakeLimits
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +73,6 @@ _MAY_BE_READ = (*_TABLE_SUFFIXES, ".json", ".jsonl", ".tar")
 _LOCAL_KINDS = tuple(kind for kind in FILE_KINDS if kind != "imagefolder")  # folders of images are read here
 _NOTES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")  # of ``save_to_disk``
 _METADATA_FILES = ("metadata.csv", "metadata.jsonl")  # files of an ImageFolder of `datasets`
-_TOO_DEEP = "not read: it is in the folder of a category, which labels its images; put it above these folders"
-_NO_LABEL_COLUMNS = (
-    "not read: it does not name images and their categories, as columns file_name and label would"
-)
 GROUPED = "assignments.csv"  # that a discovery writes next to its project
 _GROUPS = {"picture", "category", "name", "known"}  # columns of `GROUPED`, and of no other list
 _UNNAMED = r"discovered \d+"  # name there of a category without a name
@@ -256,8 +250,8 @@ def _opened(
         tables, notes = found.tables, [*found.notes]
         chosen = next(iter(tables)) if len(tables) == 1 else split
         if chosen in tables and not found.is_read:
-            folder, own = path if path.is_dir() else path.parent, [*image_roots(dataset), *roots]
-            table, more = read_columns(tables[chosen], dataset, layout, labelled, folder, own)
+            folder = path if path.is_dir() else path.parent
+            table, more = read_columns(tables[chosen], dataset, layout, labelled, folder)
             tables, notes = {**tables, chosen: table}, [*notes, *more]
         if len(tables) == 1:
             tables = _divided(tables[chosen], chosen, labelled)
@@ -314,8 +308,7 @@ def _local(place: Path, roots: Sequence[str], labelled: bool, layout: Layout) ->
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
         return _Found(built(builder, str(place)))
     if place.suffix.lower() in ONE_FILE:
-        own = [*image_roots(str(place)), *roots]
-        table, notes = _listed(place, str(place), layout, labelled, own, BOTH)
+        table, notes = _listed(place, str(place), layout, labelled, BOTH)
         return _Found({"train": table}, notes=notes, is_read=True)
     raise DataError(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
@@ -431,7 +424,7 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
         _require_own_file(file, folder)
         shown = display_name(os.path.relpath(file, folder))
         with suppress(ForeignTableError):
-            table, said = _listed(file, shown, layout, True, image_roots(str(folder)), by_content=())
+            table, said = _listed(file, shown, layout, True, by_content=())
             if file.parent != folder or SPLIT not in table.column_names:
                 table = table.remove_columns([*{SPLIT} & {*table.column_names}])
                 word = SPLITS.get(file.parent.name.casefold(), "train") if file.parent != folder else "train"
@@ -442,8 +435,6 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
             left_out.pop(shown, None)
             notes += [f"{shown}: {each}" for each in said]
     if not tables:
-        unread = [name for name in left_out if Path(name).name.casefold() in _METADATA_FILES]
-        files.left_out.update({name: _TOO_DEEP if "/" in name else _NO_LABEL_COLUMNS for name in unread})
         return None
     others = {display_name(path): "in no metadata file" for path in files.images if path not in named}
     counts = f"{len(named)} images that metadata files name; {len(others)} further images are left out"
@@ -454,7 +445,7 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
 
 
 def _listed(
-    file: Path, name: str, layout: Layout, labelled: bool, roots: Sequence[str], by_content: Sequence[str]
+    file: Path, name: str, layout: Layout, labelled: bool, by_content: Sequence[str]
 ) -> tuple[Dataset, list[str]]:
     """The columns of a list as `read_columns` gives them, null where they are empty; and what to report.
 
@@ -474,7 +465,7 @@ def _listed(
         )
     cells = {each: [text or None for text in sheet[each]] for each in sheet.columns}
     table = Dataset.from_dict(cells, Features({each: Value("string") for each in sheet.columns}))
-    table, said = read_columns(table, name, layout, labelled, file.parent, roots, by_content)
+    table, said = read_columns(table, name, layout, labelled, file.parent, by_content)
     for each in (LABEL, STREAM, SPLIT):
         if each in table.column_names:
             composed = [text and normalize("NFC", text) for text in table[each][:]]
@@ -488,7 +479,6 @@ def read_columns(
     layout: Layout = DETECTED,
     labelled: bool = True,
     folder: Path = Path(),
-    roots: Sequence[str] = (),
     by_content: Sequence[str] = ("image",),
 ) -> tuple[Dataset, list[str]]:
     """A table with the columns ``image``, ``label``, ``stream`` and `SPLIT`, as far as it has them; and what to report.
@@ -502,7 +492,6 @@ def read_columns(
         layout: names of columns.
         labelled: whether labels are wanted.
         folder: place that paths are relative to.
-        roots: folders that files may be in, for notes on them; a file elsewhere is not opened.
         by_content: columns, of `BOTH`, that may be found by their content; labels only in a list, since the one further
             column of another table may hold captions.
 
@@ -528,7 +517,7 @@ def read_columns(
         splits, note = split_column_of({each: table[each][:] for each in called(others, SPLIT_COLUMNS)})
         notes += filter(None, [note])
     if kinds[image] == "path":
-        paths, said = _files_meant(folder, table[image][:], name, roots)
+        paths, said = _files_meant(folder, table[image][:], name)
         table, notes, columns["image"] = table.add_column(_PATHS, paths), [*notes, *said], _PATHS
     table = table.select_columns([*columns.values()])
     table = table.rename_columns({old: new for new, old in columns.items() if new != old})
@@ -605,10 +594,8 @@ def _holds_files(cells: Iterable[Any]) -> bool:
     return 2 * sum(each.lower().endswith(IMAGE_SUFFIXES) for each in filled) > len(filled)
 
 
-def _files_meant(
-    folder: Path, names: Sequence[str | None], table: str, roots: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """The file that each cell of a table means, and notes on files that are not there or no images.
+def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> tuple[list[str], list[str]]:
+    """The file that each cell of a table means, and a note on files that are found by their names.
 
     A bare name that is no file of the folder means the only image below it with that name, with or without suffix.
     """
@@ -616,30 +603,17 @@ def _files_meant(
         raise DataError(
             f"Row {names.index(None) + 1} of {table!r} names no image: name one, or remove the row."
         )
-    paths, notes = [_file_meant(folder, str(each)) for each in names], list[str]()
-    roots, found, gone, others = (
-        [os.path.realpath(root) for root in roots],
-        list[str](),
-        list[str](),
-        list[str](),
-    )
-    by_name: Mapping[str, list[Path]] | None = None
+    paths, found, by_name = [_file_meant(folder, str(each)) for each in names], list[str](), None
     for row, name in enumerate(map(str, names)):
-        shown = display_name(name)
-        if not os.path.lexists(paths[row]) and not {*"/\\"} & {*name}:
-            by_name = _images_by_name(folder) if by_name is None else by_name
-            if len(places := by_name.get(name, [])) == 1:
-                paths[row] = str(places[0])
-                found.append(f"{shown!r} is {display_name(os.path.relpath(places[0], folder))!r}")
-        if not os.path.lexists(paths[row]):
-            gone.append(repr(shown))
-        elif reason := _why_no_image(paths[row], roots):
-            others.append(f"{shown!r} ({reason})")
-    if found:
-        notes.append(f"{len(found)} of {len(paths)} files are found by their names, {found[0]}")
-    for wrong, what in ((gone, "not there"), (others, "no images")):
-        notes += [f"{len(wrong)} of {len(paths)} files are {what}, the first is {wrong[0]}"] if wrong else []
-    return paths, notes
+        if os.path.lexists(paths[row]) or {*"/\\"} & {*name}:
+            continue
+        by_name = _images_by_name(folder) if by_name is None else by_name
+        if len(places := by_name.get(name, [])) == 1:
+            paths[row] = str(places[0])
+            found.append(f"{display_name(name)!r} is {display_name(os.path.relpath(places[0], folder))!r}")
+    return paths, [
+        f"{len(found)} of {len(paths)} files are found by their names, {each}" for each in found[:1]
+    ]
 
 
 def _images_by_name(folder: Path) -> Mapping[str, list[Path]]:
@@ -664,20 +638,6 @@ def _kind_of(feature: Any) -> str:
     if kind in ("binary", "large_binary", "binary_view"):
         return "bytes"
     return "path" if "string" in kind and isinstance(feature, Value) else ""
-
-
-def _why_no_image(path: str, roots: Sequence[str]) -> str:
-    """Why a file that a list names is no image, by its first bytes; empty for an image.
-
-    A file elsewhere is not opened: reading its row refuses it.
-    """
-    target = os.path.realpath(path)
-    if not any(is_below(target, root) for root in roots):
-        return ""
-    try:
-        return why_skipped(first_bytes(target, FIRST_BYTES))
-    except SkippedFileError as skipped:
-        return str(skipped)
 
 
 def _file_meant(folder: Path, name: str) -> str:

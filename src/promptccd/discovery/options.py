@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from promptccd.data.options import number, require_in_range
+from promptccd.data.options import option, require_in_range
 
 Precision = Literal["auto", "fp32", "bf16"]
 NearDuplicateMode = Literal["auto", "exact", "off"]
@@ -27,10 +27,10 @@ class AdaptationOptions:
         ConfigurationError: a number is out of range.
     """
 
-    epochs: int = number(10, 1, 999_999)
-    batch_size: int = number(64, 2, 2**20)
-    learning_rate: float = number(0.01, 0, above=True)
-    replay_samples: int = number(100, 0, 1_000_000)
+    epochs: int = option(10, low=1, high=999_999)
+    batch_size: int = option(64, low=2, high=2**20)
+    learning_rate: float = option(0.01, low=0, above=True)
+    replay_samples: int = option(100, low=0, high=1_000_000)
 
     def __post_init__(self) -> None:
         require_in_range(self)

@@ -227,9 +227,10 @@ class DiscoverySession:
             DivergedError: a feature contains NaN or infinity; the message names the image.
         """
         self._embedder = None if self.given else self.new_embedder()
+        place: Any = source if self.given is None else self.given.source(source, self.image_roots)
         try:
             intake = read_intake(
-                source if self.given is None else self.given.source(source, self.image_roots),
+                place,
                 limits=self.limits,
                 rendering=self.rendering,
                 image_roots=self.image_roots,

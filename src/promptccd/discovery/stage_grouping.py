@@ -1,7 +1,9 @@
 """Group the images of one stage into the categories of a registry and new categories, which the registry adds."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,9 +15,13 @@ from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
+from promptccd.discovery.project.record import read_record
 from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.disk import PROJECT
+from promptccd.errors import RegistryError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign, squared_distances
+from promptccd.models.configuration import CategoryDiscoveryConfig
 
 MOST_REMEMBERED = 20_000  # earlier images that new images are compared with, a random sample
 
@@ -292,3 +298,41 @@ def _groups_of(parts: Sequence[Assignment], first_free: int) -> StageGroups:
         confidences=torch.cat([part.confidences for part in parts]).clamp(0, 1).numpy(),
         features=(torch.cat([part.features for part in parts]) if parts[1:] else parts[0].features).numpy(),
     )
+
+
+def find_again(registry: CategoryRegistry, folder: Path, num_categories: int) -> FoundGroups:
+    """Find fewer or more groups of the newest images, from stored features; `registry` stays as it is.
+
+    Categories that have a name or are of an earlier stage stay, with their images. Corrections of images stay too.
+
+    Args:
+        registry: the categories now.
+        folder: of a discovery.
+        num_categories: of all categories.
+
+    Raises:
+        RegistryError: there is nothing to group, or a trained model has found the groups, which then need it.
+        DataError: there cannot be so many.
+    """
+    if not (folder / PROJECT).is_dir():
+        raise RegistryError(
+            "These are categories of a run: promptccd discover MODEL IMAGES groups images again."
+        )
+    record = read_record(folder)
+    if record["found_with"]["method"]:
+        raise RegistryError(
+            "A trained model has found these groups, and is needed to group again: promptccd discover "
+            f"{record['found_with']['model']} IMAGES --num_categories {num_categories} with the same --out finds them, "
+            "and keeps your corrections."
+        )
+    fixed = [each.id for each in registry.active if each.named or each.is_fixed(registry.stage)]
+    temperature = CategoryDiscoveryConfig.confidence_temperature
+    with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
+        remembered = Remembered(registry, record["features"], seen)
+        grouping = StageGrouping(registry, temperature, lambda ids: None, fixed, remembered, seed=1)
+        found = grouping.find_anew(num_categories)
+    if found is None:
+        raise RegistryError(
+            "All photographs are in groups that you named or ignored: there is nothing to group."
+        )
+    return found

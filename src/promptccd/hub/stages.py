@@ -85,7 +85,7 @@ def publish_stages(
 
 def _licence(stages: StageStream) -> dict[str, Any]:
     """The licence of the source data set as metadata, as far as it is known."""
-    place = stages.source.dataset if stages.source else None
+    place = stages.source["dataset"] if stages.source else None
     if not isinstance(place, str):
         return {}
     if (record := BUILT_IN.get(place)) is not None:

@@ -3,12 +3,12 @@
 import hashlib
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from promptccd.images.decode import MAX_ASPECT, DecodedImage, Decoding, Verdict, decode_image
+from promptccd.images.decode import MAX_ASPECT, Decoding, Verdict, decode_image
 from promptccd.images.jpeg import ADOBE, END, JFIF, JPEG, jpeg_segments
 
 if TYPE_CHECKING:
@@ -97,19 +97,6 @@ THUMBNAIL_SIDE = 128
 _LOSSLESS_SIDE = 32  # JPEG blurs drawings of this size, and saves nothing
 
 
-class View(Protocol):
-    """The fixed view of an image, such as `promptccd.data.views.EvaluationView`."""
-
-    @property
-    def enough(self) -> int:
-        """Pixels of the shorter side beyond which the view hardly changes."""
-        ...
-
-    def __call__(self, image: DecodedImage, /) -> "Tensor":
-        """The view, ``(3, S, S)`` uint8."""
-        ...
-
-
 @dataclass(frozen=True)
 class SeenImage:
     """Stored data of an image after decoding.
@@ -134,23 +121,25 @@ class SeenImage:
     is_rendered: bool = False
 
 
-def view_of(content: bytes, decoding: Decoding, view: View) -> "Tensor | None":
+def view_of(content: bytes, decoding: Decoding, view: Any) -> "Tensor | None":
     """The view of an image file alone; `None` if the image is skipped."""
-    decoded = decode_image(content, decoding, enough=_enough(view))
+    decoded = decode_image(content, decoding, enough=max(view.enough, 2 * THUMBNAIL_SIDE))
     return None if decoded.image is None else view(decoding.fitted(decoded))
 
 
-def _enough(view: View) -> int:
-    return max(view.enough, 2 * THUMBNAIL_SIDE)
-
-
-def look_at(content: bytes, decoding: Decoding, view: View | None) -> tuple[Verdict, SeenImage | None]:
+def look_at(content: bytes, decoding: Decoding, view: Any) -> tuple[Verdict, SeenImage | None]:
     """Decode the bytes of a file once; a JPEG no larger than the view needs, without a view at full size.
+
+    Args:
+        content: of the file.
+        decoding: how it becomes pixels.
+        view: the fixed view, a `promptccd.data.views.EvaluationView`, or `None`.
 
     Returns:
         The verdict, and the stored data of the image, `None` exactly when it is skipped.
     """
-    decoded = decode_image(content, decoding, enough=None if view is None else _enough(view))
+    enough = None if view is None else max(view.enough, 2 * THUMBNAIL_SIDE)
+    decoded = decode_image(content, decoding, enough=enough)
     if decoded.image is None:
         return decoded.verdict, None
     small = _shrunk(decoded.image)

@@ -27,6 +27,7 @@ PROBED = 64  # files with more than 8 bits that decide the window of all
 _UNIT: Window = (0, 1)  # of floats from 0 to 1, a convention of its own
 _FEWEST, _SHARE = 2, 0.001  # pixels of a file, and share of them, that do not decide at either end
 _NODATA = (65535, 32767, -32768, -9999, -99999, -999)  # values that mean "missing", far from all other values
+_FROM_0 = 0.2  # of the largest value, up to which values are thought to begin at 0
 _MARGIN = 0.05  # share of the range by which a window goes beyond the values
 _MANY_FILES = 20  # number of files from which extreme files are ignored, one in a hundred
 _LARGEST_VALUE = 1e30
@@ -155,7 +156,7 @@ def _window_of(files: list[Levels]) -> Window:
     low = sorted(each.low for each in files)[skipped]
     high = sorted(each.high for each in files)[-1 - skipped]
     fewest = next((2**bits - 1 for bits in BIT_DEPTHS if high <= 2**bits - 1), None)
-    if fewest is not None and 0 <= low <= high / 2:
+    if fewest is not None and 0 <= low <= _FROM_0 * high:
         return 0, fewest
     if high <= 0 == low:
         return 0, 255

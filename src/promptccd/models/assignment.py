@@ -99,6 +99,7 @@ class CategoryGaussians:
         num_known: number of categories that were known before the last stream.
         known_share: share of images of known categories in the last stream.
         temperature: factor of squared distances.
+        sharpness: power of the joint probability with which it predicts as often rightly as it expects.
         balance: how far a prediction moves from that share (0) to one share for all categories (1).
     """
 
@@ -109,6 +110,7 @@ class CategoryGaussians:
     num_known: int
     known_share: float
     temperature: float
+    sharpness: float
     balance: float
 
     @staticmethod
@@ -122,16 +124,12 @@ class CategoryGaussians:
 
         It is computed in float64, where the features are.
         """
-        points, known = features.double(), self.num_known
-        points, means, sizes = (
-            points @ self.whitener.to(points),
-            self.means.to(points),
-            self.sizes.to(points),
-        )
+        known, points = self.num_known, features.double() @ self.whitener.to(features.device).double()
+        means, sizes = self.means.to(points), self.sizes.to(points)
         weights = two_shares(points.new_tensor(self.known_share), known, len(means))
         if len(means) > known:
             weights[:known] += self.balance * (weights[-1] - weights[0])
-        return weights + log_density(points, means, sizes[:known], self.temperature)
+        return self.sharpness * (weights + log_density(points, means, sizes[:known], self.temperature))
 
     def predict(self, features: Tensor) -> Tensor:
         """The likeliest category ``(N,)`` of features ``(N, D)``."""

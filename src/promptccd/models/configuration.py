@@ -54,7 +54,8 @@ _MEASURED: dict[str, dict[str, tuple[float, float]]] = {
         ("typical", "reach", "border", "slope", "temperature", "separation"), (1e-6, 1e6)
     ),
     "gaussians": {
-        "num_known": (1, MOST_CATEGORIES), "known_share": (1e-15, 1), "temperature": (1e-15, 1e15), "balance": (0, 1)
+        "num_known": (1, MOST_CATEGORIES), "known_share": (1e-15, 1), "temperature": (1e-15, 1e15),
+        "sharpness": (1e-15, 1e15), "balance": (0, 1),
     },
 }  # fmt: skip
 _NOT_NUMBERS = {"count_estimate": {"method", "margin"}, "gaussians": {"ids"}}

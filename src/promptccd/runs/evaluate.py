@@ -308,22 +308,22 @@ def cut_unseen(
     everything = {**changes, "held_out": 0.0, "images_per_class": None}
     if source is not None and test_split is None:
         if test_images is not None:
-            return source.again(test_images, **everything)
-        if source.options["held_out"] > 0:  # a local copy of a benchmark may lack its test split
-            return source.again(held_out_only=True, **changes)
+            return stages.again(dataset=test_images, **everything)
+        if source["held_out"] > 0:  # a local copy of a benchmark may lack its test split
+            return stages.again(held_out_only=True, **changes)
     name, remedy = test_split or usual_split, "Give --test_split another split, or train with --held_out 0.2."
-    if source is None or name is None or not isinstance(source.dataset, str):
+    if source is None or name is None or not isinstance(source["dataset"], str):
         raise DataError(
             f"No test images are known of these stages. {remedy} In Python, give CategoryDiscoveryTrainer an "
             "eval_dataset."
         )
-    if name == source.options["split"]:
-        raise DataError(f"The run was trained on split {name!r} of {source.dataset!r}. {remedy}")
+    if name == source["split"]:
+        raise DataError(f"The run was trained on split {name!r} of {source['dataset']!r}. {remedy}")
     try:
-        return source.again(split=name, **everything)
+        return stages.again(split=name, **everything)
     except DataError as error:
         raise DataError(
-            f"No test images from split {name!r} of {source.dataset!r}: {error} {remedy}"
+            f"No test images from split {name!r} of {source['dataset']!r}: {error} {remedy}"
         ) from error
 
 

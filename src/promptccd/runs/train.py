@@ -410,7 +410,7 @@ class _Training:
                 "categories, give the numbers of all stages to --category_count, in a new --output_dir.",
                 index, len(ids), self.count,
             )  # fmt: skip
-        reports = [images.report.to_dict() for images in self.images]
+        reports = [vars(images.report) for images in self.images]
         run.write("images.json", {"stages": reports, "left_out": dict(self.stages.left_out)})
         seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
         name = f"stage{index}"

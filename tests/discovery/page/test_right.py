@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.bench_right import one_day
 from promptccd.cli.main import main
@@ -19,6 +20,7 @@ from promptccd.discovery.project import (
     load_registry,
     save_registry,
 )
+from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import _DRAWS, draw, how_right, share_right, wrong_left
 from tests.discovery.page.conftest import EACH, KINDS, Window
@@ -30,7 +32,9 @@ COUNT = 40
 def grouped(count: int = COUNT, wrong_from: int = COUNT // 2) -> CategoryRegistry:
     """Two groups; images from that number on should be in the other one than they are in."""
     registry = CategoryRegistry()
-    observe(registry, 0, [f"{number:03}" for number in range(count)], np.arange(count) % 2)
+    keys = [f"{number:03}" for number in range(count)]
+    observe(registry, 0, keys, np.arange(count) % 2)
+    registry.features = lambda needed=False: Features(keys, torch.eye(4)[torch.arange(count) % 2])
     assert wrong_from <= count
     return registry
 
@@ -219,7 +223,7 @@ def test_what_goes_along_with_its_group_stays_right() -> None:
     registry = grouped(wrong_from=COUNT)
     first = answer(registry, wrong_from=COUNT)
     home = registry.members[first]
-    edits.split(registry, home, registry.members_of(home)[:-1] or [first], np.eye(4)[2], np.eye(4)[home])
+    edits.split(registry, home, registry.members_of(home)[:-1] or [first])
     assert counted(registry) == (1, 0)
     edits.move(registry, [first], 1 - home)
     assert counted(registry) == (1, 1)  # a person says so
@@ -227,7 +231,7 @@ def test_what_goes_along_with_its_group_stays_right() -> None:
 
 def test_to_gather_or_take_out_says_that_it_was_wrong() -> None:
     for edit in (
-        lambda key: (edits.gather, [key], np.eye(4)[3]),
+        lambda key: (edits.gather, [key]),
         lambda key: (edits.move, [key], None),
     ):
         registry = grouped()
@@ -240,7 +244,7 @@ def test_a_group_that_is_set_aside_or_dissolved_was_not_looked_at() -> None:
     registry = grouped(wrong_from=COUNT)
     first = answer(registry, wrong_from=COUNT)
     home = registry.members[first]
-    edits.not_a_category(registry, home, {}, rest_to_nearest=True)
+    edits.dissolve(registry, home)
     assert not registry.reviews
     registry.undo()
     edits.set_aside(registry, home)
@@ -276,7 +280,7 @@ def test_an_order_of_looks_outlives_those_that_are_dropped() -> None:
     edits.confirm(registry, [f"{number:03}" for number in range(0, 20, 2)])
     answer(registry)
     last = max(each.order for each in registry.reviews.values())
-    edits.not_a_category(registry, 0)
+    edits.dissolve(registry, 0)
     edits.confirm(registry, ["001"])
     assert registry.reviews["001"].order > last
 

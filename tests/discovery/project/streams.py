@@ -1,10 +1,13 @@
 """Streams of images that stand as unit vectors around their true category, and how they are grouped."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from promptccd.discovery.project import CategoryRegistry, LogEntry, StageGroups, edits
+from promptccd.discovery.project.features import Features
 
 WIDTH = 24
 Edit = tuple[Any, ...]
@@ -64,6 +67,14 @@ class Images:
         return StageGroups(self.keys, clusters, means, ids, **more)
 
 
+def give_features(registry: CategoryRegistry, *images: Images) -> CategoryRegistry:
+    """Let edits know the features of some images, as a project does."""
+    keys = [key for each in images for key in each.keys]
+    features = torch.from_numpy(np.concatenate([each.features for each in images]))
+    registry.features = lambda needed=False: Features(keys, features)
+    return registry
+
+
 def can_undo(registry: CategoryRegistry) -> bool:
     """Whether the newest entry is one of this stage, which `undo` takes back."""
     return registry.newest is not None
@@ -96,20 +107,19 @@ def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> E
     some = [keys[index] for index in generator.permutation(len(keys))[: generator.integers(1, 6)]]
     one, two = (int(each) for each in generator.choice(living, 2))
     members = registry.members_of(one)
-    vector = unit(generator.normal(size=(3, WIDTH)))
     choices: list[Edit] = [
         (edits.rename, one, f"name {generator.integers(10_000)}"),
         (edits.merge, [one, two]),
         (edits.merge, [one, two], f"both {generator.integers(10_000)}"),
-        (edits.gather, some, vector[0], {one: vector[1]}),
-        (edits.split, one, members[: max(1, len(members) // 3)], vector[0], vector[1]),
-        (edits.move, some, one, {one: vector[2]}),
+        (edits.gather, some),
+        (edits.split, one, members[: max(1, len(members) // 3)]),
+        (edits.move, some, one),
         (edits.move, some, None),
-        (edits.not_a_category, one, dict.fromkeys(members[::2], two)),
-        (edits.answer, some[0], keys[-1]),
+        (edits.dissolve, one),
+        (partial(edits.answer, same=bool(generator.integers(2))), some[0], keys[-1]),
         (edits.confirm, some),
         (edits.set_aside, one),
-        (edits.set_images_aside, some, vector[0], {one: vector[1]}),
+        (edits.set_images_aside, some),
         (edits.restore, registry.aside[0].id if registry.aside else one),
     ]
     return choices[generator.integers(len(choices))]

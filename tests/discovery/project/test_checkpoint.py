@@ -19,11 +19,17 @@ from promptccd.discovery.project import (
 )
 from promptccd.discovery.project.store import CATEGORIES
 from promptccd.errors import DiskError, RegistryError
-from tests.discovery.project.streams import WIDTH, Images, can_undo, do, known_registry, sizes_add_up
+from tests.discovery.project.streams import (
+    Images,
+    can_undo,
+    do,
+    give_features,
+    known_registry,
+    sizes_add_up,
+)
 
 S1 = Images("s1", {0: 6, 3: 12, 4: 8, 5: 7})
 S2 = Images("s2", {1: 5, 3: 6, 6: 9}, seed=1)
-VECTOR = np.eye(WIDTH)[0]
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +39,12 @@ def registry() -> CategoryRegistry:
     registry.observe(1, S1.groups(confidences=np.linspace(0, 1, len(S1.keys))))
     do(registry, (edits.rename, 3, "heron"), time="2026-01-01T00:00:00Z")
     registry.observe(2, S2.groups())
-    edits.split(registry, 3, S1.of(3)[:3], VECTOR, VECTOR, "鷺 \u202e <b>")
-    edits.answer(registry, S1.keys[0], S1.keys[30])
+    give_features(registry, S1)
+    edits.split(registry, 3, S1.of(3)[:3], "鷺 \u202e <b>")
+    edits.answer(registry, S1.keys[0], S1.keys[30], same=False)
     edits.merge(registry, [1, 4])
     edits.move(registry, S1.of(0)[:1], None)
-    edits.not_a_category(registry, 5)
+    edits.dissolve(registry, 5, to_nearest=False)
     edits.confirm(registry, S2.keys[:2])
     edits.rename(registry, 6, "newt")
     registry.undo()
@@ -72,11 +79,10 @@ def test_it_comes_back_as_it_was_with_what_can_be_undone(
 
 def test_equal_registries_give_equal_bytes(registry: CategoryRegistry, tmp_path: Path) -> None:
     one, other = registry.copy(), registry.copy()
-    a, b = registry.members_of(3)[:2]
-    edits.not_a_category(one, 3, {a: 0, b: 1})
+    edits.dissolve(one, 3)
     edits.rename(other, 3, "of no account")
     other.undo()
-    edits.not_a_category(other, 3, {b: 1, a: 0})
+    edits.dissolve(other, 3)
     other.store.run("update log set number = number - 1 where number = ?", other.log[-1].number)
     other.store.run("update change set entry = entry - 1 where entry = ?", other.log[-1].number + 1)
     other.store.run("update state set next_number = next_number - 1")

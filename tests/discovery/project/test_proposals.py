@@ -48,11 +48,10 @@ def test_what_people_named_merged_or_made_is_not_questioned() -> None:
     assert alike_pairs(named) == [(4, 5)]  # the other one may still be moths
     edits.rename(named, 5, "other moth")
     edits.merge(merged, (4, 5))
-    rest, part = made.prototypes[4], made.prototypes[5]
-    edits.split(made, 0, ["0-1", "0-2"], made.prototypes[0] + [0, 0.01], made.prototypes[0])
-    edits.move(made, ["4-1", "4-2"], 5, {4: rest, 5: part})  # two of six
+    edits.gather(made, ["0-1", "0-2"], None, made.prototypes[0] + [0, 0.01])
+    edits.move(made, ["4-1", "4-2"], 5)  # two of six
     assert alike_pairs(made) == [(4, 5)]
-    edits.move(made, ["4-0", "3-1", "3-2"], 5, {3: made.prototypes[3], 4: rest, 5: part})  # five of nine
+    edits.move(made, ["4-0", "3-1", "3-2"], 5)  # five of nine
     assert alike_pairs(named) == alike_pairs(merged) == alike_pairs(made) == []
     close = [each * 8 + near for each in range(40) for near in (0, 1)][: 2 * (MOST_ALIKE + 4)]
     assert len(alike_pairs(_registry([*close, *np.linspace(170, 350, 30).tolist()]))) == MOST_ALIKE

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from promptccd.discovery.project import (
     GROUPING,
@@ -14,6 +16,7 @@ from promptccd.discovery.project import (
     StageGroups,
     edits,
 )
+from promptccd.discovery.project.features import Features
 from promptccd.errors import RegistryError
 from tests.discovery.project.streams import (
     CENTRES,
@@ -22,6 +25,7 @@ from tests.discovery.project.streams import (
     Images,
     can_undo,
     do,
+    give_features,
     known_registry,
     random_edit,
     sizes_add_up,
@@ -56,20 +60,19 @@ def in_none(groups: StageGroups, change: StageChange) -> list[str]:
 @pytest.fixture
 def lived() -> CategoryRegistry:
     """Three stages with renames, merges, splits, a move and a rejection in between."""
-    registry = known_registry()
+    registry = give_features(known_registry(), S1, S2, S3)
     registry.observe(1, S1.groups(KNOWN, seed=1))  # 3: truth 3, 4: truth 4, 5: truth 5
     edits.rename(registry, 3, "heron")
-    part = S1.of(3)[:5]
-    edits.split(registry, 3, part, mean_of(S1, part), mean_of(S1, S1.of(3)[5:]), "young heron")  # 6
+    edits.split(registry, 3, S1.of(3)[:5], "young heron")  # 6
     edits.move(registry, S1.of(0)[:2], 4)
     registry.observe(2, S2.groups(KNOWN, seed=2))  # 7: truth 7, 8: truth 6
     edits.rename(registry, 8, "newt")
     edits.merge(registry, [7, 5])
     registry.observe(3, S3.groups(KNOWN, seed=3))  # 9: truth 8, 10: truth 9
     edits.rename(registry, 9, "owl")
-    edits.not_a_category(registry, 10)
+    edits.dissolve(registry, 10, to_nearest=False)
     edits.merge(registry, [8, 4])
-    edits.split(registry, 9, S3.of(8)[:4], mean_of(S3, S3.of(8)[:4]), mean_of(S3, S3.of(8)[4:]))  # 11
+    edits.split(registry, 9, S3.of(8)[:4])  # 11
     edits.rename(registry, 11, "owlet")
     return registry
 
@@ -194,7 +197,7 @@ def test_half_of_what_was_rejected_is_rejected_again(seen: int, expected_ids: tu
     registry = known_registry()
     registry.observe(1, Images("s1", {3: 4, **dict.fromkeys(range(4, 11), 3)}).groups())
     rejected = registry.members_of(3)
-    edits.not_a_category(registry, 3)
+    edits.dissolve(registry, 3)
     keys = [*rejected[:seen], *(f"new {number}" for number in range(9))]
     groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
     assert registry.observe(2, groups).cluster_ids == expected_ids
@@ -264,7 +267,7 @@ def test_new_images_of_found_merged_and_rejected_categories(lived: CategoryRegis
 @pytest.mark.parametrize(
     ("made", "keys", "expected_ids"),
     [
-        ([(edits.answer, "a", "h")], "bcdh", "a0 h1"),  # h goes back
+        ([(partial(edits.answer, same=False), "a", "h")], "bcdh", "a0 h1"),  # h goes back
         ([(edits.move, ["a"], None)], "abcd", "b0 c0 d0"),
         ([(edits.move, ["a"], None), (edits.merge, [0, 1])], "abcdefgh", "b0 e0 h0"),
         ([(edits.move, list("abcd"), 1)], "abcd", "a1 b1 c1 d1"),  # the cluster itself does not take 1 with it
@@ -300,7 +303,11 @@ def test_edited_categories_take_the_mean_of_their_own_images() -> None:
     registry = known_registry()
     registry.observe(1, S1.groups(KNOWN))
     part = S1.of(3)[:4]
-    edits.split(registry, 3, part, np.eye(WIDTH)[0], np.eye(WIDTH)[1])
+    registry.features = lambda needed=False: Features(
+        S1.of(3), torch.eye(WIDTH)[(torch.arange(12) >= 4).long()]
+    )
+    edits.split(registry, 3, part)
+    given = registry.prototypes[[registry.category(each).prototype_row for each in (6, 3)]]
     kept = registry.copy()
     kept.observe(1, S1.groups(KNOWN))
     registry.observe(1, S1.groups(KNOWN, features=S1.features))
@@ -308,7 +315,7 @@ def test_edited_categories_take_the_mean_of_their_own_images() -> None:
         row = registry.category(identity).prototype_row
         np.testing.assert_allclose(registry.prototypes[row], mean_of(S1, keys), atol=1e-6)
     fixed = kept.prototypes[[kept.category(each).prototype_row for each in (6, 3)]]
-    np.testing.assert_array_equal(fixed, np.eye(WIDTH)[:2])
+    np.testing.assert_array_equal(fixed, given)
 
 
 def test_what_is_like_a_category_that_is_set_aside_comes_to_it_and_changes_nothing_of_it() -> None:
@@ -446,7 +453,7 @@ def test_of_two_look_alikes_only_the_nearest_is_the_category() -> None:
 def test_a_new_stage_drops_the_prototypes_that_nobody_refers_to(lived: CategoryRegistry) -> None:
     kept = {each.id: lived.prototypes[list(each.rows)] for each in lived.categories.values()}
     for _ in range(3):
-        edits.move(lived, S1.of(3)[:1], 3, {3: kept[3][0] * 2})
+        edits.merge(lived, [3, 6])
         lived.undo()
     lived.observe(4, StageGroups([], np.zeros(0, np.int64), np.zeros((0, WIDTH))))
     rows = [row for each in lived.categories.values() for row in each.rows]

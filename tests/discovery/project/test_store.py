@@ -147,7 +147,7 @@ def test_what_is_no_file_of_a_project(path: Path, tmp_path: Path) -> None:
 def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:
     opened = CategoryRegistry.open(path)
     later = opened.copy()
-    edits.answer(later, S1.keys[0], S1.keys[1])
+    edits.answer(later, S1.keys[0], S1.keys[1], same=False)
     assert later.state_hash() != opened.state_hash()
     later.store.write_to(path)
     assert opened.state_hash() == later.state_hash()

@@ -4,7 +4,7 @@ Letters: N images, D width, K groups, Q neighbours.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -130,24 +130,19 @@ def _neighbours(points: Tensor, rows: Tensor) -> Tensor:
 SPLIT_RESTARTS = 10
 
 
-def suggest_split(
-    features: Array, members: Tensor | Sequence[int], *, seed: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Two parts of a group by 2-means, the larger first, as ascending positions among the features ``(N, D)``.
-
-    `members` ``(n,)`` are the positions of the group's images.
+def suggest_split(features: Array, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two parts of a group by 2-means, the larger first, as ascending rows of its features ``(N, D)``.
 
     Raises:
-        DataError: fewer than two members, or all of them alike.
+        DataError: fewer than two images, or all of them alike.
     """
-    members = torch.as_tensor(members, dtype=torch.int64).sort().values
-    points = F.normalize(as_features(features, "features").cpu().double(), dim=1)[members]
-    if len(members) < 2 or torch.equal(points, points[:1].expand_as(points)):
+    points = F.normalize(as_features(features, "features").cpu().double(), dim=1)
+    if len(points) < 2 or torch.equal(points, points[:1].expand_as(points)):
         raise DataError(
-            f"Expected at least two different images to split, got {len(members)}"
-            f"{' that are all alike' if len(members) > 1 else ''}: choose a larger group."
+            f"Expected at least two different images to split, got {len(points)}"
+            f"{' that are all alike' if len(points) > 1 else ''}: choose a larger group."
         )
     kmeans = AnchoredKMeans(2, SPLIT_RESTARTS, random_state=seed).fit(points)
     first = torch.as_tensor(kmeans.labels_) == 0
-    parts = members[first], members[~first]
+    parts = first.nonzero()[:, 0], (~first).nonzero()[:, 0]
     return (parts[0], parts[1]) if len(parts[0]) >= len(parts[1]) else (parts[1], parts[0])

@@ -1,8 +1,12 @@
-"""Corrections of categories: each edit is a function with its checks, and is written once."""
+"""Corrections of categories: each edit is a function with its checks, and is written once.
+
+`CategoryRegistry.features` gives the features of images: categories that gain or lose images get the mean of their
+images as a prototype. A category of an earlier stage, or without features, keeps its prototype.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec
 from unicodedata import normalize
 
@@ -11,40 +15,47 @@ from numpy.typing import ArrayLike
 
 from promptccd.discovery.project.categories import CategoryState, check_name, free_name
 from promptccd.discovery.project.changes import LogEntry
-from promptccd.discovery.project.observe import unit, weighted_mean
+from promptccd.discovery.project.observe import weighted_mean
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
 ASIDE = "set aside"  # name of the category of single images
-_NOBODY: Mapping[str, int] = {}
 Arguments = ParamSpec("Arguments")
 
 
 def edit(
-    function: Callable[Concatenate[CategoryRegistry, Arguments], None],
-) -> Callable[..., LogEntry]:
+    function: Callable[Concatenate[CategoryRegistry, Arguments], Mapping[str, Any] | None],
+) -> Callable[Concatenate[CategoryRegistry, Arguments], LogEntry]:
     """Make a function an entry of the log, whole or not at all; earlier undone edits can no longer be redone.
 
-    It raises a `RegistryError` where the edit is not possible; nothing changed then.
+    It raises a `RegistryError` where the edit is not possible; nothing changed then. The log contains the arguments,
+    and the values that the function returns, if any.
     """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def logged(registry: CategoryRegistry, *arguments: Any, **named: Any) -> LogEntry:
+    def logged(registry: CategoryRegistry, *arguments: Arguments.args, **named: Arguments.kwargs) -> LogEntry:
         bound = signature.bind(registry, *arguments, **named)
         bound.apply_defaults()
         _, *values = bound.arguments.items()
-        what = {
-            name: value for name, value in values if "prototype" not in name
-        }  # the registry has the vectors
-        with registry.entry(function.__name__, {"kind": function.__name__} | what):
-            function(*bound.args, **bound.kwargs)
+        what = {"kind": function.__name__} | dict(values)
+        what.pop("prototype", None)  # the registry has it
+        with registry.entry(function.__name__, what):
+            what |= function(registry, *arguments, **named) or {}
         newest = registry.newest
         assert newest is not None
         return newest
 
     return logged
+
+
+def _refit(rows: CategoryRegistry, categories: Iterable[int | None]) -> None:
+    """Give categories whose images changed the means of their images."""
+    for identity in sorted({each for each in categories if each is not None}):
+        if not rows.category(identity).is_fixed(rows.stage):
+            mean = rows.features().mean(rows.members_of(identity))
+            rows.set_prototypes({} if mean is None else {identity: mean})
 
 
 @edit
@@ -117,21 +128,27 @@ def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = 
 
 @edit
 def split(
-    rows: CategoryRegistry,
-    category: int,
-    images: Sequence[str],
-    part_prototype: ArrayLike,
-    rest_prototype: ArrayLike,
-    name: str | None = None,
-) -> None:
-    """Make some of a category's images a category of their own, with a new id; they are pinned to it.
+    rows: CategoryRegistry, category: int, images: Sequence[str] | None = None, name: str | None = None
+) -> Mapping[str, Any]:
+    """Make images of a category a new category, to which they are pinned; by default those that the features suggest.
 
-    At least one image stays. The prototypes are the means ``(D,)`` of the unit features of both parts; without a name,
-    the part gets the default name.
+    At least one image stays. Images without features, such as training images, stay by default. A category of an
+    earlier stage keeps its prototype. Without a name, the new category gets the default name.
     """
-    whole, keys = rows.category(category), rows.choose(images)
-    categories_of = rows.categories_of(keys)
-    if strangers := [key for key in keys if categories_of.get(key) != whole.id]:
+    whole, kept = rows.category(category), rows.prototypes_of([rows.category(category)]).matrix[0]
+    features = rows.features(needed=True)
+    members, _ = features.of(rows.members_of(whole.id))
+    if not members:
+        raise RegistryError(
+            f"There are no features of images of category {category} here, and a split needs them: run promptccd "
+            "discover on these images again, or edit the --out folder that it wrote; a stage that a run left is split "
+            "inside its run."
+        )
+    if len(members) < 2:
+        raise RegistryError(f"Category {category} has {len(members)} images here; it takes two to split it.")
+    keys = rows.choose(images or features.smaller_part(members))
+    homes = rows.categories_of(keys)
+    if strangers := [key for key in keys if homes.get(key) != whole.id]:
         raise RegistryError(
             f"{len(strangers)} of the {len(keys)} images are not in category {whole.id}, the first is "
             f"{strangers[0]!r}: select images of that category only."
@@ -140,133 +157,105 @@ def split(
         raise RegistryError(
             f"All {whole.size} images of category {whole.id} were selected: leave at least one image, or rename it."
         )
-    _gather(rows, part_prototype, {whole.id: rest_prototype}, name)
+    part = features.mean(keys)
+    _gather(rows, kept if part is None else part, name)
+    rest = features.mean(rows.members_of(whole.id))
+    if rest is not None and not whole.is_fixed(rows.stage):
+        rows.set_prototypes({whole.id: rest})
+    return {"images": keys}
 
 
 @edit
 def gather(
     rows: CategoryRegistry,
     images: Sequence[str],
-    prototype: ArrayLike,
-    prototypes: Mapping[int, ArrayLike] | None = None,
     name: str | None = None,
+    prototype: ArrayLike | None = None,
 ) -> None:
     """Make images of any categories a category of their own, with a new id; they are pinned to it.
 
-    `prototype` is the mean ``(D,)`` of their unit features, and `prototypes` are new means of categories that
-    lost images, by id; other categories keep their prototypes.
+    `prototype` ``(D,)`` is by default the mean of their features; a `RegistryError` reports images without any.
     """
-    rows.choose(images)
-    _gather(rows, prototype, prototypes, name, rows.next_review())
+    keys = rows.choose(images)
+    if prototype is None and (prototype := rows.features().mean(keys)) is None:
+        raise RegistryError(
+            "None of these photographs has features here: run promptccd discover on them again."
+        )
+    homes = rows.categories_of(keys).values()
+    _gather(rows, prototype, name, rows.next_review())
+    _refit(rows, homes)
 
 
 def _gather(
-    rows: CategoryRegistry,
-    prototype: ArrayLike,
-    prototypes: Mapping[int, ArrayLike] | None,
-    name: str | None,
-    review: int | None = None,
+    rows: CategoryRegistry, prototype: ArrayLike, name: str | None, review: int | None = None
 ) -> None:
     """Make the chosen images a category."""
     identity = rows.new_category(born=rows.chosen_born())
     rows.set_prototypes({identity: prototype})
-    rows.set_prototypes(prototypes)
     _rename(rows, identity, name)
     rows.place(identity, pin=True, review=review)
     rows.drop_contradicted_answers()
 
 
 @edit
-def not_a_category(
-    rows: CategoryRegistry,
-    category: int,
-    assignment: Mapping[str, int] = _NOBODY,
-    rest_to_nearest: bool = False,
-) -> None:
+def dissolve(rows: CategoryRegistry, category: int, *, to_nearest: bool = True) -> None:
     """Retire a discovered category that is wrong; later groupings do not bring it back.
 
-    Its images go to the categories of `assignment`, by key, and are not pinned, because no person reviewed each. With
-    `rest_to_nearest` the remaining images go to the category with the nearest prototype, also if a person removed them
-    from their assigned category; otherwise they become unassigned.
+    Each image goes to the nearest other category, if `to_nearest`, that no person took it out of, or becomes
+    unassigned; so do images without features. They are not pinned, because no person reviewed each.
     """
     found = rows.category(category)
     if found.known:
         raise RegistryError(
             f"Category {found.id} was labelled at stage 0: rename it, merge it or move its images."
         )
-    members = rows.members_of(found.id)
-    if strangers := sorted(assignment.keys() - set(members)):
-        raise RegistryError(f"Image {strangers[0]!r} is not in category {found.id}: leave it out.")
-    given = {each: rows.category(each).id for each in set(assignment.values())}
-    if found.id in given.values():
-        raise RegistryError(f"Category {found.id} is being retired: give its images another category.")
-    nearest, banned = _nearest_first(rows, found.id) if rest_to_nearest else [], rows.forbidden
+    members, banned = rows.members_of(found.id), rows.forbidden
+    others = rows.prototypes_of([each for each in rows.active if each.id != found.id] if to_nearest else [])
+    targets: dict[str, int | None] = dict.fromkeys(members)
+    kept, points = rows.features().of(members)
+    if others.ids and kept:
+        # The distances of unit features to prototypes, without what is the same for all prototypes.
+        costs = (others.matrix.astype(float) ** 2).sum(1) - 2 * points.double().numpy() @ others.matrix.T
+        for key, order in zip(kept, costs.argsort(1, kind="stable").tolist(), strict=True):
+            near = (others.ids[row] for row in order)
+            targets[key] = next((each for each in near if each not in banned.get(key, ())), None)
     rows.choose_members([found.id])
     rows.drop_looks()  # they are unreviewed in the new category
     rows.store.run("insert or ignore into forbidden select image, ? from chosen", found.id)
-    targets = dict[int | None, list[str]]()
-    for key in members:
-        wanted = [*([given[assignment[key]]] if key in assignment else []), *nearest]
-        target = next((each for each in wanted if each not in banned.get(key, ())), None)
-        targets.setdefault(target, []).append(key)
-    for target, images in targets.items():
-        rows.choose(images)
+    for target in dict.fromkeys(targets.values()):
+        rows.choose([key for key, each in targets.items() if each == target])
         rows.place(target)
     rows.change(found.id, state=CategoryState.RETIRED, dormant=False)
 
 
-def _nearest_first(rows: CategoryRegistry, category: int) -> list[int]:
-    """Ids of the other active categories, by the cosine of their prototype and this one's."""
-    others = [each for each in rows.active if each.id != category]
-    own, *rest = unit(rows.prototypes_of([rows.category(category), *others]).matrix)
-    cosines = {each.id: float(vector @ own) for each, vector in zip(others, rest, strict=True)}
-    return sorted(cosines, key=lambda each: -cosines[each])
-
-
 @edit
-def move(
-    rows: CategoryRegistry,
-    images: Sequence[str],
-    to: int | None,
-    prototypes: Mapping[int, ArrayLike] | None = None,
-) -> None:
-    """Put images into a category, to which they are pinned, or with `None` out of theirs, which they are kept out of.
-
-    `prototypes` are new means ``(D,)`` of categories whose images changed, by id; other categories keep their
-    prototypes.
-    """
+def move(rows: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
+    """Put images into a category and pin them there, or with `None` take them out of theirs, which is then banned."""
     _put(rows, dict.fromkeys(images, to))
-    rows.set_prototypes(prototypes)
 
 
-def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> None:
+def _put(rows: CategoryRegistry, homes: Mapping[str, int | None]) -> None:
     """Put each image into its category, or out of its category; a person reviewed each."""
-    review = rows.next_review()
-    for category in dict.fromkeys(categories_of.values()):
-        rows.choose([key for key, each in categories_of.items() if each == category])
-        if category is None:
+    review, before = rows.next_review(), rows.categories_of(homes)
+    for home in dict.fromkeys(homes.values()):
+        rows.choose([key for key, each in homes.items() if each == home])
+        if home is None:
             rows.store.run(
                 "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
             )
-        rows.place(
-            None if category is None else rows.category(category).id, pin=category is not None, review=review
-        )
-    rows.choose(categories_of)
+        rows.place(None if home is None else rows.category(home).id, pin=home is not None, review=review)
+    rows.choose(homes)
     rows.drop_contradicted_answers()
+    moved = [key for key, home in homes.items() if before.get(key) != home]
+    _refit(rows, (place for key in moved for place in (before.get(key), homes[key])))
 
 
 @edit
-def sort(
-    rows: CategoryRegistry,
-    images: Sequence[str],
-    to: Sequence[int | None],
-    prototypes: Mapping[int, ArrayLike] | None = None,
-) -> None:
+def sort(rows: CategoryRegistry, images: Sequence[str], to: Sequence[int | None]) -> None:
     """Put each image into the category at its place in `to`, as `move` does, all in one step."""
     if not len(rows.choose(images)) == len(images) == len(to):
         raise RegistryError(f"Expected a category for each of {len(images)} images, each once.")
     _put(rows, dict(zip(images, to, strict=True)))
-    rows.set_prototypes(prototypes)
 
 
 @edit
@@ -286,30 +275,24 @@ def set_aside(rows: CategoryRegistry, category: int) -> None:
 
 
 @edit
-def set_images_aside(
-    rows: CategoryRegistry,
-    images: Sequence[str],
-    prototype: ArrayLike | None = None,
-    prototypes: Mapping[int, ArrayLike] | None = None,
-) -> None:
+def set_images_aside(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Take images out of the result, whatever category they are in.
 
     They go to one category, called "set aside", that contains all such images. These need not be alike, so its
-    prototype is that of the first one alone, `prototype` ``(D,)``, and hardly anything else comes to it by itself.
-    `prototypes` are new means of categories that lost some of the images, by id.
+    prototype is the feature of the first one alone, and hardly anything else comes to it by itself.
     """
     keys, aside = rows.choose(images), {each.id: each.name for each in rows.aside}
     place = next((each for each, name in aside.items() if name == ASIDE), None)
     if place is None:
-        if prototype is None:
+        kept, features = rows.features().of(keys)
+        if not kept:
             raise RegistryError("None of these images has features here: discover them again first.")
         place = rows.new_category(born=rows.chosen_born())
-        rows.set_prototypes({place: prototype})
+        rows.set_prototypes({place: features[0].numpy()})
         name = free_name(ASIDE, rows.names().values())
         rows.change(place, name=name, state=CategoryState.ASIDE)
-    rows.set_prototypes(prototypes)
-    categories_of = rows.categories_of(keys)
-    _put(rows, {key: categories_of[key] if categories_of.get(key) in aside else place for key in keys})
+    homes = rows.categories_of(keys)
+    _put(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
 
 
 @edit
@@ -322,25 +305,31 @@ def restore(rows: CategoryRegistry, category: int) -> None:
 
 
 @edit
-def answer(rows: CategoryRegistry, first: str, second: str) -> None:
-    """Say that two images are of two categories; later groupings keep them apart."""
+def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> None:
+    """Say whether an image is of the category of another: it is put there, or kept out of there.
+
+    Images of two categories that are different are kept apart by later groupings.
+    """
     if len(rows.choose([first, second])) != 2:
         raise RegistryError(f"Expected two images, got {first!r} twice.")
-    if rows.store.one(
-        "select 1 from image where id in chosen and pinned group by category having count(*) = 2"
-    ):
-        raise RegistryError("A person put both images into one category: move an image first.")
-    rows.store.run("insert or ignore into link select min(image), max(image) from chosen")
+    homes = rows.categories_of([first, second])
+    home, other = homes.get(first), homes.get(second)
+    if other is None:
+        raise RegistryError("The photograph it is compared with is in no group any more: skip this question.")
+    if same or home == other:
+        _put(rows, {first: other if same else None})
+    else:
+        rows.store.run("insert or ignore into link select min(image), max(image) from chosen")
 
 
 @edit
 def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
     keys = rows.choose(images)
-    categories_of = rows.categories_of(keys)
-    if homeless := [key for key in keys if key not in categories_of]:
+    homes = rows.categories_of(keys)
+    if homeless := [key for key in keys if key not in homes]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
-    _put(rows, categories_of)
+    _put(rows, homes)
 
 
 @edit

@@ -4,7 +4,7 @@ Features have unit length and are summed in float64. Prototypes are stored in fl
 images came and went.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from torch import Tensor
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.record import PROJECT, read_record
-from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.disk import read_file, write_file
 
 
@@ -39,6 +38,13 @@ class Features:
         """Those of the images that have features, in their order, and these ``(M, D)``."""
         kept = [key for key in keys if key in self.row_of]
         return kept, self.matrix[[self.row_of[key] for key in kept]]
+
+    def smaller_part(self, keys: Sequence[str]) -> list[str]:
+        """The smaller of two parts of a group of images that have features."""
+        # Here, because it takes a second that other corrections need not wait.
+        from promptccd.discovery.grouping import suggest_split
+
+        return [keys[row] for row in suggest_split(self.of(keys)[1], seed=1)[1].tolist()]
 
     def mean(self, keys: Iterable[str]) -> np.ndarray | None:
         """The mean feature ``(D,)`` float64 of images, each once; `None` without features."""
@@ -71,30 +77,6 @@ def _features_of_run(folder: Path) -> Features:
     evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
     keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]
     return Features(keys, torch.cat(evaluation.features(stage, evaluation.images[: stage + 1])).cpu())
-
-
-def means_after(
-    registry: CategoryRegistry, features: Features, targets: Mapping[str, int | None]
-) -> dict[int, np.ndarray]:
-    """Means of the categories that images leave and join, once they did.
-
-    A fixed category keeps its prototype, and so does a category without features.
-
-    Args:
-        registry: the categories before.
-        features: of their images.
-        targets: the category that each image joins, by key; `None` for a new category, or for an unassigned image.
-    """
-    categories_of, means = registry.categories_of(targets), dict[int, np.ndarray]()
-    left = {category for key, category in categories_of.items() if category != targets[key]}
-    for category in sorted(left.union(each for each in targets.values() if each is not None)):
-        if registry.category(category).is_fixed(registry.stage):
-            continue
-        stay = [key for key in registry.members_of(category) if targets.get(key, category) == category]
-        mean = features.mean([*stay, *(key for key, to in targets.items() if to == category)])
-        if mean is not None:
-            means[category] = mean
-    return means
 
 
 LAYOUT = "layout.bin"

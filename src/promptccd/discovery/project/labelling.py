@@ -56,7 +56,7 @@ def apply_labels(registry: CategoryRegistry, labels: Mapping[str, str]) -> Label
         category = bearing.get(label)
         moved += sum(registry.members.get(key) != category for key in keys)
         if category is None:
-            edits.gather(registry, keys, _between(registry, keys), name=label)
+            edits.gather(registry, keys, label, _between(registry, keys))
             new.append(label)
         elif away := [key for key in keys if not _is_labelled(registry, key, category)]:
             edits.move(registry, away, category)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
@@ -31,12 +31,11 @@ from promptccd.errors import RegistryError
 from promptccd.locks import FolderLock
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from promptccd.discovery.project.features import Features
 
 logger = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
 
 PENDING = ".edit.json"  # names a correction that its command has not reported yet
 OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
@@ -107,13 +106,25 @@ def correction(*kinds: Kind) -> Callable[[Method], Method]:
             entry: LogEntry = project.correct(lambda: project.note(lambda: method(project, *given, **named)))
             return entry
 
-        _, *own = inspect.signature(method).parameters.values()
+        _, *own = list(inspect.signature(method).parameters.values())[: len(kinds) + 1]
         arguments = dict(zip((each.name for each in own), kinds, strict=True))
         required = frozenset(each.name for each in own if each.default is each.empty)
         CORRECTIONS[method.__name__] = Correction(method.__name__, arguments, required, made)
         return cast(Method, made)
 
     return declare
+
+
+def _edit(
+    edit: Callable[Concatenate[CategoryRegistry, Arguments], LogEntry], *kinds: Kind
+) -> Callable[Concatenate["Project", Arguments], LogEntry]:
+    """A method of `Project` that makes an edit of its registry."""
+
+    @functools.wraps(edit)
+    def method(project: "Project", *given: Arguments.args, **named: Arguments.kwargs) -> LogEntry:
+        return edit(project.registry, *given, **named)
+
+    return correction(*kinds)(method)
 
 
 class Project:
@@ -149,6 +160,7 @@ class Project:
         self.registry = (
             registry_of_model(self._place) if self._is_stage else CategoryRegistry.open(self._place)
         )
+        self.registry.features = self.features
         self._seen = self.registry.store.revision
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
@@ -160,6 +172,7 @@ class Project:
             if self._is_stage:
                 remove_leftovers(self._place.parent)
                 self.registry = registry_of_model(self._place)
+                self.registry.features = self.features
                 self._on_change(None)
             else:
                 before, self._seen = self._seen, self.registry.store.revision
@@ -174,75 +187,20 @@ class Project:
         counts = registry.next_number, len(registry.log), len(registry.redo_stack)
         return f"{registry.state_hash()} {counts}"
 
-    # Corrections
+    # Corrections; each raises an error if it is not possible, and then nothing changed
 
-    @correction(Kind.CATEGORY, Kind.NAME)
-    def rename(self, category: int, name: str) -> LogEntry:
-        """Give a category a name that no other has.
-
-        Raises:
-            RegistryError: as below, if it is not possible; nothing changed.
-            RunError: as below, if another process writes there and does not end.
-            DiskError: as below, if it cannot be written; nothing changed.
-        """
-        return edits.rename(self.registry, category, name)
-
-    @correction(Kind.CATEGORIES, Kind.NAME)
-    def merge(self, categories: Sequence[int], name: str | None = None) -> LogEntry:
-        """Merge several categories; the smallest id survives."""
-        return edits.merge(self.registry, categories, name)
-
-    @correction(Kind.IMAGES, Kind.CATEGORY_OR_NONE)
-    def move(self, images: Sequence[str], to: int | None) -> LogEntry:
-        """Put images into a category, or unassign them with `None`."""
-        return edits.move(self.registry, images, to, self._means_after(dict.fromkeys(images, to)))
-
-    @correction(Kind.IMAGES, Kind.TARGETS)
-    def sort(self, images: Sequence[str], to: Sequence[int | None]) -> LogEntry:
-        """Put each image into the category at its position in `to`, all in one step."""
-        return edits.sort(self.registry, images, to, self._means_after(dict(zip(images, to, strict=False))))
-
-    @correction(Kind.IMAGES, Kind.NAME)
-    def gather(self, images: Sequence[str], name: str | None = None) -> LogEntry:
-        """Make images of any categories a category of their own.
-
-        Raises:
-            RegistryError: they lack features, which the category's prototype is made of.
-        """
-        if (mean := self.features().mean(images)) is None:
-            raise RegistryError(
-                "None of these photographs has features here: run promptccd discover on them again."
-            )
-        return edits.gather(self.registry, images, mean, self._means_after(dict.fromkeys(images)), name)
-
-    @correction(Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
-    def split(self, category: int, images: Sequence[str] | None = None, name: str | None = None) -> LogEntry:
-        """Make images of a category a new category; without images, split as the features suggest.
-
-        Raises:
-            DataError: it has fewer than two images with features, an image is not in it, or all were given.
-        """
-        from promptccd.discovery.project import corrections
-
-        return corrections.split(self.registry, self.features(needed=True), category, images, name)
-
-    @correction(Kind.CATEGORY, Kind.FLAG)
-    def dissolve(self, category: int, *, to_nearest: bool = True) -> LogEntry:
-        """Remove a wrong category.
-
-        Args:
-            category: its id.
-            to_nearest: whether each of its images goes to the nearest other category, or becomes unassigned. In a
-                stage of a run, images without features become unassigned: the next stage would learn from unchosen
-                    categories.
-        """
-        from promptccd.discovery.project import corrections
-
-        if not to_nearest:
-            return edits.not_a_category(self.registry, category)
-        return corrections.dissolve(
-            self.registry, self.features(), category, rest_to_nearest=not self._is_stage
-        )
+    rename = _edit(edits.rename, Kind.CATEGORY, Kind.NAME)
+    merge = _edit(edits.merge, Kind.CATEGORIES, Kind.NAME)
+    move = _edit(edits.move, Kind.IMAGES, Kind.CATEGORY_OR_NONE)
+    sort = _edit(edits.sort, Kind.IMAGES, Kind.TARGETS)
+    gather = _edit(edits.gather, Kind.IMAGES, Kind.NAME)
+    split = _edit(edits.split, Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
+    dissolve = _edit(edits.dissolve, Kind.CATEGORY, Kind.FLAG)
+    set_aside = _edit(edits.set_aside, Kind.CATEGORY)
+    set_images_aside = _edit(edits.set_images_aside, Kind.IMAGES)
+    restore = _edit(edits.restore, Kind.CATEGORY)
+    confirm = _edit(edits.confirm, Kind.IMAGES)
+    answer = _edit(edits.answer, Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
 
     def regroup(self, num_categories: int) -> StageChange:
         """Make the newest images of a discovery fewer or more categories; names and corrections of a person stay.
@@ -256,11 +214,11 @@ class Project:
             DataError: there cannot be so many.
             GoneError: something was corrected while groups were looked for.
         """
-        from promptccd.discovery.project import corrections
+        from promptccd.discovery.stage_grouping import find_again
 
         with self.lock:
             mark, registry = self.refresh(), self.registry.copy()
-        found = corrections.find_anew(registry, self.folder, num_categories)
+        found = find_again(registry, self.folder, num_categories)
 
         def act() -> StageChange:
             if self.refresh() != mark:
@@ -270,49 +228,6 @@ class Project:
             return self.registry.observe(found.stage, found.groups)
 
         return self.correct(act)
-
-    @correction(Kind.CATEGORY)
-    def set_aside(self, category: int) -> LogEntry:
-        """Ignore a category: it leaves the result, and later images like it follow."""
-        return edits.set_aside(self.registry, category)
-
-    @correction(Kind.IMAGES)
-    def set_images_aside(self, images: Sequence[str]) -> LogEntry:
-        """Ignore single images; similar images do not follow."""
-        _, features = self.features().of(images)
-        prototype = features[0].numpy() if len(features) else None
-        means = self._means_after(dict.fromkeys(images))
-        return edits.set_images_aside(self.registry, images, prototype, means)
-
-    @correction(Kind.CATEGORY)
-    def restore(self, category: int) -> LogEntry:
-        """Restore an ignored category."""
-        return edits.restore(self.registry, category)
-
-    @correction(Kind.IMAGES)
-    def confirm(self, images: Sequence[str]) -> LogEntry:
-        """Approve images, by their keys, where they are; later groupings leave them there."""
-        return edits.confirm(self.registry, images)
-
-    @correction(Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
-    def answer(self, first: str, second: str, *, same: bool) -> LogEntry:
-        """Say whether an image is of the category of another: it is put there, or kept out of there.
-
-        Raises:
-            RegistryError: the second is in no category any more.
-        """
-        categories_of = self.registry.categories_of([first, second])
-        own, other = categories_of.get(first), categories_of.get(second)
-        if other is None:
-            raise RegistryError(
-                "The photograph it is compared with is in no group any more: skip this question."
-            )
-        if own != other and not same:
-            return edits.answer(self.registry, first, second)
-        if own == other and same:
-            return edits.confirm(self.registry, [first])
-        to = other if same else None
-        return edits.move(self.registry, [first], to, self._means_after({first: to}))
 
     @correction(Kind.IMAGES)
     def forget(self, images: Sequence[str] | None = None) -> LogEntry:
@@ -484,11 +399,6 @@ class Project:
             if needed and not self._features.row_of:
                 return features_of(self.folder, self._features.keys, needed=True)
             return self._features
-
-    def _means_after(self, targets: Mapping[str, int | None]) -> dict[int, "np.ndarray"]:
-        from promptccd.discovery.project.features import means_after
-
-        return means_after(self.registry, self.features(), targets)
 
     def _show(self, images: Sequence[str]) -> None:
         """Let the rows of features begin with these images, as a page shows them."""

@@ -112,7 +112,7 @@ def halves(
     if len(members) < FEWEST_OF_TWO or len(means) < 3 or bool((points == points[0]).all()):
         return None
     near = torch.cdist(means, means).fill_diagonal_(torch.inf).min(1).values.median()
-    parts = suggest_split(points, torch.arange(len(members)), seed=1)
+    parts = suggest_split(points, seed=1)
     inside = [points[part].double() for part in parts]
     noise = sum(float(part.var(0, correction=0).sum()) / max(1, len(part) - 1) for part in inside)
     apart = float((inside[0].mean(0) - inside[1].mean(0)).square().sum()) - noise

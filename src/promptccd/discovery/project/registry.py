@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,20 @@ _STATE = (  # rows that the hash of a state covers
 )
 
 
+class NoFeatures:
+    """Features where no image has any, see `promptccd.discovery.project.features.Features`."""
+
+    def __init__(self, *, needed: bool = False):
+        pass
+
+    def of(self, keys: Iterable[str]) -> tuple[list[str], np.ndarray]:
+        """None of the images."""
+        return [], np.zeros((0, 0))
+
+    def mean(self, keys: Iterable[str]) -> None:
+        """No mean."""
+
+
 class CategoryRegistry(Rows):
     """Categories with ids that are never reused, the images in them, and corrections of both.
 
@@ -39,9 +53,19 @@ class CategoryRegistry(Rows):
 
     Ids only count up: the id of a split that was undone is not given again, except to the same split when it is
     redone. Within a stage rows of prototypes are only appended; a new stage drops unused rows.
+
+    Args:
+        store: see `Rows`.
+
+    Attributes:
+        features: gives the features of images, for edits; see `Project.features`. By default there are none.
     """
 
     _noted: tuple[str | None, tuple[str, int] | None] = None, None
+
+    def __init__(self, store: Store | None = None):
+        super().__init__(store)
+        self.features: Callable[..., Any] = NoFeatures
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
