@@ -133,8 +133,8 @@ class CategoryDiscoveryTrainer:
                 )
         if stages.split.seed != args.seed:
             raise ConfigurationError(
-                f"The stages were cut with seed {stages.split.seed}, and TrainingArguments has seed {args.seed}: one "
-                f"seed decides both, so cut them with StageStream.from_dataset(..., seed={args.seed})."
+                f"The stages were cut with seed {stages.split.seed}, but TrainingArguments has seed {args.seed}. "
+                f"Cut the stages with StageStream.from_dataset(..., seed={args.seed})."
             )
         self.model, self.args, self.stages, self.callbacks = model, args, stages, list(callbacks)
         self.eval_dataset = eval_dataset
@@ -237,8 +237,8 @@ class CategoryDiscoveryTrainer:
             write_directory(place, backbone.save_pretrained)
         elif not _is_stored_in(self._given, place):
             raise RunError(
-                f"The run in {self.run.path} was begun with another backbone than this model has: load the model from "
-                f"{place}, or give another output_dir."
+                f"The run in {self.run.path} started from another backbone. Load the model from {place}, or give "
+                " another output_dir."
             )
 
 
@@ -272,12 +272,12 @@ def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: s
     wanted = method_named(variant).model
     if wanted is not type(model):
         raise ConfigurationError(
-            f"Method {variant!r} trains a {wanted.__name__}, got a {kind}: give a model of these, or name its method."
+            f"Method {variant!r} trains a {wanted.__name__}, not a {kind}. Give a {wanted.__name__}, or another method."
         )
     if config.stage is not None:
         raise ConfigurationError(
-            f"This {kind} has finished stage {config.stage}, and a training begins with a bare backbone: give "
-            f"{kind}.from_pretrained(<backbone>). A run that was begun resumes by itself in its output_dir."
+            f"This {kind} has finished stage {config.stage}. A training starts from a bare backbone: give "
+            f"{kind}.from_pretrained(<backbone>). To resume a run, give its output_dir."
         )
     place: str = config.name_or_path
     try:

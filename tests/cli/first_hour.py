@@ -140,8 +140,8 @@ MISTAKES_BY_COMMAND = {
     ],
     MORE: [
         (
-            "train runs/promptccd-my_photos --unlabelled nothing", "runs/promptccd-my_photos",
-            "promptccd train LABELLED --unlabelled FOLDER"
+            "train runs/promptccd-my_photos --unlabelled nothing", "class_blocks [2, 1, 1]",
+            "give one or the other"
         ),
         (
             "train runs/promptccd-my_photos --method gcd --unlabelled nothing", "runs/promptccd-my_photos",

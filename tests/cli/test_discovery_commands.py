@@ -222,7 +222,7 @@ def test_a_day_of_corrections(found, capsys) -> None:
         (("aside", "0", "1"), "No images are called '0'"),
         (("aside", "abc"), "No images are called 'abc'"),
         (("back",), "Expected back ID"),
-        (("back", "0"), "Category 0 is not set aside"),
+        (("back", "0"), "Category 0 is not ignored"),
         (("redo",), "nothing to redo"),
     ],
 )

@@ -94,7 +94,7 @@ def test_words_are_read_by_the_type_of_their_field(words: object, hint: Any, val
     [
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is not YAML"),
         (b"\xff\xfet\0r\0", "is not YAML"),
-        (b"PK\x03\x04" + bytes(2**20), "is larger than a recipe"),
+        (b"PK\x03\x04" + bytes(2**20), "is too large to be a recipe"),
         (b"- a\n- b\n", "must consist of the sections"),
         (b"just words", "must consist of the sections"),
         (b"training: 5", "must consist of the sections"),

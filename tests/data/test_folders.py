@@ -147,6 +147,6 @@ def test_a_folder_most_of_whose_images_are_none_is_refused(
         assert sizes(read(folder)) == dict.fromkeys(KINDS, 3)
         return
     with pytest.raises(
-        DataError, match=r"10 of 19 images in .* cannot be read: .*HTML.*\(10\)\. Get them again"
+        DataError, match=r"10 of 19 images in .* cannot be read: .*HTML.*\(10\)\. Download them again"
     ):
         read(folder)

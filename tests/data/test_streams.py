@@ -171,7 +171,7 @@ def test_a_picture_counts_where_it_came_first(
     assert (read[1].report.used, len(read[1].digests)) == (2, 2)
     assert "count once, where they came first" in caplog.text
     with pytest.raises(
-        DataError, match=r"All 1 images of stage 2 \(.*week02\) are in an earlier one: give the whole command"
+        DataError, match=r"All 1 images of stage 2 \(.*week02\) are in an earlier stage: repeat the command"
     ):
         StageImages.read(stages[2], 0, progress_bar, seen=seen)
 
@@ -218,7 +218,7 @@ def test_names_that_a_person_gave_groups_are_labels(labelled: Path, tmp_path: Pa
     written = table.stat().st_mtime_ns
     os.utime(corrected, ns=(written + 1, written + 1))
     with pytest.raises(
-        DataError, match="was corrected after its assignments.csv was written: give promptccd disc"
+        DataError, match="was corrected after its assignments.csv was written. Run promptccd disc"
     ):
         StageStream.from_dataset(str(labelled), **options)
     os.utime(corrected, ns=(written, written))

@@ -225,7 +225,7 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
     discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
     shutil.copytree(out / "stage1", spare / "stage1")
     correct(spare, lambda registry: edits.rename(registry, 0, "heron"))
-    with pytest.raises(RunError, match="before the categories there were changed"):
+    with pytest.raises(RunError, match="were changed after a stage was trained"):
         discover(DiscoverySession.open(stage0, seen=cache), albums[0], spare, adaptation=QUICK)
     assert registry_in(spare).category(0).name == "heron"
 

@@ -181,7 +181,7 @@ def test_a_stage_of_a_run_is_split_by_its_features(run):
 
 def test_a_stage_by_itself_cannot_be_split(run, tmp_path):
     alone = Path(shutil.copytree(run / "stage3", tmp_path / "alone" / "stage3"))
-    with pytest.raises(RegistryError, match="no features of images of category"):
+    with pytest.raises(RegistryError, match="none of the images of category"):
         Project(alone).split(new_of(alone)[0], [])
 
 

@@ -136,7 +136,7 @@ def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, tmp
     assert "found with another model" in capsys.readouterr().err
     (out / PROJECT / "project.json").write_text("{")
     assert run(stage0, albums[0], out) == 2
-    assert "no telling which model" in capsys.readouterr().err
+    assert "the model of these categories is unknown" in capsys.readouterr().err
     assert {name: (out / name).read_bytes() for name in WRITTEN} == before | {KEPT[0]: b"{"}
 
 

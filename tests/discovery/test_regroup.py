@@ -70,7 +70,7 @@ def test_what_another_window_corrects_meanwhile_is_not_lost(
 
     with monkeypatch.context() as patch:
         patch.setattr(stage_grouping, "find_again", slowly)
-        with pytest.raises(GoneError, match="ask again"):
+        with pytest.raises(GoneError, match="Group them again"):
             project.regroup(2)
     assert len(groups(found)) == 3
     project.regroup(2)

@@ -353,7 +353,7 @@ def test_a_folder_is_not_taken_for_what_was_named_of_the_hub(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(NAME).mkdir(parents=True)
-    with pytest.raises(OSError, match=f"is of the Hub, and the folder '{NAME}' here hides it"):
+    with pytest.raises(OSError, match=f"folder '{NAME}' hides"):
         find_model(written)
 
 

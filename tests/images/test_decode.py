@@ -110,7 +110,7 @@ CROPPED = "wider or taller than 2:1, only the centre is used: --fit pad|squeeze"
 
 PAGE = "HTML): save the picture itself instead of the page"
 STARTS = "not an image that can be read (starts like"
-NOTHING = "{} million pixels in {} bytes, as no photograph has: nothing but one colour, or made to do harm"
+NOTHING = "{} million pixels in {} bytes: a picture of one colour, or made to exhaust memory"
 # Pillow 13 refuses more than twice its own limit by itself.
 BOMB_NOTE = (
     NOTHING.format(268, 34)

@@ -229,7 +229,7 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
         write_report([other], tmp_path / "out", **options)
     for stage in (1, 2, 3):
         shutil.rmtree(other / f"stage{stage}")
-    with pytest.raises(ConfigurationError, match="has finished stage 0 alone"):
+    with pytest.raises(ConfigurationError, match="has finished only stage 0"):
         write_report([other], tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 

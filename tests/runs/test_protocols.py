@@ -240,7 +240,7 @@ def test_a_run_with_one_stage_says_what_to_do(run: Path, tmp_path: Path) -> None
         shutil.rmtree(copy / f"stage{stage}")
     evaluation = RunEvaluation(str(copy), str(RunEvaluation(str(run)).recipe.data.dataset))
     for name in PROTOCOLS:
-        with pytest.raises(RunError, match="finished stage 0 alone.*run the training command again"):
+        with pytest.raises(RunError, match="finished only stage 0.*Run the training command again"):
             evaluation.evaluate(name, options_of(name))
 
 

@@ -296,8 +296,8 @@ def _covariance_within(points: Tensor, fixed: Tensor) -> Tensor:
     covariance = spread.T @ spread / max(1, len(members) - len(ids))
     if not covariance.diagonal().sum() > 0:
         raise DataError(
-            f"Expected known categories with two different images at least, to learn how far categories spread, got "
-            f"{len(members)} images of {len(ids)} categories: set count_prior to paper, "
+            "The spread of categories is learnt from a known category with two different images, but there is none: "
+            f"got {len(members)} images of {len(ids)} categories. Set count_prior to paper, "
             "and category_count to split_merge."
         )
     return covariance

@@ -181,8 +181,8 @@ class CategoryCounter(BaseEstimator):  # type: ignore[misc, unused-ignore]
             prior = "calibrated" if (sizes > 1).sum() >= FEWEST_TO_CALIBRATE else "assumed"
         elif prior in ("matched", "calibrated") and not (sizes > 1).any():
             raise DataError(
-                f"Expected two labelled points of a category at least, of which prior={prior!r} learns how far it "
-                f"spreads, got {len(known)} of {categories} categories: label more, or take prior='auto'."
+                f"prior={prior!r} needs a category with two labelled points, got {len(known)} labelled points of "
+                f"{categories} categories. Label more points, or set prior='auto'."
             )
         features = torch.nn.functional.normalize(points)
         self.estimate_ = estimate_as_taught(

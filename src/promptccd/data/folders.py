@@ -192,7 +192,7 @@ class FolderFiles:
             reasons = Counter(self.left_out[path] for path in self.damaged).most_common(3)
             raise DataError(
                 f"{len(self.damaged)} of {called} images in {str(folder)!r} cannot be read: "
-                f"{'; '.join(f'{reason} ({count})' for reason, count in reasons)}. Get them again, or take them away."
+                f"{'; '.join(f'{reason} ({count})' for reason, count in reasons)}. Download them again, or remove them."
             )
 
     def summary(self, rows: Sequence[Row]) -> str:
@@ -269,7 +269,7 @@ def by_category(
             "--top_folders categories."
         )
     if split == 0 and len({_split_called(name) for name in first_level}) < len(first_level):
-        raise DataError(f"{what}of which two mean one split of a data set: rename either.")
+        raise DataError(f"{what}and two of them mean the same split of a data set. Rename one of the two.")
     rows, deeper = list[Row](), 0
     depth = max(category, split or 0) + 2
     for path, names in parts.items():

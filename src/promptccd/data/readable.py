@@ -144,7 +144,10 @@ class StageImages:
         """The decoded RGB image at an index among the readable images."""
         image = self.stage.decode(int(self.positions[index])).image
         if image is None:
-            raise DataError(f"{self.name_of(index)!r} was readable before and is not now: was it changed?")
+            raise DataError(
+                f"{self.name_of(index)!r} could be read before and cannot be read now. Restore the file, and repeat "
+                "the command."
+            )
         return image
 
     def for_view(self, index: int, shorter_side: int | None) -> Image.Image | ResizedImage:
@@ -178,9 +181,9 @@ def _conflicts_of(
     if found and how == "refuse":
         one, other = next(iter(found.items()))
         raise DataError(
-            f"{stage.name_of(used[one])!r} is labelled {names[labels[one]]!r} and {stage.name_of(used[other])!r}, the "
-            f"very same picture, {names[labels[other]]!r}; {len(found)} images of stage 0 contradict another in this "
-            "way. Nothing was trained: mend the labels, or leave all of them out with --conflicting_labels drop."
+            f"{stage.name_of(used[one])!r} is labelled {names[labels[one]]!r}, but the same picture "
+            f"{stage.name_of(used[other])!r} is labelled {names[labels[other]]!r}. {len(found)} images of stage 0 have "
+            "such a contradiction. Mend the labels, or give --conflicting_labels drop to leave these images out."
         )
     if bare := set(labels) - {label for index, label in enumerate(labels) if index not in found}:
         raise DataError(
@@ -235,6 +238,6 @@ def _log_and_judge(report: ImageReport, place: str) -> None:
         )
     if not report.used:
         raise DataError(
-            f"All {report.images} images of stage {report.stage} ({place}) are in an earlier one: give the whole "
-            "command again without that stream."
+            f"All {report.images} images of stage {report.stage} ({place}) are in an earlier stage: "
+            "repeat the command without that stream."
         )

@@ -151,7 +151,7 @@ class CategorySplit:
         )
         if split.fingerprint != values["fingerprint"]:
             raise DataError(
-                f"This split says it is {values['fingerprint']} and is {split.fingerprint}: it was altered."
+                f"This split was altered: it states {values['fingerprint']} and has {split.fingerprint}. Copy it again."
             )
         return split
 
@@ -512,8 +512,8 @@ def _in_class_order(categories: Sequence[str], spellings: Sequence[tuple[str, ..
         besides = [name for name in categories if id_of[name] not in order]
         raise DataError(
             f"The class order names {len(spellings)} categories, but this data set differs: it lacks "
-            f"{', '.join(lacking[:3]) or 'none'} ({len(lacking)}), has besides {', '.join(besides[:3]) or 'none'} "
-            f"({len(besides)}), or has one twice. Give the data set of the order, or leave out class_order (in "
-            "a recipe: benchmark)."
+            f"{len(lacking)} ({', '.join(lacking[:3]) or 'none'}), has {len(besides)} more "
+            f"({', '.join(besides[:3]) or 'none'}), or has a category twice. Give the data set of the "
+            "order, or leave out class_order (in a recipe: benchmark)."
         )
     return order

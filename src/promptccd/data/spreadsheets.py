@@ -149,8 +149,8 @@ def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFra
         records = dict((lines.line_num + skipped, cells) for cells in lines)
     except csv.Error as error:
         raise DataError(
-            f"Line {lines.line_num + skipped} of {name!r} is no row ({error}): a text in quotes needs one at its end, "
-            f"and two for one inside. Mend the line, or {_SAVE_AS_CSV}."
+            f"Line {lines.line_num + skipped} of {name!r} is no row ({error}): a quoted text ends with a quote, and a "
+            f"quote inside it is doubled. Mend the line, or {_SAVE_AS_CSV}."
         ) from error
     width = max(map(len, records.values()), default=0)
     padded = {line: [*cells, *[""] * (width - len(cells))] for line, cells in records.items()}

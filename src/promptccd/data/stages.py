@@ -111,9 +111,8 @@ def _category_ids(
     if len(missing) and not may_lack_labels:
         raise DataError(
             f"Row {missing[0]} has no label ({images.table.select_columns([LABEL])[int(missing[0])][LABEL]!r}), and "
-            "class_blocks need labels of all images: they hide labels, to score by them. Leave --class_blocks out, and "
-            "images without a label come as a stream of their own; or remove the row, choose another --label_column, "
-            "or give --label_na other words."
+            "--class_blocks needs labels of all images, to score by them. Leave out --class_blocks to use unlabelled "
+            "images as a stream. Or remove the row, choose another --label_column, or give --label_na other words."
         )
     if not names:
         raise DataError(
@@ -349,8 +348,8 @@ class StageStream(Sequence[Stage]):
         """
         if stage.index and not self.is_scored:
             raise DataError(
-                f"Stage {stage.index} ({stage.place}) has no labels, so that no accuracy can be measured on it. "
-                "`promptccd report` says what can be said."
+                f"Stage {stage.index} ({stage.place}) has no labels, so its accuracy cannot be measured. "
+                "`promptccd report` shows other figures."
             )
         return self._labels[stage.sample_ids]
 

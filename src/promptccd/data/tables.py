@@ -321,8 +321,8 @@ def _up_to_date(grouped: Path) -> Path:
     corrections = grouped.parent / PROJECT / "categories.sqlite"
     if corrections.exists() and corrections.stat().st_mtime_ns > grouped.stat().st_mtime_ns:
         raise DataError(
-            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written: give promptccd "
-            "discover with the same --out once more, which updates it, and then repeat the command."
+            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written. Run promptccd "
+            "discover with the same --out to update the table, then repeat the command."
         )
     return grouped
 

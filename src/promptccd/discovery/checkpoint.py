@@ -48,8 +48,7 @@ def save_checkpoint(
     model, found = session.model, session.registry.active_prototypes()
     if not found.ids:
         raise DataError(
-            "There are no groups, without which the model cannot assign images: take a correction back, or group "
-            "other images first."
+            "There are no groups, so the model cannot assign images. Undo a correction, or group other images first."
         )
     model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
     model.config.stage, model.config.num_known = session.registry.stage, session.registry.num_known
@@ -146,16 +145,16 @@ def load_progress(
             newest = newest_stage_in(out)
             raise RunError(
                 f"{out} contains categories that were found with another model. "
-                + (f"Give the one that was trained there, {newest}" if newest else "Give that one")
-                + ", or give another --out."
+                + (f"Give the model that was trained there, {newest}" if newest else "Give that model")
+                + ", or another --out."
             )
         done, known = (
             [(each.number, each.kind, each.what) for each in log.log] for log in (left, session.registry)
         )
         if done != known[: len(done)]:
             raise RunError(
-                f"A stage was trained in {out} before the categories there were changed: give it as the model, without "
-                "--adapt, and another --out."
+                f"The categories in {out} were changed after a stage was trained there. Give that stage as the model, "
+                "without --adapt, and another --out."
             )
     if trained_from is None:
         return None

@@ -368,8 +368,8 @@ class DiscoverySession:
         if not rows:
             if num_categories not in (None, self.num_categories):
                 raise DataError(
-                    f"All {len(stage.keys)} images are set aside or were grouped at earlier stages, into categories "
-                    f"that stay; they cannot be made {num_categories} (now {self.num_categories}): merge or split "
+                    f"All {len(stage.keys)} images are ignored or were grouped at earlier stages, and these categories "
+                    f"stay. Their number cannot change from {self.num_categories} to {num_categories}: merge or split "
                     "categories instead."
                 )
             self._estimate = CountEstimate.known(max(1, self.num_categories))

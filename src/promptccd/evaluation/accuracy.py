@@ -90,8 +90,8 @@ def _checked_old(old_classes: Iterable, true: np.ndarray) -> np.ndarray:
     one, other = (kinds.get(each.dtype.kind, "integers") for each in (old, true))
     if one != other:
         raise DataError(
-            f"Expected old_classes of the kind of y_true, got {one} such as {old[0].item()!r}, and y_true is {other} "
-            f"such as {true[0].item()!r}: give values of y_true."
+            f"Expected old_classes of the type of y_true, which is {other} such as {true[0].item()!r}, got {one} such "
+            f"as {old[0].item()!r}. Give values of y_true."
         )
     return old
 

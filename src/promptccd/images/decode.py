@@ -240,8 +240,7 @@ def _decode_stream(
         pixels, size = image.width * image.height, stream.seek(0, io.SEEK_END)
         if pixels > max(LARGE, PIXELS_PER_BYTE * size):  # it is useless, and unpacks to gigabytes
             raise _RefusedError(
-                f"{pixels / 1e6:.0f} million pixels in {size} bytes, as no photograph has: nothing but one colour, or "
-                "made to do harm"
+                f"{pixels / 1e6:.0f} million pixels in {size} bytes: a picture of one colour, or made to exhaust memory"
             )
         return _decode_opened(image, decoding, enough, turned, has_pages=True)
 

@@ -113,7 +113,7 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     place, revision = split_revision(written)
     if place != written and os.path.isdir(place):
         raise OSError(
-            f"{written!r} is of the Hub, and the folder {place!r} here hides it: rename that, or give it."
+            f"The local folder {place!r} hides {written!r} of the Hub. Rename the folder, or give {place!r}."
         )
     if revision is not None:
         hub_options["revision"] = revision

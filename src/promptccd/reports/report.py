@@ -56,7 +56,7 @@ def write_report(
         evaluation = RunEvaluation(str(path), **data)
         if evaluation.num_stages < 2:
             raise ConfigurationError(
-                f"{path} has finished stage 0 alone, which has no accuracy: run the training command again."
+                f"{path} has finished only stage 0, which has no accuracy: run the training command again."
             )
         is_scored = evaluation.stages.is_scored
         if not is_scored and len(paths) > 1:

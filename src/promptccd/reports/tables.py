@@ -70,8 +70,8 @@ def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
     images, assigned = evaluation.images[index], evaluation.run.assignments(index)
     if list(assigned["sample_ids"]) != images.sample_ids.tolist():
         raise RunError(
-            f"{evaluation.run.stage(index)} assigned {len(assigned['sample_ids'])} images, of which {len(images)} can "
-            "be read now or have changed: put the images back, or give --dataset."
+            f"{evaluation.run.stage(index)} assigned {len(assigned['sample_ids'])} images, but {len(images)} can be "
+            "read now, or the images changed. Put the images back, or give --dataset."
         )
     found_ids = np.asarray(assigned["category_ids"], dtype=np.int64)
     is_scored = evaluation.stages.is_scored

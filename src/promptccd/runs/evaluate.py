@@ -214,8 +214,8 @@ class RunEvaluation:
         own = options_by_protocol(options or ProtocolOptions(), [protocol])[protocol]
         if self.num_stages < 2:
             raise RunError(
-                f"{self.run.path} has finished stage 0 alone, and accuracy is that of unlabelled stages: run the "
-                "training command again to resume from there."
+                f"{self.run.path} has finished only stage 0, and accuracy needs an unlabelled stage. Run the training "
+                "command again to resume."
             )
         return replace(SCORERS[protocol](self.task(own, features)), protocol=protocol)
 

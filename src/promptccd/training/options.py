@@ -140,12 +140,12 @@ class DataArguments(Options):
             ),
             (
                 self.labels is not None and self.unlabelled is None,
-                f"labels {self.labels} are for images that came without: give their streams as unlabelled too.",
+                f"labels {self.labels} are of images without labels: give their streams as unlabelled too.",
             ),
             (
                 self.unlabelled is not None and hidden,
-                f"unlabelled {self.unlabelled} are streams without labels, and class_blocks {blocks}, cuts, split_rule "
-                "or a ratio hides labels that exist: give one or the other.",
+                f"unlabelled {self.unlabelled} has images without labels, but class_blocks {blocks}, cuts, split_rule "
+                "or a ratio hides labels of images that have them: give one or the other.",
             ),
         ):
             if is_wrong:
@@ -331,7 +331,7 @@ class TrainingArguments(Options):
         if given is not None and (not given or min(given) < 1 or given != sorted(given)):
             raise ConfigurationError(
                 f"Expected category_count to be numbers from 1 on, one per unlabelled stage and non-decreasing, "
-                f"got {reprlib.repr(given)}: categories that were found stay."
+                f"got {reprlib.repr(given)}. Found categories are never removed."
             )
 
     @property

@@ -236,7 +236,9 @@ def sections_of(path: Path) -> Layer:
     """
     try:
         if path.stat().st_size > LARGEST_RECIPE:  # an archive of images, for example
-            raise ConfigurationError(f"{str(path)!r} is larger than a recipe.")
+            raise ConfigurationError(
+                f"{str(path)!r} is too large to be a recipe. Give a YAML file, or a name of `promptccd recipes`."
+            )
         values = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(
@@ -314,7 +316,7 @@ def recipe_for_images(
     """
     if config is not None and method is not None:
         raise ConfigurationError(
-            f"--config {config} has its method: leave --method {method} out, or --config."
+            f"--config {config} already chooses a method. Leave out --method {method}, or --config."
         )
     if config is None:
         name, layers = _method_named(method or METHOD)

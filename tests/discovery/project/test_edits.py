@@ -374,7 +374,7 @@ def test_a_category_that_is_set_aside_is_none_of_the_result(registry: CategoryRe
     assert [each.id for each in registry.active] == registry.active_prototypes().ids == [0, 1, 2, 3, 4]
     assert [(each.id, each.size, each.prototype_row) for each in registry.aside] == [(5, 5, row)]
     assert (registry.put_aside, registry.resolve(5)) == (set(members), 5)
-    with pytest.raises(RegistryError, match=r"\[3, 5\] only some are ignored"):
+    with pytest.raises(RegistryError, match=r"Only some of the categories \[3, 5\] are ignored"):
         edits.merge(registry, [3, 5])
     edits.set_aside(registry, 4)
     edits.merge(registry, [4, 5])
@@ -448,7 +448,7 @@ REFUSED: list[tuple[Edit, str]] = [
     ((edits.set_aside, 99), "no category 99"),
     ((edits.set_images_aside, ["nowhere"]), "never seen, the first is 'nowhere'"),
     ((edits.set_images_aside, ["s0:0"]), "has features here"),
-    ((edits.restore, 5), "Category 5 is not set aside"),
+    ((edits.restore, 5), "Category 5 is not ignored"),
 ]
 
 

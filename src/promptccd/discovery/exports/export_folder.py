@@ -348,8 +348,8 @@ def _read(record: Path) -> tuple[str, dict[str, _Line]]:
         return "", {}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
-            f"{record} is damaged, so files of a person cannot be distinguished: move {record.parent} away, and export "
-            "again."
+            f"{record} is damaged, so your own files cannot be distinguished from exported files. Move {record.parent} "
+            "away, and export again."
         ) from error
 
 

@@ -93,8 +93,8 @@ def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = 
         raise RegistryError(f"Expected at least two categories to merge, got {list(categories)}.")
     if len({each.aside for each in merged}) > 1:
         raise RegistryError(
-            f"Of the categories {[each.id for each in merged]} only some are ignored: ignore all of them, or "
-            "restore the ignored ones."
+            f"Only some of the categories {[each.id for each in merged]} are ignored. Ignore all of them, or restore "
+            "the ignored categories."
         )
     (survivor, *others), run = merged, rows.store.run
     ids, gone = (", ".join(str(each.id) for each in some) for some in (merged, others))
@@ -140,9 +140,8 @@ def split(
     members, _ = features.of(rows.members_of(whole.id))
     if not members:
         raise RegistryError(
-            f"There are no features of images of category {category} here, and a split needs them: run promptccd "
-            "discover on these images again, or edit the --out folder that it wrote; a stage that a run left is split "
-            "inside its run."
+            f"A split needs features, and there are none of the images of category {category} here. Run promptccd "
+            "discover on these images again, or edit its --out folder. Split a stage of a run inside the run."
         )
     if len(members) < 2:
         raise RegistryError(f"Category {category} has {len(members)} images here; it takes two to split it.")
@@ -300,7 +299,7 @@ def restore(rows: CategoryRegistry, category: int) -> None:
     """Restore an ignored category; its pinned images stay pinned."""
     found = rows.category(category)
     if not found.aside:
-        raise RegistryError(f"Category {found.id} is not set aside, so there is nothing to take back.")
+        raise RegistryError(f"Category {found.id} is not ignored, so there is nothing to restore.")
     rows.change(found.id, state=CategoryState.DISCOVERED, dormant=found.size == 0)
 
 

@@ -27,7 +27,7 @@ def place_of(folder: Path) -> Path:
     stages = sorted(each for each in folder.glob("stage*") if has_registry(each))
     if stages:
         raise RegistryError(
-            f"{none} It is a run, and its stages have one each: give {str(stages[-1])!r}, the last."
+            f"{none} This folder is a run, and each of its stages has one. Give the last stage, {str(stages[-1])!r}."
         )
     raise RegistryError(
         f"{none} Give the folder of a finished stage, or the --out of a discovery, which is made by: promptccd "

@@ -223,7 +223,7 @@ class Project:
         def act() -> StageChange:
             if self.refresh() != mark:
                 raise GoneError(
-                    "Something was corrected while groups were looked for, so nothing was changed: ask again."
+                    "A correction was made while images were grouped, so nothing was changed. Group them again."
                 )
             return self.registry.observe(found.stage, found.groups)
 
@@ -413,7 +413,7 @@ class Project:
 def _require_latest(entry: LogEntry | None, number: int | None) -> None:
     if number is not None and (entry is None or entry.number != number):
         raise GoneError(
-            "Something else was corrected meanwhile, so nothing was taken back: look, and try again."
+            "Another correction was made meanwhile, so nothing was undone. Load the page again, and try again."
         )
 
 

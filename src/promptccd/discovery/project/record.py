@@ -66,8 +66,7 @@ def read_record(out: Path) -> dict[str, Any]:
         return {**record, "estimate": CountEstimate(**record["estimate"]), "decoding": decoding}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
         raise RunError(
-            f"{path} is missing or damaged, so there is no telling which model the categories there belong to: give "
-            "another --out."
+            f"{path} is missing or damaged, so the model of these categories is unknown. Give another --out."
         ) from error
 
 

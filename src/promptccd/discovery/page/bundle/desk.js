@@ -196,8 +196,6 @@ dialog::backdrop { background: #000a; }
   .bar i { font-size: 18px; }
   .bar button:disabled { display: none; }
   .bar .title small, .bar.inside .wide, .bar.inside .search, .bar a.wide { display: none; }
-  :host([base]) .bar { font-size: 0.88em; gap: 4px; }
-  :host([base]) .bar .title { font-size: 1.05em; }
   .search { width: 44px; font-size: 16px; }
   .search:focus, .search:not(:placeholder-shown) { flex: 1 0 100%; order: 1; }
   .overview { padding: 4px 8px 90px; }
