@@ -56,5 +56,5 @@ def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
 def test_streams_are_not_published_to_be_scored_by() -> None:
     table = coloured_images(2, 4)
     stages = StageStream.from_dataset(table, unlabelled=[coloured_images(1, 3, seed=2)])
-    with pytest.raises(ConfigurationError, match="a data set given from Python has no labels"):
+    with pytest.raises(ConfigurationError, match="has no labels, so stages of it cannot be scored"):
         publish_stages(stages, "user/stages", dry_run=True)
