@@ -41,8 +41,8 @@ def train_command(options: argparse.Namespace) -> None:
     score = train_recipe(recipe)
     if not first:
         return
-    if streams := runs.stream_records(runs.RunDirectory(recipe.training.output_dir)):
-        show(options, [asdict(each) for each in streams], lambda: stream_table(streams))
+    if streams := runs.stream_rows(runs.RunDirectory(recipe.training.output_dir)):
+        show(options, streams, lambda: stream_table(streams))
     else:
         show(options, score.to_dict(), lambda: score_table(score))
 
