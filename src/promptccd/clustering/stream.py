@@ -17,7 +17,6 @@ from scipy.stats import binom
 from torch import Tensor
 
 from promptccd.clustering.counting import CountEstimate
-from promptccd.clustering.feature_rows import Points
 from promptccd.data.randomness import numpy_generator
 from promptccd.models.assignment import squared_distances
 
@@ -99,7 +98,7 @@ class Stream:
         seed: of all draws.
     """
 
-    points: Points
+    points: Tensor
     earlier: Tensor
     stages: Tensor
     existing: Tensor

@@ -36,7 +36,6 @@ from promptccd.data.hub import (
     built,
     data_files_of,
     load_hub,
-    no_split,
     refuse_foreign,
     require_plain_card,
 )
@@ -258,7 +257,7 @@ def _opened(
     if "" in tables or (not labelled and len(tables) == 1):
         split = next(iter(tables))
     if split not in tables:
-        raise no_split(dataset, split, tables)
+        raise DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(tables)}. Set --split.")
     return tables[split], found.left_out, notes
 
 

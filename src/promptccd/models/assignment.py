@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -214,7 +213,7 @@ _OF_IMAGES = ("category_ids", "confidences", "distances", "second_ids", "second_
 
 
 def assign(
-    features: Any,
+    features: Tensor,
     prototypes: Tensor,
     ids: Sequence[int],
     *,
@@ -228,7 +227,7 @@ def assign(
     """Assign images to the nearest prototypes, or to given prototypes.
 
     Args:
-        features: unit features ``(N, D)``, a tensor or rows read on demand; the result has their ``matrix``.
+        features: unit features ``(N, D)``.
         prototypes: ``(K, D)``; distances are computed in their precision.
         ids: ``(K,)`` categories of the prototypes.
         temperature: of the confidences, in squared distance; a known spread has its own.
@@ -250,7 +249,7 @@ def assign(
         for block in (slice(start, start + most) for start in range(0, max(1, len(features)), most))
     ]
     return Assignment(
-        features=getattr(features, "matrix", features),
+        features=features,
         prototypes=prototypes.float(),
         ids=tuple(ids),
         num_known=len(ids) if num_known is None else num_known,

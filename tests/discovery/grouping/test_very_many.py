@@ -1,26 +1,21 @@
-"""More images than a tree is made of: features stay where they are, on disk too, and groups are those of fewer."""
+"""More images than a tree is made of: groups are those of fewer."""
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from promptccd.clustering import GroupingConstraints, kmeans
+from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.spread import measure_spread
 from promptccd.discovery.grouping import (
     EarlierImages,
     KnownCategories,
     group_images,
     group_tree,
-    open_grouping,
-    units,
 )
 from promptccd.discovery.grouping.group_tree import lloyd
-from promptccd.errors import DataError
-from promptccd.models import assignment
 from tests.clustering.test_split_merge import blobs
 from tests.discovery.grouping.test_group_tree import keys_of, units_of
-from tests.tensor_memory import TensorMemory
 
 GROUPS, EACH, WIDTH = 8, 80, 32
 
@@ -30,8 +25,7 @@ def few(monkeypatch):
     """As few images make a tree beside those below as do beside millions."""
 
     def most(number: int) -> None:
-        for module in (group_tree, open_grouping):
-            monkeypatch.setattr(module, "MOST_SAMPLED", number)
+        monkeypatch.setattr(group_tree, "MOST_SAMPLED", number)
 
     most(250)
     return most
@@ -104,34 +98,6 @@ def test_their_order_changes_no_group(crowd, few, kind):
         first_of=stands,
     )
     assert torch.equal(found.category_ids[order], shuffled.category_ids)
-
-
-def test_a_mapped_file_is_grouped_where_it_lies(crowd, few, tmp_path):
-    points, _, keys, *_ = crowd
-    points.half().numpy().tofile(tmp_path / "features")
-    mapped = np.memmap(tmp_path / "features", np.float16, "r", shape=tuple(points.shape))
-    nothing = KnownCategories.none(WIDTH)
-    found, count = group_images(mapped, keys, nothing, num_categories=GROUPS, next_id=0)
-    copied, again = group_images(points.half(), keys, nothing, num_categories=GROUPS, next_id=0)
-    assert count == again and torch.equal(found.category_ids, copied.category_ids)
-    assert torch.equal(found.prototypes, copied.prototypes)
-    assert found.features.data_ptr() == mapped.ctypes.data
-    bad = points.half()
-    bad[600, 3] = torch.nan
-    with pytest.raises(DataError, match="infinity in row 600"):
-        group_images(bad.numpy(), keys, nothing, next_id=0)
-
-
-@pytest.mark.slow
-def test_they_take_little_memory_beside_their_features(few, monkeypatch):
-    few(1_000)
-    monkeypatch.setattr(units, "TABLE_ELEMENTS", 2**17)
-    monkeypatch.setattr(assignment, "DISTANCE_ELEMENTS", 2**17)
-    monkeypatch.setattr(kmeans, "POINTS_PER_BLOCK", 512)
-    points, _ = blobs([5_000] * 4, width=192, spread=0.3)
-    with TensorMemory() as memory:
-        group_images(points, keys_of(points), KnownCategories.none(192), num_categories=4, next_id=0)
-    assert 0 < memory.peak < points.nbytes / 4
 
 
 def test_k_means_of_very_many_does_not_wait_for_the_last_one_in_a_thousand(few):

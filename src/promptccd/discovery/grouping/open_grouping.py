@@ -15,7 +15,6 @@ from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.clustering.counting import CountEstimate
-from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
 from promptccd.clustering.kmeans import Array, as_features, as_matrix
 from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import EarlierImages, Stream
@@ -23,7 +22,6 @@ from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping.dense import dense_places
 from promptccd.discovery.grouping.group_tree import (
     MOST_ITERATIONS,
-    MOST_SAMPLED,
     GroupTree,
     UnitGroups,
     lloyd,
@@ -82,12 +80,9 @@ class KnownCategories:
 class GroupingProblem:
     """The input of `group_images`, sorted by key, so that the order of the images cannot matter.
 
-    More images than a tree is made of keep their order, and their features are not copied. Random draws go by key, so
-    the order affects only rounding and the order in which constraints are tried.
-
     Attributes:
         features: ``(N, D)`` unit features.
-        order: ``(N,)`` position of each in the input; `None` if they stay.
+        order: ``(N,)`` position of each in the input.
         keys: of the images, sorted by the first images of their near-duplicate groups.
         units: images that move together; whitened if the spread of known categories was measured.
         fixed: ``(C, D)`` known prototypes, in the metric of the units.
@@ -108,17 +103,12 @@ class GroupingProblem:
         points = as_matrix(features, "features")
         constraints = constraints or GroupingConstraints()
         self.known, self.next_id, self.temperature = known, next_id, temperature
-        self.features: Points = FeatureRows(points)
-        self.keys, self.order = keys, None
-        if len(keys) <= MOST_SAMPLED:
-            first = [*range(len(keys))] if first_of is None else [int(each) for each in first_of]
-            # By first images, so that near-duplicates of them change nothing.
-            ordered = sorted(
-                range(len(keys)), key=lambda row: (keys[first[row]], row != first[row], keys[row])
-            )
-            self.keys, self.order = [keys[row] for row in ordered], torch.tensor(ordered)
-            self.features = self.features[self.order.to(points.device)]
-            first_of = [first[row] for row in ordered]
+        first = [*range(len(keys))] if first_of is None else [int(each) for each in first_of]
+        # By first images, so that near-duplicates of them change nothing.
+        ordered = sorted(range(len(keys)), key=lambda row: (keys[first[row]], row != first[row], keys[row]))
+        self.keys, self.order = [keys[row] for row in ordered], torch.tensor(ordered, dtype=torch.int64)
+        self.features = points[self.order.to(points.device)].float()
+        self.features /= self.features.norm(dim=1, keepdim=True).clamp_min(1e-12)  # without another copy
 
         constrained_keys = constraints.keys
         present = {constraints.component_of(key) for key in self.keys if key in constrained_keys}
@@ -139,9 +129,10 @@ class GroupingProblem:
         if known.spread is not None:
             whitener = known.spread.whitener.to(self.fixed)
             self.fixed = self.fixed @ whitener
-            in_metric = FeatureRows(points, whitener) if self.order is None else self.features[:] @ whitener
+            in_metric = self.features @ whitener
             self.earlier = None if self.earlier is None else self.earlier @ whitener
-        self.units = make_units(in_metric, self.keys, constraints, group_of_category, first_of)
+        numbers = None if first_of is None else [first[row] for row in ordered]
+        self.units = make_units(in_metric, self.keys, constraints, group_of_category, numbers)
 
     @property
     def fewest(self) -> int:
@@ -221,7 +212,7 @@ class GroupingProblem:
             num_known=len(self.fixed),
             keys=self.keys,
         )
-        return assigned if self.order is None else assigned.select(self.order.argsort())
+        return assigned.select(self.order.argsort())
 
     def without_strange(self, found: Assignment) -> Assignment:
         """The same, but images that are more likely of no category stay unassigned: their `category_ids` are -1.
@@ -229,7 +220,7 @@ class GroupingProblem:
         Images that a constraint names keep their category, and so do images that move with a fitting image.
         """
         units = self.units.of_images(torch.arange(len(self.units.points), device=self.fixed.device)).cpu()
-        units = units if self.order is None else units[self.order.argsort()]
+        units = units[self.order.argsort()]
         stays = torch.zeros(len(self.units.points), dtype=torch.bool)
         stays[units[~found.novel.cpu()]] = True
         stays[self.units.pins[0]] = stays[self.units.limited] = True
@@ -288,8 +279,7 @@ def group_images(
     they are about.
 
     Args:
-        features: ``(N, D)``, as a model returns them; normalised here. Of more than `MOST_SAMPLED` images they are read
-            block by block and never copied as a whole, so they may be a `numpy.memmap`, of float16 too.
+        features: ``(N, D)``, as a model returns them; normalised here.
         keys: of the images, distinct.
         known: the categories that exist.
         num_categories: K, including known categories; `None` estimates it. If the images have fewer distinct features,
@@ -361,7 +351,7 @@ def _in_stream(
     free = torch.ones(len(problem.units.points), dtype=torch.bool)
     free[problem.units.pins[0]] = False
     assert problem.earlier is not None
-    points = some_of(problem.units.points, problem.units.by_key(free.nonzero()[:, 0]))
+    points = problem.units.points[free.to(problem.fixed.device)]
     stream = Stream(points, problem.earlier, earlier.stages, problem.fixed, earlier.newest, seed)
     new = stream.opened()
     opened, _ = pinned_means(problem.units, len(problem.fixed), len(problem.opened))

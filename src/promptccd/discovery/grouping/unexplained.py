@@ -138,7 +138,7 @@ class OpenSet:
 
     def _proposals(self, free: Tensor, apart: float) -> Tensor:
         """Centres of unexplained images that lie together, by average linkage."""
-        candidates = self.units.by_key(self._unexplained(free))
+        candidates = self._unexplained(free)
         if len(candidates) > MOST_LINKED:
             drawn = numpy_generator("unexplained images", self.seed).permutation(len(candidates))
             candidates = candidates[torch.from_numpy(drawn[:MOST_LINKED]).sort().values]

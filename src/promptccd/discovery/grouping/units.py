@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints, linked_components
-from promptccd.clustering.feature_rows import FeatureRows, Points, some_of
 from promptccd.errors import DataError
 
 ANSWER_WORTH = 5.0  # weight of an image with a constraint: a person saw it because other images are like it
@@ -38,7 +37,7 @@ class Units:
         rivals: units that a unit must be apart from, symmetric.
     """
 
-    points: Points
+    points: Tensor
     weights: Tensor
     sizes: Tensor
     unit_of_image: Tensor | None
@@ -77,12 +76,6 @@ class Units:
     def of_images(self, values: Tensor) -> Tensor:
         """Values of the units ``(M,)``, for each image ``(N,)``."""
         return values if self.unit_of_image is None else values[self.unit_of_image]
-
-    def by_key(self, rows: Tensor) -> Tensor:
-        """Some of the units in an order that depends on their keys alone, for draws by position."""
-        if not isinstance(self.points, FeatureRows):  # they are sorted by key
-            return rows
-        return rows[torch.from_numpy(self.digests[rows.cpu().numpy()].argsort()).to(rows.device)]
 
     @cached_property
     def digests(self) -> np.ndarray:
@@ -129,7 +122,7 @@ class Units:
 
 
 def make_units(
-    points: Points,
+    points: Tensor,
     keys: Sequence[str],
     constraints: GroupingConstraints,
     group_of_category: Callable[[int], int | None],
@@ -157,7 +150,7 @@ def make_units(
         zip(components, unit_of_image[constrained_rows].tolist(), strict=True)
     )  # unit of a component
     alone = len(representatives) == len(keys)
-    means = points if alone else some_of(points, torch.from_numpy(representatives))
+    means = points if alone else points[torch.from_numpy(representatives)]
     sizes = torch.ones(len(representatives), dtype=points.dtype, device=points.device)
     weights = sizes.clone()
     if len(constrained_rows):
