@@ -20,7 +20,7 @@ from tqdm import tqdm
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # the demo has one bar in place of many
 
 from promptccd import CategoryDiscoveryCallback, TrainingArguments
-from promptccd.reports import ReportOptions, write_report
+from promptccd.reports import write_report
 from promptccd.runs import stage_stream
 from promptccd.trainer import train_recipe
 from promptccd.training.callbacks import RunState, TrainingControl
@@ -94,7 +94,7 @@ def main() -> None:
     bar = DemoBar([len(stage) for stage in stage_stream(recipe.data, options.seed)], options.epochs)
     train_recipe(recipe, callbacks=[bar])
     bar.show("report", 1 - REPORT)
-    page = write_report([out], out / "report", ReportOptions(baselines=True))
+    page = write_report([out], out / "report", baselines=True)
     bar.show("finished", 1.0)
     bar.bar.close()
     found = json.loads((out / "report/report.json").read_text(encoding="utf-8"))["sections"]

@@ -31,7 +31,6 @@ from promptccd.training.callbacks import (
     CategoryDiscoveryCallback,
     RunState,
     TrainingControl,
-    require_callbacks,
 )
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
@@ -137,7 +136,6 @@ class CategoryDiscoveryTrainer:
                 f"The stages were cut with seed {stages.split.seed}, but TrainingArguments has seed {args.seed}. "
                 f"Cut the stages with StageStream.from_dataset(..., seed={args.seed})."
             )
-        require_callbacks(callbacks)
         self.model, self.args, self.stages, self.callbacks = model, args, stages, list(callbacks)
         self.eval_dataset = eval_dataset
         self.run = RunDirectory(args.output_dir)

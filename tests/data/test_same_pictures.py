@@ -50,8 +50,8 @@ def test_two_labels_for_one_picture_are_refused() -> None:
     with pytest.raises(DataError) as refused:
         read(with_copies({other: one}), conflicting="refuse")
     first, second = sorted([(one, "category 0"), (other, "category 1")])
-    assert f"'row {first[0]}' is labelled {first[1]!r} and 'row {second[0]}'" in str(refused.value)
-    assert f"{second[1]!r}; 2 images" in str(refused.value)
+    for sample, name in (first, second):
+        assert f"'row {sample}' is labelled {name!r}" in str(refused.value)
     assert "--conflicting_labels drop" in str(refused.value)
 
 

@@ -11,7 +11,7 @@ from promptccd.data import StageStream
 from promptccd.errors import ConfigurationError
 from promptccd.hub import publish_stages, push_run
 from promptccd.hub.verify import verify
-from promptccd.runs import RunDirectory, stream_records, train_run
+from promptccd.runs import RunDirectory, stream_rows, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe
 from tests.hub.server import Hub
@@ -41,7 +41,7 @@ def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
     run = RunDirectory(tmp_path / "run")
     known = int(np.sum(np.array(labels) >= 0))
     assert score.stages == []
-    assert [each.images for each in stream_records(run)] == [72 - known, 24]
+    assert [each["images"] for each in stream_rows(run)] == [72 - known, 24]
     assert run.recipe.data.unlabelled == ["user/later"]
     pushed = push_run(run)
     assert [each.repo_id for each in pushed] == [f"user/run-stage{stage}" for stage in range(3)]
@@ -56,5 +56,5 @@ def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
 def test_streams_are_not_published_to_be_scored_by() -> None:
     table = coloured_images(2, 4)
     stages = StageStream.from_dataset(table, unlabelled=[coloured_images(1, 3, seed=2)])
-    with pytest.raises(ConfigurationError, match="a data set given from Python has no labels"):
+    with pytest.raises(ConfigurationError, match="has no labels, so stages of it cannot be scored"):
         publish_stages(stages, "user/stages", dry_run=True)

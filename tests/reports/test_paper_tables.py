@@ -77,13 +77,8 @@ def test_the_averages_are_those_of_the_specification() -> None:
 
 
 def record(method: str, benchmark: str, own: tuple, paper: tuple, mark: str = "", runs: int = 2) -> dict:
-    values: dict[str, Any] = {
-        "part": "p",
-        "method": method,
-        "benchmark": benchmark,
-        "runs": runs,
-        "mark": mark,
-    }
+    values: dict[str, Any] = {"part": "p", "method": method, "benchmark": benchmark}
+    values |= {"runs": runs, "mark": mark}
     for part, mean, printed in zip(("all", "old", "new"), own, paper, strict=True):
         difference = None if mean is None or printed is None else mean - printed
         values |= {part: mean, f"{part}_std": None if mean is None else 0.25}
@@ -311,31 +306,21 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
             assert row["old_paper"] is None
         assert rows[method, "imagenet100"]["runs"] == 0
         assert rows[method, "imagenet100"]["all_paper"] is not None
-    assert (
-        sum(
-            "imagenet100 is left out: there is no recipe for imagenet100-small" in line
-            for line in printed["remarks"]
-        )
-        == 1
-    )
+    left_out = "imagenet100 is left out: there is no recipe for imagenet100-small"
+    assert sum(left_out in line for line in printed["remarks"]) == 1
     assert "grow-merge is not built: the paper's figures alone." in printed["remarks"]
     text, page = (out / "table.md").read_text(), (out / "report" / "index.html").read_text()
-    assert "native one for happy, k-means for all others" in printed["remarks"][0]
+    assert "native prediction for happy, k-means for all other" in printed["remarks"][0]
     assert "| happy, paper | 64.27 ! | 77.54 | 59.05 | 74.78 ! | 82.54 | 72.38 |" in text
     assert "grow-merge is not built" in page
     assert (out / "report" / "report.csv").read_text().count("\n") == 9
-    before = (
-        (out / "happy-cifar100-small-seed1" / "stage3" / "model-00002-of-00002.safetensors")
-        .stat()
-        .st_mtime_ns
-    )
+    weights = out / "happy-cifar100-small-seed1" / "stage3" / "model-00002-of-00002.safetensors"
+    before = weights.stat().st_mtime_ns
     assert main(words) == 0
     said = capsys.readouterr()
     assert "4 of 4 cells are finished already" in said.err or "starts" not in said.err
     assert "happy, difference" in said.out
-    assert (
-        out / "happy-cifar100-small-seed1" / "stage3" / "model-00002-of-00002.safetensors"
-    ).stat().st_mtime_ns == before
+    assert weights.stat().st_mtime_ns == before
 
 
 @pytest.mark.slow

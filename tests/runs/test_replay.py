@@ -159,13 +159,6 @@ def test_a_memory_that_was_altered_or_never_kept_is_refused(run: RunDirectory, t
         sum_again(path.parent)
         with pytest.raises(RunError, match=r"exemplars.json is damaged"):
             train_run(recipe)
-    if run.recipe.model.variant == "simgcd":
-        path.write_text(json.dumps(values | {"class_ids": [77, *values["class_ids"][1:]]}))
-        sum_again(path.parent)
-        with pytest.raises(
-            RunError, match="shows images of class 77 again, but its classifier has 4 classes"
-        ):
-            train_run(recipe)
     path.unlink()
     sum_again(path.parent)
     with pytest.raises(RunError, match="has no exemplars.json: it was trained without exemplars_per_class"):

@@ -14,7 +14,7 @@ from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.disk import problems_of
 from promptccd.evaluation import Discovery
 from promptccd.hub import verify
-from promptccd.reports import ReportOptions, write_report
+from promptccd.reports import write_report
 from promptccd.reports.tables import ReportedRun
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import earlier_images, key_of, observe_stage
@@ -230,10 +230,10 @@ def test_a_row_is_of_what_was_assigned_where_a_rejected_group_came_again(
     assert any(NO_CATEGORY in assignments(run, stage)[1] for stage in (2, 3))
     measured = ReportedRun(RunEvaluation(str(run)))
     assert measured.score.to_dict()["stages"] == RunDirectory(run).results.to_dict()["stages"]
-    page = write_report([run], tmp_path / "report", ReportOptions())
-    assert "no category" in page.read_text()
-    cards = json.loads((tmp_path / "report" / "report.json").read_text())["sections"]["discovered"]
-    assert "no category" not in [card["category"] for card in cards]
+    write_report([run], tmp_path / "report")
+    sections = json.loads((tmp_path / "report" / "report.json").read_text())["sections"]
+    assert "no category" in [row["group"] for row in sections["confusion"]]
+    assert "no category" not in [card["category"] for card in sections["discovered"]]
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     assert measured.score.to_dict()["stages"] == rows
     assert measured.names[kept.id] == "heron"
     assert measured.names[gone.id] == gone.name
-    write_report([run], tmp_path / "report", ReportOptions())
+    write_report([run], tmp_path / "report")
     (run / "results.json").unlink()  # as where a stage comes from the Hub
     go_on(run)
     assert RunDirectory(run).results.to_dict()["stages"] == rows

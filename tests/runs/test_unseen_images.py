@@ -55,7 +55,7 @@ def test_a_test_split_without_a_category_is_told(own):
     shutil.rmtree(own / "test" / "kind 2")
     with pytest.raises(
         DataError,
-        match=r"split 'test' of .*sum to 3, but .* 2 categories .*kind 0, kind 1.*the option is --test_split",
+        match=r"split 'test' of .*sum to 3, but .* 2 categories .*kind 0, kind 1.*Give --test_split",
     ):
         cut(data, "test")
 
@@ -65,7 +65,7 @@ def test_what_a_person_held_out_comes_before_a_test_split_that_a_copy_of_a_bench
     data = DataArguments(
         benchmark="cifar100", dataset=str(own), class_blocks=[2, 1], num_classes=3, held_out=0.4
     )
-    with pytest.raises(DataError, match="without such a split, train with --held_out"):
+    with pytest.raises(DataError, match="or train with --held_out"):
         cut(replace(data, held_out=0.0), None)
     trained = {name for stage in stage_stream(data, 1) for name in stage.sample_ids.tolist()}
     tested = {name for stage in cut(data, None) for name in stage.sample_ids.tolist()}

@@ -3,15 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from promptccd.errors import ConfigurationError
 from promptccd.training.callbacks import (
     Callbacks,
     CategoryDiscoveryCallback,
     RunState,
     TrainingControl,
-    require_callbacks,
 )
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, TrainingStopped
@@ -47,12 +43,6 @@ def test_every_callback_is_told_and_one_is_enough_to_stop_a_training(tmp_path: P
     callbacks.call("on_step_end")
     assert stop.asked
     assert first.calls == second.calls == [(arguments, 0), (arguments, {"loss": 0.5}), (arguments, 1)]
-
-
-def test_what_is_no_callback_is_refused_by_its_type() -> None:
-    require_callbacks([Noted(1), CategoryDiscoveryCallback()])
-    with pytest.raises(ConfigurationError, match="instances of CategoryDiscoveryCallback, got dict: derive"):
-        require_callbacks([Noted(1), {}])
 
 
 def test_a_stop_that_a_callback_asked_for_is_no_signal() -> None:

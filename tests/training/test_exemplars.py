@@ -148,7 +148,9 @@ def test_those_next_to_the_mean_of_their_class_are_kept(read: list[StageImages])
 def test_how_many_of_a_class_are_kept(options: dict, counts: list[int], read: list[StageImages]) -> None:
     """No more than 20, nor than a share of its images, rounded up; 0.2 * 35 is 7, whatever floats make of it."""
     classes = [0] * 130 + [1] * 35 + [2] * 2
-    images = StageImages(read[0].stage, np.arange(12).repeat(14)[: len(classes)], None, read[0].report)
+    images = StageImages(
+        read[0].stage, np.arange(12).repeat(14)[: len(classes)], read[0].copies, read[0].report
+    )
     found = extended(NOTHING, torch.randn(len(classes), 4), classes, images, **options)
     assert np.bincount(found.class_ids).tolist() == counts
 
@@ -162,7 +164,7 @@ def test_of_images_about_as_near_to_the_mean_the_first_is_kept(
     features = torch.stack([angles.cos(), angles.sin()], dim=1)
     apart = (features.double() @ features.double().mean(0)).diff()[0]
     assert 0.01 * turn < float(apart) < 0.1 * turn
-    images = StageImages(read[0].stage, np.arange(3), None, read[0].report)
+    images = StageImages(read[0].stage, np.arange(3), read[0].copies, read[0].report)
     found = extended(NOTHING, features, [0, 0, 0], images, exemplar_share=0.6)
     assert found.sample_ids.tolist() == images.sample_ids[[chosen, 2]].tolist()
 

@@ -3,7 +3,6 @@
 import argparse
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from promptccd import evaluation, reports, runs
@@ -132,8 +131,8 @@ def _print_score(options: argparse.Namespace, title: str, score: "ContinualScore
 
 def _print_streams(options: argparse.Namespace, path: str, evaluation: "runs.RunEvaluation") -> None:
     """Print the streams of a run without labels, and the accuracy on held-out images."""
-    streams, held_out = runs.stream_records(evaluation.run), evaluation.held_out_accuracy()
-    values = {"streams": [asdict(each) for each in streams], "held_out": held_out}
+    streams, held_out = runs.stream_rows(evaluation.run), evaluation.held_out_accuracy()
+    values = {"streams": streams, "held_out": held_out}
 
     def text() -> str:
         rows = [[f"stage {stage}", value] for stage, value in held_out.items()]
@@ -171,17 +170,13 @@ def _plain(scores: Mapping[str, Scores], routed: Scores, compared: bool) -> dict
 @command(("promptccd.reports.report",), _REPORT, _DATA, PLUGIN)
 def report_command(options: argparse.Namespace) -> None:
     """``promptccd report``: prints the path of the page."""
-    wanted = reports.ReportOptions(
-        samples=options.samples,
-        baselines=options.baselines,
-        dataset=options.dataset,
-        num_workers=options.num_workers,
-        image_cache=options.image_cache,
-    )
     if options.compare:
         page = reports.write_run_comparison(options.runs, options.out)
     else:
-        page = reports.write_report(options.runs, options.out, wanted)
+        page = reports.write_report(
+            options.runs, options.out, options.samples, options.baselines, dataset=options.dataset,
+            num_workers=options.num_workers, image_cache=options.image_cache,
+        )  # fmt: skip
     show(
         options, {"page": str(page), "files": ["index.html", "report.csv", "report.json"]}, lambda: str(page)
     )

@@ -9,7 +9,7 @@ from promptccd import evaluation, reports
 if TYPE_CHECKING:
     from promptccd.data import StageCount
     from promptccd.evaluation import ContinualScore
-    from promptccd.runs import ParameterCount, StreamRecord
+    from promptccd.runs import ParameterCount
 
 MOST_PROMPTS = 10  # shown of an explanation
 
@@ -37,11 +37,9 @@ def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     return "\n".join([table(*evaluation.text_grid(evaluation.score_table(score), counted)), below]).rstrip()
 
 
-def stream_table(records: "Sequence[StreamRecord]") -> str:
+def stream_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table of streams without labels, which have no accuracy."""
-    return (
-        f"{table(*reports.stream_grid(records))}\nThe streams have no labels, so that no accuracy is known."
-    )
+    return f"{table(*reports.stream_grid(rows))}\nThe streams have no labels, so that no accuracy is known."
 
 
 def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:

@@ -22,7 +22,7 @@ SHOWN = 12  # names of categories in a line
 _SPLIT: Arguments = {
     "--push": dict(metavar="NS/NAME", help="data set of the Hub to publish the stages as"),
     "--public": dict(action="store_true", help="public visibility (default: private)"),
-    "--dry-run": dict(action="store_true", help="list of what --push would send; nothing is sent"),
+    "--dry-run": dict(action="store_true", help="list of what --push would send"),
 }
 _RECIPES: Arguments = {
     "word": dict(metavar="WORD", nargs="?",
@@ -41,8 +41,8 @@ def train_command(options: argparse.Namespace) -> None:
     score = train_recipe(recipe)
     if not first:
         return
-    if streams := runs.stream_records(runs.RunDirectory(recipe.training.output_dir)):
-        show(options, [asdict(each) for each in streams], lambda: stream_table(streams))
+    if streams := runs.stream_rows(runs.RunDirectory(recipe.training.output_dir)):
+        show(options, streams, lambda: stream_table(streams))
     else:
         show(options, score.to_dict(), lambda: score_table(score))
 

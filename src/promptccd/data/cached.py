@@ -72,26 +72,14 @@ class _Decoding(Dataset):
             yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
 
 
-class CheckedStage:
-    """The images of a stage, in order, each decoded once; they are these rows of a table of copies."""
-
-    def __init__(self, stage: Stage, table: datasets.Dataset, rows: np.ndarray):
-        self._stage, self._table, self._rows = stage, table, rows
-
-    def __iter__(self) -> Iterator[tuple[Verdict, bytes]]:
-        """Verdict and digest of every image; the digest is empty if the image cannot be used."""
-        known = self._table.select_columns(_SCHEMA.names[:4]).to_pandas()
-        for position, row in enumerate(self._rows.tolist()):
-            found = known.iloc[row].to_dict()
-            if found["is_passing"]:  # such as a lack of memory, which may be over
-                found = _Decoding(self._stage, None)[position]
-            yield Verdict(Status(found["status"]), found["note"], bool(found["is_passing"])), found["digest"]
-
-    def copy_of(self, position: int) -> ResizedImage | None:
-        """The copy of the image at a position; `None` to decode the image again."""
-        found = self._table[int(self._rows[position])]
-        pixels = np.frombuffer(found["pixels"] or b"", np.uint8)
-        return ResizedImage(pixels.reshape(-1, found["width"], 3)) if len(pixels) else None
+def verdicts_of(stage: Stage, copies: datasets.Dataset) -> Iterator[tuple[Verdict, bytes]]:
+    """Verdict and digest of every image of a stage; the digest is empty if the image cannot be used."""
+    known = copies.select_columns(_SCHEMA.names[:4]).to_pandas()
+    for position in range(len(stage)):
+        found = known.iloc[position].to_dict()
+        if found["is_passing"]:  # such as a lack of memory, which may be over
+            found = _Decoding(stage, None)[position]
+        yield Verdict(Status(found["status"]), found["note"], bool(found["is_passing"])), found["digest"]
 
 
 class ImageCache:
@@ -112,8 +100,8 @@ class ImageCache:
         folder = Path(datasets.config.HF_DATASETS_CACHE) / "promptccd" if place == "auto" else Path(place)
         return cls(views, None if place == "off" else folder.expanduser())
 
-    def of(self, stage: Stage, num_workers: int | None, progress: Progress) -> CheckedStage:
-        """The images of a stage; images without a copy are decoded now."""
+    def of(self, stage: Stage, num_workers: int | None, progress: Progress) -> datasets.Dataset:
+        """A row of `_SCHEMA` for every image of a stage; images without a copy are decoded now."""
         images = stage.images
         if self._folder is not None:
             try:
@@ -121,7 +109,7 @@ class ImageCache:
                     self._opened[images.whole] = self._stored(
                         self._folder, images.whole, num_workers, progress
                     )
-                return CheckedStage(stage, self._opened[images.whole], images.rows)
+                return self._opened[images.whole].select(images.rows)
             except (DiskError, OSError) as error:
                 logger.warning(
                     "%s Copies of images are kept in memory where they fit, and other images are decoded for every "
@@ -134,9 +122,7 @@ class ImageCache:
             room -= batch.nbytes
             nothing = pa.nulls(len(batch), pa.large_binary())
             batches.append(batch if room >= 0 else batch.set_column(5, "pixels", nothing))
-        return CheckedStage(
-            stage, datasets.Dataset(pa.Table.from_batches(batches, _SCHEMA)), np.arange(len(stage))
-        )
+        return datasets.Dataset(pa.Table.from_batches(batches, _SCHEMA))
 
     def _stored(
         self, folder: Path, images: ImageRows, num_workers: int | None, progress: Progress

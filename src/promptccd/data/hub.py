@@ -6,7 +6,7 @@ network. Every name is checked before a file is opened.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -73,11 +73,6 @@ def load_hub(name: str, config: str | None = None, revision: str | None = None) 
         if not is_of_data_set(file, name):
             refuse_foreign(name, file)
     return built(builder, name)
-
-
-def no_split(dataset: str, split: str, splits: Iterable[str]) -> DataError:
-    """The error of a data set without a split."""
-    return DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(splits)}. Set --split.")
 
 
 def data_files_of(builder: Any) -> Iterator[str]:

@@ -17,15 +17,16 @@ from huggingface_hub import constants
 
 from promptccd.data.labels import image_column_of
 from promptccd.data.names import display_name
-from promptccd.data.sources import identity_of, is_below, read_regular_file, within_limit
+from promptccd.data.sources import is_below, read_regular_file, within_limit
 from promptccd.errors import DataError
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decide, decode_image
-from promptccd.images.files import first_bytes
+from promptccd.images.files import first_bytes, opened_file
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.rendering import DEPTH_BYTES, may_be_deep
 
 logger = logging.getLogger(__name__)
 
+IDENTITY_BYTES = 4096  # first bytes of a file: they include the orientation in EXIF
 ROWS_AT_ONCE = 256  # rows that are read from the table together
 
 
@@ -96,7 +97,9 @@ class ImageRows:
                     yield hashlib.blake2b(content or b"", digest_size=16).digest()
                     continue
                 try:
-                    yield identity_of(self._own_file(path))
+                    with opened_file(self._own_file(path)) as (stream, size):
+                        key = b"%d %d " % (size, os.fstat(stream.fileno()).st_mtime_ns)
+                        yield key + hashlib.blake2b(stream.read(IDENTITY_BYTES)).digest()
                 except SkippedFileError:
                     yield b""
 

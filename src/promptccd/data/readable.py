@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import datasets
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from promptccd.data.cached import CheckedStage, ImageCache
+from promptccd.data.cached import ImageCache, verdicts_of
 from promptccd.data.loaders import Progress
 from promptccd.data.stages import LabelledStage, Stage
 from promptccd.data.views import EvaluationView, ResizedImage
@@ -66,7 +67,7 @@ class StageImages:
     Args:
         stage: the stage.
         positions: positions in the stage that can be read, ascending.
-        checked: cache of its images; `None` to decode on every access.
+        copies: a row for every image of the stage, with the pixels that views are cut from or none.
         report: what became of every image.
         digests: by which equal pictures are known, by entry of `positions`.
     """
@@ -75,14 +76,14 @@ class StageImages:
         self,
         stage: Stage,
         positions: np.ndarray,
-        checked: CheckedStage | None,
+        copies: datasets.Dataset,
         report: ImageReport,
         digests: Sequence[bytes] = (),
     ):
         self.stage = stage
         self.positions = positions
         self.report, self.digests = report, digests
-        self._checked = checked
+        self.copies = copies
 
     @classmethod
     def read(
@@ -109,10 +110,10 @@ class StageImages:
         Raises:
             DataError: more than half of the images cannot be read, or the labels contradict each other.
         """
-        checked = (cache or ImageCache(None)).of(stage, num_workers, progress)
+        copies = (cache or ImageCache(None)).of(stage, num_workers, progress)
         seen = {} if seen is None else seen
         report, used, digests = ImageReport(stage.index, len(stage)), list[int](), list[bytes]()
-        for position, (verdict, digest) in enumerate(checked):
+        for position, (verdict, digest) in enumerate(verdicts_of(stage, copies)):
             name, sample = stage.name_of(position), int(stage.sample_ids[position])
             if verdict.status is Status.SKIPPED:
                 report.skipped[name] = verdict.note
@@ -135,7 +136,7 @@ class StageImages:
             digests = [digest for index, digest in enumerate(digests) if index not in found]
         report.used = len(used)
         _log_and_judge(report, stage.place)
-        return cls(stage, np.asarray(used, dtype=np.int64), checked, report, digests)
+        return cls(stage, np.asarray(used, dtype=np.int64), copies, report, digests)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -152,10 +153,11 @@ class StageImages:
 
     def for_view(self, index: int, shorter_side: int | None) -> Image.Image | ResizedImage:
         """The copy of an image, or the decoded image if there is no copy with that shorter side."""
-        copy = None if self._checked is None else self._checked.copy_of(int(self.positions[index]))
-        if copy is not None and min(copy.width, copy.height) == shorter_side:
-            return copy
-        return self[index]
+        found = self.copies[int(self.positions[index])]
+        if not found["pixels"]:
+            return self[index]
+        copy = ResizedImage(np.frombuffer(found["pixels"], np.uint8).reshape(-1, found["width"], 3))
+        return copy if min(copy.width, copy.height) == shorter_side else self[index]
 
     def seen_in(self, view: EvaluationView, index: int) -> Tensor:
         """The fixed view of an image."""

@@ -5,7 +5,6 @@ no link that leads out, never waits for a pipe, and reads no more of a file than
 """
 
 import errno
-import hashlib
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -17,8 +16,6 @@ from typing import Any
 from promptccd.images.files import opened_file
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
-
-IDENTITY_BYTES = 4096  # first bytes of a file: they include the orientation in EXIF
 
 
 @dataclass(frozen=True)
@@ -149,17 +146,6 @@ def read_regular_file(path: str, budget: ByteBudget) -> bytes:
         if len(content) > size:
             raise SkippedFileError("grew while it was read")
     return within_limit(content, budget)
-
-
-def identity_of(path: str) -> bytes:
-    """Identity of a file's content without reading all of it: size, time of the last change, and first bytes.
-
-    Raises:
-        SkippedFileError: as `read_regular_file`.
-    """
-    with opened_file(path) as (stream, size):
-        changed = os.fstat(stream.fileno()).st_mtime_ns
-        return b"%d %d " % (size, changed) + hashlib.blake2b(stream.read(IDENTITY_BYTES)).digest()
 
 
 OUTSIDE = "link to a place outside"

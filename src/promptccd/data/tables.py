@@ -36,7 +36,6 @@ from promptccd.data.hub import (
     built,
     data_files_of,
     load_hub,
-    no_split,
     refuse_foreign,
     require_plain_card,
 )
@@ -258,7 +257,7 @@ def _opened(
     if "" in tables or (not labelled and len(tables) == 1):
         split = next(iter(tables))
     if split not in tables:
-        raise no_split(dataset, split, tables)
+        raise DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(tables)}. Set --split.")
     return tables[split], found.left_out, notes
 
 
@@ -581,7 +580,7 @@ def _label_column(
 def _no_column(
     name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str], has_option: bool = True
 ) -> ForeignTableError:
-    option = f"; or set --{what.rstrip('s')}_column" * has_option
+    option = f"; or set --{what.rstrip('s')}_column" if has_option else "; or give vectors as --features FILE"
     return ForeignTableError(
         f"Which column of {display_name(name)!r} holds the {what}? Columns: {', '.join(map(display_name, kinds))}. "
         f"Expected {what} in one of them called {', '.join(usual[:5])}{option}."

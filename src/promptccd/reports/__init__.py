@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from promptccd.reports.paper_tables import remarks as remarks
     from promptccd.reports.paper_tables import table_records as table_records
     from promptccd.reports.paper_tables import write_table_page as write_table_page
-    from promptccd.reports.report import ReportOptions as ReportOptions
     from promptccd.reports.report import write_report as write_report
     from promptccd.reports.report import write_run_comparison as write_run_comparison
     from promptccd.reports.run_groups import PIXELS as PIXELS

@@ -1,6 +1,7 @@
 """Charts and text of a run report, from the tables of `promptccd.reports.tables`."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from promptccd.methods import LOSSES, method_named
 from promptccd.reports.charts import NUM_STYLES, Chart, line_chart
 from promptccd.reports.compare import stage_charts, stage_table
 from promptccd.reports.tables import ReportedRun, ReportTables, confusion, history
-from promptccd.runs import RunEvaluation, StreamRecord, stream_records
+from promptccd.runs import RunEvaluation, stream_rows
 from promptccd.training.instruments import TITLES, defects
 
 MOST_DRAWN = 60  # of a figure that can still be read
@@ -32,7 +33,7 @@ STREAM_COLUMNS = {
     "not_sure": "not sure",
     "num_categories": "categories",
     "num_new": "of them new",
-}  # headings of a table of `StreamRecord`, by field
+}  # headings of a table of `stream_rows`, by name
 
 
 def shared_sections(run: ReportedRun, tables: ReportTables) -> dict[str, object]:
@@ -88,15 +89,15 @@ def _means(table: pd.DataFrame) -> Grid:
 def stream_sections(evaluation: RunEvaluation, tables: ReportTables) -> dict[str, object]:
     """Sections of the page of a run on streams without labels."""
     return {
-        "found": stream_grid(stream_records(evaluation.run)),
+        "found": stream_grid(stream_rows(evaluation.run)),
         "held_out": text_grid(tables["held_out"]),
         "routing": ([], []),
     }
 
 
-def stream_grid(records: Sequence[StreamRecord]) -> Grid:
+def stream_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
     """The table of streams without labels."""
-    table = pd.DataFrame(records)[["stage", *STREAM_COLUMNS]]
+    table = pd.DataFrame(rows)[["stage", *STREAM_COLUMNS]]
     return text_grid(table.rename(columns=STREAM_COLUMNS))
 
 

@@ -2,12 +2,11 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from promptccd.data.options import option, require_in_range
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.tables import variant_averages
@@ -33,50 +32,32 @@ logger = logging.getLogger(__name__)
 FROZEN = "frozen start"  # the backbone before any training, as a row of a page
 
 
-@dataclass(frozen=True)
-class ReportOptions:
-    """Content of a run report, and how it is made.
-
-    Attributes:
-        samples: pictures per discovered category; 0 for no cards.
-        baselines: whether the frozen backbone of the start is scored too.
-        dataset: place of the data, if it differs from the record of the runs.
-        num_workers: loader processes; by default as the machine allows.
-        image_cache: where copies of images are kept, if not where the runs recorded it.
-
-    Raises:
-        ConfigurationError: fewer samples than 0.
-    """
-
-    samples: int = option(8, low=0)
-    baselines: bool = False
-    dataset: str | None = None
-    num_workers: int | None = None
-    image_cache: str | None = None
-
-    def __post_init__(self) -> None:
-        require_in_range(self)
-
-
-def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOptions | None = None) -> Path:
+def write_report(
+    paths: Sequence[str | Path], out: str | Path, samples: int = 8, baselines: bool = False, **data: Any
+) -> Path:
     """Write a report of one run, or of several that differ in their seed: means, and pictures of the first.
 
     Args:
         paths: folders of the runs.
         out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
-        options: what to show.
+        samples: pictures per discovered category; 0 for no cards.
+        baselines: whether the frozen backbone of the start is scored too.
+        data: ``dataset``, ``num_workers`` and ``image_cache`` of `RunEvaluation`.
 
     Raises:
         ConfigurationError: the runs differ in more than their seed, or not in it.
         PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
     """
-    options = options or ReportOptions()
     require_seeds_alone(paths)
     name = without_seed(Path(paths[0]).resolve().name)
     runs: list[ReportedRun] = []
     scores: dict[str, list[ContinualScore]] = {name: []}
     for path in paths:
-        evaluation = _evaluation(path, options)
+        evaluation = RunEvaluation(str(path), **data)
+        if evaluation.num_stages < 2:
+            raise ConfigurationError(
+                f"{path} has finished only stage 0, which has no accuracy: run the training command again."
+            )
         is_scored = evaluation.stages.is_scored
         if not is_scored and len(paths) > 1:
             raise ConfigurationError(
@@ -84,20 +65,19 @@ def write_report(paths: Sequence[str | Path], out: str | Path, options: ReportOp
             )
         runs.append(ReportedRun(evaluation))
         scores[name].append(runs[-1].score)
-        if options.baselines and is_scored:
+        if baselines and is_scored:
             scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
-            maker = _cards(evaluation, runs[0], options)
-    first = runs[0]
+            maker = _cards(evaluation, runs[0], samples)
+    first, facts = runs[0], _run_facts(runs)
     sections: dict[str, object]
     if is_scored:
-        title, template, facts = f"Report of {name}", "report.html.jinja", _run_facts(runs)
+        title, template = f"Report of {name}", "report.html.jinja"
         tables = report_tables(runs, maker.cards)
         sections = scored_sections(runs, tables) | compared_sections(scores)
-        tables |= {"compared": variant_averages(scores).round(4)} if options.baselines else {}
+        tables |= {"compared": variant_averages(scores).round(4)} if baselines else {}
     else:
         title, template = f"Report of {first.name}", "streams.html.jinja"
-        facts = _stream_facts(first, evaluation.stages.num_known)
         tables = stream_tables(evaluation) | unscored_tables(runs, maker.cards)
         sections = stream_sections(evaluation, tables)
     page = render_page(
@@ -140,22 +120,11 @@ def write_run_comparison(paths: Sequence[str | Path], out: str | Path) -> Path:
     return write_comparison(scores, out, title=f"{len(scores)} variants compared", facts=facts, costs=costs)
 
 
-def _evaluation(path: str | Path, options: ReportOptions) -> RunEvaluation:
-    evaluation = RunEvaluation(
-        str(path), options.dataset, options.num_workers, image_cache=options.image_cache
-    )
-    if evaluation.num_stages < 2:
-        raise ConfigurationError(
-            f"{path} has finished only stage 0, and a report needs an unlabelled stage. Run the training command again."
-        )
-    return evaluation
-
-
-def _cards(evaluation: RunEvaluation, run: ReportedRun, options: ReportOptions) -> CardMaker:
+def _cards(evaluation: RunEvaluation, run: ReportedRun, samples: int) -> CardMaker:
     """The cards of a run; the features of every stage are computed once."""
     images = evaluation.images
-    maker = CardMaker(evaluation.true_ids(images[0]), run.categories, options.samples)
-    for index in range(1, evaluation.num_stages if options.samples else 0):
+    maker = CardMaker(evaluation.true_ids(images[0]), run.categories, samples)
+    for index in range(1, evaluation.num_stages if samples else 0):
         logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
         known, own = (each.cpu().numpy() for each in evaluation.features(index, [images[0], images[index]]))
         maker.add_stage(run.images[run.images["stage"] == index], images[index], known, own)
@@ -181,23 +150,9 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
         else made_here,
         "number of categories": counting,
         "seeds": ", ".join(str(each.recipe.training.seed) for each in runs),
-        "split": ", ".join(dict.fromkeys(_split(each)[:12] for each in runs)),
+        "split": ", ".join(dict.fromkeys(each.manifest["split_fingerprint"][:12] for each in runs)),
         "software": ", ".join(f"{package} {versions[package]}" for package in ("promptccd", "torch")),
     }
-
-
-def _stream_facts(run: ReportedRun, num_known: int) -> dict[str, str]:
-    return {
-        "method": run.recipe.model.variant,
-        "data": _data(run.recipe),
-        "labelled categories": str(num_known),
-        "seed": str(run.recipe.training.seed),
-        "split": _split(run)[:12],
-    }
-
-
-def _split(run: ReportedRun) -> str:
-    return str(run.manifest["split_fingerprint"])
 
 
 def _data(recipe: Recipe) -> str:

@@ -15,7 +15,7 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.models import load_configuration
 from promptccd.reports.cards import COLUMNS
-from promptccd.runs import RunEvaluation, stream_records
+from promptccd.runs import RunEvaluation, stream_rows
 from promptccd.runs.stage import categories_at, count_range
 from promptccd.training.history import read_history
 
@@ -151,7 +151,7 @@ def stream_tables(evaluation: RunEvaluation) -> ReportTables:
     """A row per stream without labels, and accuracies in percent on labelled images that training left out."""
     held_out = evaluation.held_out_accuracy()
     return {
-        "streams": pd.DataFrame([asdict(each) for each in stream_records(evaluation.run)]),
+        "streams": pd.DataFrame(stream_rows(evaluation.run)).drop(columns="summary"),
         "held_out": pd.DataFrame({"stage": held_out.keys(), "percent": held_out.values()}).round(4),
     }
 

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from promptccd.runs.explain import Explanation as Explanation
     from promptccd.runs.explain import explain_image as explain_image
     from promptccd.runs.folder import RunDirectory as RunDirectory
-    from promptccd.runs.folder import StreamRecord as StreamRecord
-    from promptccd.runs.folder import stream_records as stream_records
+    from promptccd.runs.folder import stream_rows as stream_rows
     from promptccd.runs.predict import Candidate as Candidate
     from promptccd.runs.predict import Prediction as Prediction
     from promptccd.runs.predict import load_model as load_model

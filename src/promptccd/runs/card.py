@@ -25,7 +25,7 @@ from promptccd.evaluation.tables import markdown, score_table, text_grid
 from promptccd.methods import method_named
 from promptccd.models import CategoryDiscoveryConfig
 from promptccd.models.checkpoint import BUNDLED, split_revision
-from promptccd.runs.folder import RunDirectory, change_places, stream_records
+from promptccd.runs.folder import RunDirectory, change_places, stream_rows
 from promptccd.runs.start import FREE_FIELDS
 from promptccd.training.instruments import TITLES, defects
 from promptccd.training.recipe import Recipe, assembled, laid_over, shipped
@@ -113,7 +113,7 @@ def stage_card(
         source=source,
         results=markdown((header, rows)) if rows else "",
         native_label=NATIVE_PREDICTION if scored.native is not None else "",
-        streams=[each for each in stream_records(run) if each.stage <= stage],
+        streams=[row for row in stream_rows(run) if row["stage"] <= stage],
         instruments=instruments or {},
         titles=TITLES,
         warnings=defects(instruments or {}, recipe.training.mixed_precision).values(),

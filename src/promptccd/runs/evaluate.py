@@ -311,23 +311,19 @@ def cut_unseen(
             return stages.again(dataset=test_images, **everything)
         if source["held_out"] > 0:  # a local copy of a benchmark may lack its test split
             return stages.again(held_out_only=True, **changes)
-    name = test_split or usual_split
+    name, remedy = test_split or usual_split, "Give --test_split another split, or train with --held_out 0.2."
     if source is None or name is None or not isinstance(source["dataset"], str):
         raise DataError(
-            "No test images are known of these stages: give --test_split, a split that no stage was cut from; or train "
-            "with --held_out 0.2, and the images left out are evaluated. In Python, give CategoryDiscoveryTrainer an "
+            f"No test images are known of these stages. {remedy} In Python, give CategoryDiscoveryTrainer an "
             "eval_dataset."
         )
     if name == source["split"]:
-        raise DataError(
-            f"The run was trained on split {name!r}: give --test_split another split of {source['dataset']!r}."
-        )
+        raise DataError(f"The run was trained on split {name!r} of {source['dataset']!r}. {remedy}")
     try:
         return stages.again(split=name, **everything)
     except DataError as error:
         raise DataError(
-            f"No test images from split {name!r} of {source['dataset']!r}: {error} For evaluation the option is "
-            "--test_split; without such a split, train with --held_out 0.2."
+            f"No test images from split {name!r} of {source['dataset']!r}: {error} {remedy}"
         ) from error
 
 
@@ -338,14 +334,11 @@ def ids_in_run(test: StageStream, stages: StageStream) -> np.ndarray:
     """
     ids = {name: index for index, name in enumerate(stages.categories)}
     foreign = [name for name in test.categories if name not in ids]
-    problem = f"categories that the run does not have: {foreign[:3]} ({len(foreign)})" if foreign else ""
-    if test.split.rule != "whole":
-        lacking = sorted(ids.keys() - set(test.categories))
-        is_same = test.categories == stages.categories
-        problem = f"other categories than the run's: they lack {lacking[:3]} ({len(lacking)})" * (not is_same)
-    if problem:
+    lacking = sorted(ids.keys() - set(test.categories))
+    if foreign or (test.split.rule != "whole" and test.categories != stages.categories):
         raise DataError(
-            f"The test images are of {problem}. Give --test_split a split with the same categories."
+            f"The test images are of other categories than the run's: {foreign[:3]} are added and {lacking[:3]} are "
+            "missing. Give --test_split a split with the same categories."
         )
     return np.asarray([ids[name] for name in test.categories])
 

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ RUN_FORMAT = 1  # of manifest.json and all other records of a run
 ASSIGNMENTS = "assignments.json"
 RESUME = "resume"  # folder of the resumable states
 NORMALISATION = "normalisation"  # key in the manifest: mean and standard deviation of colours
-STREAMS = "found"  # key in the manifest: a `StreamRecord` per stage
+STREAMS = "found"  # key in the manifest: a `stream_row` per stage
 # Fields of a recipe that may name a local folder, or several.
 PLACES = (("data", "dataset"), ("data", "unlabelled"), ("data", "labels"), ("model", "backbone"))
 
@@ -308,59 +307,44 @@ def _no_run(path: Path) -> str:
     return f"{path} is not a run: it has no manifest.json. Give {advice}."
 
 
-@dataclass(frozen=True)
-class StreamRecord:
+def stream_row(
+    stage: int,
+    category_ids: np.ndarray,
+    before: Sequence[np.ndarray],
+    config: CategoryDiscoveryConfig,
+    not_sure: int,
+    count: CountEstimate | None,
+) -> dict[str, Any]:
     """Counts of a stream after its images were grouped; no labels are needed.
 
-    Attributes:
-        stage: index of its stage.
-        images: number of images that were grouped.
-        labelled: how many went into categories that stage 0 labelled.
-        earlier: how many into categories that were found, or named, before this stage.
-        new: how many into categories that this stage opened.
-        not_sure: how many are more likely of no category than of the one they are in.
-        num_categories: categories after the stage.
-        num_new: categories that this stage opened.
-        estimate: how many categories there may be, in words; empty where the number was given.
+    Args:
+        stage: its index.
+        category_ids: of its images, ``(N,)``.
+        before: the same of earlier stages.
+        config: of its model.
+        not_sure: how many images are more likely of no category than of the one they are in.
+        count: its number of categories, where that is known.
+
+    Returns:
+        ``stage``, the number of ``images``, and how many went into ``labelled`` categories of stage 0, into categories
+        found or named ``earlier``, and into ``new`` ones; ``not_sure``; ``num_categories`` after the stage, and
+        ``num_new`` of them; the ``estimate`` in words, empty where the number was given; a ``summary`` in words.
     """
-
-    stage: int
-    images: int
-    labelled: int
-    earlier: int
-    new: int
-    not_sure: int
-    num_categories: int
-    num_new: int
-    estimate: str
-
-    @classmethod
-    def of(
-        cls,
-        stage: int,
-        category_ids: np.ndarray,
-        before: Sequence[np.ndarray],
-        config: CategoryDiscoveryConfig,
-        not_sure: int,
-        count: CountEstimate | None,
-    ) -> "StreamRecord":
-        """From the category ids ``(N,)`` of a stage and of earlier stages, and the configuration of its model."""
-        labelled = category_ids < config.num_known
-        earlier = ~labelled & np.isin(category_ids, np.concatenate(before))
-        new = ~labelled & ~earlier
-        return cls(
-            stage, len(category_ids), int(labelled.sum()), int(earlier.sum()), int(new.sum()), not_sure,
-            len(config.category_ids), len(np.unique(category_ids[new])),
-            str(count) if count is not None and count.is_estimate else "",
-        )  # fmt: skip
-
-    def __str__(self) -> str:
-        new = f"{self.num_new} new categor{'y' if self.num_new == 1 else 'ies'}"
-        unsure = " (estimate unreliable)" if self.estimate.endswith("unreliable)") else ""
-        return f"{self.images} images, {self.new} of them in {new}. {self.num_categories} categories so far{unsure}"
+    labelled = category_ids < config.num_known
+    earlier = ~labelled & np.isin(category_ids, np.concatenate(before))
+    new = ~labelled & ~earlier
+    images, num_new, total = len(category_ids), len(np.unique(category_ids[new])), len(config.category_ids)
+    estimate = str(count) if count is not None and count.is_estimate else ""
+    kinds = f"{num_new} new categor{'y' if num_new == 1 else 'ies'}"
+    unsure = " (estimate unreliable)" * estimate.endswith("unreliable)")
+    return {
+        "stage": stage, "images": images, "labelled": int(labelled.sum()), "earlier": int(earlier.sum()),
+        "new": int(new.sum()), "not_sure": not_sure, "num_categories": total, "num_new": num_new,
+        "estimate": estimate,
+        "summary": f"{images} images, {new.sum()} of them in {kinds}. {total} categories so far{unsure}",
+    }  # fmt: skip
 
 
-def stream_records(run: RunDirectory) -> list[StreamRecord]:
-    """The records of all streams that were grouped, in order; empty for a run whose labels were hidden."""
-    found = run.manifest.get(STREAMS, {}).values()
-    return sorted((StreamRecord(**each) for each in found), key=lambda each: each.stage)
+def stream_rows(run: RunDirectory) -> list[dict[str, Any]]:
+    """The `stream_row` of every stream that was grouped, in order; empty for a run whose labels were hidden."""
+    return sorted(run.manifest.get(STREAMS, {}).values(), key=lambda row: row["stage"])

@@ -154,19 +154,12 @@ def memory_before(
     run: RunDirectory,
     earlier: "AssignedImages",
     images: Sequence[StageImages],
-    config: CategoryDiscoveryConfig,
     with_labels: bool,
 ) -> Memory | None:
     """Exemplars of earlier stages with their present labels, unless these are hidden; or `None`."""
     before = len(earlier.ids) - 1
     exemplars = load_exemplars(run.stage(before))
     labels = exemplars.labels(earlier.category_of)
-    classes = getattr(config, "num_classes", None)
-    if classes is not None and labels.max(initial=NO_LABEL) >= classes:
-        raise RunError(
-            f"{run.stage(before)} shows images of class {labels.max()} again, but its classifier has {classes} "
-            "classes: copy it again, or train the stage again."
-        )
     shown = labels if with_labels else np.full_like(labels, NO_LABEL)
     return Memory.of(exemplars, shown, images[: before + 1])
 

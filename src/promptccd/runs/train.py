@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from promptccd.methods import StageContext, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
 from promptccd.runs.card import stage_card
-from promptccd.runs.folder import NORMALISATION, STREAMS, RunDirectory, StreamRecord
+from promptccd.runs.folder import NORMALISATION, STREAMS, RunDirectory, stream_row
 from promptccd.runs.stage import (
     AssignedImages,
     categories_at,
@@ -55,7 +55,7 @@ from promptccd.runs.start import (
     stage_zero_model,
 )
 from promptccd.runs.tracking import Tracking
-from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState, require_callbacks
+from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState
 from promptccd.training.devices import (
     accelerator_for,
     device_problem,
@@ -95,7 +95,6 @@ def train_run(
     Raises:
         PromptCCDError: the message gives the cause and the remedy; saved files stay.
     """
-    require_callbacks(callbacks)
     training, own_processes = recipe.training, accelerator is None
     run = RunDirectory(training.output_dir)
     if training.mixed_precision == "auto" and run.begun:
@@ -311,9 +310,7 @@ class _Training:
             generator = torch_generator("replay", arguments.seed, stage.index)
             replay = self.model.replay(arguments.replay_samples, generator)
         if stage.index and arguments.exemplars_per_class:
-            memory = memory_before(
-                self.run, self.earlier, self.images, self.model.config, arguments.exemplar_labels
-            )
+            memory = memory_before(self.run, self.earlier, self.images, arguments.exemplar_labels)
         count = None if self.count is None else self.count.count
 
         def save(state: TrainingState) -> None:
@@ -398,14 +395,14 @@ class _Training:
             counted = f"{score.num_categories} categories so far"
             logger.info("stage %d: %s over %d images. %s", index, figures, score.num_images, counted)
         elif index:
-            stream = StreamRecord.of(
+            row = stream_row(
                 index, assignments["category_ids"], self.earlier.assigned, config,
                 int(self.model.assign(features).novel.sum()), self.count,
             )  # fmt: skip
-            run.update_manifest({STREAMS: {f"stage{index}": asdict(stream)}})
+            run.update_manifest({STREAMS: {f"stage{index}": row}})
             folders = self.recipe.data.unlabelled or []
             name = Path(folders[index - 1]).name if index <= len(folders) else f"stage {index}"
-            logger.info("%s: %s", name, stream)
+            logger.info("%s: %s", name, row["summary"])
         ids, estimated = assignments["category_ids"], self.count is not None and self.count.is_estimate
         if estimated and not np.setdiff1d(ids[ids >= 0], np.concatenate(self.earlier.assigned)).size:
             logger.warning(

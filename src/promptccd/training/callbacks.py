@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from promptccd.errors import ConfigurationError
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest
@@ -78,16 +77,6 @@ class CategoryDiscoveryCallback:
 
     def on_train_end(self, args: TrainingArguments, state: RunState, control: TrainingControl) -> None:
         """After the last stage, or after the training was stopped by a callback."""
-
-
-def require_callbacks(callbacks: Sequence[object]) -> None:
-    """Refuse anything that is no callback with a `ConfigurationError` that names its type."""
-    for each in callbacks:
-        if not isinstance(each, CategoryDiscoveryCallback):
-            raise ConfigurationError(
-                f"Expected callbacks to be instances of CategoryDiscoveryCallback, got {type(each).__name__}: derive "
-                "it from promptccd.CategoryDiscoveryCallback, with the method names of transformers."
-            )
 
 
 @dataclass

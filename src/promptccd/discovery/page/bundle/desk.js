@@ -127,7 +127,7 @@ dialog::backdrop { background: #000a; }
 .about, .keys { display: grid; gap: 6px 12px; }
 .keys { grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); }
 .about a { color: var(--accent); }
-.sheet button, .sheet .button { text-align: start; white-space: normal; }
+.sheet button, .sheet .button { text-align: start; white-space: normal; align-content: center; }
 .about, .take p, .file p, .changes li { overflow-wrap: anywhere; }
 .take progress { flex: 1; min-width: 100px; accent-color: var(--accent); }
 .sides { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr)); gap: 10px; padding: 3px; }
