@@ -8,9 +8,7 @@ import resource
 import signal
 import stat
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -173,78 +171,6 @@ def test_a_full_disk_leaves_the_old_content_and_no_litter(tmp_path: Path) -> Non
     with pytest.raises(DiskError, match=rf"the run: about 10{'0' * 12}\.0 MB needed, .* free in {tmp_path}"):
         require_space(tmp_path, 10**19, "the run")
     require_space(tmp_path / "not" / "there", 1, "the run")
-
-
-RENAMES = {"file": 1, "folder": 2}
-CALLS = ("os.open", "builtins.open", "os.mkdir", "os.rename", "os.replace", "os.fsync")
-
-
-class OneFailure:
-    """Counts calls of the system, of which the one with a given number fails once.
-
-    Attributes:
-        failed: name of the call that failed; empty before.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int):
-        self.left, self.failed = number, ""
-        for name in CALLS:
-            module, _, attribute = name.partition(".")
-            monkeypatch.setattr(name, self._counted(name, getattr(import_module(module), attribute)))
-
-    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            self.left -= 1
-            if self.left == 0:
-                self.failed = name
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return call(*arguments, **options)
-
-        return counted
-
-
-def tell(folder: Path, content: str) -> None:
-    (folder / "content").write_text(content)
-
-
-OPERATIONS: dict[str, tuple[Callable[[Path, str], object], Callable[[Path], str]]] = {
-    "file": (lambda path, content: write_file(path, content), lambda path: path.read_text()),
-    "folder": (
-        lambda path, content: write_directory(path, lambda folder: tell(folder, content), replace=True),
-        lambda path: (path / "content").read_text() if not problems_of(path) else "damaged",
-    ),
-}
-
-
-@pytest.mark.fault(4)
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_a_call_of_the_system_that_fails_once_is_raised_and_loses_nothing(tmp_path: Path, name: str) -> None:
-    """The caller gets the error, and the old content is whole, or the new one after it was put in place."""
-    write, read = OPERATIONS[name]
-    failed: list[str] = []
-    while True:
-        place = make_folder(tmp_path / str(len(failed))) / "name"
-        write(place, "old")
-        with pytest.MonkeyPatch.context() as patch:
-            failure = OneFailure(patch, len(failed) + 1)
-            try:
-                write(place, "new")
-            except OSError as error:
-                assert failure.failed and error.errno == errno.EIO, error
-            except DiskError:
-                assert failure.failed
-            else:
-                assert read(place) == "new", f"{failure.failed} failed, and nothing was raised"
-                if not failure.failed:
-                    break
-                failed.append(failure.failed)  # to make a folder that is there
-                continue
-        remove_leftovers(place.parent)
-        assert [item.name for item in place.parent.iterdir()] == ["name"]
-        assert read(place) == ("new" if failed.count("os.rename") == RENAMES[name] else "old"), failure.failed
-        failed.append(failure.failed)
-    assert failed.count("os.rename") == RENAMES[name]
-    assert {"os.open", "os.fsync"} <= {*failed}
 
 
 def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:

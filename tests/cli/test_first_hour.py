@@ -11,29 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.cli.main import COMMANDS, command_parser, main, parse
-from tests.cli.first_hour import (
-    MISTAKES,
-    OF_OTHERS,
-    OTHER_PAGES,
-    PAGES,
-    TRAIN_PAPER,
-    Mistake,
-    commands_of,
-    said_in_text,
-)
+from promptccd.cli.main import COMMANDS, main, parse
 from tests.discovery.conftest import write_pictures
 
-SIZES = [
-    "--image_size",
-    "24",
-    "--resize_size",
-    "32",
-    "--projection_hidden_size",
-    "16",
-    "--projection_output_size",
-    "16",
-]
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SIZES = ["--image_size", "24", "--resize_size", "32"]
+SIZES += ["--projection_hidden_size", "16", "--projection_output_size", "16"]
 
 
 def test_the_command_alone_shows_what_there_is(capsys):
@@ -90,12 +74,52 @@ def test_order_of_categories_is_said(photos, capsys):
     assert "known: kind 0, kind 1\nnew:   kind 2" in printed
 
 
-# Every command of the two pages that somebody new reads
+# What is typed where there is no network, the value that the answer names, and what it says to type next.
+MISTAKES = [
+    ("open fotos/", "fotos", "promptccd discover"),
+    ("open", "FOLDER", "promptccd open --help"),
+    ("open nothing --no-browser", "nothing", "promptccd open --help"),
+    ("open runs/promptccd-my_photos", "runs/promptccd-my_photos", "promptccd open PHOTOGRAPHS --model"),
+    ("open my_photos --model photograph --no-browser", "photograph", "photographs"),
+    ("discover photographs fotos/ --out new/", "fotos", "my_photos"),
+    ("discover photograph my_photos/ --out new/", "photograph", "photographs"),
+    ("discover my_photos/ --out new/", "IMAGES", "promptccd discover MODEL IMAGES --out DIR"),
+    ("discover photographs my_photos/", "--out", "--out DIR"),
+    ("discover photographs my_photos/ --out my_photos/groups", "my_photos/groups", "--out"),
+    ("categories groups/ rename 99 heron", "99", "promptccd categories --help"),
+    ("categories group/ rename 0 heron", "group", "groups"),
+    ("categories groups/ merge 1", "['1']", "promptccd categories --help"),
+    ("categories groups/ undo", "stage 0", "rename"),
+    ("categories groups/", "ACTION", "promptccd categories --help"),
+    ("categories runs/promptccd-my_photos list", "promptccd-my_photos", "promptccd-my_photos/stage2"),
+    ("demo photograph --no-browser", "photograph", "promptccd demo photographs"),
+    ("train fotos/ --class_blocks 2 1 1", "fotos/", "my_photos"),
+    ("train my_photos/", "my_photos/", "--class_blocks 2 1 1"),
+    ("train my_photos/ --class_blocks 2 1 1 --output_dir runs/new", "facebook/dinov2-base", "--backbone"),
+    ("train my_photos/ --unlabeled texts", "--unlabeled", "--unlabelled"),
+    ("train my_photos/ --unlabelled nothing", "nothing", "leave it out"),
+    ("train my_photos/ --class_blocks 2 1 1 --unlabelled nothing", "class_blocks [2, 1, 1]", "give one or the other"),
+    ("train my_photos/ --class_blocks 2 1 1 --backbone photograph --epochs 8", "photograph", "photographs"),
+    ("train my_photos/ --class_blocks 2 1 1 --backbone photographs --epochs 9", "9", "--output_dir"),
+    ("train my_photos/leopard --class_blocks 2 1 1 --backbone photographs", "category", "promptccd discover"),
+    ("train notes.txt --class_blocks 2 1 1 --backbone photographs", "notes.txt", "path,label"),
+    ("train my_photos --class_blocks 2 1 1 --method prompccd", "prompccd", "promptccd"),
+    ("train --config promptccd-cifar100 --epochs 100 --seed 7", "uoft-cs/cifar100", "--config promptccd-digits"),
+    ("evaluate runs/promptccd-my_photo", "runs/promptccd-my_photo", "runs/promptccd-my_photos"),
+    ("evaluate runs/promptccd-my_photos/stage2", "stage2", "runs/promptccd-my_photos"),
+    ("report runs/promptccd-my_photos", "--out", "--out DIR"),
+    ("predict runs/promptccd-my_photos/stage2 my_images/", "my_images/", "my_photos"),
+    ("predict photographs my_photos/", "photographs", "promptccd discover photographs IMAGES --out groups/"),
+    ("predict runs/promptccd-labelld my_photos/", "runs/promptccd-labelld", "--help"),
+    ("predict runs/promptccd-my_photos/stage2", "FOLDER", "promptccd predict MODEL FOLDER"),
+    ("discover runs/promptccd-my_photos my_photos/ --out found/", "promptccd-my_photos", "promptccd-my_photos/stage2"),
+    ("discover runs/promptccd-my_photos/stage2 my_photos/ --out groups/", "groups", "--out"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
-    """Where somebody new sits: see `first_hour.MISTAKES`."""
+    """Where somebody new sits: `my_photos`, trained on and grouped, and folders without images."""
     desk = tmp_path_factory.mktemp("desk")
     for name in ("nothing", "texts", "made"):
         (desk / name).mkdir()
@@ -132,92 +156,47 @@ def desk(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     return desk
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_of_a_page_has_its_mistakes(page: Path) -> None:
-    tried = {mistake.of for mistake in MISTAKES} | set(OF_OTHERS)
-    assert [command for command in commands_of(page) if command not in tried] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_within_sentences_parse(page: Path) -> None:
-    for command in said_in_text(page):
-        assert_parses(command)
-
-
-@pytest.mark.moderate
-@pytest.mark.parametrize("page", OTHER_PAGES, ids=lambda page: page.stem)
-def test_commands_of_other_pages_parse(page: Path) -> None:
-    """Of the pages that no test runs as a whole."""
-    for command in commands_of(page):
-        if command.startswith("promptccd ") and not re.search(r"\.\.\.|--plugin", command):
-            words = (
-                command.split(" '>' ")[0].split(" '|' ")[0].replace("{,-gcd}", "").replace("{,-gcd,-pp}", "")
-            )
-            assert_parses(words)
-
-
-def test_no_row_is_of_a_command_that_is_on_no_page() -> None:
-    shown = {command for page in (*PAGES, *OTHER_PAGES) for command in commands_of(page)}
-    assert {mistake.of for mistake in MISTAKES} | set(OF_OTHERS) <= shown
+@pytest.mark.parametrize(("typed", "wrong", "next_words"), MISTAKES, ids=lambda value: value[:40])
+def test_a_first_mistake_ends_in_a_line_that_says_what_is_next(
+    typed: str, wrong: str, next_words: str, desk: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(desk)
+    assert main(shlex.split(typed)) in (2, 3)
+    out, err = capsys.readouterr()
+    (line,) = [each for each in err.splitlines() if each.startswith("promptccd: ")]
+    assert out == ""
+    assert err.splitlines()[-1] == line
+    assert wrong in line and next_words in line
+    if re.match(r"promptccd \S+ .*[A-Z]|promptccd \S+ --help", next_words) and "--model" not in next_words:
+        assert_parses(next_words)
 
 
 def assert_parses(command: str) -> None:
     """A command is one that can be typed; of one that is only named, there is one of that name."""
     name, *words = shlex.split(command)[1:]
-    if name == "--help":
-        return
-    if not words:
+    if name != "--help" and not words:
         assert any(name in each for each in COMMANDS.values()), command
-        return
-    try:
-        parse([name, *words])
-    except SystemExit as left:
-        assert left.code == 0  # --help
+    elif words:
+        try:
+            parse([name, *words])
+        except SystemExit as left:
+            assert left.code == 0  # --help
 
 
-def with_option(typed: str, option: str) -> str:
-    """A command with an option in place of what it says of it."""
-    words, new = shlex.split(typed), shlex.split(option)
-    if new[0] in words:
-        start = end = words.index(new[0])
-        while end + 1 < len(words) and not words[end + 1].startswith("-"):
-            end += 1
-        del words[start : end + 1]
-    return shlex.join([*words, *new])
-
-
-def assert_names_what_is_next(line: str, mistake: Mistake) -> None:
-    """The answer names the wrong value, and what to type instead; and that can be typed."""
-    assert mistake.wrong in line
-    assert mistake.next in line
-    if mistake.next.startswith("promptccd "):
-        assert_parses(mistake.next)
-    elif mistake.next.startswith("--"):
-        if " " in mistake.next:
-            assert_parses(with_option(mistake.typed, mistake.next))
-        else:
-            parser = command_parser(shlex.split(mistake.typed)[1])
-            assert parser is not None
-            assert mistake.next in parser.format_help()
-
-
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.typed)
-def test_a_first_mistake_ends_in_a_line_that_says_what_is_next(
-    mistake: Mistake, desk: Path, monkeypatch, capsys
-) -> None:
-    monkeypatch.chdir(desk)
-    assert main(shlex.split(mistake.typed)[1:]) in (2, 3)
-    out, err = capsys.readouterr()
-    (line,) = [each for each in err.splitlines() if each.startswith("promptccd: ")]
-    assert out == ""
-    assert err.splitlines()[-1] == line
-    assert_names_what_is_next(line, mistake)
-
-
-OF_THE_HUB = [
-    mistake for mistake in MISTAKES
-    if mistake.typed == TRAIN_PAPER or mistake.wrong.startswith("facebook/")
-]  # fmt: skip
+@pytest.mark.moderate
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_of_pages_parse(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            command = shlex.join(shlex.split(line, comments=True))
+            if command.startswith("promptccd ") and not re.search(r"\.\.\.|--plugin", command):
+                assert_parses(
+                    re.split(" '[>|]' ", command)[0].replace("{,-gcd}", "").replace("{,-gcd,-pp}", "")
+                )
+    if page in (ROOT / "README.md", ROOT / "docs" / "start.md"):
+        for command in re.findall(r"`(promptccd [a-z]+[^`]*)`", text):
+            assert_parses(command)
 
 
 @pytest.mark.slow
@@ -228,16 +207,17 @@ def test_without_a_network_the_wait_is_said_once_and_ends(desk: Path, tmp_path: 
         pytest.skip("this machine takes no network away from a process")
     environment = {**os.environ, "HF_HOME": str(tmp_path)}
     del environment["HF_HUB_OFFLINE"]
+    of_the_hub = [row for row in MISTAKES if row[1].startswith(("facebook/", "uoft-cs/"))]
     waiting = [
         subprocess.Popen(
-            [*alone, sys.executable, "-m", "promptccd", *shlex.split(mistake.typed)[1:]],
+            [*alone, sys.executable, "-m", "promptccd", *shlex.split(typed)],
             cwd=desk, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )
-        for mistake in OF_THE_HUB
+        for typed, *_ in of_the_hub
     ]  # fmt: skip
-    for mistake, process in zip(OF_THE_HUB, waiting, strict=True):
+    for (_, wrong, next_words), process in zip(of_the_hub, waiting, strict=True):
         _, said = process.communicate(timeout=180)
         assert process.returncode == 2
         assert said.count("The Hub does not answer") == 1
         assert "Retrying" not in said
-        assert_names_what_is_next(said.splitlines()[-1], mistake)
+        assert wrong in said.splitlines()[-1] and next_words in said.splitlines()[-1]

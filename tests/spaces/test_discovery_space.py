@@ -11,8 +11,6 @@ import pytest
 import yaml
 
 from promptccd.cli.main import main
-from promptccd.cli.page_commands import _model_of_page
-from promptccd.errors import RunError
 
 ROOT = Path(__file__).parents[2]
 SPACE = ROOT / "spaces" / "discovery"
@@ -61,16 +59,6 @@ def test_without_gradio_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert main(["demo", "--no-browser"]) == 2
     assert capsys.readouterr().err == "promptccd: The page needs gradio: pip install 'promptccd[space]'.\n"
-
-
-def test_where_the_hub_cannot_be_reached_the_page_works_with_what_comes_along(
-    caplog: pytest.LogCaptureFixture, backbone_folder: Path
-) -> None:
-    assert _model_of_page(None) == "photographs"
-    assert "facebook/dinov2-small cannot be reached: the page works with photographs" in caplog.text
-    assert _model_of_page(str(backbone_folder)) == str(backbone_folder)
-    with pytest.raises(RunError, match="facebook/dinov2-small"):
-        _model_of_page("facebook/dinov2-small")
 
 
 @pytest.mark.moderate

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from promptccd.errors import ConfigurationError
@@ -34,20 +35,6 @@ def whole_number(low: int | None = None, high: int | None = None) -> Callable[[s
     return read
 
 
-class Help(argparse.RawDescriptionHelpFormatter):
-    """Help with one name for an option, and three dots for a list of values."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=28)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        name, value = action.option_strings[0], action.metavar or "|".join(map(str, action.choices or ()))
-        value = " ".join(value) if isinstance(value, tuple) else value or action.dest.upper()
-        return f"{name} {value}{' ...' * (action.nargs in ('+', '*'))}"
-
-
 class Parser(argparse.ArgumentParser):
     """A parser that raises its errors, and refuses abbreviations and empty arguments.
 
@@ -60,10 +47,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *arguments: Any, shows_all: bool = False, **options: Any):
-        super().__init__(
-            *arguments,
-            **{"allow_abbrev": False, "formatter_class": Help, **options},
-        )
+        form = partial(argparse.RawDescriptionHelpFormatter, max_help_position=24)
+        super().__init__(*arguments, **{"allow_abbrev": False, "formatter_class": form, **options})
         self.shows_all = shows_all
         self.more: Callable[[list[str]], None] | None = None
 

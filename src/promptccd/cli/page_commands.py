@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BUNDLED_MODEL, DEFAULT_MODEL = "photographs", "facebook/dinov2-small"
+BUNDLED_MODEL = "photographs"
 _SUFFIX = "-groups"
 
 
@@ -33,8 +33,8 @@ _OPEN: Arguments = {
     "--out": dict(metavar="DIR", help=f"folder of the groups and corrections (default: FOLDER{_SUFFIX})"),
 }  # fmt: skip
 _DEMO: Arguments = {
-    "model": dict(metavar="MODEL", nargs="?",
-        help=f"finished stage or bare backbone, as a folder or Hub id (default: {DEFAULT_MODEL}, or without the Hub "
+    "model": dict(metavar="MODEL", nargs="?", default=BUNDLED_MODEL,
+        help="finished stage or bare backbone, as a folder or Hub id (default: "
         f"{BUNDLED_MODEL}, the bundled backbone)"),
     "--host": dict(default="127.0.0.1",
         help="address to listen on; 0.0.0.0 for the whole network (default: 127.0.0.1)"),
@@ -134,14 +134,22 @@ def _find_groups(folder: Path, out: Path, options: argparse.Namespace) -> None:
 @command(("promptccd.discovery.discover",), _DEMO, _SERVER)
 def demo_command(options: argparse.Namespace) -> None:
     """``promptccd demo``; ends with Ctrl-C."""
+    from promptccd.models.checkpoint import find_model
+
     try:
         from promptccd.discovery.page.space import Site, Space
     except ModuleNotFoundError as error:
         if error.name != "gradio":
             raise
         raise ConfigurationError("The page needs gradio: pip install 'promptccd[space]'.") from error
-    model = _model_of_page(options.model)
-    with contextlib.closing(Space(model)) as page:
+    try:
+        find_model(options.model)  # the first visit loads it
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"Cannot load a model from {options.model!r}: {one_line(error)} `promptccd demo {BUNDLED_MODEL}` uses the "
+            "bundled backbone."
+        ) from error
+    with contextlib.closing(Space(options.model)) as page:
         try:
             server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)
         except (OSError, OverflowError) as error:
@@ -149,29 +157,8 @@ def demo_command(options: argparse.Namespace) -> None:
                 f"Cannot listen on {options.host}, port {options.port or 'any'}: {one_line(error)} Give "
                 "another --port or --host."
             ) from error
-        print(f"The page is at {server.url} and works with {model}. Ctrl-C ends it.", flush=True)
+        print(f"The page is at {server.url} and works with {options.model}. Ctrl-C ends it.", flush=True)
         _serve(server, options, "The page is closed; what visitors left is deleted.")
-
-
-def _model_of_page(asked: str | None) -> str:
-    """The model that was asked for, or a default that can be reached; the first visit loads it."""
-    from promptccd.models.checkpoint import find_model
-
-    name = asked or DEFAULT_MODEL
-    try:
-        find_model(name)
-    except (OSError, ValueError) as error:
-        if asked is None:
-            logger.warning(
-                "%s cannot be reached: the page works with %s, a bundled backbone of 2.7 million parameters.",
-                DEFAULT_MODEL, BUNDLED_MODEL,
-            )  # fmt: skip
-            return BUNDLED_MODEL
-        raise RunError(
-            f"Cannot load a model from {name!r}: {one_line(error)} `promptccd demo {BUNDLED_MODEL}` uses the "
-            "bundled backbone."
-        ) from error
-    return name
 
 
 def _serve(server: "ServingThread", options: argparse.Namespace, farewell: str) -> None:

@@ -131,7 +131,7 @@ def plugins_in(words: Iterable[str]) -> list[str]:
 _WHAT: Arguments = {
     "what": dict(metavar="IMAGES|RECIPE|RUN", nargs="?",
         help="your images: a folder with a sub-folder per category, a CSV of path,label, a parquet file or a Hub data "
-        "set; or a recipe, as for --config; or the folder of a run to resume"),
+        "set; or a recipe, as for --config; or a run to resume"),
     "--config": dict(metavar="RECIPE", help="name of `promptccd recipes`, or a YAML file"),
     "--method": dict(metavar="NAME",
         help="method for your images, from `promptccd recipes` or a plugin (default: promptccd)"),

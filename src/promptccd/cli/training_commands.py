@@ -22,7 +22,7 @@ SHOWN = 12  # names of categories in a line
 _SPLIT: Arguments = {
     "--push": dict(metavar="NS/NAME", help="data set of the Hub to publish the stages as"),
     "--public": dict(action="store_true", help="public visibility (default: private)"),
-    "--dry-run": dict(action="store_true", help="list of what --push would send; nothing is sent"),
+    "--dry-run": dict(action="store_true", help="list of what --push would send"),
 }
 _RECIPES: Arguments = {
     "word": dict(metavar="WORD", nargs="?",

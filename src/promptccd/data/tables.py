@@ -580,7 +580,7 @@ def _label_column(
 def _no_column(
     name: str, kinds: Mapping[str, str], what: str, usual: Sequence[str], has_option: bool = True
 ) -> ForeignTableError:
-    option = f"; or set --{what.rstrip('s')}_column" * has_option
+    option = f"; or set --{what.rstrip('s')}_column" if has_option else "; or give vectors as --features FILE"
     return ForeignTableError(
         f"Which column of {display_name(name)!r} holds the {what}? Columns: {', '.join(map(display_name, kinds))}. "
         f"Expected {what} in one of them called {', '.join(usual[:5])}{option}."

@@ -155,19 +155,6 @@ def test_the_same_export_again_restores_what_was_deleted_or_edited(tmp_path: Pat
     assert kept.exists() == bool(mine) and (not mine or kept.read_text() == mine)
 
 
-def test_what_somebody_saves_during_an_export_is_theirs(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    export(folder, FIRST)
-    with ExportFolder.opened(folder) as kept:
-        for place, text in {**FIRST, "owl/c.txt": "new"}.items():
-            kept.add(Item(place, text, partial(_write, text.encode()), place))
-        (tmp_path / "saved").write_text("mine")
-        os.replace(tmp_path / "saved", folder / "owl/a.txt")
-        kept.finish()
-    assert tree(folder) == {**FIRST, "owl/c.txt": "new"}
-    assert (tmp_path / "out (kept)/owl/a.txt").read_text() == "mine"
-
-
 def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     export(folder, FIRST)
@@ -182,18 +169,6 @@ def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> N
         "stork": "no folder",
     }
     assert (tmp_path / "out (kept)/crane").readlink() == tmp_path and not (tmp_path / "a.txt").exists()
-
-
-@pytest.mark.parametrize("group", ["Recycler", "lost+found", "@eaDir", "found.000"])
-def test_a_group_may_be_called_like_a_folder_of_systems(tmp_path: Path, group: str) -> None:
-    folder = tmp_path / "out"
-    wanted = {f"{group}/a.txt": "one", "owl/b.txt": "owl one"}
-    export(folder, wanted)
-    (folder / group / "notes.txt").write_text("mine")
-    (folder / group / "Thumbs.db").write_text("of a file manager")
-    found = export(folder, {**wanted, "owl/c.txt": "new"})
-    assert (found.written, found.kept, found.left) == (1, 2, [])
-    assert tree(folder) == {**wanted, "owl/c.txt": "new", f"{group}/notes.txt": "mine"}
 
 
 @pytest.mark.parametrize("part", ["out", "old"])  # before the swap, and after it
@@ -390,8 +365,3 @@ def test_on_another_disk_a_photograph_is_copied_with_its_date(tmp_path: Path) ->
     assert (tmp_path / "b.jpg").read_bytes() == original.read_bytes() == b"a photograph"
     with pytest.raises(FileExistsError):
         link_or_copy(original, tmp_path / "b.jpg")
-
-
-def test_two_exports_at_once_are_one_after_the_other(tmp_path: Path) -> None:
-    with ExportFolder.opened(tmp_path / "out"), pytest.raises(RunError, match="is writing to"):
-        export(tmp_path / "out", FIRST)

@@ -18,7 +18,7 @@ from promptccd.errors import RunError
 from promptccd.images import identity
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.rendering import Rendering
-from tests.discovery.stored import alter, stored_in
+from tests.discovery.stored import alter
 
 FIVE, SIX = {"enough": 5}, {"enough": 6}
 DIGESTS = [f"{number:064x}" for number in range(5)]
@@ -92,25 +92,6 @@ def test_other_settings_read_files_again_and_keep_keys(tmp_path: Path) -> None:
     seen.add(DIGESTS[1], (verdict, dataclasses.replace(image, key=KEYS[1])), None)
     assert np.array_equal(seen.miniatures([DIGESTS[1]])[DIGESTS[1]], image.miniature)
     assert seen.content_of(stamp(1)) == DIGESTS[1]
-
-
-def test_another_folder_is_imported_and_nothing_is_replaced(tmp_path: Path) -> None:
-    (verdict, image), other = decoded(b"4" * 99), filled(tmp_path / "part")
-    assert image is not None
-    other.add("e" * 64, (verdict, image), None)
-    other.close()
-    with closing(SeenFiles(tmp_path / "here", FIVE)) as here:
-        here.add(DIGESTS[1], (verdict, dataclasses.replace(image, key="d" * 64)), None)
-        here.import_from(tmp_path / "part")
-        assert [here.known_key(each) for each in (DIGESTS[1], DIGESTS[2], "e" * 64)] == [
-            "d" * 64, KEYS[2], image.key
-        ]  # fmt: skip
-        assert here.features("space", KEYS[:3])[0][:, 0].tolist() == [0, 3, 6]
-        assert here.content_of(stamp(1)) == DIGESTS[1]
-        assert here.rendering == Rendering(integer=(0, 4095))
-        before = stored_in(tmp_path / "here")
-        here.import_from(tmp_path / "part")
-    assert stored_in(tmp_path / "here") == before
 
 
 def test_pictures_that_another_rule_shows_are_decoded_again(tmp_path: Path) -> None:

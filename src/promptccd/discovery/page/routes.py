@@ -7,8 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from types import NoneType
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from promptccd import systems
@@ -47,6 +46,7 @@ SHOWN = {  # media types of the files that every browser shows or plays, by suff
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png", ".gif": "image/gif", ".bmp": "image/bmp",
     ".webp": "image/webp", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".flac": "audio/flac",
 }  # fmt: skip
+FILES = Path(__file__).with_name("bundle")
 BUNDLE = {"index.html": "text/html", "desk.js": "text/javascript", "licences.txt": "text/plain"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
@@ -121,12 +121,7 @@ async def bundle(request: Request) -> Response:
         return Response(status_code=204)
     if name not in BUNDLE:
         raise HTTPException(404, "There is no such page here.")
-    return Response(_bundled(name), media_type=BUNDLE[name], headers={"cache-control": "no-cache"})
-
-
-@cache
-def _bundled(name: str) -> bytes:
-    return (files("promptccd.discovery.page") / "bundle" / name).read_bytes()
+    return FileResponse(FILES / name, media_type=BUNDLE[name], headers={"cache-control": "no-cache"})
 
 
 async def _refused(request: Request, error: Exception) -> Response:
