@@ -111,7 +111,7 @@ def test_predict_gives_every_file_a_line_whatever_it_is_called(
     odd = tmp_path / os.fsdecode(b"caf\xe9.png")
     odd.write_bytes(b"")
     assert main(["predict", str(trained_run / "stage3"), str(odd)]) == 2
-    assert r"caf\xe9.png' has a name that is not UTF-8" in capsys.readouterr().err
+    assert "has a name that is not UTF-8" in capsys.readouterr().err
 
 
 def test_what_is_no_image_is_named(stage: Path, tmp_path: Path) -> None:
