@@ -55,6 +55,10 @@ def map_series(features: np.ndarray, images: pd.DataFrame, seed: int) -> list[Se
     places = MARGIN + (layout - low) * (SIDE - 2 * MARGIN) / max(np.ptp(layout, axis=0).max(), 1e-12)
     truth = (" (is " + images["category"] + ")").fillna("")
     return [
-        Series(name, number % NUM_STYLES, [Point(*places[row], f"{name}{truth[row]}") for row in of_group])
+        Series(
+            name,
+            number % NUM_STYLES,
+            [Point(places[row, 0], places[row, 1], f"{name}{truth[row]}") for row in of_group],
+        )
         for number, (name, of_group) in enumerate(images.groupby("group", sort=False).groups.items())
     ]
