@@ -191,6 +191,7 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     key = registry.members_of(first)[0]
     before = registry.prototypes[registry.category(first).prototype_row].copy()
     Project(found).move([key], second)
+    assert not [*found.glob(".promptccd/categories.sqlite-*")], "a project that nobody holds is closed"
     registry = registry_in(found)
     assert registry.members[key] == second
     assert (registry.prototypes[registry.category(first).prototype_row] != before).any()
