@@ -265,7 +265,7 @@ def _separator_of(texts: Collection[str]) -> str:
         words = [_parts(each, mark) for each in texts]
         count, joined = len({*chain(*words)}), [each for each in words if len(each) > 1]
         is_sure = count < _VERY_FEW_LABELS * len(texts) and len(joined) < len(words)
-        if is_sure or count < _FEW_LABELS * len(texts) and any(map({*texts}.issuperset, joined)):
+        if is_sure or (count < _FEW_LABELS * len(texts) and any(map({*texts}.issuperset, joined))):
             return mark
     return ""
 
