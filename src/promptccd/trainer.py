@@ -238,7 +238,7 @@ class CategoryDiscoveryTrainer:
         elif not _is_stored_in(self._given, place):
             raise RunError(
                 f"The run in {self.run.path} started from another backbone. Load the model from {place}, or give "
-                " another output_dir."
+                "another output_dir."
             )
 
 

@@ -12,7 +12,7 @@ from docs.building.commands import commands, commands_page, fields_page
 from docs.building.drawings import drawn
 from docs.building.reference import PACKAGES, api_pages, page_of
 from promptccd.training.recipe import field_types, section_types
-from tests.docs.pages import DOCS, NOTEBOOKS, PAGES, ROOT, anchors, links, prose
+from tests.docs.pages import DOCS, NOT_RUN, NOTEBOOKS, PAGES, ROOT, RUN_BY, TYPED, anchors, links, prose
 from tests.test_contributing import all_commands
 
 FROM_ROOT = {"contributing.md", "changelog.md"}
@@ -61,6 +61,16 @@ def check_links(text: str, page: Path) -> None:
             assert anchor in anchors(target), f"{page.name}: {link}"
         if anchor and target.name == "commands.md":
             assert anchor in all_commands(), f"{page.name}: {link}"
+
+
+def test_every_page_with_commands_or_code_is_run_or_says_why_not() -> None:
+    readers = {path.relative_to(ROOT).as_posix() for path in PAGES if path.name != "CONTRIBUTING.md"}
+    shown = {
+        name for name in readers if re.search(r"^```(bash|python)$", (ROOT / name).read_text(), re.MULTILINE)
+    }
+    assert {name for name in shown if "/lab/" not in name} == {*TYPED, *RUN_BY, *NOT_RUN}
+    for page, test in RUN_BY.items():
+        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
 
 
 def test_the_readme_is_short_and_has_its_picture_near_the_top() -> None:

@@ -17,8 +17,7 @@ import pytest
 from docs.building.run_notebooks import FOLDER, executed
 from promptccd.cli.main import main
 from tests.browsing import watch
-from tests.contributing import blocks
-from tests.docs.pages import DOCS, NOTEBOOKS, ROOT
+from tests.docs.pages import NOTEBOOKS, ROOT, TYPED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -91,14 +90,40 @@ def test_notebooks_run_as_they_stand(path: Path, tmp_path: Path) -> None:
         assert kinds[0] == kinds[1], before.source
 
 
-def test_what_the_first_page_says_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def lay_out(here: Path) -> None:
+    """Folders that the pages name: photographs as one folder, as weeks, and as labelled categories."""
+    for name in ("photos", "my_photos", "new_photos"):
+        shutil.copytree(FOLDER / "album", here / name)
+    for path in sorted((FOLDER / "album").rglob("*.jpg")):
+        number = sorted(path.parent.iterdir()).index(path)
+        is_labelled = number < 3 and path.parent.name != "sunflower"
+        place = here / (f"labelled/{path.parent.name}" if is_labelled else f"week0{number % 3 + 1}")
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place / f"{path.parent.name}-{path.name}")
+    for name in ("one.png", "two.png"):
+        shutil.copy(FOLDER / "album/bonsai/photo-01.jpg", here / name)
+
+
+@pytest.mark.parametrize("page", [ROOT / name for name in TYPED], ids=lambda page: page.stem)
+def test_commands_and_code_of_a_page_run(page: Path, tmp_path: Path, monkeypatch, capsys, caplog) -> None:
+    """In their order, where every folder that they name is there; lines of outputs are as shown."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(FOLDER / "album", "my_photos")
-    page = (DOCS / "start.md").read_text(encoding="utf-8")
-    typed = "".join(blocks(page, "bash")).replace("\\\n", " ")
-    lines = [shlex.split(line, comments=True) for line in typed.splitlines()]
-    commands = [words[1:] for words in lines if words and words[0] == "promptccd"]
-    assert len(commands) >= 9
-    for words in commands:
-        assert main(words) == 0, shlex.join(words)
-    assert all(Path(name).exists() for name in re.findall(r"[Oo]pen `([\w/.]+)`", page))
+    lay_out(tmp_path)
+    caplog.set_level("INFO")
+    text, names = page.read_text(encoding="utf-8"), dict[str, object]()
+    if page.parent.name == "how_to":
+        assert main(["discover", "photographs", "photos/", "--out", "groups/"]) == 0
+    for language, block in re.findall(r"^```(bash|python|text)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            exec(compile(block, page.name, "exec"), names)
+        elif language == "text":
+            printed = capsys.readouterr().out + caplog.text
+            shown = [line for line in block.splitlines() if re.match(r"\w+: |\w+/\w+: |categories, ", line)]
+            assert [line for line in shown if line not in printed] == []
+        for line in block.replace("\\\n", " ").splitlines() if language == "bash" else ():
+            command, *words = shlex.split(line, comments=True) or [""]
+            if command == "promptccd" and words[0] != "open":  # the page has tests of its own
+                quick = ["--epochs", "1"] if words[0] == "train" and "--epochs" not in words else []
+                quick += ["--backbone", "photographs"] if quick and Path(words[1]).name == "labelled" else []
+                assert main([*words, *quick]) == 0, line
+    assert all(Path(name).exists() for name in re.findall(r"[Oo]pen `([\w/.]+)`", text))

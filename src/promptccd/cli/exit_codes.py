@@ -13,10 +13,10 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from promptccd import processes
-from promptccd.errors import DeviceError, DiskError, PromptCCDError, one_line
+from promptccd.errors import DeviceError, DiskError, InterruptedRunError, PromptCCDError, one_line
 
 LEFT_AT_ONCE = "Ended at once. Run the same command again to resume."
 INTERRUPTED = "Interrupted: saved files are complete. Run the same command again to resume from there."
@@ -106,10 +106,21 @@ def signals_end_command() -> Iterator[None]:
         asked = True
         raise KeyboardInterrupt if number == processes.CTRL_C else Terminated
 
+    def send_again(lost: Any) -> None:
+        """Python drops an error that is raised within a `__del__`: a signal that came there is sent once more."""
+        nonlocal asked
+        if not isinstance(lost.exc_value, KeyboardInterrupt | InterruptedRunError):
+            return hook(lost)
+        asked = False
+        number = processes.TERMINATE if isinstance(lost.exc_value, Terminated) else processes.CTRL_C
+        threading.Timer(0.05, processes.signal_myself, [number]).start()
+
     before = processes.on_ending(leave)
+    hook, sys.unraisablehook = sys.unraisablehook, send_again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         processes.restore(before)
 
 

@@ -431,7 +431,7 @@ REFUSED: list[tuple[Edit, str]] = [
     ((edits.merge, [3]), "at least two"),
     ((edits.merge, [3, 3]), "at least two"),
     ((edits.merge, [0, 1], "discovered 3"), "Category 3 is called"),
-    ((edits.split, 1), "no features of images of category 1 here"),
+    ((edits.split, 1), "none of the images of category 1 here"),
     ((edits.split, 3, ["s1:0"]), "1 of the 1 images are not in category 3"),
     ((edits.split, 3, S1.of(3)), "All 9 images"),
     ((edits.split, 3, ["s1:6"], "bee"), "Category 1 is called 'bee' already"),

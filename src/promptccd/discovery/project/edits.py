@@ -146,8 +146,8 @@ def split(
     if len(members) < 2:
         raise RegistryError(f"Category {category} has {len(members)} images here; it takes two to split it.")
     keys = rows.choose(images or features.smaller_part(members))
-    homes = rows.categories_of(keys)
-    if strangers := [key for key in keys if homes.get(key) != whole.id]:
+    categories_of = rows.categories_of(keys)
+    if strangers := [key for key in keys if categories_of.get(key) != whole.id]:
         raise RegistryError(
             f"{len(strangers)} of the {len(keys)} images are not in category {whole.id}, the first is "
             f"{strangers[0]!r}: select images of that category only."
@@ -180,9 +180,9 @@ def gather(
         raise RegistryError(
             "None of these photographs has features here: run promptccd discover on them again."
         )
-    homes = rows.categories_of(keys).values()
+    categories_of = rows.categories_of(keys).values()
     _gather(rows, prototype, name, rows.next_review())
-    _refit(rows, homes)
+    _refit(rows, categories_of)
 
 
 def _gather(
@@ -215,8 +215,8 @@ def dissolve(rows: CategoryRegistry, category: int, *, to_nearest: bool = True) 
     if others.ids and kept:
         # The distances of unit features to prototypes, without what is the same for all prototypes.
         costs = (others.matrix.astype(float) ** 2).sum(1) - 2 * points.double().numpy() @ others.matrix.T
-        for key, order in zip(kept, costs.argsort(1, kind="stable").tolist(), strict=True):
-            near = (others.ids[row] for row in order)
+        for key, cost in zip(kept, costs, strict=True):
+            near = (others.ids[row] for row in cost.argsort(kind="stable").tolist())
             targets[key] = next((each for each in near if each not in banned.get(key, ())), None)
     rows.choose_members([found.id])
     rows.drop_looks()  # they are unreviewed in the new category
@@ -233,20 +233,20 @@ def move(rows: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
     _put(rows, dict.fromkeys(images, to))
 
 
-def _put(rows: CategoryRegistry, homes: Mapping[str, int | None]) -> None:
+def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> None:
     """Put each image into its category, or out of its category; a person reviewed each."""
-    review, before = rows.next_review(), rows.categories_of(homes)
-    for home in dict.fromkeys(homes.values()):
-        rows.choose([key for key, each in homes.items() if each == home])
+    review, before = rows.next_review(), rows.categories_of(categories_of)
+    for home in dict.fromkeys(categories_of.values()):
+        rows.choose([key for key, each in categories_of.items() if each == home])
         if home is None:
             rows.store.run(
                 "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
             )
         rows.place(None if home is None else rows.category(home).id, pin=home is not None, review=review)
-    rows.choose(homes)
+    rows.choose(categories_of)
     rows.drop_contradicted_answers()
-    moved = [key for key, home in homes.items() if before.get(key) != home]
-    _refit(rows, (place for key in moved for place in (before.get(key), homes[key])))
+    moved = [key for key, home in categories_of.items() if before.get(key) != home]
+    _refit(rows, (place for key in moved for place in (before.get(key), categories_of[key])))
 
 
 @edit
@@ -290,8 +290,8 @@ def set_images_aside(rows: CategoryRegistry, images: Sequence[str]) -> None:
         rows.set_prototypes({place: features[0].numpy()})
         name = free_name(ASIDE, rows.names().values())
         rows.change(place, name=name, state=CategoryState.ASIDE)
-    homes = rows.categories_of(keys)
-    _put(rows, {key: homes[key] if homes.get(key) in aside else place for key in keys})
+    categories_of = rows.categories_of(keys)
+    _put(rows, {key: categories_of[key] if categories_of.get(key) in aside else place for key in keys})
 
 
 @edit
@@ -311,8 +311,8 @@ def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> No
     """
     if len(rows.choose([first, second])) != 2:
         raise RegistryError(f"Expected two images, got {first!r} twice.")
-    homes = rows.categories_of([first, second])
-    home, other = homes.get(first), homes.get(second)
+    categories_of = rows.categories_of([first, second])
+    home, other = categories_of.get(first), categories_of.get(second)
     if other is None:
         raise RegistryError("The photograph it is compared with is in no group any more: skip this question.")
     if same or home == other:
@@ -325,10 +325,10 @@ def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> No
 def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
     keys = rows.choose(images)
-    homes = rows.categories_of(keys)
-    if homeless := [key for key in keys if key not in homes]:
+    categories_of = rows.categories_of(keys)
+    if homeless := [key for key in keys if key not in categories_of]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
-    _put(rows, homes)
+    _put(rows, categories_of)
 
 
 @edit
