@@ -15,6 +15,7 @@ from datasets import Dataset, Features, Image
 from promptccd import systems
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.image_rows import ImageRows
+from promptccd.data.names import display_name
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.images.decode import Decoding, Status, Verdict
@@ -165,14 +166,17 @@ def predict_folder(
     source, files, skipped = FolderSource(place.parent, image_roots), [place.name], dict[str, str]()
     if place.is_dir():
         source = FolderSource(place, image_roots)
-        found = images_in(source, IntakeLimits())
+        found = images_in(source, IntakeLimits.of_person(max_pixels=max_pixels))
         files, skipped = found.images, found.left_out
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
     view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
-    table = Dataset.from_dict(
-        {"image": [os.path.join(source.roots[0], name) for name in files]}, Features({"image": Image()})
-    )
+    paths = [os.path.join(source.roots[0], name) for name in files]
+    try:
+        table = Dataset.from_dict({"image": paths}, Features({"image": Image()}))
+    except UnicodeEncodeError:
+        called = display_name(os.fspath(folder))
+        raise DataError(f"{called!r} has a name that is not UTF-8: rename the file or its folder.") from None
     decoding = Decoding(max_pixels, (rendering or Rendering()).over(view.rendering))
     images = ImageRows(table, source.roots, decoding).with_one_rendering()
     predictions: list[Prediction] = []
