@@ -149,21 +149,12 @@ def ports_of(words: list[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_cells_and_parts_in_processes_of_their_own_open_no_port(material: Path, tmp_path: Path) -> None:
+def test_cells_in_processes_of_their_own_open_no_port(material: Path, tmp_path: Path) -> None:
     listens = "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); time.sleep(1)"
     started = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {listens!r}])"
     assert len(ports_of(["-c", started], tmp_path)) == 2  # bound, and seen to listen
     sweep = ["sweep", "--config", str(material / "recipe.yaml"), "--seeds", "1", "2", "--jobs", "2"]
     assert ports_of(["-m", "promptccd", *sweep, "--out", str(tmp_path / "sweep")], tmp_path) == []
-    found = [
-        "discover",
-        str(material / "backbone"),
-        str(material / "album"),
-        "--out",
-        str(tmp_path / "found"),
-    ]
-    spread = [*found, "--devices", "2", "--batch_size", "4"]
-    assert ports_of(["-m", "promptccd", *spread], tmp_path) == []
 
 
 @pytest.mark.fault(48)

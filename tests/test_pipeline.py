@@ -1,6 +1,7 @@
 """The pipeline task gives what `promptccd predict` gives."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,10 @@ def test_predict_gives_every_file_a_line_whatever_it_is_called(
     first, second = capsys.readouterr().out.splitlines()
     assert first.split("\t")[0] == r"a\nb\tc\x1b[2J.png"
     assert second.split("\t") == [r"d\re.png", "skipped: empty file"]
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    odd.write_bytes(b"")
+    assert main(["predict", str(trained_run / "stage3"), str(odd)]) == 2
+    assert "has a name that is not UTF-8" in capsys.readouterr().err
 
 
 def test_what_is_no_image_is_named(stage: Path, tmp_path: Path) -> None:

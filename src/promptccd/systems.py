@@ -124,6 +124,11 @@ def is_own_file(path: Path) -> bool:
     return stat.S_ISREG(found.st_mode) and (sys.platform == "win32" or found.st_uid == os.geteuid())
 
 
+def is_too_long(error: OSError) -> bool:
+    """Whether a path could not be made because it is too long; Windows says that its folder is missing."""
+    return error.errno == errno.ENAMETOOLONG or (sys.platform == "win32" and error.errno == errno.ENOENT)
+
+
 def link(source: Path, target: Path) -> None:
     """Give a file a second name, or raise an `OSError`."""
     if sys.platform == "win32" and not os.access(source, os.W_OK):  # no name of such a file could be removed

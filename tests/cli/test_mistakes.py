@@ -32,8 +32,6 @@ def places(
     found["recipe"].write_text(json.dumps(quick_recipe(image_folder, backbone_folder, root / "new")))
     shutil.copytree(trained_run, found["half"])
     shutil.rmtree(found["half"] / "stage3")
-    found["odd"] = root / os.fsdecode(b"\xff.png")
-    shutil.copy(found["pictures"] / "0.png", found["odd"])
     (found["half"] / "stage2" / "model-00002-of-00002.safetensors").write_bytes(b"cut short")
     return found | {"run": trained_run, "stage": trained_run / "stage3", "bare": backbone_folder}
 
@@ -80,7 +78,6 @@ MISTAKES = {
     "a run where the images are": (
         "train {pictures} --class_blocks 2 1 --backbone {bare} --output_dir {pictures}", "is the folder of the images"
     ),
-    "a name that is no text": ("predict {stage} {odd}", "is not UTF-8"),
     "a run where a file is": ("train --config {recipe} --output_dir {text}/run", "Cannot write to"),
     "a stage that is damaged": ("evaluate {half}", "model-00002-of-00002.safetensors was altered or cut short"),
     "a run to compare that is not there": ("report {run} {nowhere} --compare --out {out}", "Nothing is at"),

@@ -31,7 +31,6 @@ class Command:
 TRAIN = ("train", "--config", "../inputs/promptccd.json")
 SWEEP = ("sweep", "--config", "../inputs/promptccd.json", "--seeds", "1", "2", "--out", "sweep")
 DISCOVER = ("discover", "stage0", "../inputs/album", "--out", "out")
-MANY = ("discover", "stage0", "../inputs/many", "--out", "out")
 EXPORTS = ("--export", "folders", "sidecars", "publish")
 
 
@@ -44,11 +43,6 @@ def _exported(shop: Workshop) -> None:
     """An export to replace: a category has another name since."""
     shop.must(*DISCOVER, *EXPORTS)
     shop.must("categories", "out", "rename", str(_new(shop.place / "out")[0]), "heron")
-
-
-def _in_parts(shop: Workshop) -> None:
-    for part in ("1/2", "2/2"):
-        shop.must(*MANY, "--chunk", part)
 
 
 def _edited(folder: str) -> Callable[[Workshop], None]:
@@ -67,7 +61,6 @@ STARTS: dict[str, tuple[str | None, Callable[[Workshop], None]]] = {
     "nothing": (None, lambda shop: None),
     "run": ("nothing", lambda shop: shop.must(*TRAIN)),
     "stage": ("run", _stage),
-    "in parts": ("stage", _in_parts),
     "grouped": ("stage", lambda shop: shop.must(*DISCOVER, "--num_categories", "5")),
     "exported": ("grouped", _exported),
     "grouped, edited": ("grouped", _edited("out")),
@@ -124,8 +117,6 @@ COMMANDS = [
     Command(
         "discover", _words("discover", "stage0", "../inputs/more", "--out", "out"), "grouped", ["out"]
     ),
-    Command("discover --chunk", _words(*MANY, "--chunk", "2/2"), "stage", ["out"]),
-    Command("discover (parts are made)", _words(*MANY), "in parts", ["out"]),
     Command("discover --export", _words(*DISCOVER, *EXPORTS), "exported", ["out"]),
     Command("push", _words("push", "run"), "run", ["run"], _half_known),
     Command(

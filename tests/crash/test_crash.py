@@ -23,8 +23,6 @@ from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
 pytestmark = pytest.mark.skipif(not can_watch(), reason="this machine does not let a process be watched")
 
 SAMPLE = (
-    "discover --chunk",
-    "discover (parts are made)",
     "discover --export",
     "discover --adapt",
     "push",

@@ -65,7 +65,6 @@ class Workshop:
         Dinov2Model(Dinov2Config(**TINY_BACKBONE)).save_pretrained(inputs / "backbone")
         write_pictures(inputs / "album", [0, 1, 2, 3], per_category=4, seed=10)
         write_pictures(inputs / "more", [2, 3, 4], per_category=4, seed=11)
-        write_pictures(inputs / "many", [2, 3, 4, 5], per_category=10, seed=12)  # more than one batch
         for variant in ("promptccd", "promptccd-gcd"):
             (inputs / f"{variant}.json").write_text(json.dumps(self._recipe(variant)))
         return 0

@@ -24,6 +24,7 @@ from tests.data.layouts import picture, put
         ("a/.cache/c/b.png", "in a hidden folder"),
         ("A/Thumbs.db", "left there by an operating system"),
         ("__MACOSX/b.png", "left there by an operating system"),
+        ("A.photoslibrary/resources/b.png", "in the library of a program: export its photographs"),
         ("a/._b.png", "left there by an operating system"),
     ],
 )

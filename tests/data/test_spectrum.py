@@ -48,10 +48,11 @@ def test_every_cell_of_the_papers_grid_fits_every_benchmark(
         assert cuts[0][0] == sample_ratio, name
 
 
-def test_a_share_of_categories_is_the_decimal_number() -> None:
+def test_a_share_is_the_decimal_number() -> None:
     """29 % of 100 is 29, although the float product is 28.999999999999996."""
     for percent, count in product(range(1, 100), (10, 30, 60, 100, 500)):
         exact = percent * count // 100
+        assert int(count * spectrum_split(10, 0.5, percent / 100)[1][0][0]) == exact, (percent, count)
         if 1 <= exact <= count - 2:
             assert spectrum_split(count, percent / 100, 0.5)[0][0] == exact, (percent, count)
 

@@ -171,6 +171,9 @@ def test_what_was_taken_for_granted_is_said(folder: Path, caplog: pytest.LogCapt
     caplog.clear()
     load_images(str(listed))
     assert not caplog.messages  # what is as it is documented needs no word
+    listed.write_text("path,label\na.png,heron\nx/gone.png,tit\ngone.png,tit\n")
+    load_images(str(listed))
+    assert caplog.messages[0].endswith("2 of 3 files are not there, the first is 'x/gone.png'.")
 
 
 def described(folder: Path, content: bytes, name: str = "metadata.csv") -> Path:

@@ -137,6 +137,7 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
         (["empty"], r"'.*empty' holds no image that can be used.*Put images into it, or leave it out"),
         (["nowhere"], "Nothing is at 'nowhere'"),
         (["week01", "./week01/"], r"The stream './week01/' contains the images of 'week01': give them once"),
+        (["labelled"], r"The stream 'labelled' contains the images of 'labelled': give them once"),
         (["week01", "twin"], r"The stream 'twin' contains the images of 'week01': give them once"),
         (
             [],

@@ -110,6 +110,14 @@ def test_metadata_may_name_no_file_elsewhere(tmp_path: Path) -> None:
         StageStream.from_dataset(str(folder), class_blocks=BLOCKS)
 
 
+def test_a_file_that_a_list_names_twice_is_missing_twice(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    (tmp_path / "list.csv").write_text("path,label\n" + "gone.png,a\n" * 9 + "0.png,a\n0.png,b\n" * 4)
+    (stage,) = StageStream.from_dataset(str(tmp_path / "list.csv"), split_rule="whole")
+    with pytest.raises(DataError, match="9 of 17 images"):
+        StageImages.read(stage, 0, lambda batches, total, label: iter(batches))
+
+
 def test_one_parquet_file_is_a_data_set_whatever_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "a [1]"
     folder.mkdir()

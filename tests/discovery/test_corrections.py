@@ -191,6 +191,7 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     key = registry.members_of(first)[0]
     before = registry.prototypes[registry.category(first).prototype_row].copy()
     Project(found).move([key], second)
+    assert not [*found.glob(".promptccd/categories.sqlite-*")], "a project that nobody holds is closed"
     registry = registry_in(found)
     assert registry.members[key] == second
     assert (registry.prototypes[registry.category(first).prototype_row] != before).any()
@@ -254,7 +255,7 @@ def test_lost_features_are_said_where_nothing_can_be_done_without(found, session
     first, second, *_ = new_of(found)
     before = stored_in(found / PROJECT)["feature"]
     alter(found / PROJECT, "delete from feature")
-    with pytest.raises(RegistryError, match="no features of .* run promptccd discover on these images"):
+    with pytest.raises(RegistryError, match="none of the images of category . here. Run promptccd discover"):
         Project(found).split(first, [])
     row = registry_in(found).category(second).prototype_row
     key = registry_in(found).members_of(first)[0]

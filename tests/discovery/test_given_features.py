@@ -271,7 +271,6 @@ def test_no_two_ids_have_one_tile():
         [],
         ["--images", "in"],
         ["--features", "x.npy", "--adapt"],
-        ["--features", "x.npy", "--chunk", "1/2"],
         ["--features", "x.npy", "--images", "in", "--items", "y.csv"],
     ],
 )

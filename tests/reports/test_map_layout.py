@@ -1,9 +1,11 @@
 """Maps of features keep neighbours together."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from promptccd.reports import choose_points, layout_of
+from promptccd.reports.map import MARGIN, SIDE, map_series
 
 
 @pytest.mark.moderate
@@ -30,3 +32,15 @@ def test_a_map_of_many_points_shows_some() -> None:
     assert (np.diff(rows) > 0).all()
     assert (choose_points(4000, 2, 500) != rows).any()
     assert choose_points(3, 1).tolist() == [0, 1, 2]
+
+
+def test_groups_of_a_map_lie_in_its_drawing() -> None:
+    features = np.repeat(10 * np.eye(3), 4, axis=0) + np.random.default_rng(0).normal(size=(12, 3))
+    images = pd.DataFrame({"group": np.repeat(["a", "b", "c"], 4), "category": ["a", None] * 6})
+    series = map_series(features, images, seed=1)
+    assert [each.name for each in series] == ["a", "b", "c"]
+    assert [each.text for each in series[1].points] == ["b (is a)", "b"] * 2
+    places = np.array([[point.x, point.y] for each in series for point in each.points])
+    assert places.shape == (12, 2)
+    assert places.min() >= MARGIN - 1e-9
+    assert places.max() <= SIDE - MARGIN + 1e-9

@@ -16,7 +16,9 @@ import httpx
 import pytest
 from PIL import Image
 
+from promptccd.discovery.page.visits import Visit
 from promptccd.discovery.project import load_registry
+from promptccd.errors import DiskError
 from promptccd.images.limits import MIB
 from tests.discovery.intake.test_archives import packed
 from tests.images.test_decode import BOMB_WEBP
@@ -227,7 +229,9 @@ def test_forgetting_reaches_what_the_server_keeps(server: Server) -> None:
         assert visitor.call("forget", []).went_well
         assert not any("holiday" in path.name for path in server.files)
         assert visitor.get(f"{visitor.base}api/state").status_code == 410
-        refused(visitor.find(), "load the page again")
+        late = visitor.upload([("late.png", picture(1))])
+        refused(visitor.call("group", [0, late]), "load the page again")
+        assert not Path(late[0]["path"]).exists()
 
 
 @pytest.mark.slow
@@ -250,12 +254,15 @@ def test_who_closes_the_page_is_forgotten(backbone_folder: Path, tmp_path: Path)
 
 
 @pytest.mark.moderate
-def test_values_out_of_bounds(visitor: Visitor) -> None:
+def test_values_out_of_bounds(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not visitor.find("many").went_well and not visitor.find().went_well
     statuses = [
         visitor.get(f"{visitor.base}take/{name}").status_code for name in ("images.zip", "model.zip", "x")
     ]
     assert statuses == [200, 409, 404]  # of the example
+    with ThreadPoolExecutor(3) as pool:  # one after another
+        taken = list(pool.map(visitor.get, [f"{visitor.base}take/images.zip"] * 3))
+    assert [each.status_code for each in taken] == [200] * 3
     visitor.give(pictures())
     for count in (10**9, -5):
         refused(visitor.find(count))
@@ -268,6 +275,14 @@ def test_values_out_of_bounds(visitor: Visitor) -> None:
         assert visitor.post(f"{visitor.base}api/edit", content=content).status_code == status
     assert edit(visitor, do="move", images=[99], to=0).status_code == 409
     assert state(visitor) == before
+
+    def full(visit: Visit, *_: object) -> None:
+        raise DiskError(f"{visit.folder} is full")
+
+    monkeypatch.setattr(Visit, "working", full)
+    for answer in (visitor.get(f"{visitor.base}take/images.zip"), edit(visitor, do="undo", number=0)):
+        assert answer.json() == {"error": "your photographs is full"}  # and not where they are
+    monkeypatch.undo()
 
 
 def test_what_an_archive_holds_is_shown_and_its_names_lead_nowhere(server: Server, visitor: Visitor) -> None:

@@ -58,6 +58,8 @@ def system_reason(name: str, between: str = "/") -> str:
         return "hidden file"
     if any(folder.startswith(".") for folder in folders):
         return "in a hidden folder"
+    if any(folder.endswith(_LIBRARIES) for folder in folders):
+        return "in the library of a program: export its photographs"
     return ""
 
 

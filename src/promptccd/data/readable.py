@@ -116,7 +116,8 @@ class StageImages:
         for position, (verdict, digest) in enumerate(verdicts_of(stage, copies)):
             name, sample = stage.name_of(position), int(stage.sample_ids[position])
             if verdict.status is Status.SKIPPED:
-                report.skipped[name] = verdict.note
+                again = f" (row {sample})" * (name in report.skipped)  # a list may name a file twice
+                report.skipped[name + again] = verdict.note
                 continue
             original = seen.setdefault(digest, Original(sample, stage.index, name))
             if original.sample != sample:  # the same image may be in several stages

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -454,10 +455,13 @@ def spectrum_split(
             f"category_ratio {category_ratio} of {num_categories} categories labels {known} and leaves {new}; expected "
             f"at least 1 and {discovery_stages}, one per discovery stage. Set another category_ratio or num_classes."
         )
+    # A cut is ``int(images * ratio)``: a float just below its decimal number would give 28 of 100 images for 0.29.
+    is_below = Fraction(sample_ratio) < Fraction(repr(float(sample_ratio)))
+    labelled = math.nextafter(sample_ratio, 1.0) if is_below else sample_ratio
     if discovery_stages == 1:
-        return (known, new), ((sample_ratio, 1.0), (1.0,))
+        return (known, new), ((labelled, 1.0), (1.0,))
     first = math.ceil(new / 2)
-    return (known, first, new - first), ((sample_ratio, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
+    return (known, first, new - first), ((labelled, 0.5, 1.0), (_FIRST_BLOCK_SHARE, 1.0), (1.0,))
 
 
 def select_rows(

@@ -215,6 +215,7 @@ class StageStream(Sequence[Stage]):
         source = {name: value for name, value in locals().items() if name != "cls"}
         decoding = Decoding(max_pixels, rendering or Rendering())
         opened = open_images(dataset, split, image_roots, layout=layout, decoding=decoding)
+        opened.require_own_files()
         ids, names = _category_ids(opened, layout, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
@@ -246,6 +247,7 @@ class StageStream(Sequence[Stage]):
         optional, first, arriving = replace(layout, optional=BOTH), len(images), dict[str, str]()
         for place in unlabelled:
             stream = open_images(place, split, roots, False, optional, images.decoding)
+            stream.require_own_files()
             if not len(stream):
                 raise DataError(f"The stream {stream.name!r} contains no image: leave it out.")
             streams.append((stream, np.arange(first, first + len(stream), dtype=np.int64)))
@@ -390,11 +392,12 @@ def read_labels(
 ) -> dict[bytes, str]:
     """Labels that came when their images had been grouped already, by their pixels (`digest_of`).
 
-    Arguments and errors as in `open_images`; where labels of a picture differ, the last one counts.
+    Arguments and errors as in `StageStream.from_dataset`; where labels of a picture differ, the last one counts.
     """
     names: dict[bytes, str] = {}
     for place in places:
         images = open_images(place, split, roots, layout=layout, decoding=decoding)
+        images.require_own_files()
         ids, categories = read_categories(images.table, LABEL, layout)
         rows = np.flatnonzero(ids != NO_CATEGORY)
         if not len(rows):
@@ -452,17 +455,18 @@ def _cut_in_streams(
     """Stage 0 from the rows ``(N,)`` with a category, and a stage per stream; and the ids including streams."""
     labelled = np.flatnonzero(category_ids != UNUSED)
     nothing = np.empty(0, dtype=np.int64)
-    contents = [_data_fingerprint(images.select(labelled), category_ids[labelled], categories)]
-    for each, _ in streams:
-        contents.append(_data_fingerprint(each, nothing, [str(len(each))]))
-        if contents[-1] in contents[:-1]:
-            twin = streams[contents.index(contents[-1]) - 1][0].name
-            raise DataError(f"The stream {each.name!r} contains the images of {twin!r}: give them once.")
+    parts = [images.select(labelled), *(each for each, _ in streams)]
+    sizes = [len(each) for each in parts]
+    contents = [_data_fingerprint(each, nothing, [str(len(each))]) for each in parts[1:]]
+    contents.insert(0, _data_fingerprint(parts[0], nothing, [str(sizes[0])]) if sizes[0] in sizes[1:] else "")
+    for part, content in zip(parts, contents, strict=True):
+        if (twin := parts[contents.index(content)]) is not part:
+            raise DataError(f"The stream {part.name!r} contains the images of {twin.name!r}: give them once.")
+    contents[0] = _data_fingerprint(parts[0], category_ids[labelled], categories)
     sample_ids = [labelled, *(own for _, own in streams)]
     split = split_in_streams(len(categories), categories, sample_ids, contents, seed)
     ids = np.full(max(len(images), sample_ids[-1][-1] + 1), UNUSED, dtype=np.int64)
     ids[: len(images)] = category_ids
-    parts = [images.select(labelled), *(each for each, _ in streams)]
     return _stages_of(parts, ids, split, are_streams=True), split, ids
 
 

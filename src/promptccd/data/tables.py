@@ -209,7 +209,7 @@ def open_images(
         decoding: how the images become pixels.
 
     Raises:
-        DataError: there is nothing to load, the data set names files that are not its own, or has no such split.
+        DataError: there is nothing to load, the data set is kept in files that are not its own, or has no such split.
     """
     if isinstance(place, str):
         further = [os.fspath(root) for root in roots or ()]
@@ -228,7 +228,6 @@ def open_images(
         logger.info("%s: %s.", name, "; ".join(notes))
     images = OpenedImages(table, roots, decoding, name)
     images.table, images.left_out = table, left_out
-    images.require_own_files()
     return images
 
 
@@ -594,7 +593,7 @@ def _holds_files(cells: Iterable[Any]) -> bool:
 
 
 def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> tuple[list[str], list[str]]:
-    """The file that each cell of a table means, and a note on files that are found by their names.
+    """The file that each cell of a table means, and notes on files that are found by their names or not there.
 
     A bare name that is no file of the folder means the only image below it with that name, with or without suffix.
     """
@@ -602,16 +601,21 @@ def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> tuple
         raise DataError(
             f"Row {names.index(None) + 1} of {table!r} names no image: name one, or remove the row."
         )
-    paths, found, by_name = [_file_meant(folder, str(each)) for each in names], list[str](), None
+    paths, by_name = [_file_meant(folder, str(each)) for each in names], None
+    found, gone = list[str](), list[str]()
     for row, name in enumerate(map(str, names)):
-        if os.path.lexists(paths[row]) or {*"/\\"} & {*name}:
+        if os.path.lexists(paths[row]):
             continue
-        by_name = _images_by_name(folder) if by_name is None else by_name
-        if len(places := by_name.get(name, [])) == 1:
+        if by_name is None and not {*"/\\"} & {*name}:
+            by_name = _images_by_name(folder)
+        if len(places := (by_name or {}).get(name, [])) == 1:
             paths[row] = str(places[0])
             found.append(f"{display_name(name)!r} is {display_name(os.path.relpath(places[0], folder))!r}")
-    return paths, [
-        f"{len(found)} of {len(paths)} files are found by their names, {each}" for each in found[:1]
+        else:
+            gone.append(repr(display_name(name)))
+    notes = [f"{len(found)} of {len(paths)} files are found by their names, {each}" for each in found[:1]]
+    return paths, notes + [
+        f"{len(gone)} of {len(paths)} files are not there, the first is {each}" for each in gone[:1]
     ]
 
 

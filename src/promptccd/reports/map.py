@@ -1,15 +1,18 @@
 """A map of features: places in two dimensions that keep similar images together."""
 
 import numpy as np
+import pandas as pd
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from promptccd.data.randomness import numpy_generator, seed_of
+from promptccd.reports.charts import NUM_STYLES, Point, Series
 
 PERPLEXITY = 30.0
 ITERATIONS = 500  # twice as many keep no more neighbours together
 FEWEST_FOR_TSNE = 5
 MAX_POINTS = 1500  # of a map
+SIDE, MARGIN = 600.0, 12.0  # of the drawing
 
 
 def choose_points(count: int, seed: int, max_points: int = MAX_POINTS) -> np.ndarray:
@@ -36,3 +39,26 @@ def layout_of(features: np.ndarray, seed: int) -> np.ndarray:
         random_state=seed_of("map", seed) % 2**32,
     )
     return tsne.fit_transform(features.astype(np.float32)).astype(np.float64)
+
+
+def map_series(features: np.ndarray, images: pd.DataFrame, seed: int) -> list[Series]:
+    """The map of images on a page: a series per group, on a drawing that is `SIDE` wide and high.
+
+    Args:
+        features: normalised, ``(N, D)``.
+        images: a row per feature, with the names of its ``group`` and, unless missing, of its true ``category``.
+        seed: of the layout, and of the choice of `MAX_POINTS` images.
+    """
+    rows = choose_points(len(features), seed)
+    layout, images = layout_of(features[rows], seed), images.iloc[rows].reset_index(drop=True)
+    low = layout.min(axis=0)
+    places = MARGIN + (layout - low) * (SIDE - 2 * MARGIN) / max(np.ptp(layout, axis=0).max(), 1e-12)
+    truth = (" (is " + images["category"] + ")").fillna("")
+    return [
+        Series(
+            name,
+            number % NUM_STYLES,
+            [Point(places[row, 0], places[row, 1], f"{name}{truth[row]}") for row in of_group],
+        )
+        for number, (name, of_group) in enumerate(images.groupby("group", sort=False).groups.items())
+    ]

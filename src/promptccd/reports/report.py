@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from promptccd.errors import ConfigurationError
@@ -12,8 +13,10 @@ from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.tables import variant_averages
 from promptccd.models.checkpoint import BUNDLED
 from promptccd.reports.cards import CardMaker
+from promptccd.reports.charts import Series
 from promptccd.reports.compare import write_comparison
 from promptccd.reports.figures import compared_sections, scored_sections, shared_sections, stream_sections
+from promptccd.reports.map import SIDE, map_series
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_seeds_alone, row_names, without_seed
 from promptccd.reports.tables import (
@@ -68,7 +71,7 @@ def write_report(
         if baselines and is_scored:
             scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
-            maker = _cards(evaluation, runs[0], samples)
+            maker, drawn = _cards(evaluation, runs[0], samples)
     first, facts = runs[0], _run_facts(runs)
     sections: dict[str, object]
     if is_scored:
@@ -87,6 +90,8 @@ def write_report(
         runs=runs,
         cards=maker.cards,
         left_out=maker.left_out,
+        map=drawn,
+        map_side=SIDE,
         **sections,
         **shared_sections(first, tables),
     )
@@ -120,15 +125,24 @@ def write_run_comparison(paths: Sequence[str | Path], out: str | Path) -> Path:
     return write_comparison(scores, out, title=f"{len(scores)} variants compared", facts=facts, costs=costs)
 
 
-def _cards(evaluation: RunEvaluation, run: ReportedRun, samples: int) -> CardMaker:
-    """The cards of a run; the features of every stage are computed once."""
-    images = evaluation.images
+def _cards(evaluation: RunEvaluation, run: ReportedRun, samples: int) -> tuple[CardMaker, list[Series]]:
+    """The cards of a run, and the map of the labelled images and the last stream; neither without `samples`.
+
+    The features of every stage are computed once.
+    """
+    images, drawn = evaluation.images, list[Series]()
     maker = CardMaker(evaluation.true_ids(images[0]), run.categories, samples)
+    labelled = pd.Series([run.categories[item] for item in maker.labels])
     for index in range(1, evaluation.num_stages if samples else 0):
         logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
         known, own = (each.cpu().numpy() for each in evaluation.features(index, [images[0], images[index]]))
-        maker.add_stage(run.images[run.images["stage"] == index], images[index], known, own)
-    return maker
+        table = run.images[run.images["stage"] == index]
+        maker.add_stage(table, images[index], known, own)
+        if index == evaluation.num_stages - 1:
+            shown = pd.DataFrame({"group": labelled, "category": labelled})
+            shown = pd.concat([shown, table[["group", "category"]]], ignore_index=True)
+            drawn = map_series(np.concatenate([known, own]), shown, run.recipe.training.seed)
+    return maker, drawn
 
 
 def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:

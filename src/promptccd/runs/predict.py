@@ -166,7 +166,7 @@ def predict_folder(
     source, files, skipped = FolderSource(place.parent, image_roots), [place.name], dict[str, str]()
     if place.is_dir():
         source = FolderSource(place, image_roots)
-        found = images_in(source, IntakeLimits())
+        found = images_in(source, IntakeLimits.of_person(max_pixels=max_pixels))
         files, skipped = found.images, found.left_out
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
@@ -174,10 +174,9 @@ def predict_folder(
     paths = [os.path.join(source.roots[0], name) for name in files]
     try:
         table = Dataset.from_dict({"image": paths}, Features({"image": Image()}))
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{display_name(str(folder))} has a name that is not UTF-8: rename the file or its folder."
-        ) from error
+    except UnicodeEncodeError:
+        called = display_name(os.fspath(folder))
+        raise DataError(f"{called!r} has a name that is not UTF-8: rename the file or its folder.") from None
     decoding = Decoding(max_pixels, (rendering or Rendering()).over(view.rendering))
     images = ImageRows(table, source.roots, decoding).with_one_rendering()
     predictions: list[Prediction] = []

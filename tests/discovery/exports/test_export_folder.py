@@ -349,6 +349,11 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
         export(folder, {"owl/a.txt": "owl one", "stork/a.txt": "full"})
     assert tree(folder) == before and not list(folder.rglob(".tmp-*"))
     assert export(folder, FIRST).kept == 3
+    found = export(folder, FIRST | {"owl/" + "c" * 256: "owl three"})
+    assert (found.kept, found.missing[0][1]) == (
+        3,
+        "its path would be too long: give a shorter one with --to",
+    )
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no second disk")

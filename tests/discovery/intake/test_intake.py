@@ -21,6 +21,7 @@ from promptccd.images import identity
 from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import image_of
+from tests.hub.hostile_tables import foreign, write_parquet
 from tests.images.test_decode import (
     GOLDEN,
     JPEG,
@@ -329,6 +330,9 @@ def test_rows_cannot_name_files_of_the_machine(tmp_path):
     outside = "a file outside of the data set"
     assert notes == ["", outside, outside, "an address, not an image", "an address, not an image", outside, outside,
                      "no image given", ""]  # fmt: skip
+    write_parquet(foreign(paths[1]), tmp_path / "own" / "table.parquet")
+    with read_intake(str(tmp_path / "own" / "table.parquet")) as intake:  # one such row stops no discovery
+        assert [file.verdict.note for file in intake.files if not file.is_used] == [outside]
 
 
 VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))

@@ -223,8 +223,9 @@ def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
     status, _, reply = window.ask("/api/export", {"kind": "folders"})
     assert (status, b"was made by something else" in reply) == (409, True)
     assert (project / "folders/mine.txt").read_text() == "mine"
-    status, _, reply = window.ask("/api/export", {"kind": "../../etc"})
-    assert (status, b"Expected one of folders, sidecars, publish" in reply) == (409, True)
+    for kind in ("../../etc", None, [], {}):
+        status, _, reply = window.ask("/api/export", {"kind": kind})
+        assert (status, b"Expected one of folders, sidecars, publish" in reply) == (409, True)
 
 
 @pytest.mark.moderate

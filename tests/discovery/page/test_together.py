@@ -89,6 +89,9 @@ def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: P
     )  # and not in the project, which may be sent
     with pytest.raises(RunError, match="is writing to"):
         OpenPage(project)
+    _address_file(project).write_text("http://localhost:1/?token=of-last-week\nhere (process 0)")
+    with pytest.raises(RunError, match="is writing to"):  # another person, or on another computer
+        address_of(project)
     page.close()
     assert address_of(project) is None
 

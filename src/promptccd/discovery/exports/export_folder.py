@@ -196,24 +196,27 @@ class ExportFolder:
             OSError: the disk is full or cannot be written.
         """
         target, place = self._new / item.place, item.place
-        target.parent.mkdir(parents=True, exist_ok=True)
         spare = self._spare.get(item.source_hash, [])
-        while spare:
-            here = [each for each in spare if each.startswith(place)]
-            old = here[-1] if here else spare[-1]
-            spare.remove(old)
-            line, path = self._before[old], self.path / old
-            if _is_unchanged(path, line, is_read=not here):  # what stays where it is need not be read
-                place += os.path.splitext(old)[1] * item.is_bare
-                link_or_copy(path, self._new / place)
-                self._lines[place], self.export.kept = line, self.export.kept + 1
-                return place
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            while spare:
+                here = [each for each in spare if each.startswith(place)]
+                old = here[-1] if here else spare[-1]
+                spare.remove(old)
+                line, path = self._before[old], self.path / old
+                if _is_unchanged(path, line, is_read=not here):  # what stays where it is need not be read
+                    place += os.path.splitext(old)[1] * item.is_bare
+                    link_or_copy(path, self._new / place)
+                    self._lines[place], self.export.kept = line, self.export.kept + 1
+                    return place
             if suffix := item.make(target):
                 place += suffix
                 systems.rename(target, self._new / place)
-        except DataError as error:
-            self.export.missing.append((item.label, str(error)))
+        except (DataError, OSError) as error:
+            if isinstance(error, OSError) and not systems.is_too_long(error):
+                raise
+            reason = "its path would be too long: give a shorter one with --to"
+            self.export.missing.append((item.label, reason if isinstance(error, OSError) else str(error)))
             return ""
         made = self._new / place
         digest = item.source_hash if item.is_hashed else sha256_of(made)[:DIGITS]

@@ -356,7 +356,7 @@ def _exported(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
         if project.closing:
             raise RunError("The export was not completed, since the page was closed.")
 
-    kind = _format(asked.get("kind"))
+    kind = _format(str(asked.get("kind")))
     found = FORMATS[kind].write(project.photos, rows_of(project), project.out, on_progress)
     return {"place": str(found.place.absolute()), "photographs": found.photographs, "lines": found.lines()}
 
@@ -369,16 +369,16 @@ def _shown_in_folder(project: ProjectView, asked: Mapping[str, Any]) -> dict[str
         if path is None:
             raise RunError("This photograph is no file: it is in an archive or a data set.")
     else:
-        path = (project.out / _format(asked.get("export"))).absolute()
+        path = (project.out / _format(str(asked.get("export")))).absolute()
     if not path.exists() or not systems.has_shown(path):
         raise RunError(f"Nothing on this machine shows folders. It is {path}")
     return {"path": str(path)}
 
 
-def _format(name: object) -> str:
+def _format(name: str) -> str:
     if name not in FORMATS:
-        raise RegistryError(f"Expected one of {', '.join(FORMATS)}, got {str(name)[:40]!r}.")
-    return str(name)
+        raise RegistryError(f"Expected one of {', '.join(FORMATS)}, got {name[:40]!r}.")
+    return name
 
 
 ACTIONS: dict[str, Action] = {"/api/edit": _corrected}

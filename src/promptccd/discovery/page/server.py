@@ -21,7 +21,6 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import uvicorn
-from huggingface_hub import constants
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -33,7 +32,7 @@ from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.record import PAGE, PROJECT
 from promptccd.disk import make_folder, make_inside, write_file
 from promptccd.errors import DiskError, PromptCCDError, RunError
-from promptccd.locks import FolderLock
+from promptccd.locks import FolderLock, owner_of
 
 TOKEN_BYTES = 24
 COOKIE_S = 180 * 24 * 3600  # as long as bookmarks last: a project keeps its token
@@ -251,7 +250,7 @@ class OpenPage(ServingThread):
         self.url += f"?token={token}"
         with suppress(OSError, DiskError):  # a home that cannot be written: the next server is elsewhere
             make_folder(_address_file(out).parent).chmod(0o700)
-            write_file(_address_file(out), self.url)
+            write_file(_address_file(out), f"{self.url}\n{owner_of(out / PROJECT / PAGE)}")
 
     def wait(self) -> None:
         """Until it ends by itself, or Ctrl-C; features are read meanwhile."""
@@ -282,9 +281,11 @@ def address_of(out: Path) -> str | None:
     try:
         FolderLock(folder).close()
     except RunError:
-        if _last_address(out) is None:
-            raise
-        return _address_file(out).read_text(encoding="utf-8")
+        with suppress(OSError, ValueError):
+            url, owner = _written_address(out)
+            if owner == owner_of(folder):
+                return url
+        raise
     return None
 
 
@@ -324,12 +325,18 @@ def _address_file(out: Path) -> Path:
     It is not in the project, whose sender could choose the token.
     """
     name = hashlib.sha256(f"{socket.gethostname()} {os.path.realpath(out)}".encode()).hexdigest()
-    return Path(constants.HF_HOME) / "promptccd" / "pages" / name
+    return Path(os.path.expanduser("~/.cache/promptccd/pages"), name)
+
+
+def _written_address(out: Path) -> tuple[str, str]:
+    """Address and owner of the last server of this user, or an `OSError` or a `ValueError`."""
+    url, owner = _address_file(out).read_text(encoding="utf-8").split("\n")
+    return url, owner
 
 
 def _last_address(out: Path) -> tuple[str, int | None] | None:
     """Token and port of the last server, if there was one."""
     with suppress(OSError, ValueError, KeyError):
-        address = urlsplit(_address_file(out).read_text(encoding="utf-8"))
+        address = urlsplit(_written_address(out)[0])
         return parse_qs(address.query)["token"][0], address.port
     return None

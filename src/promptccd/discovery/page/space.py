@@ -3,6 +3,7 @@
 It needs ``promptccd[space]``. Every visitor has a private project; see `visits`.
 """
 
+import asyncio
 import atexit
 import contextlib
 import copy
@@ -24,9 +25,10 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when Gradio is imported
 import gradio as gr
 from fastapi import FastAPI
 from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -118,6 +120,7 @@ class Space:
         self.place, self.limits = place, limits or IntakeLimits.for_visitors()
         self.visits = Visits(site_limits or SiteLimits(), _uploads().parent)
         self._shared: DiscoverySession | None = None
+        self._archives = asyncio.Semaphore(1)  # one is made at a time, as one grouping
         with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(60, UNTAKEN_S)) as self.blocks:
             gr.HTML(_part("head", TITLE), elem_id="pc-head")
             with gr.Row(elem_id="pc-page"):
@@ -221,6 +224,7 @@ class Space:
             Route("/take/{name}", self._archive),
         ]
         shown = application(routes)
+        shown.add_exception_handler(PromptCCDError, _refused)
 
         async def of_visit(scope: Scope, receive: Receive, send: Send) -> None:
             visit = self.visits.at(scope["path_params"]["address"], Request(scope).cookies.get(COOKIE, ""))
@@ -248,39 +252,39 @@ class Space:
     ) -> tuple[str, ...]:
         """Add uploads to the photographs and group all: corrections stay, new photographs are a new stage."""
         stop = _Progress(progress, self.visits.limits.work_s)
-        with _messages(visit) as visit, visit.working(stop):
-            left_out = self._add(uploads, visit) if uploads is not None else []
-            if not visit.photos.exists():
-                raise DataError("No photographs yet: choose some first.")
-            with self._session() as session:
-                done = discover(
-                    session, visit.photos, visit.groups, num_categories=int(count or 0) or None, stop=stop
-                )
-                visit.renew()
-            skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
-            return _part("found", done.report, done.estimate, [*left_out, *skipped]), *_shown(visit)
+        try:
+            with _messages(visit) as visit, visit.working(stop):
+                left_out = self._add(uploads, visit) if uploads is not None else []
+                if not visit.photos.exists():
+                    raise DataError("No photographs yet: choose some first.")
+                with self._session() as session:
+                    done = discover(
+                        session, visit.photos, visit.groups, num_categories=int(count or 0) or None, stop=stop
+                    )
+                    visit.renew()
+                skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
+                return _part("found", done.report, done.estimate, [*left_out, *skipped]), *_shown(visit)
+        finally:
+            for upload in uploads or ():
+                Path(upload).unlink(missing_ok=True)
 
     def _add(self, uploads: list[str], visit: Visit) -> list[tuple[str, str]]:
         """Move uploads to the photographs, all or nothing, archives unpacked; files left out, with the reason."""
         left_out, names = list[tuple[str, str]](), {each.name for each in visit.photos.glob("*")}
         with tempfile.TemporaryDirectory(dir=visit.folder) as arriving:
-            try:
-                budget = ByteBudget(self.limits, "What you gave")
-                budget.spend(sum(each.stat().st_size for each in visit.photos.glob("*")))
-                with contextlib.closing(find_source(uploads)) as source:
-                    for entry in source.entries(self.limits):
-                        try:
-                            if entry.reason:
-                                raise SkippedFileError(entry.reason)
-                            name = _file_name(entry.name)
-                            name = f"{len(names)} {name}" if name in names else name
-                            Path(arriving, name).write_bytes(source.read(entry, budget))
-                            names.add(name)
-                        except SkippedFileError as skipped:
-                            left_out.append((entry.name, str(skipped)))
-            finally:
-                for upload in uploads:
-                    Path(upload).unlink(missing_ok=True)
+            budget = ByteBudget(self.limits, "What you gave")
+            budget.spend(sum(each.stat().st_size for each in visit.photos.glob("*")))
+            with contextlib.closing(find_source(uploads)) as source:
+                for entry in source.entries(self.limits):
+                    try:
+                        if entry.reason:
+                            raise SkippedFileError(entry.reason)
+                        name = _file_name(entry.name)
+                        name = f"{len(names)} {name}" if name in names else name
+                        Path(arriving, name).write_bytes(source.read(entry, budget))
+                        names.add(name)
+                    except SkippedFileError as skipped:
+                        left_out.append((entry.name, str(skipped)))
             self.limits.require_files(len(names), "This visit")
             came = list(Path(arriving).iterdir())
             if not came:
@@ -298,11 +302,17 @@ class Space:
         with _messages(visit) as visit:
             self.visits.end(visit)
 
-    def _archive(self, request: Request) -> Response:
-        """A zip archive, made anew: the photographs in a folder for each group, or the model with the categories."""
-        visit, name = request.scope["visit"], request.path_params["name"]
+    async def _archive(self, request: Request) -> Response:
+        name = request.path_params["name"]
         if name not in ARCHIVES:
             raise HTTPException(404, "There is no such file.")
+        async with self._archives:
+            made = await run_in_threadpool(self._make_archive, request.scope["visit"], name)
+        sent = BackgroundTask(Path(made).unlink, missing_ok=True)
+        return FileResponse(made, filename=name, headers=NOT_KEPT, background=sent)
+
+    def _make_archive(self, visit: Visit, name: str) -> str:
+        """Make a zip archive: the photographs in a folder for each group, or the model with the categories."""
         stop = _Progress(lambda *done, **what: None, self.visits.limits.work_s)
         with visit.working(stop), tempfile.TemporaryDirectory(dir=visit.folder) as place:
             if name == "images.zip":  # without metadata
@@ -316,8 +326,7 @@ class Space:
                     folder = save_checkpoint(session, Path(place, "model"))
             else:
                 raise DataError("Choose photographs of your own first: the example needs no model.")
-            made = shutil.make_archive(str(visit.folder / secrets.token_hex(8)), "zip", folder)
-        return FileResponse(made, filename=name, headers=NOT_KEPT, background=BackgroundTask(os.unlink, made))
+            return shutil.make_archive(str(visit.folder / secrets.token_hex(8)), "zip", folder)
 
     # The model
 
@@ -375,10 +384,17 @@ def _messages(visit: Visit | None) -> Iterator[Visit]:
             text = (
                 "Something went wrong on our side. Your photographs and groups are as they were: try again."
             )
-        if visit is not None:  # nothing shown contains a path of this machine
-            text = re.sub(rf"{re.escape(str(visit.folder))}(/photos|/groups)?", "your photographs", text)
-        text = html.escape(text, quote=False)
+        text = html.escape(text if visit is None else _without_paths(text, visit), quote=False)
         raise gr.Error(text, duration=MESSAGE_S, title=title, print_exception=False) from error
+
+
+def _without_paths(text: str, visit: Visit) -> str:
+    """An error without paths of this machine, for a visitor."""
+    return re.sub(rf"{re.escape(str(visit.folder))}(/photos|/groups)?", "your photographs", text)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": _without_paths(str(error), request.scope["visit"])}, 409)
 
 
 def _uploads() -> Path:

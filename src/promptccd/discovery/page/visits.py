@@ -44,6 +44,7 @@ class Visit:
 
     Attributes:
         address: of the screens.
+        example: a project of its own, until photographs are in groups.
         seen_at: when a window last asked for anything.
     """
 
@@ -55,6 +56,7 @@ class Visit:
         self._has_ended = False
         self._project: VisitProject | None = None  # empty until the screens need it, and after a grouping
         folder.mkdir(mode=0o700)
+        self.example = _example(folder)
 
     @property
     def is_grouped(self) -> bool:
@@ -109,7 +111,7 @@ class VisitProject(ProjectView):
 
     def __init__(self, visit: Visit):
         self._visit = visit
-        super().__init__(visit.groups if visit.is_grouped else _example(visit.folder))
+        super().__init__(visit.groups if visit.is_grouped else visit.example)
         self.title = "Your photographs" if visit.is_grouped else "An example"
 
     def about(self) -> dict[str, Any]:
@@ -125,13 +127,12 @@ class VisitProject(ProjectView):
 def _example(folder: Path) -> Path:
     """A visitor's own copy of the example's project; its photographs stay in the package."""
     out = folder / "example"
-    if not out.exists():
-        shutil.copytree(EXAMPLE / "project", out / PROJECT)
-        where = json.dumps(str(EXAMPLE / "photos"))[1:-1]
-        record = out / PROJECT / "project.json"
-        record.write_bytes(record.read_bytes().replace(PHOTOS_HERE.encode(), where.encode()))
-        with closing(SeenFiles(out / PROJECT)) as seen:
-            seen.relocate(PHOTOS_HERE, str(EXAMPLE / "photos"))
+    shutil.copytree(EXAMPLE / "project", out / PROJECT)
+    where = json.dumps(str(EXAMPLE / "photos"))[1:-1]
+    record = out / PROJECT / "project.json"
+    record.write_bytes(record.read_bytes().replace(PHOTOS_HERE.encode(), where.encode()))
+    with closing(SeenFiles(out / PROJECT)) as seen:
+        seen.relocate(PHOTOS_HERE, str(EXAMPLE / "photos"))
     return out
 
 
@@ -154,6 +155,7 @@ class Visits:
                     raise PromptCCDError(FULL % len(self._open))
                 found = Visit(self.root / secrets.token_urlsafe(24), owner)
                 self._open[found.address] = found
+            found.seen_at = time.monotonic()
         return found
 
     def at(self, address: str, owner: str) -> Visit | None:

@@ -78,7 +78,7 @@ class Category:
         return self.known or self.aside or self.born < stage
 
     def origin(self, stage: int) -> str:
-        """``known`` if it was labelled, ``is_fixed`` if a stage before `stage` discovered it, ``new`` otherwise."""
+        """``known`` if it was labelled, ``earlier`` if a stage before `stage` discovered it, ``new`` otherwise."""
         return "known" if self.known else "earlier" if self.is_fixed(stage) else "new"
 
     @property

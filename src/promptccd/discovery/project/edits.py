@@ -215,8 +215,8 @@ def dissolve(rows: CategoryRegistry, category: int, *, to_nearest: bool = True) 
     if others.ids and kept:
         # The distances of unit features to prototypes, without what is the same for all prototypes.
         costs = (others.matrix.astype(float) ** 2).sum(1) - 2 * points.double().numpy() @ others.matrix.T
-        for key, order in zip(kept, costs.argsort(1, kind="stable").tolist(), strict=True):
-            near = (others.ids[row] for row in order)
+        for key, cost in zip(kept, costs, strict=True):
+            near = (others.ids[row] for row in cost.argsort(kind="stable").tolist())
             targets[key] = next((each for each in near if each not in banned.get(key, ())), None)
     rows.choose_members([found.id])
     rows.drop_looks()  # they are unreviewed in the new category

@@ -160,7 +160,6 @@ class Project:
         self.registry = (
             registry_of_model(self._place) if self._is_stage else CategoryRegistry.open(self._place)
         )
-        self.registry.features = self.features
         self._seen = self.registry.store.revision
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
@@ -172,7 +171,6 @@ class Project:
             if self._is_stage:
                 remove_leftovers(self._place.parent)
                 self.registry = registry_of_model(self._place)
-                self.registry.features = self.features
                 self._on_change(None)
             else:
                 before, self._seen = self._seen, self.registry.store.revision
@@ -260,7 +258,7 @@ class Project:
     def note(self, act: Callable[[], LogEntry]) -> LogEntry:
         """Make an edit, at this time; within `blind` that of the image that was drawn."""
         drawn = self._draw and self._draw()
-        with self.registry.noted(now(), drawn):
+        with self.registry.noted(now(), drawn, self.features):
             entry = act()
         if self._draw and (drawn is None or list(entry.what.get("images", ())) != [drawn[0]]):
             raise GoneError("It is another photograph's turn: this photograph was reviewed meanwhile.")

@@ -278,18 +278,25 @@ class CategoryRegistry(Rows):
             )
 
     @contextmanager
-    def noted(self, time: str | None = None, drawn: tuple[str, int] | None = None) -> Iterator[None]:
+    def noted(
+        self,
+        time: str | None = None,
+        drawn: tuple[str, int] | None = None,
+        features: Callable[..., Any] | None = None,
+    ) -> Iterator[None]:
         """Entries that are made within get a time.
 
         Args:
             time: in ISO 8601.
             drawn: an image that nobody chose, with ``left``, see `Review`.
+            features: other `features` within; kept longer, those of a project would keep its file open.
         """
-        self._noted = time, drawn
+        before = self.features
+        self._noted, self.features = (time, drawn), features or before
         try:
             yield
         finally:
-            self._noted = None, None
+            self._noted, self.features = (None, None), before
 
     @contextmanager
     def entry(self, kind: str, what: Mapping[str, Any], *, final: bool = False) -> Iterator[None]:
