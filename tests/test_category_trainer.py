@@ -236,7 +236,7 @@ def test_a_backbone_of_ones_own_is_kept_in_the_run(bare: PromptCCDModel, tmp_pat
     assert torch.equal(again.backbone.layernorm.weight, bare.backbone.layernorm.weight)
     with torch.no_grad():
         bare.backbone.layernorm.weight.mul_(1.5)
-    with pytest.raises(RunError, match="begun with another backbone"):
+    with pytest.raises(RunError, match="started from another backbone"):
         trainer_in(tmp_path / "run", bare).train()
     from_there = trainer_in(tmp_path / "run", again, Diary(("on_step_end", 0)))
     assert from_there.recipe.model.backbone == str(kept)
@@ -251,7 +251,7 @@ def test_what_does_not_go_together_is_refused(
         CategoryDiscoveryTrainer(bare, arguments(tmp_path / "run"), cut(seed=3))
     with pytest.raises(ConfigurationError, match="has finished stage 3"):
         trainer_in(tmp_path / "run", PromptCCDModel.from_pretrained(trained_run / "stage3"))
-    with pytest.raises(ConfigurationError, match=r"'promptccd-gcd' trains a GCDModel, got a PromptCCDModel"):
+    with pytest.raises(ConfigurationError, match=r"'promptccd-gcd' trains a GCDModel, not a PromptCCDModel"):
         trainer_in(tmp_path / "run", bare, method="promptccd-gcd")
     stages, args = cut(), arguments(tmp_path / "run")
     for given, said in (
