@@ -251,7 +251,7 @@ def test_what_does_not_go_together_is_refused(
         CategoryDiscoveryTrainer(bare, arguments(tmp_path / "run"), cut(seed=3))
     with pytest.raises(ConfigurationError, match="has finished stage 3"):
         trainer_in(tmp_path / "run", PromptCCDModel.from_pretrained(trained_run / "stage3"))
-    with pytest.raises(ConfigurationError, match=r"'promptccd-gcd' trains a GCDModel, got a PromptCCDModel"):
+    with pytest.raises(ConfigurationError, match=r"'promptccd-gcd' trains a GCDModel, not a PromptCCDModel"):
         trainer_in(tmp_path / "run", bare, method="promptccd-gcd")
     stages, args = cut(), arguments(tmp_path / "run")
     for given, said in (

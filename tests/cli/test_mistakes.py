@@ -75,6 +75,9 @@ MISTAKES = {
     "a list of images in another format": ("split {lines}", "is not YAML"),
     "a text for images": ("discover {stage} {text} --out {out}", "File 'text' holds no image"),
     "results where a file is": ("report {run} --out {text}", "Cannot write to"),
+    "a run where the images are": (
+        "train {pictures} --class_blocks 2 1 --backbone {bare} --output_dir {pictures}", "is the folder of the images"
+    ),
     "a run where a file is": ("train --config {recipe} --output_dir {text}/run", "Cannot write to"),
     "a stage that is damaged": ("evaluate {half}", "model-00002-of-00002.safetensors was altered or cut short"),
     "a run to compare that is not there": ("report {run} {nowhere} --compare --out {out}", "Nothing is at"),

@@ -369,6 +369,11 @@ def test_numbers_of_stages_that_were_trained_stay(
     values["training"]["category_count"] = [3, 5]
     with pytest.raises(RunError, match=r"category_count was \[4\], is \[3\]"):
         train_run(Recipe.from_dict(values))
+    shutil.rmtree(tmp_path / "run" / "stage1")
+    (tmp_path / "run" / "resume").mkdir()
+    (tmp_path / "run" / "resume" / "stage1.safetensors").touch()  # the stage is begun
+    with pytest.raises(RunError, match=r"category_count was \[4\], is \[3\]"):
+        train_run(Recipe.from_dict(values))
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def pusher(run: RunDirectory, namespace: str | None, private: bool) -> Callable[
     api, done = client(), set[int]()
 
     def push_finished() -> None:
-        for stage in set(range(run.num_finished)) - done:
+        for stage in sorted(set(range(run.num_finished)) - done):
             try:
                 _push(run, stage, namespace, private, api=api)
                 done.add(stage)

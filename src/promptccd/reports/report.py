@@ -158,7 +158,11 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
         "method": run.recipe.model.variant,
         **({"images shown again": f"up to {shown} per category"} if shown else {}),
         "data": _data(run.recipe),
-        "categories per stage": " + ".join(map(str, run.class_blocks)),
+        **(
+            {"categories per stage": " + ".join(map(str, run.class_blocks))}
+            if run.recipe.data.unlabelled is None
+            else {"labelled categories": str(run.class_blocks[0])}
+        ),
         "backbone": (place if place in BUNDLED else hub_id_of(place) or "a local folder")
         if place
         else made_here,

@@ -58,6 +58,19 @@ _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "
 # The records of a run
 
 
+def require_own_folder(run: RunDirectory, data: DataArguments) -> None:
+    """Refuse a folder of images as the folder of a run, whose files would get between a person's own.
+
+    Raises:
+        ConfigurationError: the folder is that of the images or of a stream.
+    """
+    for place in map(os.path.expanduser, (data.resolved.dataset, *(data.unlabelled or ()))):
+        if run.path.exists() and os.path.exists(place) and run.path.samefile(place):
+            raise ConfigurationError(
+                f"output_dir {str(run.path)!r} is the folder of the images. Give the run another folder."
+            )
+
+
 def begin(run: RunDirectory, recipe: Recipe, stages: StageStream) -> None:
     """Record the inputs of a run; a begun run continues with the same inputs, or with further streams and labels.
 
@@ -118,26 +131,27 @@ def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, A
         for name, value in part.items()
         if name not in FREE_FIELDS.get(section, ())
     }
-    if fields["training.mixed_precision"] == "auto":  # `train_run` replaces it by the recorded precision
-        fields["training.mixed_precision"] = run.manifest["recipe"]["training"]["mixed_precision"]
-    if values["data"]["unlabelled"] is not None:  # later streams may follow, with their numbers
-        del fields["data.class_blocks"]
-        if isinstance(counts := fields["training.category_count"], list):
-            fields["training.category_count"] = counts[: max(0, run.num_finished - 1)]
+    if fields.get("training.mixed_precision") == "auto":  # `train_run` replaces it by the recorded precision
+        fields["training.mixed_precision"] = run.recipe.training.mixed_precision
+    if values.get("data", {}).get("unlabelled") is not None:  # later streams may follow, with their numbers
+        fields.pop("data.class_blocks", None)
+        if isinstance(counts := fields.get("training.category_count"), list):
+            fields["training.category_count"] = counts[: max(1, _num_begun(run)) - 1]
     return fields
+
+
+def _num_begun(run: RunDirectory) -> int:
+    """How many stages are finished, or inside of which a state was saved."""
+    return run.num_finished + run.has_state(run.num_finished)
 
 
 def _require_begun_stages(run: RunDirectory, stages: StageStream) -> None:
     """Refuse other images in a stage that was begun; streams that were not begun may change."""
-    before, split, done = (
-        CategorySplit.from_dict(run.read("split.json") or {}),
-        stages.split,
-        run.num_finished,
-    )
+    before, split = CategorySplit.from_dict(run.read("split.json") or {}), stages.split
     if stages.is_scored or before.rule != split.rule:
         stages.require_fingerprint(before.fingerprint, f"The run in {run.path}")
         return
-    begun = min(max(1, done + run.has_state(done)), len(before.counts))
+    begun = min(max(1, _num_begun(run)), len(before.counts))
     if before.first(begun).fingerprint != split.first(begun).fingerprint:
         kept = [was == now for was, now in zip(before.contents, split.contents, strict=False)]
         stage = [*kept[:begun], False].index(False)

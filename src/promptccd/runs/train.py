@@ -50,6 +50,7 @@ from promptccd.runs.start import (
     ensure_backbone,
     evaluation_view,
     model_on_meta,
+    require_own_folder,
     require_whole_patches,
     stage_stream,
     stage_zero_model,
@@ -107,6 +108,7 @@ def train_run(
     require_plain(accelerator)
     model_on_meta(recipe, 0)  # refuses an impossible model before anything is read or written
     if not run.begun:
+        require_own_folder(run, recipe.data)
         require_whole_patches(recipe)
     if is_main := accelerator.is_main_process:
         log_device(accelerator, training.num_workers)
