@@ -253,6 +253,9 @@ def test_help_fits_a_screen_and_help_all_lists_every_field(capsys, monkeypatch) 
     monkeypatch.setenv("COLUMNS", "80")
     for name in (name for commands in COMMANDS.values() for name in commands):
         with pytest.raises(SystemExit):
+            main([name, "--help-all"])
+        assert capsys.readouterr().out
+        with pytest.raises(SystemExit):
             main([name, "--help"])
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) <= 60, (name, len(lines))

@@ -139,8 +139,8 @@ def test_labels_may_be_numbers_of_any_kind() -> None:
         (SemiSupervisedKMeans(2, tol=-1), ValueError, "tol == -1, must be >= 0"),
         (CategoryCounter(start=2.5), TypeError, "start must be an instance of int"),
         (CategoryCounter(start=0), ValueError, "start == 0, must be >= 1"),
-        (CategoryCounter(prior="matched"), ValueError, "got 4 of 4 .*: label more, or take prior='auto'"),
-        (CategoryCounter(prior="calibrated"), ValueError, "prior='calibrated' learns"),
+        (CategoryCounter(prior="matched"), ValueError, "got 4 labelled points of 4"),
+        (CategoryCounter(prior="calibrated"), ValueError, "prior='calibrated' needs"),
     ],
     ids=str,
 )  # fmt: skip

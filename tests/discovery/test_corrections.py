@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import weakref
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -190,8 +191,11 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     registry = registry_in(found)
     key = registry.members_of(first)[0]
     before = registry.prototypes[registry.category(first).prototype_row].copy()
-    Project(found).move([key], second)
-    assert not [*found.glob(".promptccd/categories.sqlite-*")], "a project that nobody holds is closed"
+    project = Project(found)
+    project.move([key], second)
+    held = weakref.ref(project)
+    del project
+    assert held() is None, "its file is closed as soon as nobody holds it"
     registry = registry_in(found)
     assert registry.members[key] == second
     assert (registry.prototypes[registry.category(first).prototype_row] != before).any()

@@ -310,7 +310,7 @@ def test_figures_are_those_of_a_hundred_restarts_unless_said_otherwise() -> None
 @pytest.mark.parametrize(
     ("true", "old", "said"),
     [
-        ([0, 0, 1], ["0"], "got text such as '0', and y_true is integers such as"),
+        ([0, 0, 1], ["0"], "integers such as 0, got text such as '0'"),
         (["0", "0", "1"], [0], "got integers such as"),
         (["cat", "dog", "dog"], "cat", r"a sequence such as \['cat'\], got 'cat'"),
         ([0, 0, 1], 1, r"a sequence such as \[1\], got 1"),

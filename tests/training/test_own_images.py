@@ -108,7 +108,7 @@ def test_the_small_backbone_comes_with_what_it_needs(photos: Path) -> None:
         ),
         ("'my photos' --method promptcdd --class_blocks 2 1", "Did you mean 'promptccd'?"),
         ("'my photos' --method grow --class_blocks 2 1", "Did you mean 'grow-merge'?"),
-        ("'my photos' --method pp --config promptccd-cub", "leave --method pp out"),
+        ("'my photos' --method pp --config promptccd-cub", "Leave out --method pp"),
         ("--method pp", "which are missing"),
         ("promptccd-cub --config promptccd-cub", "Two recipes are given"),
     ],
@@ -142,7 +142,7 @@ def test_what_has_no_label_comes_in_streams_unless_labels_are_hidden(
 
 @pytest.mark.parametrize("words", ["--class_blocks 3 1", "--cuts [[1.0],[1.0]]", "--split_rule sessions"])
 def test_labels_are_hidden_or_nobody_has_them(words: str, photos: Path) -> None:
-    with pytest.raises(ConfigurationError, match="streams without labels, and .* hides labels"):
+    with pytest.raises(ConfigurationError, match="images without labels, but .* hides labels"):
         typed(f"train 'my photos' --unlabelled week01 {words}")
     with pytest.raises(ConfigurationError, match="give their streams as unlabelled too"):
         typed("train 'my photos' --class_blocks 3 1 --labels later.csv")

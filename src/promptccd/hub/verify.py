@@ -9,7 +9,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 from promptccd.disk import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
-from promptccd.errors import HubError
+from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub.commits import bounded_waits, reason_of
 from promptccd.models.checkpoint import find_model, split_revision
 from promptccd.runs import RunDirectory
@@ -97,10 +97,15 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
         dataset: where the data is now, if not where the run recorded it.
 
     Raises:
+        ConfigurationError: `dataset` is given but no data is read.
         HubError: there is no such folder and no such repository.
     """
     folder = Path(place)
     is_run = (folder / "manifest.json").exists()
+    if dataset is not None and not (is_run and recompute):
+        raise ConfigurationError(
+            f"--dataset {dataset} has no effect, because no image is read: leave it out, or verify a whole run."
+        )
     if is_run:
         return list(run_checks(RunDirectory(folder), recompute, dataset))
     with tempfile.TemporaryDirectory() as temporary:

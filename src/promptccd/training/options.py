@@ -144,8 +144,8 @@ class DataArguments(Options):
             ),
             (
                 self.unlabelled is not None and hidden,
-                f"unlabelled {self.unlabelled} has images without labels, but class_blocks {blocks}, cuts, split_rule "
-                "or a ratio hides labels of images that have them: give one or the other.",
+                f"unlabelled {self.unlabelled} has images without labels, but class_blocks, cuts, split_rule or a "
+                "ratio hides labels of images that have them: give one or the other.",
             ),
         ):
             if is_wrong:

@@ -293,15 +293,17 @@ def test_categories_get_the_means_of_their_images(registry: CategoryRegistry) ->
         ((edits.sort, part, [4, 2, 4, 2]), (4, [*part[::2], *S1.of(5)]), (3, rest)),
         ((edits.set_images_aside, part), (10, part[:1]), (3, rest)),
     ):
-        known = registry.prototypes[:3]
+        known = [prototype(registry, each) for each in range(3)]
         what = do(registry, edit).what
         assert what["images"] == (part if edit[0] is edits.split else edit[1])
         new = registry.next_id - 1 if gains[0] > 5 else gains[0]
         assert "name" not in what or registry.category(new).name == "small ones"
         for category, keys in ((new, gains[1]), loses):
             np.testing.assert_allclose(prototype(registry, category), mean(keys), atol=1e-6)
-        assert (registry.prototypes[:3] == known).all()
+        assert np.array_equal(known, [prototype(registry, each) for each in range(3)])
         registry.undo()
+    edits.split(registry, 0, S1.of(0)[:2])
+    assert np.array_equal(prototype(registry, 0), known[0]), "that of an earlier stage stays"
 
 
 def test_a_merge_overrules_older_answers(registry: CategoryRegistry) -> None:

@@ -1,7 +1,8 @@
 """Corrections of categories: each edit is a function with its checks, and is written once.
 
 `CategoryRegistry.features` gives the features of images: categories that gain or lose images get the mean of their
-images as a prototype. A category of an earlier stage, or without features, keeps its prototype.
+images as a prototype. A category of an earlier stage, without features, or that gains images of a dissolved category
+keeps its prototype.
 """
 
 import functools
