@@ -236,7 +236,7 @@ def test_a_backbone_of_ones_own_is_kept_in_the_run(bare: PromptCCDModel, tmp_pat
     assert torch.equal(again.backbone.layernorm.weight, bare.backbone.layernorm.weight)
     with torch.no_grad():
         bare.backbone.layernorm.weight.mul_(1.5)
-    with pytest.raises(RunError, match="begun with another backbone"):
+    with pytest.raises(RunError, match="started from another backbone"):
         trainer_in(tmp_path / "run", bare).train()
     from_there = trainer_in(tmp_path / "run", again, Diary(("on_step_end", 0)))
     assert from_there.recipe.model.backbone == str(kept)

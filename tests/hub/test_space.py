@@ -22,7 +22,7 @@ from promptccd.models.checkpoint import find_model
 from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
 from tests.hub.server import Fault, Hub
-from tests.spaces.visitor import Visitor
+from tests.spaces.visitor import Visitor, address_in
 
 MODEL = "user/run-stage3"
 
@@ -232,4 +232,4 @@ def test_what_was_pushed_starts_as_a_space_and_groups_with_its_model(
             record["image"].save(stream := io.BytesIO(), "PNG")
             files.append((f"{row}.png", stream.getvalue()))
         assert visitor.get(f"{visitor.enter()}api/state").json()["photos"] == 44  # the example
-        assert visitor.get(f"{visitor.screens(files)}api/state").json()["photos"] == 20
+        assert visitor.get(f"{address_in(visitor.give(files))}api/state").json()["photos"] == 20

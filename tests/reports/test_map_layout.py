@@ -38,7 +38,7 @@ def test_groups_of_a_map_lie_in_its_drawing() -> None:
     features = np.repeat(10 * np.eye(3), 4, axis=0) + np.random.default_rng(0).normal(size=(12, 3))
     images = pd.DataFrame({"group": np.repeat(["a", "b", "c"], 4), "category": ["a", None] * 6})
     series = map_series(features, images, seed=1)
-    assert [each.name for each in series] == ["a", "b", "c"]
+    assert [(each.name, each.style) for each in series] == [("a", 0), ("b", 1), ("c", 2)]
     assert [each.text for each in series[1].points] == ["b (is a)", "b"] * 2
     places = np.array([[point.x, point.y] for each in series for point in each.points])
     assert places.shape == (12, 2)

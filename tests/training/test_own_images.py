@@ -140,9 +140,16 @@ def test_what_has_no_label_comes_in_streams_unless_labels_are_hidden(
     assert (given.training.given_counts, given.training.count_prior) == ([4, 5], "matched")
 
 
-@pytest.mark.parametrize("words", ["--class_blocks 3 1", "--cuts [[1.0],[1.0]]", "--split_rule sessions"])
-def test_labels_are_hidden_or_nobody_has_them(words: str, photos: Path) -> None:
-    with pytest.raises(ConfigurationError, match="images without labels, but .* hides labels"):
+@pytest.mark.parametrize(
+    ("words", "hiding"),
+    [
+        ("--class_blocks 3 1", r"class_blocks \[3, 1\]"),
+        ("--cuts [[1.0],[1.0]]", "cuts, split_rule or a ratio"),
+        ("--split_rule sessions", "cuts, split_rule or a ratio"),
+    ],
+)
+def test_labels_are_hidden_or_nobody_has_them(words: str, hiding: str, photos: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"images without labels, but {hiding} hides labels"):
         typed(f"train 'my photos' --unlabelled week01 {words}")
     with pytest.raises(ConfigurationError, match="give their streams as unlabelled too"):
         typed("train 'my photos' --class_blocks 3 1 --labels later.csv")

@@ -6,7 +6,6 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.reports.compare import write_comparison as write_comparison
-    from promptccd.reports.engines import PoolOfDevices as PoolOfDevices
     from promptccd.reports.engines import RayEngine as RayEngine
     from promptccd.reports.engines import SlurmEngine as SlurmEngine
     from promptccd.reports.engines import visible_devices as visible_devices

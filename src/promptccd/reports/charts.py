@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A line; styles are 0 to `NUM_STYLES` - 1."""
+    """A line, or the points of a group; styles from `NUM_STYLES` on repeat the colours with other marks."""
 
     name: str
     style: int

@@ -6,7 +6,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from promptccd.data.randomness import numpy_generator, seed_of
-from promptccd.reports.charts import NUM_STYLES, Point, Series
+from promptccd.reports.charts import Point, Series
 
 PERPLEXITY = 30.0
 ITERATIONS = 500  # twice as many keep no more neighbours together
@@ -57,7 +57,7 @@ def map_series(features: np.ndarray, images: pd.DataFrame, seed: int) -> list[Se
     return [
         Series(
             name,
-            number % NUM_STYLES,
+            number,
             [Point(places[row, 0], places[row, 1], f"{name}{truth[row]}") for row in of_group],
         )
         for number, (name, of_group) in enumerate(images.groupby("group", sort=False).groups.items())

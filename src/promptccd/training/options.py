@@ -127,6 +127,7 @@ class DataArguments(Options):
         is_cut = self.cuts is not None or self.split_rule not in (None, "mixed")
         # The record of a run contains the blocks that follow: of the ratios, or [12, 0, 0] of 12 labelled categories.
         hidden = is_cut or has_ratio or any((blocks or [0])[1:])
+        hiding = "cuts, split_rule or a ratio" if blocks is None else f"class_blocks {blocks}"
         for is_wrong, message in (
             (
                 has_ratio != (self.sample_ratio is not None) or (self.discovery_stages and not has_ratio),
@@ -144,8 +145,8 @@ class DataArguments(Options):
             ),
             (
                 self.unlabelled is not None and hidden,
-                f"unlabelled {self.unlabelled} has images without labels, but class_blocks, cuts, split_rule or a "
-                "ratio hides labels of images that have them: give one or the other.",
+                f"unlabelled {self.unlabelled} has images without labels, but {hiding} hides labels of images that "
+                "have them: give one or the other.",
             ),
         ):
             if is_wrong:
