@@ -119,7 +119,8 @@ def discover(
     with FolderLock(project), contextlib.ExitStack() as stack:
         remove_leftovers(target)
         remove_leftovers(project)
-        session.seen = SeenFiles(project, session.made_with)
+        enough = 0 if session.given else session.view.enough
+        session.seen = SeenFiles(project, {"max_pixels": session.limits.max_pixels, "enough": enough})
         stack.callback(session.seen.close)  # only after an error: the session may be used further
         asked = None if adaptation is None else values_asked(session, adaptation, num_categories)
         came_with = session.registry
@@ -145,11 +146,11 @@ def discover(
         save_progress(session, target, source)
         rows, paths, exported = _write_results(session, target, exports)
         stack.pop_all()
-    names, likest = session.registry.category, session.remembered.likest()
+    names, likest = session.registry.category, session.grouping.likest()
     return DiscoveryResult(
         report=session.current.intake.report(),
         distinct=session.num_distinct,
-        near_duplicates=session.near_duplicate_counts,
+        near_duplicates={"mode": session.near_duplicate_mode, **session.current.near_duplicates.counts},
         estimate=session.estimate,
         change=session.change,
         waiting={key: names(each).name for key, each in likest.items()},
@@ -190,8 +191,10 @@ def _write_results(
     rows, table, exports = assignment_rows(session), out / TABLE, list[Export]()
     write_file(table, assignments_csv(rows))
     if formats:
-        files, original = session.current.files, session.original
-        photos = Photos(out, session.registry.images, lambda key: original(key) if key in files else None)
+        files, intake = session.current.files, session.current.intake
+        photos = Photos(
+            out, session.registry.images, lambda key: intake.read_bytes(files[key]) if key in files else None
+        )
         listed = project_rows(session.registry, photos)
         exports = [FORMATS[name].write(photos, listed, out) for name in dict.fromkeys(formats)]
     page = write_page(session, rows, out / PAGE)

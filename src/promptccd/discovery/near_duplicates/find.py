@@ -89,16 +89,15 @@ class NearDuplicates:
         return cls(np.arange(count), np.arange(count))
 
     @property
-    def sizes(self) -> list[int]:
-        """Number of images of each group of several, largest first."""
-        sizes = np.bincount(self.first_of)
-        return sorted(sizes[sizes > 1].tolist(), reverse=True)
+    def counts(self) -> dict[str, int]:
+        """Number of ``groups`` of several images, size of the ``largest``, and images that are ``doubted``.
 
-    @property
-    def num_doubted(self) -> int:
-        """Images that look like another image and count singly, because no other evidence connects them."""
-        alone = np.bincount(self.first_of, minlength=len(self.first_of))[self.first_of] == 1
-        return int((alone & (np.bincount(self.looks, minlength=len(self.looks))[self.looks] > 1)).sum())
+        Doubted images look like another image and count singly, because no other evidence connects them.
+        """
+        sizes, looks = (np.bincount(each, minlength=len(each)) for each in (self.first_of, self.looks))
+        doubted = (sizes[self.first_of] == 1) & (looks[self.looks] > 1)
+        groups = sizes[sizes > 1]
+        return {"groups": len(groups), "largest": int(groups.max(initial=0)), "doubted": int(doubted.sum())}
 
 
 def find_near_duplicates(

@@ -223,7 +223,7 @@ class Project:
                 raise GoneError(
                     "A correction was made while images were grouped, so nothing was changed. Group them again."
                 )
-            return self.registry.observe(found.stage, found.groups)
+            return self.registry.observe(self.registry.stage, found)
 
         return self.correct(act)
 
