@@ -1,6 +1,7 @@
 """Features that another model computed: sounds, texts and images become groups that last over weeks."""
 
 import csv
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -14,10 +15,9 @@ from safetensors.numpy import save_file
 
 from promptccd.cli.main import main
 from promptccd.clustering import SemiSupervisedKMeans
-from promptccd.discovery import DiscoverySession, GivenFeatures, Project, discover, save_checkpoint
+from promptccd.discovery import DiscoverySession, GivenFeatures, Project, SeenFiles, discover, save_checkpoint
 from promptccd.discovery.exports.formats import export_project
 from promptccd.discovery.given_features import tile
-from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import categories_in
 from promptccd.errors import DataError, RunError
@@ -125,17 +125,17 @@ def pictures(tmp_path: Path) -> tuple[Path, list[str], np.ndarray]:
 
 def test_images_are_found_by_path_name_or_content(pictures, tmp_path):
     folder, names, rows = pictures
-    with read_intake(folder) as intake:
-        files = {file.name: file for file in intake.files}
+    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    unit = GivenFeatures.of(rows).rows
     for called in (
         lambda name: name,
         lambda name: Path(name).name,
         lambda name: Path(name).stem,
         lambda name: str(folder / name),
-        lambda name: files[name].content_hash,
+        lambda name: hashes[name],
     ):
-        given = GivenFeatures.of(rows, [called(each) for each in names])
-        assert [given.row_of(files[name]) for name in names] == [*range(30)]
+        intake, found = GivenFeatures.of(rows, [called(each) for each in names]).embed(folder, SeenFiles())
+        assert torch.equal(found, unit[[names.index(file.name) for file in intake.used]])
     session = DiscoverySession.from_features(rows[::-1], names[::-1])
     result = discover(session, folder, tmp_path / "out", num_categories=3)
     found = {Path(row.file).name[0]: row.category for row in result.rows}
