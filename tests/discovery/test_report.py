@@ -34,7 +34,7 @@ def page(session, albums, tmp_path):
     shutil.copy(album / "4-004.png", album / "copy.png")
     (album / "<svg onload=alert(4)>.jpg").write_bytes(b"<html>")
     Image.new("RGB", (900, 20)).save(album / "strip.png")
-    grouped(session, album, num_categories=len(session.fixed) + 3)
+    grouped(session, album, num_categories=len(session.grouping.fixed) + 3)
     sizes = Counter(session.registry.members.get(key) for key in session.current.keys)
     largest = sorted(session.registry.active, key=lambda each: -sizes[each.id])
     for each, name in zip(largest, NAMES, strict=False):

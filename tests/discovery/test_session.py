@@ -42,7 +42,7 @@ def corrected(session: DiscoverySession) -> None:
 def test_three_stages_of_corrections_keep_every_id_name_and_edit(session, albums, stage0, cache, tmp_path):
     given, people = set(session.registry.categories), []
     for stage, album in enumerate(albums, start=1):
-        grouped(session, album, num_categories=len(session.fixed) + 3)
+        grouped(session, album, num_categories=len(session.grouping.fixed) + 3)
         assert session.current.stage == session.registry.stage == stage
         found = set(session.registry.categories) - given
         assert found.isdisjoint(given)
@@ -101,9 +101,9 @@ def test_one_more_image_is_the_next_stage_and_what_was_found_stays(session, albu
 def test_a_named_category_is_fixed_for_the_next_grouping(session, albums):
     grouped(session, albums[0])
     new = largest_new(session)[0]
-    assert new not in session.fixed
+    assert new not in session.grouping.fixed
     edits.rename(session.registry, new, "heron")
-    assert new in session.fixed
+    assert new in session.grouping.fixed
     prototype = session.registry.prototypes[session.registry.category(new).prototype_row].copy()
     session.group()
     kept = session.registry.category(new)
