@@ -243,14 +243,6 @@ def test_too_few_images_are_refused(session, tmp_path):
         discover(session, tmp_path / "few", tmp_path / "out", adaptation=QUICK)
 
 
-@pytest.mark.parametrize(
-    "values", [{"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}, {"replay_samples": -1}]
-)
-def test_options_are_checked(values):
-    with pytest.raises(ConfigurationError, match=next(iter(values))):
-        AdaptationOptions(**values)
-
-
 @pytest.mark.moderate
 def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
     grouped(session, albums[0])
