@@ -17,7 +17,7 @@ from promptccd.cli.main import main
 from promptccd.discovery import discover
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project.record import PROJECT
-from promptccd.errors import ConfigurationError, DiskError, PromptCCDError, RunError
+from promptccd.errors import ConfigurationError, DataError, DiskError, PromptCCDError, RunError
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
 from tests.discovery.conftest import write_pictures
@@ -106,6 +106,9 @@ def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, sessio
         with pytest.raises(ConfigurationError, match="is in the folder of images"):
             discover(session, albums[0], inside)
     assert not (albums[0] / "results").exists()
+    with pytest.raises(DataError, match="Nothing is at"):
+        discover(session, tmp_path / "nowhere", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, tmp_path, capsys):

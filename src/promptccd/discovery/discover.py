@@ -21,7 +21,7 @@ from promptccd.discovery.checkpoint import load_progress, save_progress
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
-from promptccd.discovery.intake.reading import IntakeReport
+from promptccd.discovery.intake.reading import IntakeReport, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.changes import StageChange
@@ -109,6 +109,7 @@ def discover(
     """
     if adaptation is not None:
         require_head(session)
+    opened = source if source is None or session.given else find_source(source, session.image_roots)
     target = results_folder(source, out)
     project, progress = make_inside(target, PROJECT), stop.progress if stop else progress_bar
 
@@ -126,7 +127,7 @@ def discover(
         came_with = session.registry
         is_trained = asked is not None and resume_adapted(session, target, asked)
         earlier = load_progress(session, target, came_with if is_trained else None)
-        session.read(source, progress)
+        session.read(opened, progress)
         if earlier is not None and session.current.stage == session.registry.stage:
             session.current.before = earlier.before or session.current.before
         if adaptation is not None:

@@ -174,7 +174,9 @@ class Embedder:
             self.finish(len(keys))
         finally:
             self.keep()
-        logger.info("%d of %d features were cached.", len(keys) - self._num_computed, len(keys))
+        logger.info(
+            "Features: %d computed, %d from earlier runs.", self._num_computed, len(keys) - self._num_computed
+        )
         return intake, self._seen.features(self.space, keys)[0]
 
     def has(self, key: str) -> bool:
