@@ -215,7 +215,6 @@ class StageStream(Sequence[Stage]):
         source = {name: value for name, value in locals().items() if name != "cls"}
         decoding = Decoding(max_pixels, rendering or Rendering())
         opened = open_images(dataset, split, image_roots, layout=layout, decoding=decoding)
-        opened.require_own_files()
         ids, names = _category_ids(opened, layout, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
@@ -247,7 +246,6 @@ class StageStream(Sequence[Stage]):
         optional, first, arriving = replace(layout, optional=BOTH), len(images), dict[str, str]()
         for place in unlabelled:
             stream = open_images(place, split, roots, False, optional, images.decoding)
-            stream.require_own_files()
             if not len(stream):
                 raise DataError(f"The stream {stream.name!r} contains no image: leave it out.")
             streams.append((stream, np.arange(first, first + len(stream), dtype=np.int64)))
@@ -397,7 +395,6 @@ def read_labels(
     names: dict[bytes, str] = {}
     for place in places:
         images = open_images(place, split, roots, layout=layout, decoding=decoding)
-        images.require_own_files()
         ids, categories = read_categories(images.table, LABEL, layout)
         rows = np.flatnonzero(ids != NO_CATEGORY)
         if not len(rows):
