@@ -29,6 +29,7 @@ CHANGED = {  # layouts that were refused before, and why they are read
 
 def opened(place: str, split: str, labelled: bool) -> tuple[Dataset, Mapping[str, str]]:
     found = open_images(place, split, labelled=labelled)
+    found.require_own_files()
     return found.table, found.left_out
 
 

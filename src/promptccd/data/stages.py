@@ -63,7 +63,7 @@ class Stage:
         sample_ids: row number of every image in the source data set, shape ``(N,)``, ascending.
         num_categories: number of categories seen up to and including this stage (K_t of the paper); of a stream,
             labelled categories only.
-        place: name of a person's own stream, for messages; otherwise empty.
+        place: name of a person's own stream, in which a picture counts only where it came first; otherwise empty.
     """
 
     index: int
@@ -71,11 +71,6 @@ class Stage:
     sample_ids: np.ndarray
     num_categories: int
     place: str = field(default="", kw_only=True)
-
-    @property
-    def once(self) -> bool:
-        """Whether a picture counts only where it came first: in a stream of one's own, never in a benchmark."""
-        return bool(self.place)
 
     def __len__(self) -> int:
         return len(self.sample_ids)
@@ -215,6 +210,7 @@ class StageStream(Sequence[Stage]):
         source = {name: value for name, value in locals().items() if name != "cls"}
         decoding = Decoding(max_pixels, rendering or Rendering())
         opened = open_images(dataset, split, image_roots, layout=layout, decoding=decoding)
+        opened.require_own_files()
         ids, names = _category_ids(opened, layout, unlabelled is not None)
         category_ids, categories = select_rows(
             ids,
@@ -246,6 +242,7 @@ class StageStream(Sequence[Stage]):
         optional, first, arriving = replace(layout, optional=BOTH), len(images), dict[str, str]()
         for place in unlabelled:
             stream = open_images(place, split, roots, False, optional, images.decoding)
+            stream.require_own_files()
             if not len(stream):
                 raise DataError(f"The stream {stream.name!r} contains no image: leave it out.")
             streams.append((stream, np.arange(first, first + len(stream), dtype=np.int64)))
@@ -395,6 +392,7 @@ def read_labels(
     names: dict[bytes, str] = {}
     for place in places:
         images = open_images(place, split, roots, layout=layout, decoding=decoding)
+        images.require_own_files()
         ids, categories = read_categories(images.table, LABEL, layout)
         rows = np.flatnonzero(ids != NO_CATEGORY)
         if not len(rows):

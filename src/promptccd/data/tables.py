@@ -223,7 +223,6 @@ def open_images(
     if found.notes:
         logger.info("%s: %s.", name, "; ".join(found.notes))
     images = OpenedImages(found.table, roots, decoding, name)
-    images.require_own_files()
     images.table, images.left_out = found.table, found.left_out
     return images
 
