@@ -2,19 +2,17 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 from scipy.stats import multivariate_normal
 
 from promptccd.clustering import AnchoredKMeans
 from promptccd.data.randomness import seed_of
-from promptccd.methods import StageContext, vb_cgcd
+from promptccd.methods import vb_cgcd
 from promptccd.methods.vb_cgcd import (
     VBCGCDModel,
     VBCGCDObjective,
@@ -25,8 +23,8 @@ from promptccd.methods.vb_cgcd import (
     svi_estimate,
     svi_rate,
 )
-from promptccd.training.options import TrainingArguments
 from tests.conftest import TINY_HEAD
+from tests.methods.steps import objective_of
 
 
 def of(*rows: list[float]) -> torch.Tensor:
@@ -149,12 +147,10 @@ def six_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vb_cgcd, "MOST_DIRECTIONS", 6)
 
 
-def stage(
+def end_stage(
     index: int, features: torch.Tensor, model: VBCGCDModel, labels: torch.Tensor | None, count: int
-) -> VBCGCDObjective:
-    images: Any = SimpleNamespace(stage=SimpleNamespace(index=index))
-    context = StageContext(images, labels, num_categories=count)
-    return VBCGCDObjective(model, context, TrainingArguments(), Accelerator(cpu=True), lambda what: features)
+) -> None:
+    objective_of(VBCGCDObjective, model, features, labels, count, index).end_stage()
 
 
 def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torch.Tensor]]:
@@ -168,10 +164,10 @@ def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torc
         for ids in (labels, truth)
     ]
     model = VBCGCDModel.from_pretrained(backbone, **TINY_HEAD, **options).double()
-    stage(0, sets[0], model, labels, 3).end_stage()
+    end_stage(0, sets[0], model, labels, 3)
     model.set_categories(torch.zeros(3, 32), [0, 1, 2], list("abc"))
     model.config.num_known = 3
-    stage(1, sets[1], model, None, 5).end_stage()
+    end_stage(1, sets[1], model, None, 5)
     return model, sets
 
 
@@ -210,7 +206,7 @@ def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(
 ) -> None:
     model, (_, second) = ended_stages(backbone_folder)
     before = model.class_gaussians.clone()
-    stage(2, second, model, None, 6).end_stage()
+    end_stage(2, second, model, None, 6)
     assert torch.equal(model.class_gaussians[:5], before)
     model.float().save_pretrained(tmp_path)
     again = VBCGCDModel.from_pretrained(tmp_path)
@@ -235,7 +231,7 @@ def test_more_new_classes_than_images_and_images_that_all_leave(
     monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 3)
     for options in ({}, {"estimate": "svi"}):
         model, (first, second) = ended_stages(backbone_folder, **options)
-        stage(2, second[:2], model, None, 9).end_stage()
-        stage(3, first[:4], model, None, 10).end_stage()
+        end_stage(2, second[:2], model, None, 9)
+        end_stage(3, first[:4], model, None, 10)
         assert bool(model.class_gaussians.isfinite().all())
         assert int(model.assign_natively(second).max()) < 9
