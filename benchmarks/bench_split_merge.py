@@ -60,7 +60,7 @@ def problem(num_clusters: int, size: int, width: int = 768, seed: int = 0) -> Pr
             points, labels, torch.arange(num_clusters), torch.zeros(num_clusters, dtype=torch.bool)
         ),
         num_clusters,
-        NormalInverseWishart(points.mean(0)),
+        NormalInverseWishart(),
     )
 
 
