@@ -6,7 +6,6 @@ Letters: N points, D width, K clusters, P pairs of clusters, R restarts.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -161,7 +160,8 @@ HALVING_RESTARTS, HALVING_ITERATIONS = 6, 20
 LLOYD_ITERATIONS = 3  # after the moves of a sweep
 
 
-class SplitMergeResult(NamedTuple):
+@dataclass(frozen=True)
+class SplitMergeResult:
     """Labels ``(N,)``, ``0..count-1``, each with at least one point, and the `log_posterior` of the partition."""
 
     labels: Tensor
