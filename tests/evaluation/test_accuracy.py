@@ -244,8 +244,8 @@ def test_missing_kind_is_null_in_json() -> None:
 @pytest.mark.parametrize(
     ("true", "old", "said"),
     [
-        ([0, 0, 1], ["0"], "integers such as 0, got text such as '0'"),
-        (["0", "0", "1"], [0], "got integers such as"),
+        ([0, 0, 1], ["0"], "such as 0, got .0."),
+        (["0", "0", "1"], [0], "such as .0., got 0"),
         (["cat", "dog", "dog"], "cat", r"a sequence such as \['cat'\], got 'cat'"),
         ([0, 0, 1], 1, r"a sequence such as \[1\], got 1"),
         ([0, 0, 1], [0.5], "old_classes to be a flat sequence of integers or strings"),

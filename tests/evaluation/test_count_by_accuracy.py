@@ -90,6 +90,6 @@ def test_bad_input_is_one_clear_line():
             estimate_by_accuracy(*data, restarts=1, seed=0, **options)
 
     refused(r"max_count >= number of labelled categories \(8\), got 7", *stage(), max_count=7)
-    refused(r"at least max_count \(500\) images to cluster, got 360", *stage(), max_count=500)
+    refused(r"n_clusters <= number of samples \(360\)", *stage(), max_count=1000)
     nan = torch.full((1, 32), torch.nan)
     refused("NaN or infinity in row 120", labelled, labels, torch.cat([nan, unlabelled]))

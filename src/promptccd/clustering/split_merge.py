@@ -162,19 +162,11 @@ LLOYD_ITERATIONS = 3  # after the moves of a sweep
 
 @dataclass(frozen=True)
 class SplitMergeResult:
-    """The result of splitting and merging.
-
-    Attributes:
-        labels: ``(N,)`` int64, ``0..count-1``, each with at least one point.
-        count: number of clusters.
-        log_posterior: log probability of the partition and the features, up to a constant; see `log_posterior`.
-        converged: whether a sweep among at most `MAX_SWEEPS` changed nothing.
-    """
+    """Labels ``(N,)``, ``0..count-1``, each with at least one point, and the `log_posterior` of the partition."""
 
     labels: Tensor
     count: int
     log_posterior: float
-    converged: bool
 
 
 @torch.no_grad()
@@ -219,13 +211,13 @@ def split_and_merge(
     anchors = torch.full((len(points),), -1) if fixed is None else fixed
     anchors = anchors.to(points.device)
     labels = _first_clusters(points, anchors, start, seed_of("split and merge, start", seed))
-    changed, sweep = True, 0
-    while changed and sweep < MAX_SWEEPS:
+    for sweep in range(MAX_SWEEPS):
         generator = torch_generator("split and merge", seed, sweep)
         labels, changed = _sweep(points, labels, anchors, prior, generator)
-        sweep += 1
+        if not changed:
+            break
     count = int(labels.max()) + 1
-    return SplitMergeResult(labels, count, log_posterior(points, labels, prior), not changed)
+    return SplitMergeResult(labels, count, log_posterior(points, labels, prior))
 
 
 def _first_clusters(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:
