@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import ModelCard
 
 from promptccd.discovery.project import edits
-from promptccd.discovery.project.changes import GROUPING
+from promptccd.discovery.project.store import GROUPING
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.registry import has_registry, load_registry
 from promptccd.disk import problems_of

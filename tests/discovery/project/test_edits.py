@@ -195,7 +195,7 @@ def test_any_sequence_is_undone_and_redone_to_the_same_states_in_a_file_and_in_m
     registry: CategoryRegistry, seed: int, tmp_path: Path
 ) -> None:
     generator, path = np.random.default_rng(seed), tmp_path / "categories.sqlite"
-    registry.store.write_to(path)
+    registry.write_to(path)
     ours = give_features(CategoryRegistry.open(path), S1)
     hashes, given = [ours.state_hash()], set(ours.categories)
     while len(hashes) < 26:
