@@ -120,7 +120,7 @@ def rows_in(path: Path) -> list[dict[str, str]]:
 
 def groups_of(here: Path) -> dict[str, str]:
     """Name of the group by content."""
-    registry = Project(here / "found").registry
+    registry = Project(here / "found")
     seen = pictures_in(here / "found/.promptccd")
     name_of = {key: registry.categories[registry.members[key]].name for key in seen}
     return {content: name_of[key] for key, picture in seen.items() for content in picture.dates}
@@ -275,7 +275,7 @@ def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_back
 def test_a_table_says_what_is_not_here(here: Path) -> None:
     gone = here / "card A/白鹭.jpg"
     gone.unlink()
-    registry = Project(here / "found").registry
+    registry = Project(here / "found")
     rows = project_rows(registry, Photos(here / "found", registry.images))
     assert [(row.file, row.path) for row in rows if row.status == "away"] == [("白鹭.jpg", str(gone))]
     assert Counter(row.status for row in rows)["used"] == len(rows) - 1 == len(photographs(here))

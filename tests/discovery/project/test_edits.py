@@ -491,7 +491,7 @@ def test_an_undone_id_is_not_given_to_anything_else(registry: CategoryRegistry) 
 
 
 def test_undo_redo_and_resolve_say_when_there_is_nothing(registry: CategoryRegistry) -> None:
-    with pytest.raises(RegistryError, match="nothing to undo since stage 1"):
+    with pytest.raises(RegistryError, match="nothing to undo: stage 1 was grouped since"):
         registry.undo()
     with pytest.raises(RegistryError, match="nothing to redo"):
         registry.redo()

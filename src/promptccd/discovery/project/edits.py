@@ -102,10 +102,6 @@ def edit(
     return declare
 
 
-_list(CategoryRegistry.undo, Kind.ENTRY)
-_list(CategoryRegistry.redo, Kind.ENTRY)
-
-
 def _refit(rows: CategoryRegistry, categories: Iterable[int | None]) -> None:
     """Give categories whose images changed the means of their images."""
     for identity in sorted({each for each in categories if each is not None}):
@@ -404,3 +400,7 @@ def forget(rows: CategoryRegistry, images: Sequence[str] | None = None) -> Mappi
     rows.run("delete from forbidden where image in chosen")
     rows.run("delete from image where id in chosen")
     return {"images": keys}
+
+
+_list(CategoryRegistry.undo, Kind.ENTRY)
+_list(CategoryRegistry.redo, Kind.ENTRY)

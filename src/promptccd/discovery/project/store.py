@@ -388,27 +388,31 @@ class Store:
             GoneError: something else was corrected meanwhile.
         """
         with self.transaction():
-            if (entry := self.newest) is None and not self.log:
-                raise RegistryError("There is nothing to undo: nothing was edited yet.")
-            if entry is None:
-                raise RegistryError(
-                    f"There is nothing to undo since stage {self.one('select stage from state')} was grouped. Earlier "
-                    "edits are final: rename, merge, split or move what should be different now."
+            nothing = "nothing was edited yet."
+            if self.log:
+                nothing = (
+                    f"stage {self.one('select stage from state')} was grouped since, so earlier edits are final. "
+                    "Rename, merge, split or move what should be different now."
                 )
-            return self._replayed(entry, number, undo=True)
+            return self._replayed(self.newest, number, True, f"There is nothing to undo: {nothing}")
 
     def redo(self, number: int | None = None) -> LogEntry:
         """Redo the entry that was undone last, with the same ids, and return it; arguments and errors as in `undo`."""
         with self.transaction():
-            if (entry := self.next_redo) is None:
-                raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
-            return self._replayed(entry, number, undo=False)
+            return self._replayed(
+                self.next_redo,
+                number,
+                False,
+                "There is nothing to redo: nothing was undone since the last edit.",
+            )
 
-    def _replayed(self, entry: LogEntry, number: int | None, *, undo: bool) -> LogEntry:
-        if number not in (None, entry.number):
+    def _replayed(self, entry: LogEntry | None, number: int | None, undo: bool, nothing: str) -> LogEntry:
+        if number is not None and (entry is None or entry.number != number):
             raise GoneError(
                 "Another correction was made meanwhile, so nothing was undone. Load the page again, and try again."
             )
+        if entry is None:
+            raise RegistryError(nothing)
         self.require_whole(self._replay(entry.number, undo=undo))
         self.run("update state set revision = revision + 1")
         self.run(
