@@ -17,7 +17,7 @@ from transformers import Dinov2Config
 
 from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
-from promptccd.methods.contrastive import info_nce_loss
+from promptccd.methods.base import info_nce_loss
 from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, Teacher, log_shares, modulate
 from promptccd.models.backbone import blocks_of, embed, patch_count
 from promptccd.training.fast import FastCalls

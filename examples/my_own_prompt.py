@@ -7,7 +7,7 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from promptccd.methods import ContrastiveObjective, Method, register
+from promptccd.methods import Method, register
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.backbone import class_token
 from promptccd.runs import train_run
@@ -46,7 +46,7 @@ class TintModel(CategoryDiscoveryModel):
         return CategoryDiscoveryOutput(features, bottleneck=self.head(features) if project else None)
 
 
-register(Method("tint", TintModel, ContrastiveObjective, "Tint", "a learnt vector on every patch"))
+register(Method("tint", TintModel, "Tint", "a learnt vector on every patch"))
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train it, as any other method.")

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.methods.base import Method, Rows
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import (
     ClassifierConfig,
     ClassifierObjective,
@@ -13,7 +13,7 @@ from promptccd.methods.classifier import (
     mean_prediction,
     unevenness,
 )
-from promptccd.methods.processes import same_on_all, sent
+from promptccd.methods.processes import Rows, same_on_all, sent
 
 
 @strict
@@ -72,8 +72,8 @@ class ORCAObjective(ClassifierObjective):
             "pairs": agreement_loss(answers[0], answers[1, partners]),
             "entropy": unevenness(mean_prediction(cosines[:1], 1 / LOGIT_SCALE)),
         }
-        if rows.labels is not None:
-            parts["classification"] = margin_loss(cosines[0], rows.labels, self.model.margin)
+        if rows.labelled is not None:
+            parts["classification"] = margin_loss(cosines[0], rows.labelled[1], self.model.margin)
         return {"loss": torch.stack(list(parts.values())).sum(), **parts}
 
     @torch.no_grad()
@@ -81,9 +81,7 @@ class ORCAObjective(ClassifierObjective):
         """Place of the image that each should agree with, ``(B,)``: of its category, or without labels the nearest."""
         if rows.labels is None:
             return nearest_others(rows.features[0])
-        assert self.stage.labels is not None
-        own = self.stage.labels[rows.positions]  # on the CPU already
-        return sent(same_category(own, self.generator(rows.epoch, rows.step)), rows.labels.device)
+        return sent(same_category(rows.labels, self.generator(rows.epoch, rows.step)), rows.bottleneck.device)
 
 
 def margin_loss(cosines: Tensor, labels: Tensor, margin: Tensor) -> Tensor:

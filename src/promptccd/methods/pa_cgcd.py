@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
-from promptccd.methods.base import Method, Rows
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import (
     ClassifierConfig,
     ClassifierObjective,
@@ -20,7 +20,7 @@ from promptccd.methods.classifier import (
     drawn_around,
 )
 from promptccd.methods.exemplars import NO_LABEL
-from promptccd.methods.processes import same_on_all, sent
+from promptccd.methods.processes import Rows, same_on_all, sent
 
 
 @strict
@@ -114,9 +114,9 @@ class PACGCDObjective(ClassifierObjective):
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``anchor``, and at unlabelled stages ``drift``."""
-        features, labels = rows.features[0], rows.labels
-        if labels is not None:
-            anchor = proxy_anchor_loss(self.model.classifier(features), labels)
+        features = rows.features[0]
+        if rows.labelled is not None:
+            anchor = proxy_anchor_loss(self.model.classifier(features), rows.labelled[1])
             return {"loss": anchor, "anchor": anchor}
         old, new = self.old_labels[rows.positions], self.new_labels[rows.positions]
         is_old, is_new = old != NO_LABEL, new != NO_LABEL

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.methods.base import Rows
 from promptccd.methods.classifier import (
     ClassifierConfig,
     ClassifierObjective,
     HeadlessClassifierModel,
     LinearClassifier,
 )
+from promptccd.methods.processes import Rows
 from promptccd.models.configuration import bounded
 
 
@@ -103,8 +103,9 @@ class RankStatisticsObjective(ClassifierObjective):
         joint = self.model.classifier(features)  # (V, B, K)
         novel = None if self.model.novel is None else self.model.novel(features)
         rise, parts = ramp(rows.epoch, self.config.ramp_epochs), {}
-        if rows.labels is not None:
-            parts["classification"] = F.cross_entropy(joint.flatten(0, 1), rows.labels.repeat(len(joint)))
+        if rows.labelled is not None:
+            labels = rows.labelled[1].repeat(len(joint))
+            parts["classification"] = F.cross_entropy(joint.flatten(0, 1), labels)
         if novel is not None:
             positive = same_top_ranks(features[0])
             parts["pairs"] = pair_loss(novel, positive)

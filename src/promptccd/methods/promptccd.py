@@ -12,8 +12,7 @@ from torch import Tensor
 
 from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
-from promptccd.methods.base import Method
-from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.base import Method, Objective
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
 from promptccd.models.backbone import class_row, class_token, patch_count, run_prefix
@@ -233,7 +232,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         return paired
 
 
-class MixtureObjective(ContrastiveObjective):
+class MixtureObjective(Objective):
     """The contrastive objective with prompts that act after a warm-up (paper, Alg. S1)."""
 
     model: PromptCCDModel

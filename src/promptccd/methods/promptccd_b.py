@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from promptccd.methods.base import Method
-from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, insert_prompts, require_pool
 from promptccd.models.backbone import (
     Rotation,
@@ -215,7 +214,6 @@ class PromptCCDBModel(CategoryDiscoveryModel):
 METHOD = Method(
     name="promptccd-b",
     model=PromptCCDBModel,
-    objective=ContrastiveObjective,
     title="PromptCCD-B",
     summary="prompted from a fixed pool that is learnt",
     parts={"pool": "prompt pool"},

@@ -13,7 +13,6 @@ from transformers import initialization as init
 
 from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabels, objectness
 from promptccd.methods.base import Method
-from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
 from promptccd.models.backbone import (
     Rotation,
@@ -412,7 +411,6 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
 METHOD = Method(
     name="promptccd-pp",
     model=PromptCCDPlusPlusModel,
-    objective=ContrastiveObjective,
     title="PromptCCD++",
     summary="prompted patch by patch, from a pool for every object part",
     parts={"pools": "part pools", "router": "part router"},
