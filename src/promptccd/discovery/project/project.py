@@ -77,7 +77,7 @@ class Project(CategoryRegistry):
 
     def now(self) -> str:
         """UTC, in ISO 8601, to the second."""
-        return now()
+        return datetime.now(UTC).isoformat(timespec="seconds")
 
     def refresh(self) -> str:
         """Apply the corrections of other processes; returns the name of the state, which no other state has."""
@@ -296,11 +296,6 @@ class Project(CategoryRegistry):
         """Bring what follows from the categories up to date; `None` if it is not known what changed."""
         if changes is None or changes.forgotten:
             self._features = None
-
-
-def now() -> str:
-    """The time for the log of a registry: UTC, in ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _read(record: Path) -> object:

@@ -18,6 +18,7 @@ from promptccd.errors import RegistryError
 STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
 _LINKS = "select one.key, two.key from link join image one on one.id = a join image two on two.id = b"
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
+ACTIVE = "state in ('known', 'discovered') and not dormant"  # condition of `Rows.active`
 _CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
 # One image in `Rows.image_table`: -1 in place of a row or a category, 1 in place of a confidence.
 COLUMNS = np.dtype("i4, i4, i4, f8, u1, u1")

@@ -23,6 +23,7 @@ from promptccd.discovery.project.proposals import alike_pairs, halves, screen
 from promptccd.discovery.project.record import PROJECT, has_categories, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
+from promptccd.discovery.project.rows import ACTIVE
 from promptccd.discovery.project.store import Changes, GoneError, LogEntry
 from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
@@ -133,7 +134,7 @@ class ProjectView(Project):
         self.title = self.folder.name
         self._laying = threading.Lock()
         self._columns: Columns | None = None
-        self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
+        self._near: tuple[Sequence[tuple[Any, ...]], dict[int, list[int]]] = [], {}
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
@@ -146,7 +147,7 @@ class ProjectView(Project):
         """Update the view, entirely if the changes are unknown."""
         super()._on_change(changes)
         if changes is None or changes.forgotten:
-            self._columns, self._near = None, ([], ({}, []))
+            self._columns, self._near = None, ([], {})
             if self._images != self.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
@@ -338,19 +339,20 @@ class ProjectView(Project):
             "doubted": sorted(row_of[key] for key in change.unsure if key in row_of),
         }
 
-    def _resembling(self) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
-        """For every category the similar categories, most alike first, and pairs that may be one.
-
-        Both are kept until a prototype or a name changes.
-        """
-        looks = [(each.id, each.prototype_row, each.name) for each in self.active]
+    def _resembling(self, looks: Sequence[tuple[Any, ...]]) -> dict[int, list[int]]:
+        """For every category the similar categories, most alike first; kept until a prototype changes."""
         if looks != self._near[0]:
             found = self.active_prototypes()
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
             order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
-            near = [[found.ids[each] for each in row] for row in order.tolist()]
-            self._near = looks, (dict(zip(found.ids, near, strict=True)), alike_pairs(self))
+            self._near = (
+                looks,
+                {
+                    identity: [found.ids[each] for each in row]
+                    for identity, row in zip(found.ids, order.tolist(), strict=True)
+                },
+            )
         return self._near[1]
 
     def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
@@ -372,28 +374,29 @@ class ProjectView(Project):
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows except single photographs."""
         with self.lock:
-            revision, columns, stage = self.refresh(), self.columns(), self.stage
-            near, alike = self._resembling()
+            revision, columns = self.refresh(), self.columns()
+            rows = self.all(
+                "select id, vector, name, name <> 'discovered ' || id, case when category.state = 'known' then 'known' "
+                "when born < stage then 'earlier' else 'new' end from category, state where category."
+                f"{ACTIVE} order by id"
+            )
+            near = self._resembling([row[:2] for row in rows])
             groups = [
                 {
-                    "id": each.id,
-                    "name": each.name,
-                    "named": each.named,
-                    "origin": each.origin(stage),
-                    **columns.shown(each.id),
-                    "near": near.get(each.id, []),
+                    "id": identity, "name": name, "named": bool(named), "origin": origin,
+                    **columns.shown(identity), "near": near[identity],
                 }
-                for each in self.active
-            ]
+                for identity, _, name, named, origin in rows
+            ]  # fmt: skip
             return {
                 "revision": revision,
                 "generation": self.photos.generation,
                 "title": self.title,
                 "can_write": self.can_write,
                 "photos": int(self.photos.here.sum()),
-                "stage": stage,
+                "stage": self.stage,
                 "groups": groups,
-                "alike": alike,
+                "alike": alike_pairs(self),
                 "undo": _described(self.newest),
                 "redo": _described(self.next_redo),
             }
