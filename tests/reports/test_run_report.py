@@ -229,13 +229,6 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path]) -> None:
-    measured = ReportedRun(RunEvaluation(str(runs[0])))
-    assert measured.routing is None
-    assert all(stage.count_range is None for stage in measured.score.stages)
-    assert measured.num_true == [3, 4, 5]
-
-
 def test_costs_are_means_over_runs(runs: list[Path]) -> None:
     run = ReportedRun(RunEvaluation(str(runs[0])))
     memory = {"stage0": {"process": 2_000_000, "accelerator": None}}

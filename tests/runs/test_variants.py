@@ -246,30 +246,18 @@ def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys
             {"model": {"variant": "promptccd-pp", "pool_size": 3, "prompts_per_patch": 4}},
             r"prompts_per_patch <= pool_size \(3\), got 4",
         ),
-        (
-            {"model": {"variant": "promptccd-b", "pool_size": 3}},
-            r"prompts_per_image <= pool_size \(3\), got 5",
-        ),
         ({"model": {"variant": "promptccd-gcd", "num_parts": 4}}, "for promptccd-gcd 'num_parts'"),
-        (
-            {"model": {"variant": "promptccd-pp", "distill_weight": -1.0}},
-            "distill_weight: Expected a number from 0 to .*, got -1",
-        ),
         (
             {"model": {"backbone": None, "backbone_config": {"hiden_size": 3}}},
             "backbone_config has no hiden_size",
         ),
-        ({"model": {"pool": "vpt"}}, "for promptccd 'pool'"),
         (
             {"training": {"category_count": "guess"}},
             r"known \| split_merge \| stream \| kmeans or list\[int\], got 'guess'",
         ),
-        ({"training": {"category_count": []}}, "one per unlabelled stage and non-decreasing, got"),
         ({"training": {"category_count": [3, 5, 4]}}, r"non-decreasing, got \[3, 5, 4\]"),
-        ({"training": {"category_count": [0, 5, 5]}}, r"numbers from 1 on, .* got \[0, 5, 5\]"),
         ({"training": {"category_count": [3, 4]}}, r"each of 3 unlabelled stages, .* got \[3, 4\]"),
         ({"training": {"category_count": [1, 4, 4]}}, r"below the 2 labelled categories, got \[1, 4, 4\]"),
-        ({"training": {"category_count": [3, 4.5, 5]}}, r"kmeans or list\[int\], got \['3', '4.5', '5'\]"),
     ],
 )
 def test_impossible_recipes_end_in_one_line(
