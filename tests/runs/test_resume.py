@@ -73,29 +73,6 @@ def reference(reference_run: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.fault(1)
-@pytest.mark.timeout(600)
-def test_fifty_kills_change_no_byte(recipe_values: Values, tmp_path: Path, reference: list[str]) -> None:
-    values = {
-        **recipe_values,
-        "training": {**recipe_values["training"], "output_dir": str(tmp_path / "killed")},
-    }
-    values["training"]["save_minutes"] = 0.0
-    recipe = tmp_path / "killed.json"
-    recipe.write_text(json.dumps(values))
-    victim = Path(__file__).with_name("victim.py")
-    result = run_process([sys.executable, str(victim), str(recipe), "50", "7"])
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)
-    print(f"kills: {report}")
-    assert report["kills"] == 50
-    assert report["status"] == 0
-    assert report["inside_a_save"] >= 5, report
-    for number in range(report["runs"]):
-        assert stage_hashes(tmp_path / f"killed-{number}") == reference
-
-
-@pytest.mark.slow
 @pytest.mark.fault(9)
 def test_threads_change_no_label(
     recipe_values: Values, tmp_path: Path, reference_run: Path, monkeypatch: pytest.MonkeyPatch

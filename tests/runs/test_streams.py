@@ -346,25 +346,6 @@ def test_places_are_called_as_they_lie(begun: RunDirectory, collection: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_kills_change_no_byte_of_streams(
-    collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
-) -> None:
-    values = values_of(collection, tiny_backbone, tmp_path / "run", *WEEKS)
-    values["training"]["save_minutes"] = 0.0
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps(values))
-    victim = Path(__file__).with_name("victim.py")
-    result = subprocess.run(
-        [sys.executable, str(victim), str(recipe), "8", "7"], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    for number in range(json.loads(result.stdout)["runs"]):
-        killed = files_of(tmp_path / f"run-{number}", "README.md", "checksums.json", "SHA256SUMS")
-        assert killed == files_of(all_at_once, "README.md", "checksums.json", "SHA256SUMS")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_two_processes_go_on_with_streams_and_labels(
     collection: Path, tiny_backbone: Path, tmp_path: Path
 ) -> None:

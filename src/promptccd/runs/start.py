@@ -7,10 +7,10 @@ import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 # Fields that may change before a run is continued: they change no byte of its stages.
 FREE_FIELDS = {
     # The same data in another place; the split's fingerprint decides. Streams and labels are added to earlier ones.
-    "data": {"dataset", "unlabelled", "labels"},
+    "data": {"dataset", "split", "unlabelled", "labels"},
     "model": {"max_model_bytes"},
     "training": {
         "output_dir", "num_workers", "image_cache", "save_minutes", "report_to", "push_to_hub", "hub_namespace",
@@ -404,15 +404,8 @@ def ensure_backbone(
     write_directory(run.backbone, backbone.save_pretrained)
 
 
-@dataclass(frozen=True)
-class ParameterCount:
-    """One row of the table.
-
-    Attributes:
-        part: what learns.
-        labelled: values it learns at stage 0.
-        unlabelled: values it learns at the last stage.
-    """
+class ParameterCount(NamedTuple):
+    """What learns, and how many values of it at stage 0 and at the last stage."""
 
     part: str
     labelled: int
