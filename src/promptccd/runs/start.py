@@ -123,14 +123,19 @@ def require_recipe(run: RunDirectory, recipe: Recipe) -> None:
         )
 
 
-def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, Any]:
-    """The fields of a recorded recipe that decide the stages of a run, by ``section.field``."""
-    fields = {
+def deciding_fields(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The plain values of a recipe that decide its stages, by ``section.field``."""
+    return {
         f"{section}.{name}": value
         for section, part in values.items()
         for name, value in part.items()
         if name not in FREE_FIELDS.get(section, ())
     }
+
+
+def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, Any]:
+    """The fields that decide the stages which a run has begun."""
+    fields = deciding_fields(values)
     if fields.get("training.mixed_precision") == "auto":  # `train_run` replaces it by the recorded precision
         fields["training.mixed_precision"] = run.recipe.training.mixed_precision
     if values.get("data", {}).get("unlabelled") is not None:  # later streams may follow, with their numbers
