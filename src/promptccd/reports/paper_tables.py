@@ -18,7 +18,7 @@ from promptccd.evaluation.paper import MARKS, mark_of
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import ABSENT, Grid, signed, text_of
 from promptccd.reports.page import JsonRecord, render_page, write_report_files
-from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
+from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.reports.table_parts import TablePart, paper_tables
 from promptccd.training.recipe import Recipe, laid_over
 
@@ -186,7 +186,7 @@ def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> 
         if is_other:
             if averages.empty:
                 continue
-            names.append("k-means" if predicts_natively(cells[0].recipe) else NATIVE_PREDICTION)
+            names.append("k-means" if cells[0].predicts_natively else NATIVE_PREDICTION)
             paper, mark = dict.fromkeys(PARTS, math.nan), ""
         record: JsonRecord = {
             "part": entry.part.title, "method": ", ".join(filter(None, names)), "benchmark": entry.benchmark,
@@ -230,7 +230,7 @@ def _cell(record: JsonRecord, part: str, what: str) -> str:
 
 def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> list[str]:
     """The lines below a table: omissions, differences, and the meaning of marks."""
-    native = [entry.method for entry in entries if entry.cells and predicts_natively(entry.cells[0].recipe)]
+    native = [entry.method for entry in entries if entry.cells and entry.cells[0].predicts_natively]
     names = ", ".join(dict.fromkeys(native))
     notes = [
         f"Rows without the name of a prediction show the native prediction for {names}, k-means for all other methods."
