@@ -13,12 +13,10 @@ from transformers import AutoModel
 
 from promptccd import PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.disk import problems_of, remove_leftovers, sha256_of, write_directory
+from promptccd.disk import problems_of, sha256_of, write_directory
 from promptccd.runs.stage import FROZEN, LEARNT, frozen_names, save_shards
 from promptccd.runs.start import model_on_meta
 from promptccd.training.recipe import Recipe
-from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
-from tests.crash.test_crash import at
 
 INDEX = "model.safetensors.index.json"
 
@@ -133,28 +131,3 @@ def test_a_corrected_stage_goes_on_sharing(run: Path) -> None:
     assert same_file(run / "stage3" / FROZEN, run / "stage0" / FROZEN)
     assert not problems_of(run / "stage3")
     assert PromptCCDModel.from_pretrained(run / "stage3").config.category_names[0] == "of another name"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not can_watch(), reason="this machine does not let a process be watched")
-def test_killed_at_any_system_call_every_stage_is_whole(run: Path) -> None:
-    model = PromptCCDModel.from_pretrained(run / "stage3")
-
-    def work() -> int:
-        remove_leftovers(run)
-        save_again(model, run / "stage4")
-        return 0
-
-    calls: list[Call] = []
-    assert run_watched(work, run, lambda call: calls.append(call) or Verdict.GO_ON) == 0
-    assert any(call.name.startswith("link") for call in calls)
-    wanted = {path.name: sha256_of(path) for path in (run / "stage4").iterdir() if path.is_file()}
-    for number, call in enumerate(calls):
-        shutil.rmtree(run / "stage4", ignore_errors=True)
-        assert run_watched(work, run, at(number, Verdict.KILL)) is None
-        assert not any(problems_of(stage) for stage in stages_of(run)), (number, call)
-        assert not (run / "stage4").exists() or not problems_of(run / "stage4"), (number, call)
-        shutil.rmtree(run / "stage4", ignore_errors=True)
-        work()
-        assert {path.name: sha256_of(path) for path in (run / "stage4").iterdir() if path.is_file()} == wanted
-        assert same_file(run / "stage4" / FROZEN, run / "stage0" / FROZEN)

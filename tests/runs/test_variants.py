@@ -41,6 +41,7 @@ AFTER_SIX_STEPS = (1, 2)  # of four an epoch; a state is saved after every secon
 
 VARIANTS: dict[str, Values] = {
     "gcd": {"model": {"variant": "promptccd-gcd"}},
+    "replay": {"model": {"variant": "promptccd-gcd"}, "training": {"exemplars_per_class": 4}},
     "l2p": {"model": {"variant": "promptccd-b", "pool": "l2p"}},
     "dualprompt": {"model": {"variant": "promptccd-b", "pool": "dualprompt"}},
     "mixture": {"model": {"prompts_at_test": True, "prompts_per_image": 2}},

@@ -218,7 +218,8 @@ def _scored_sections(
     runs: Sequence[ReportedRun], tables: ReportTables, scores: Mapping[str, Sequence[ContinualScore]]
 ) -> dict[str, object]:
     """Sections of the page of scored runs; figures without ``±`` are of the first run."""
-    run, summary, compared, charts = runs[0], tables["summary"], ([], []), list[Chart]()
+    run, summary, charts = runs[0], tables["summary"], list[Chart]()
+    compared: Grid = ([], [])
     if FROZEN in scores:
         stages, compared = stage_table(scores), average_grid(scores)
         charts = stage_charts(stages, stages["variant"].unique())[1:]  # Old and New
