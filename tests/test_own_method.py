@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from promptccd import GCDModel, PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.methods import COMMON_PARTS, LOSSES, METHODS, Method, Objective, Rows, register
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
-from promptccd.runs import RunDirectory, count_parameters, load_model, train_run
+from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
 from tests.contributing import blocks, section
@@ -247,14 +247,6 @@ def test_an_objective_over_a_model_that_is_there(
     assert {name for line in records for name in json.loads(line)["losses"]} == {"loss"}
     assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
     assert "One sum (without prompts)" in (tmp_path / "run" / "stage3" / "README.md").read_text()
-
-
-def test_a_part_without_a_title_is_counted_all_the_same(
-    own_method: Method, recipe_values: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(METHODS, OWN, replace(own_method, parts={}))
-    recipe = Recipe.from_dict({**recipe_values, "model": {**recipe_values["model"], "variant": OWN}})
-    assert {row.part: row.labelled for row in count_parameters(recipe)}["prompt"] == 4 * 32
 
 
 def run_python(words: list[str], folder: Path) -> str:
