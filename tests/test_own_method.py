@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -196,7 +196,7 @@ def test_a_persons_images_are_grouped_and_trained_on(run: Trained, tmp_path: Pat
 
 
 def test_a_name_is_given_once(own_method: Method) -> None:
-    other = Method(OWN, own_method.model, own_method.objective, title="Another", summary="")
+    other = replace(own_method, title="Another")
     with pytest.raises(ValueError, match="give yours another name"):
         register(other)
 
@@ -240,7 +240,7 @@ def test_an_objective_over_a_model_that_is_there(
     recipe_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may leave out a term of the objective that it is made from."""
-    monkeypatch.setitem(METHODS, "one-sum", Method("one-sum", GCDModel, OneSum, "One sum", "without prompts"))
+    monkeypatch.setitem(METHODS, "one-sum", Method("one-sum", GCDModel, "One sum", "without prompts", OneSum))
     model = {**recipe_values["model"], "variant": "one-sum"}
     train_run(Recipe.from_dict({**recipe_values, "model": model}))
     records = (tmp_path / "run" / "history.jsonl").read_text().splitlines()

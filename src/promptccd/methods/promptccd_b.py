@@ -10,12 +10,13 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from promptccd.methods.base import Method
-from promptccd.methods.prompts import Pool, insert_prompts
+from promptccd.methods.prompts import Pool
 from promptccd.models.backbone import (
     Prefix,
+    Rotation,
     blocks_of,
     class_row,
-    class_token,
+    insert_prompts,
     open_attention,
     run_prefix,
 )
@@ -146,12 +147,11 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         self.pool.reset_parameters(generator)
 
     def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+        self, tokens: Tensor, rotation: Rotation | None, prompted: bool | None, project: bool
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted."""
-        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if prompted is False:
-            return self._output(class_token(self.backbone, tokens, rotation), project)
+            return super().compute_output(tokens, rotation, prompted, project)
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens, rotation)
             query = class_row(self.backbone, entering, self.pretrained_block, rotation)
