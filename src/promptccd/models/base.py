@@ -355,8 +355,8 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """
         entering = run_prefix(self.backbone, tokens, rotation)
         features = class_row(self.backbone, entering, self.last_block(prompted), rotation)
-        tokens = {"entering": entering, "rotation": rotation} if project and self.compares_blocks else {}
-        return self._output(features, project, **tokens)
+        more = {"entering": entering, "rotation": rotation} if project and self.compares_blocks else {}
+        return self._output(features, project, **more)
 
     def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
         """Unit features ``(B, D)`` in float32, computed in the precision of training; `forward` says the arguments.
