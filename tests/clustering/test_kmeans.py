@@ -106,14 +106,6 @@ def test_ids_with_gaps_come_back_and_new_ids_follow_the_largest():
     assert list(dict.fromkeys(new)) == [91, 92, 93, 94]  # numbered as they appear
 
 
-def test_without_labels_ids_count_from_zero():
-    points, groups = blobs([30, 20, 10], spread=0.05)
-    labels = AnchoredKMeans(3, n_init=3, random_state=0).fit_predict(points)
-    assert labels.dtype == np.int64
-    assert sorted(set(labels)) == [0, 1, 2]
-    assert len(set(zip(labels, groups, strict=True))) == 3
-
-
 def test_empty_cluster_keeps_its_centre():
     # Every unlabelled point is a copy of one of two, so of three new clusters one or more stay empty.
     unlabelled = np.repeat([[0.0, 1.0], [1.0, 0.0]], 5, axis=0)
@@ -130,19 +122,6 @@ def fit_all(data, **parameters):
     return model.labels_, model.cluster_centers_, model.inertia_
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("width_per_move", [0, 20])
-def test_gram_form_equals_product_form(monkeypatch, seed, width_per_move):
-    data = mixed(seed=seed, spread=1.5)
-    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)  # 0: every row goes through the Gram matrix
-    without = fit_all(data)
-    monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
-    with_gram = fit_all(data)
-    assert (with_gram[0] == without[0]).all()
-    np.testing.assert_allclose(with_gram[1], without[1], atol=1e-5)
-    assert with_gram[2] == pytest.approx(without[2], rel=1e-6)
-
-
 def test_batching_of_restarts_changes_nothing(monkeypatch):
     data = mixed(spread=1.5)
     together = fit_all(data)
@@ -155,10 +134,7 @@ def test_batching_of_restarts_changes_nothing(monkeypatch):
         np.testing.assert_allclose(together[1], other[1], atol=1e-6)
 
 
-@pytest.mark.parametrize("gram", [True, False])
-def test_held_centres_stay_and_the_others_settle_beside_them(gram, monkeypatch):
-    if gram:
-        monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
+def test_held_centres_stay_and_the_others_settle_beside_them():
     unlabelled, labelled, labels = mixed(spread=0.7)
     model = AnchoredKMeans(10, 20, random_state=0, fix_labelled=True).fit(unlabelled, labelled, labels)
     for row in range(6):
@@ -216,13 +192,12 @@ def starts_of(points, class_means, draws):
 
 
 @pytest.mark.parametrize("num_classes", [0, 2])
-@pytest.mark.parametrize("use_gram", [True, False])
-def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes, use_gram):
+def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes):
     unlabelled, groups = blobs([12] * 6, width=5, spread=1.0, dtype=np.float64)
     labelled, labels = blobs([4] * 3, width=5, spread=1.0, dtype=np.float64)
     labelled, labels = labelled[labels < num_classes], labels[labels < num_classes]
     tensors = [torch.from_numpy(each) for each in (unlabelled, labelled, labels)]
-    problem = module.prepare(*tensors, num_classes, num_classes + 3, use_gram)
+    problem = module.prepare(*tensors, num_classes, num_classes + 3)
     draws = np.random.default_rng(0).random((40, 3, 4))
     started = module.start(problem, torch.arange(40), torch.from_numpy(draws))
     means = [labelled[labels == each].mean(0) for each in range(num_classes)]
@@ -259,26 +234,20 @@ def test_nothing_unlabelled_gives_the_class_means():
     assert model.inertia_ == pytest.approx(((labelled - np.stack(means)[labels]) ** 2).sum())
 
 
-@pytest.mark.fault(28, 29)
-def test_one_point():
-    model = AnchoredKMeans(1, n_init=2, random_state=0).fit(np.ones((1, 3)))
-    assert model.labels_.tolist() == [0]
-    assert model.inertia_ == 0
-
-
-@pytest.mark.fault(30)
-def test_equal_points_share_one_cluster():
-    model = AnchoredKMeans(3, n_init=2, random_state=0).fit(np.full((8, 4), 0.3, np.float32))
-    assert model.labels_.tolist() == [0] * 8
-    np.testing.assert_allclose(model.cluster_centers_, 0.3)
-    assert model.inertia_ == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.fault(29)
-def test_as_many_clusters_as_points():
-    points = blobs([12])[0]
-    model = AnchoredKMeans(12, n_init=2, random_state=0).fit(points)
-    assert sorted(model.labels_) == list(range(12))
+@pytest.mark.fault(28, 29, 30)
+@pytest.mark.parametrize(
+    ("points", "n_clusters", "labels"),
+    [
+        (np.ones((1, 3)), 1, [0]),
+        (np.full((8, 4), 0.3, np.float32), 3, [0] * 8),  # equal points share one cluster
+        (np.eye(12, 16), 12, list(range(12))),
+    ],
+    ids=["one point", "equal points", "as many clusters as points"],
+)
+def test_degenerate_points(points, n_clusters, labels):
+    model = AnchoredKMeans(n_clusters, n_init=2, random_state=0).fit(points)
+    assert sorted(model.labels_) == labels
+    assert np.isfinite(model.cluster_centers_).all()
     assert model.inertia_ == pytest.approx(0, abs=1e-9)
 
 

@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +22,18 @@ from torch.nn import functional
 from promptccd.errors import DataError
 
 ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time, fewer where rows are long
-AFFINITIES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: there is never a second copy of all
+AFFINITIES_AT_ONCE = 2**23  # affinities copied at a time, 32 MB: there is never a second copy of all
 POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
 
-WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
+NEARLY_CENTRED = 0.01  # share of the squared mean in the mean square: such points need no centred copy
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Data that all restarts share. Points are centred: float32 cancels far from the origin."""
+    """Data that all restarts share. Points far from the origin are centred, because float32 cancels there."""
 
     points: Tensor  # (N, D) unlabelled
     squares: Tensor  # (N,) float64, ||x||^2
-    gram: Tensor | None  # (N, N), inner products of `points`
     class_sums: Tensor  # (K, D) float64, sums of labelled points, zero for new clusters
     class_counts: Tensor  # (K,) float64
     class_squares: Tensor  # () float64, sum of ||x||^2 over the labelled points
@@ -52,12 +51,6 @@ class Problem:
         dtype = self.points.dtype
         offsets = (-0.5 * centres.square().sum(1, keepdim=True)).to(dtype)
         return torch.addmm(offsets, centres.to(dtype), self.points.T, out=out)
-
-    def affinities_to_points(self, indices: Tensor) -> Tensor:
-        """The same with centres placed on points: ``(M,)`` to ``(M, N)``."""
-        if self.gram is None:
-            return self.affinities(self.points[indices].double())
-        return self.gram[indices].sub_(0.5 * self.squares[indices, None].to(self.points.dtype))
 
 
 @dataclass
@@ -81,27 +74,7 @@ class Restarts:
         return Restarts(**{name: values[:count] for name, values in vars(self).items()})
 
 
-@dataclass(frozen=True)
-class Moves:
-    """Points that entered (+1) or left (-1) clusters, grouped by cluster row r * K + k."""
-
-    rows: Tensor  # (M,) rows whose members changed
-    sizes: Tensor  # (M,) how many entries of `points` and `signs` belong to each
-    points: Tensor  # (P,)
-    signs: Tensor  # (P,)
-
-    def sum_of(self, table: Tensor) -> Tensor:
-        """Signed sums of rows of ``table`` ``(N, W)``: ``(M, W)``."""
-        return sum_rows(table, self.points, self.signs, self.sizes)
-
-    def of_rows(self, mask: Tensor) -> "Moves":
-        """The moves of the rows where ``mask`` ``(M,)`` is true."""
-        entries = mask.repeat_interleave(self.sizes)
-        return Moves(self.rows[mask], self.sizes[mask], self.points[entries], self.signs[entries])
-
-
-@dataclass(frozen=True)
-class Solution:
+class Solution(NamedTuple):
     """The best of the restarts that converged together."""
 
     inertia: float
@@ -116,7 +89,6 @@ def prepare(
     classes: Tensor,
     num_classes: int,
     num_clusters: int,
-    use_gram: bool,
     num_fixed: int = 0,
 ) -> Problem:
     """The problem, by one pass over the labelled points, of which only sums are kept."""
@@ -128,13 +100,18 @@ def prepare(
         squares += block.double().square().sum()
 
     mean_point = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
-    mean_point = mean_point.to(points.dtype).double()  # exactly the vector that is subtracted from the points
-    centred = points - mean_point.to(points.dtype)
+    every = squares + sum(block.double().square().sum() for block in points.split(POINTS_PER_BLOCK))
+    if mean_point.square().sum() * (len(points) + len(labelled)) <= NEARLY_CENTRED * every:
+        mean_point, centred = torch.zeros_like(mean_point), points
+    else:
+        mean_point = mean_point.to(
+            points.dtype
+        ).double()  # exactly the vector that is subtracted from the points
+        centred = points - mean_point.to(points.dtype)
     squares = squares - 2 * mean_point @ sums.sum(0) + len(labelled) * mean_point.square().sum()
     return Problem(
         points=centred,
         squares=torch.cat([block.double().square().sum(1) for block in centred.split(POINTS_PER_BLOCK)]),
-        gram=centred @ centred.T if use_gram else None,
         class_sums=sums - counts[:, None] * mean_point,
         class_counts=counts,
         class_squares=squares,
@@ -166,7 +143,8 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
         cumulated = running_sums(weights.double(), 1)
         sampled = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
         sampled.clamp_(max=num_points - 1)  # if all points lie on centres
-        improved = problem.affinities_to_points(sampled.flatten()).view(num_restarts, trials, num_points)
+        improved = problem.affinities(problem.points[sampled.flatten()].double())
+        improved = improved.view(num_restarts, trials, num_points)
         after = torch.maximum(best[:, None], improved)
         winner = after.sum(2, dtype=torch.float64).argmax(1)[:, None]
         restart = torch.arange(num_restarts, device=winner.device)[:, None]
@@ -188,7 +166,7 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
     """The best restart after Lloyd's iterations until all have converged."""
     solutions = []
     for iteration in range(1, max_iter + 1):
-        shift = update(problem, restarts, reassign(restarts))
+        shift = step(problem, restarts)
         done = (shift.square() < tol) | (shift == 0) | (iteration == max_iter)
         if not done.any():
             continue
@@ -205,8 +183,14 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
     return min(solutions, key=lambda solution: (solution.inertia, solution.restart))
 
 
-def reassign(restarts: Restarts) -> Moves:
-    """Assign every unlabelled point to its nearest centre; returns the changes."""
+def step(problem: Problem, restarts: Restarts) -> Tensor:
+    """One iteration of Lloyd, in place: points go to the nearest centre, then centres to the mean of their members.
+
+    An empty cluster keeps its centre.
+
+    Returns:
+        ``(R,)`` sum over clusters of the distance that their centre moved.
+    """
     num_clusters = restarts.affinity.shape[1]
     own = restarts.affinity.gather(1, restarts.labels.clamp(min=0)[:, None])[:, 0]
     unassigned = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
@@ -221,62 +205,28 @@ def reassign(restarts: Restarts) -> Moves:
     old = restarts.labels[restart, point]
     restarts.labels[restart, point] = new
 
+    # Points that entered (+1) or left (-1) clusters, grouped by the rows r * K + k of clusters that changed.
     had = old >= 0
     entered, left = restart * num_clusters + new, (restart * num_clusters + old)[had]
     rows, order = torch.cat([entered, left]).sort(stable=True)
     rows, sizes = rows.unique_consecutive(return_counts=True)
     signs = restarts.affinity.new_ones(len(order))
     signs[len(entered) :] = -1
-    return Moves(rows, sizes, torch.cat([point, point[had]])[order], signs[order])
-
-
-def update(problem: Problem, restarts: Restarts, moves: Moves) -> Tensor:
-    """Move centres to the means of their members; an empty cluster keeps its centre.
-
-    Returns:
-        ``(R,)`` sum over clusters of the distance that their centre moved.
-    """
-    counts, sums, centres = (
-        values.flatten(0, 1) for values in (restarts.counts, restarts.sums, restarts.centres)
+    moved, signs = torch.cat([point, point[had]])[order], signs[order]
+    counts, sums, centres, affinity = (
+        getattr(restarts, name).flatten(0, 1) for name in ("counts", "sums", "centres", "affinity")
     )
-    before = counts[moves.rows]
-    counts[moves.rows] += moves.sum_of(torch.ones_like(problem.points[:, :1]))[:, 0]
-    sums[moves.rows] += moves.sum_of(problem.points)
+    counts[rows] += sum_rows(torch.ones_like(problem.points[:, :1]), moved, signs, sizes)[:, 0]
+    sums[rows] += sum_rows(problem.points, moved, signs, sizes)
 
-    live = (counts[moves.rows] > 0) & (moves.rows % restarts.counts.shape[1] >= problem.num_fixed)
-    moves, before = moves.of_rows(live), before[live]
-    old, new = centres[moves.rows], sums[moves.rows] / counts[moves.rows, None]
-    centres[moves.rows] = new
-    _refresh(problem, restarts, moves, old, before)
-
+    rows = rows[(counts[rows] > 0) & (rows % num_clusters >= problem.num_fixed)]
+    before, after = centres[rows], sums[rows] / counts[rows, None]
+    centres[rows] = after
+    for part in rows.split(max(1, min(ROWS_PER_PRODUCT, AFFINITIES_AT_ONCE // max(1, affinity.shape[1])))):
+        affinity[part] = problem.affinities(centres[part])
     shift = torch.zeros_like(counts)
-    shift[moves.rows] = (new - old).norm(dim=1)
+    shift[rows] = (after - before).norm(dim=1)
     return shift.view_as(restarts.counts).sum(1)
-
-
-def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, before: Tensor) -> None:
-    """Update affinities to the moved centres in place, each row by the cheaper way.
-
-    Where few members changed and there is a Gram matrix, its rows of these few correct the products of the members'
-    sum with all points. Otherwise the products are computed again. `restarts` has the centres and counts after the
-    moves; `old` ``(M, D)`` and `before` ``(M,)`` are centres and counts of ``moves.rows`` before.
-    """
-    affinity, centres = restarts.affinity.flatten(0, 1), restarts.centres.flatten(0, 1)
-    few = moves.sizes * WIDTH_PER_MOVE <= problem.points.shape[1]
-    if problem.gram is None:
-        few = torch.zeros_like(few)
-    at_once = AFFINITIES_AT_ONCE // max(1, affinity.shape[1])
-    for rows in moves.rows[~few].split(max(1, min(ROWS_PER_PRODUCT, at_once))):
-        affinity[rows] = problem.affinities(centres[rows])
-
-    corrected, old, before = moves.of_rows(few), old[few], before[few]
-    if problem.gram is not None:
-        rows, dtype = corrected.rows, affinity.dtype
-        after = restarts.counts.flatten()[rows]
-        offset = before / after * old.square().sum(1) / 2 - centres[rows].square().sum(1) / 2
-        change = corrected.sum_of(problem.gram) / after[:, None].to(dtype)
-        change += offset[:, None].to(dtype)
-        affinity[rows] = torch.addcmul(change, affinity[rows], (before / after)[:, None].to(dtype))
 
 
 def running_sums(values: Tensor, dim: int) -> Tensor:
@@ -300,10 +250,7 @@ def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> T
 
 Array = Tensor | npt.NDArray[Any]
 
-# How the products are taken and how many share a batch changes speed and memory, never the result.
-MAX_GRAM_POINTS = 16_384  # the (N, N) Gram matrix is 1 GB of float32 there
-MIN_GRAM_WIDTH = 64  # narrower points are multiplied sooner than looked up: of width 48 in half the time
-POINTS_PER_ROW = 4  # the Gram matrix saves a few times K affinity rows per restart, and costs N rows itself
+# How many share a batch changes speed and memory, never the result.
 MAX_BATCH_RESTARTS = 25
 MAX_BATCH_AFFINITIES = 2**22  # affinities (R, K, N) at a time: 16 MB in float32 stay in a CPU's cache
 
@@ -312,27 +259,13 @@ MAX_BATCH_AFFINITIES = 2**22  # affinities (R, K, N) at a time: 16 MB in float32
 class AnchoredKMeans:
     """k-means over labelled and unlabelled points, given apart; labelled points keep their category.
 
-    `promptccd.clustering.SemiSupervisedKMeans` is the same for scikit-learn.
+    `promptccd.clustering.SemiSupervisedKMeans` is the same for scikit-learn, and has these parameters and attributes.
+    Here `labels_` are of the unlabelled points, centres have the dtype of the features, and too few clusters are raised
+    to the number of labelled categories, with a warning.
 
     Centres of labelled categories start at the class means, all other centres by greedy k-means++ on the unlabelled
-    points; the restart with the lowest inertia wins. Centres are not re-normalised.
-
-    Args:
-        n_clusters: K, labelled categories included; raised to their number, with a warning, if below it.
-        n_init: restarts.
-        max_iter: Lloyd iterations per restart.
-        tol: a restart stops once (sum over clusters of the centre's movement)^2 is below this.
-        random_state: seed; restart r draws from a generator keyed by (random_state, r), so that batching
-            changes nothing. None draws a fresh seed.
-        fix_labelled: leave the centres of labelled categories at the class means.
-
-    Attributes:
-        labels_: ``(N,)`` int64, category of every unlabelled point, in the caller's ids.
-        cluster_centers_: ``(K, D)``, in the order of ``cluster_ids_`` and the dtype of the features.
-        cluster_ids_: ``(K,)`` int64, the labelled ids sorted, then max + 1, max + 2, ... for the new clusters
-            (0, 1, ... if nothing is labelled) in the order in which their first members appear.
-        inertia_: sum of squared distances, unlabelled to the nearest centre and labelled to their own.
-        n_iter_: iterations of the winning restart.
+    points. Centres are not re-normalised. Restart r draws from a generator keyed by (random_state, r), so that batching
+    changes nothing; None draws a fresh seed. New clusters are numbered in the order of their first members.
     """
 
     n_clusters: int
@@ -365,10 +298,8 @@ class AnchoredKMeans:
         labelled, class_ids, classes = _read_labelled(features_labelled, labels, points)
         num_clusters = self._usable_clusters(len(points), len(class_ids))
 
-        few = len(points) <= min(MAX_GRAM_POINTS, POINTS_PER_ROW * self.n_init * num_clusters)
-        use_gram = few and points.shape[1] >= MIN_GRAM_WIDTH
         num_fixed = len(class_ids) if self.fix_labelled else 0
-        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram, num_fixed)
+        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, num_fixed)
         best = min(self._solutions(problem), key=lambda solution: (solution.inertia, solution.restart))
 
         # Once more from scratch in float64, so that labels, centres and inertia belong together.
