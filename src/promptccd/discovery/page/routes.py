@@ -61,14 +61,14 @@ def project_routes(project: ProjectView) -> Starlette:
 
 def screens(
     project_of: Callable[[Request], ProjectView],
-    answers: Mapping[str, Answer] | None = None,
-    actions: Mapping[str, Action] | None = None,
+    answers: Mapping[str, Answer],
+    actions: Mapping[str, Action],
 ) -> list[Route]:
     """The routes of the page and of the Space.
 
     Args:
         project_of: returns the project of a request.
-        answers: answers to GET, by path (default: those without files of this machine).
+        answers: answers to GET, by path.
         actions: answers to POST, which return a state or JSON.
     """
 
@@ -102,8 +102,8 @@ def screens(
         Route("/", bundle),
         Route("/{name}", bundle, methods=["GET"]),
         Route("/api/state", state),
-        *(Route(path, respond_with(answer)) for path, answer in (answers or ANSWERS).items()),
-        *(Route(path, act_with(action), methods=["POST"]) for path, action in (actions or ACTIONS).items()),
+        *(Route(path, respond_with(answer)) for path, answer in answers.items()),
+        *(Route(path, act_with(action), methods=["POST"]) for path, action in actions.items()),
     ]
 
 
@@ -381,14 +381,10 @@ def _format(name: str) -> str:
     return name
 
 
-ACTIONS: dict[str, Action] = {"/api/edit": _corrected}
+ACTIONS: dict[str, Action] = {"/api/edit": _corrected, "/api/regroup": _regrouped}
 OWN_ANSWERS: dict[str, Answer] = {
     "/api/dates": _dates,
     "/api/file/{row:int}": _facts,
     "/api/original/{generation}/{row:int}": _original,
 }
-OWN_ACTIONS: dict[str, Action] = {
-    "/api/regroup": _regrouped,
-    "/api/export": _exported,
-    "/api/show_in_folder": _shown_in_folder,
-}
+OWN_ACTIONS: dict[str, Action] = {"/api/export": _exported, "/api/show_in_folder": _shown_in_folder}

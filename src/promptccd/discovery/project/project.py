@@ -328,7 +328,9 @@ class Project:
 
     def _away(self) -> list[str]:
         found, count = self.away(), len(self.registry.images)
-        if found and len(found) == count:
+        if not found:
+            raise RegistryError("No image is missing. To forget other images, name them.")
+        if len(found) == count:
             raise RegistryError(
                 f"None of the {count} images is where it was: plug their disk in, or move their folder back. To forget "
                 "them all, delete this folder."
