@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from transformers import AutoModel
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import ContrastiveObjective, Rows, StageContext, pairs
+from promptccd.methods import Objective, Rows, StageContext, pairs
 from promptccd.methods.grow_merge import GrowMergeModel, GrowMergeObjective
 from promptccd.models.backbone import blocks_of, class_attention, run_prefix
 from promptccd.training.options import TrainingArguments
@@ -81,7 +81,7 @@ def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(
     assert model.config.num_branches == 0
     batch = torch.tensor([0, 1, 1, 0, 2])
     parts = objective.losses(rows_of(model, batch))
-    gcd = begun(model, 0, labels, 3, features, ContrastiveObjective).losses(rows_of(model, batch))
+    gcd = begun(model, 0, labels, 3, features, Objective).losses(rows_of(model, batch))
     assert parts == gcd
     objective.begin_epoch(0)
     objective.end_stage()

@@ -12,14 +12,13 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import StageContext, pa_cgcd
+from promptccd.methods import Rows, StageContext, pa_cgcd
 from promptccd.methods.pa_cgcd import (
     PACGCDModel,
     PACGCDObjective,
     chance_of_low,
     split_old_and_new,
 )
-from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
 from tests.conftest import fresh
 
@@ -142,7 +141,8 @@ def test_nothing_has_moved_at_the_first_step_and_the_gradient_is_a_number(traine
     objective = objective_for(trained, stream())
     objective.begin_stage()
     views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
-    training_loss(trained, objective, Batch(views, None, torch.arange(60, 66)), 0)["loss"].backward()
+    rows = Rows.of(trained, views, None, torch.arange(60, 66), prompted=True)
+    objective.losses(rows)["loss"].backward()
     learning = [each for parameters in trained.learning().values() for each in parameters]
     assert all(each.grad is not None and each.grad.isfinite().all() for each in learning)
 

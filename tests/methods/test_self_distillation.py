@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import LOSSES, StageContext
+from promptccd.methods import LOSSES, Rows, StageContext
 from promptccd.methods.classifier import STUDENT_TEMPERATURE, SelfDistillationObjective, sampled_rows
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.backbone import blocks_of
-from promptccd.training.batches import Batch, BatchPlan, training_loss
+from promptccd.training.batches import BatchPlan
 from promptccd.training.options import TrainingArguments
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 
@@ -67,7 +67,8 @@ def happy_step(backbone: Path, count: int = 5, **options: Any) -> tuple[HappyObj
         before = F.normalize(model(views.flatten(0, 1)).features, dim=-1)
         blocks_of(model.backbone)[-1].mlp.fc2.bias += torch.randn(32, generator=torch_generator("moved"))
         squared = (F.normalize(model(views.flatten(0, 1)).features, dim=-1) - before).square().sum(1)
-    found = training_loss(model, objective, Batch(views, None, torch.arange(6)), epoch=2, step=1)
+    rows = Rows.of(model, views, None, torch.arange(6), prompted=True, epoch=2, step=1)
+    found = objective.losses(rows)
     drift = model.config.drift_weight * float(squared.mean())
     assert float(found["drift"].detach()) == pytest.approx(drift, rel=1e-4)
     return objective, {name: float(value.detach()) for name, value in found.items()}

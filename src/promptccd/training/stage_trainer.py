@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError
 from promptccd.methods import Objective, Rows, StageContext
-from promptccd.methods.processes import sent, share_of
+from promptccd.methods.processes import Forward, share_of
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.batches import Batch, BatchPlan, Forward, training_loader, training_loss
+from promptccd.training.batches import BatchPlan, training_loader
 from promptccd.training.fast import fast
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
@@ -189,8 +189,7 @@ class StageTrainer:
         totals = {"loss": torch.zeros((), device=device)}
         totals |= {name: value.to(device) for name, value in sums.items()}
         for step in range(first_step, self.steps):
-            batch = self._batch(next(batches), planned[step])
-            losses = training_loss(forward, self.objective, batch, epoch, step)
+            losses = self.losses(forward, next(batches), planned[step], epoch, step)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
             self.objective.adjust_gradients(epoch)
@@ -210,15 +209,17 @@ class StageTrainer:
             self._save_where_due(optimizer, epoch, step, totals)
         self._loss = self._finite(totals["loss"], epoch) / max(1, self.steps)
 
-    def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
-        device, view, with_label = self.accelerator.device, self.evaluation_view, None
-        labels, positions = self.context.of_batch(indices)
-        if labels is not None:
-            if bool((labels < 0).any()):
-                with_label = sent((labels >= 0).nonzero().flatten(), device)
-            labels = sent(labels, device)
-        pixel_values = normalise(pixels.to(device, non_blocking=True), view.mean, view.std)
-        return Batch(pixel_values, labels, positions, with_label)
+    def losses(
+        self, forward: Forward, pixels: Tensor, indices: np.ndarray, epoch: int, step: int
+    ) -> dict[str, Tensor]:
+        """The losses of a step: `forward` is the model as Accelerate wrapped it, which synchronises gradients."""
+        return self.objective.losses(self._rows(forward, pixels, indices, epoch, step))
+
+    def _rows(self, forward: Forward, pixels: Tensor, indices: np.ndarray, epoch: int, step: int = 0) -> Rows:
+        view, prompted = self.evaluation_view, self.objective.prompted(epoch)
+        views = normalise(pixels.to(self.accelerator.device, non_blocking=True), view.mean, view.std)
+        place = self.context.of_batch(indices)
+        return Rows.of(forward, views, *place, prompted=prompted, epoch=epoch, step=step)
 
     def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:
         shares = [
@@ -228,7 +229,7 @@ class StageTrainer:
         loader = training_loader(self.context, self.views, shares, self.arguments)
         pixels = self.stop.progress(loader, len(loader), f"stage {self.stage}: {what}")
         for (epoch, indices), each in zip(batches, pixels, strict=True):
-            yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)
+            yield self._rows(self.model, each, indices, epoch)
 
     def _save_where_due(
         self, optimizer: torch.optim.Optimizer, epoch: int, step: int, sums: dict[str, Tensor]
