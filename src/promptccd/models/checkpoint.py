@@ -421,7 +421,7 @@ def _processor(values: Mapping[str, Any]) -> Any:
         "do_center_crop": processor.do_center_crop in (True, False, None),
     }
     if wrong := [key for key, fits in is_fitting.items() if not fits]:
-        raise ValueError(f"No view can be made with its {wrong[0]} {shown(values.get(wrong[0]))}.")
+        raise ValueError(f"No view can be made with {wrong[0]} {shown(values.get(wrong[0]))}.")
     if (rendering := values.get("rendering")) is not None:
         processor.rendering = Rendering.from_dict(rendering).to_dict()
     return processor

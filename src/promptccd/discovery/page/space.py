@@ -359,14 +359,14 @@ class Space:
     def _load(self) -> DiscoverySession:
         try:
             model, view = load_embedder(self.place)
-            model.config.name_or_path = self._called()
+            model.config.name_or_path = self._model_name()
             model = model.eval().to(device_named(None))
             return DiscoverySession(model, view, registry_of(model, self.place))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("Nothing can be grouped: %s", error)
             raise PromptCCDError("The model of this page cannot be loaded: its log says why.") from error
 
-    def _called(self) -> str:
+    def _model_name(self) -> str:
         """The name of the model; visitors are not shown the path of a folder."""
         name, _ = split_revision(self.place)
         return Path(name).absolute().name if Path(name).is_dir() else name
@@ -375,7 +375,7 @@ class Space:
         """The model, with links to the paper and to the cards of the model and of this Space."""
         name, commit = split_revision(self.place)
         card = f"https://huggingface.co/{name}" if "/" in name and not Path(name).is_dir() else ""
-        return _part("foot", self._called(), card, commit, environment.get("SPACE_ID"))
+        return _part("foot", self._model_name(), card, commit, environment.get("SPACE_ID"))
 
 
 def _owner(request: gr.Request) -> tuple[str, str]:
