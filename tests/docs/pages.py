@@ -29,7 +29,15 @@ def anchors(path: Path) -> set[str]:
 TYPED = ["README.md", "docs/start.md", "docs/photos.md", "docs/protocols.md"]
 TYPED += [
     f"docs/how_to/{name}.md"
-    for name in ("add_a_week", "correct_groups", "estimators", "export", "measure_groups", "number_of_groups")
+    for name in [
+        "add_a_week",
+        "correct_groups",
+        "estimators",
+        "export",
+        "measure_groups",
+        "number_of_groups",
+        "resume",
+    ]
 ]
 RUN_BY = {
     "docs/own_images.md": "tests/test_own_images_doc.py",
@@ -43,7 +51,6 @@ NOT_RUN = {  # commands of these pages are parsed by tests/cli/test_first_hour.p
     "docs/how_to/compare_methods.md": "needs the benchmarks of the paper",
     "docs/how_to/given_features.md": "needs a backbone of the Hub and features of your own",
     "docs/how_to/gpus.md": "needs several GPUs",
-    "docs/how_to/resume.md": "needs an interruption, as tests/crash makes",
     "docs/how_to/serve_the_page.md": "serves until it is stopped, and pushes to the Hub",
     "docs/how_to/share_a_model.md": "needs the Hub",
     "docs/method.md": "pseudocode",

@@ -135,6 +135,7 @@ def test_commands_and_code_of_a_page_run(page: Path, tmp_path: Path, monkeypatch
             # The page has tests of its own, and the model of a benchmark takes hours.
             if command == "promptccd" and words[0] != "open" and "promptccd-cub" not in line:
                 quick = ["--epochs", "1"] if words[0] == "train" and "--epochs" not in words else []
-                quick += ["--backbone", "photographs"] if quick and Path(words[1]).name == "labelled" else []
+                if quick and Path(words[1]).name in ("labelled", "my_photos"):
+                    quick += ["--backbone", "photographs"]
                 assert main([*words, *quick]) == 0, line
     assert all(Path(name).exists() for name in re.findall(r"[Oo]pen `([\w/.]+)`", text))
