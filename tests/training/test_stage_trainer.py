@@ -263,3 +263,15 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_stop_that_a_callback_asked_for_is_no_signal() -> None:
+    stop = progress.StopRequest()
+    stop.asked = True
+    error = stop.error("saved stage 1")
+    assert isinstance(error, progress.TrainingStopped)
+    assert str(error) == "Stopped by a callback: saved stage 1. The same call resumes from there."
+    assert error.exit_code == 128
+    stop.received = 15  # a signal says more
+    assert not isinstance(stop.error("saved stage 1"), progress.TrainingStopped)
+    assert stop.error("saved stage 1").exit_code == 143

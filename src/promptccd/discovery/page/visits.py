@@ -62,6 +62,11 @@ class Visit:
         project = self._project = self._project or VisitProject(self)
         return project
 
+    def seen(self) -> "Visit":
+        """The same, which is open for a while again."""
+        self.seen_at = time.monotonic()
+        return self
+
     def renew(self) -> None:
         """Show the groups that were written since."""
         before, self._project = self._project, None
@@ -161,12 +166,12 @@ class Visits:
     def of(self, cookie: str, session: str) -> Visit | None:
         """The visit of a browser, by its cookie, or without one by its session."""
         owner = (cookie, "" if cookie else session)
-        return _seen(next((each for each in list(self._open.values()) if each.owner == owner), None))
+        return next((each.seen() for each in list(self._open.values()) if each.owner == owner), None)
 
     def at(self, address: str, cookie: str) -> Visit | None:
         """The visit whose screens are at an address, if any; a browser with a cookie sees its own alone."""
         found = self._open.get(address)
-        return _seen(found) if found is not None and found.owner[0] in ("", cookie) else None
+        return found.seen() if found is not None and found.owner[0] in ("", cookie) else None
 
     def end(self, visit: Visit) -> None:
         """End a visit: its work is stopped, and all of its files are deleted."""
@@ -185,10 +190,3 @@ class Visits:
             for visit in list(self._open.values()):
                 if time.monotonic() - visit.seen_at > self.away_s:
                     self.end(visit)
-
-
-def _seen(visit: Visit | None) -> Visit | None:
-    """The same, which is open for a while again."""
-    if visit is not None:
-        visit.seen_at = time.monotonic()
-    return visit
