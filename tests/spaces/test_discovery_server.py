@@ -237,7 +237,7 @@ def test_forgetting_reaches_what_the_server_keeps(server: Server) -> None:
 @pytest.mark.slow
 def test_who_closes_the_page_is_forgotten(backbone_folder: Path, tmp_path: Path) -> None:
     with (
-        serving(backbone_folder, tmp_path, away_s=0.5) as server,
+        serving(backbone_folder, tmp_path, away_s=3.0) as server,
         server.visitor() as visitor,
     ):
         visitor.give(pictures())
