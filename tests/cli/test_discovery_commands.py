@@ -81,7 +81,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
         (["--adapt", "--epochs", "0"], "Expected epochs >= 1, got 0"),
         (["--adapt", "--batch_size", "1"], "Expected batch_size >= 2, got 1"),
         (["--limit", "31"], "holds 32 files; the limit is 31. Give fewer at a time"),
-        (["--device", "cuda:99"], "Cannot compute on 'cuda:99': "),
+        (["--device", "cuda:99"], "Cannot compute on 'cuda:99' ("),
         (["--device", "abacus"], "Give another device, such as cpu or cuda:0"),
     ],
 )
