@@ -39,15 +39,6 @@ def test_figures_by_hand(before: list[float], old: list[float], new: list[float]
     assert (summary["M_all"], summary["M_o"]) == (9.0, old[-1])
 
 
-def test_one_step_has_the_figures_of_its_row() -> None:
-    score = steps([75.0], [(60.0, 70.0, 52.0)])
-    assert score.summary == {"M_all": 60.0, "M_o": 70.0, "M_f": 5.0, "M_d": 52.0, "M_d_mean": 52.0}
-    values = score.to_dict()
-    assert list(values) == ["protocol", "unit", "stages", "average", "summary"]
-    assert (values["stages"][0]["known_before"], values["stages"][0]["forgotten"]) == (75.0, 5.0)
-    assert ContinualScore.from_dict(values) == score
-
-
 def test_what_stage_zero_knows_assigns_by_its_means() -> None:
     known = labelled_categories(torch.tensor([[1.0, 0.0], [0.8, 0.0], [0.0, 1.0]]), np.array([4, 4, 9]))
     assert known.prototype_ids == [4, 9]
