@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from promptccd.disk import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub.commits import bounded_waits, reason_of
-from promptccd.models.checkpoint import CONFIGURATION, find_model, split_revision
+from promptccd.models.checkpoint import find_model, split_revision
 from promptccd.runs import RunDirectory
 from promptccd.runs.verify import Check, run_checks, stage_checks
 
@@ -113,9 +113,4 @@ def verify(place: str, *, recompute: bool = True, dataset: str | None = None) ->
         if not folder.is_dir():
             folder = Path(temporary) / "stage"
             name = download_stage(place, folder)
-        if not any((folder / each).exists() for each in (CONFIGURATION, CHECKSUMS)):
-            raise ConfigurationError(
-                f"{place!r} is no run and no stage: it has no manifest.json and no {CONFIGURATION}. Give the "
-                "--output_dir of promptccd train, one of its stages, or a repository."
-            )
         return list(stage_checks(folder, name))

@@ -29,7 +29,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 from transformers.utils.hub import extract_commit_hash
 
 from promptccd.data.views import sides_of
-from promptccd.errors import CheckpointError, did_you_mean, nothing_at, one_line, shown
+from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
 from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
@@ -122,9 +122,7 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
     try:
         path = file_of(place, CONFIGURATION, **hub_options)
     except OSError as error:
-        is_path = os.path.isabs(place) or place.count("/") > 1
-        why = nothing_at(place) if is_path else f"no such folder, and {one_line(error)}"
-        raise OSError(f"No model {written!r}: {why}") from error
+        raise OSError(f"No model {written!r}: no such folder, and {one_line(error)}") from error
     if path is None:
         folder = Path(place, hub_options.get("subfolder") or "")
         stages = [each for each in folder.glob("stage*") if re.fullmatch(r"stage\d{1,9}", each.name)]
@@ -149,7 +147,7 @@ def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
     token = given if isinstance(given, str) else None if given is False else get_token()
     why = "no login (`hf auth login`)"
     if options.get("local_files_only") or is_offline_mode():
-        why = "the Hub, which knows the owner, is switched off (HF_HUB_OFFLINE)"
+        why = "the Hub is switched off (HF_HUB_OFFLINE), which knows its owner"
     elif token is not None:
         try:
             return _user(token)
@@ -421,7 +419,7 @@ def _processor(values: Mapping[str, Any]) -> Any:
         "do_center_crop": processor.do_center_crop in (True, False, None),
     }
     if wrong := [key for key, fits in is_fitting.items() if not fits]:
-        raise ValueError(f"No view can be made with {wrong[0]} {shown(values.get(wrong[0]))}.")
+        raise ValueError(f"No view can be made with its {wrong[0]} {shown(values.get(wrong[0]))}.")
     if (rendering := values.get("rendering")) is not None:
         processor.rendering = Rendering.from_dict(rendering).to_dict()
     return processor
