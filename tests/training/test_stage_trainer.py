@@ -26,17 +26,9 @@ from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
 from promptccd.training.devices import accelerator_for
 from promptccd.training.history import EpochRecord
-from promptccd.training.options import TrainingArguments, cosine_rate
+from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD
-
-
-def test_learning_rate_is_the_papers_cosine() -> None:
-    rates = [0.1 * cosine_rate(epoch, 200, 1e-3) for epoch in range(201)]
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[200] == pytest.approx(1e-4)
-    assert rates[100] == pytest.approx((0.1 + 1e-4) / 2)
-    assert rates == sorted(rates, reverse=True)
 
 
 @pytest.mark.parametrize(("disabled", "expected"), [(True, True), (False, None), (None, None)])
@@ -263,3 +255,15 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_stop_that_a_callback_asked_for_is_no_signal() -> None:
+    stop = progress.StopRequest()
+    stop.asked = True
+    error = stop.error("saved stage 1")
+    assert isinstance(error, progress.TrainingStopped)
+    assert str(error) == "Stopped by a callback: saved stage 1. The same call resumes from there."
+    assert error.exit_code == 128
+    stop.received = 15  # a signal says more
+    assert not isinstance(stop.error("saved stage 1"), progress.TrainingStopped)
+    assert stop.error("saved stage 1").exit_code == 143

@@ -3,7 +3,6 @@
 import argparse
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import data, hub, runs
@@ -12,7 +11,7 @@ from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.errors import ConfigurationError, did_you_mean, nothing_at
 from promptccd.processes import is_first_process
-from promptccd.training.recipe import names_recipe, recipe_folder, recipes_in, summary_of
+from promptccd.training.recipe import names_recipe, recipes_in, shipped, summary_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,13 +103,13 @@ def parameters_command(options: argparse.Namespace) -> None:
     if what is not None and not names_recipe(what) and not Path(what).expanduser().exists():
         raise ConfigurationError(f"{nothing_at(what)} `promptccd recipes` lists the recipes.")
     counts = runs.count_parameters(recipe_from(options))
-    show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
+    show(options, [count._asdict() for count in counts], lambda: parameter_table(counts))
 
 
 @command((), _RECIPES)
 def recipes_command(options: argparse.Namespace) -> None:
     """``promptccd recipes``: the recipes with a word in their name, or else the methods and data sets."""
-    known = recipes_in(recipe_folder())
+    known = recipes_in(shipped())
     rows = [_row(name, *parts) for name, parts in known.items() if (options.word or "") in name]
     if not rows:
         hint = did_you_mean(options.word, known)

@@ -97,7 +97,7 @@ class ImageCache:
     def at(cls, place: str, views: ViewOptions) -> "ImageCache":
         """The cache at a place as recipes name it: ``auto``, ``off`` or a folder."""
         folder = Path(datasets.config.HF_DATASETS_CACHE) / "promptccd" if place == "auto" else Path(place)
-        return cls(views, None if place == "off" else folder.expanduser())
+        return cls(views, None if place in ("off", "none") else folder.expanduser())
 
     def of(self, stage: Stage, num_workers: int | None, progress: Progress) -> datasets.Dataset:
         """A row of `_SCHEMA` for every image of a stage; images without a copy are decoded now."""

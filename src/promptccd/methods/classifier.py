@@ -88,7 +88,8 @@ class ClassifierConfig(CategoryDiscoveryConfig):
 class ClassifierModel(CategoryDiscoveryModel):
     """A model without prompts whose classifier grows from stage to stage.
 
-    Its losses compare the head's bottleneck, so the head has no wide last layer.
+    Its losses compare the head's bottleneck, so the head has no wide last layer. `UnitHead` suits losses that read only
+    the classifier and the features.
     """
 
     config: ClassifierConfig
@@ -103,11 +104,6 @@ class ClassifierModel(CategoryDiscoveryModel):
         self.classifier = self.classifier_class(config.num_classes, config.vision_config.hidden_size)
         self.post_init()
 
-    def freeze(self) -> None:
-        """Let the last block, the head and the classifier learn."""
-        super().freeze()
-        self.classifier.requires_grad_(True)
-
     def grow(self, rows: Tensor) -> None:
         """Append classes with these rows ``(n, D)`` to the classifier."""
         self.classifier.grow(rows)
@@ -117,12 +113,6 @@ class ClassifierModel(CategoryDiscoveryModel):
     def assign_natively(self, features: Tensor) -> Tensor:
         """Row ``(N,)`` of the classifier with the largest logit for features ``(N, D)``."""
         return self.classifier(features.to(self.prototypes)).argmax(1)
-
-
-class HeadlessClassifierModel(ClassifierModel):
-    """The same for methods whose losses read only the classifier and the features."""
-
-    head_class: ClassVar = UnitHead
 
 
 class RememberingModel(CategoryDiscoveryModel):

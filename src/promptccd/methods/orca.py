@@ -1,5 +1,7 @@
 """ORCA (Cao et al., ICLR 2022): a margin slows labelled categories down, and images agree with their neighbours."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
@@ -8,12 +10,13 @@ from torch import Tensor
 from promptccd.methods.base import Method
 from promptccd.methods.classifier import (
     ClassifierConfig,
+    ClassifierModel,
     ClassifierObjective,
-    HeadlessClassifierModel,
     mean_prediction,
     unevenness,
 )
 from promptccd.methods.processes import Rows, same_on_all, sent
+from promptccd.models.head import UnitHead
 
 
 @strict
@@ -27,10 +30,11 @@ LOGIT_SCALE = 10.0  # factor of the cosines
 LARGEST_MARGIN = 0.5  # the mean uncertainty, at most, that is added to the cosine of the true class
 
 
-class ORCAModel(HeadlessClassifierModel):
+class ORCAModel(ClassifierModel):
     """The last block and a cosine classifier; the margin of the epoch is saved for a stage that resumes inside it."""
 
     config: ORCAConfig
+    head_class: ClassVar = UnitHead
     margin: Tensor
 
     def __init__(self, config: ORCAConfig):

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,12 +16,13 @@ from torch import Tensor, nn
 from promptccd.methods.base import Method
 from promptccd.methods.classifier import (
     ClassifierConfig,
+    ClassifierModel,
     ClassifierObjective,
-    HeadlessClassifierModel,
     drawn_around,
 )
 from promptccd.methods.exemplars import NO_LABEL
 from promptccd.methods.processes import Rows, same_on_all, sent
+from promptccd.models.head import UnitHead
 
 
 @strict
@@ -30,10 +32,11 @@ class PACGCDConfig(ClassifierConfig):
     model_type = "pa-cgcd"
 
 
-class PACGCDModel(HeadlessClassifierModel):
+class PACGCDModel(ClassifierModel):
     """The last block and the proxies, and the standard deviation ``(D,)`` of stage 0's unit features."""
 
     config: PACGCDConfig
+    head_class: ClassVar = UnitHead
     feature_deviations: Tensor
 
     def __init__(self, config: PACGCDConfig):

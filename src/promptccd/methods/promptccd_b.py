@@ -3,20 +3,20 @@
 Letters: B images, M prompts, P chosen prompts, S tokens per prompt, D width.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from promptccd.methods.base import Method
-from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, insert_prompts, require_pool
+from promptccd.methods.prompts import Pool
 from promptccd.models.backbone import (
+    Prefix,
     Rotation,
     blocks_of,
     class_row,
-    class_token,
+    insert_prompts,
     open_attention,
     run_prefix,
 )
@@ -49,7 +49,8 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
 
     def validate_pool(self) -> None:
         """Refuse more prompts per image than the pool has."""
-        require_pool(self.pool_size, self.prompts_per_image, "prompts_per_image")
+        if (given := self.prompts_per_image) > self.pool_size:
+            raise ValueError(f"Expected prompts_per_image <= pool_size ({self.pool_size}), got {given}.")
 
 
 # Weight of the term that pulls chosen keys towards the query, as in the released configurations; the paper's equation
@@ -57,62 +58,22 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
 COS_WEIGHT = 0.1
 
 
-class PromptPool(Pool):
-    """A pool whose prompts are chosen per image; a subclass says how they enter a backbone."""
+class L2PPool(Pool):
+    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes."""
 
     num_prefixed = 0  # blocks whose attention receives keys and values
 
     def __init__(self, config: PromptCCDBConfig):
         size, width = config.pool_size, config.vision_config.hidden_size
         super().__init__(config.prompt_reach, (size, width), config.prompts_per_image)
-
-    def forward(self, query: Tensor, arbitrary: bool = False) -> tuple[Any, Selection]:
-        """The prompts that suit queries ``(B, D)``, as `enter` takes them, and which they are (`select`)."""
-        selection = self.select(query, arbitrary)
-        return self.gather(selection.indices), selection
-
-    def gather(self, indices: Tensor) -> Any:
-        """The chosen prompts ``(B, P)``, as `enter` takes them."""
-        raise NotImplementedError
-
-    @staticmethod
-    def enter(backbone: PreTrainedModel, tokens: Tensor, prompts: Any, rotation: Rotation | None) -> Tensor:
-        """[CLS] features ``(B, D)`` of tokens entering block 0 with gathered prompts."""
-        raise NotImplementedError
-
-    def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
-        """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary prompts.
-
-        (The released code takes the majority of a batch on most data sets, so that a feature depends on the other
-        images of the batch.)
-        """
-        unit, cosines = self.cosines(query)
-        ranked_by = arbitrary_scores(unit, len(self.keys)) if arbitrary else cosines
-        best = ranked_by.topk(self.top_k).indices
-        return Selection(best, cosines.gather(1, best))
-
-
-class L2PPool(PromptPool):
-    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes."""
-
-    def __init__(self, config: PromptCCDBConfig):
-        super().__init__(config)
-        size, width = self.keys.shape
         self.prompts = nn.Parameter(torch.empty(size, config.prompt_length, width))
 
-    def gather(self, indices: Tensor) -> Tensor:
-        """Tokens ``(B, P * S, D)``."""
-        return self.prompts[indices].flatten(1, 2)
-
-    @staticmethod
-    def enter(
-        backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor, rotation: Rotation | None
-    ) -> Tensor:
-        """See the base class."""
-        return class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
+    def forward(self, indices: Tensor) -> tuple[Tensor, list[Prefix]]:
+        """Tokens ``(B, P * S, D)`` of the chosen prompts ``(B, P)``, and no keys and values."""
+        return self.prompts[indices].flatten(1, 2), []
 
 
-class DualPromptPool(PromptPool):
+class DualPromptPool(Pool):
     """DualPrompt: prompts are keys and values of attention (prefix tuning); 253,440 parameters at ViT-B.
 
     The first two blocks get one general prompt, the next three the expert prompts chosen for the image, of which
@@ -122,34 +83,21 @@ class DualPromptPool(PromptPool):
     """
 
     def __init__(self, config: PromptCCDBConfig):
-        super().__init__(config)
+        size, width = config.pool_size, config.vision_config.hidden_size
+        super().__init__(config.prompt_reach, (size, width), config.prompts_per_image)
         depth, length = config.vision_config.num_hidden_layers, config.prompt_length
-        size, width = self.keys.shape
         self.first_expert = min(2, depth - 1)
         num_experts = min(3, depth - self.first_expert)
         self.num_prefixed = self.first_expert + num_experts
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
         self.experts = nn.Parameter(torch.empty(num_experts, 2, size, length, width))
 
-    def gather(self, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values ``(B, ., D)`` that the attention of the first blocks gets in addition, block by block."""
+    def forward(self, indices: Tensor) -> tuple[None, list[Prefix]]:
+        """No tokens, and keys and values ``(B, ., D)`` of the first blocks, for the chosen prompts ``(B, P)``."""
         images = indices.shape[0]  # not len(), which an exported model would keep for good
         general = [pair.unsqueeze(1).expand(-1, images, -1, -1) for pair in self.general]
         experts = [pair[:, indices].flatten(2, 3) for pair in self.experts]
-        return [(key, value) for key, value in (*general, *experts)]
-
-    @staticmethod
-    def enter(
-        backbone: PreTrainedModel,
-        tokens: Tensor,
-        prompts: list[tuple[Tensor, Tensor]],
-        rotation: Rotation | None,
-    ) -> Tensor:
-        """See the base class."""
-        before = len(blocks_of(backbone)) - 1
-        entering = run_prefix(backbone, tokens, rotation, prompts[:before])
-        last = prompts[before] if before < len(prompts) else None
-        return class_row(backbone, entering, rotation=rotation, prefix=last)
+        return None, [(key, value) for key, value in (*general, *experts)]
 
 
 POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}
@@ -167,7 +115,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
     """
 
     config: PromptCCDBConfig
-    roles: ClassVar = {"pool.keys": "key"}
+    roles: ClassVar = {"pool.keys": "key", "pool": "prompt"}
 
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(config)
@@ -182,27 +130,28 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         """M."""
         return len(self.pool.keys)
 
-    def prompt_parameters(self) -> list[torch.nn.Parameter]:
-        """Keys and prompts of the pool."""
-        return list(self.pool.parameters())
-
     def reset_prompts(self, generator: torch.Generator) -> None:
         """Draw the pool again."""
         self.pool.reset_parameters(generator)
 
     def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+        self, tokens: Tensor, rotation: Rotation | None, prompted: bool | None, project: bool
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted."""
-        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if prompted is False:
-            return self._output(class_token(self.backbone, tokens, rotation), project)
+            return super().compute_output(tokens, rotation, prompted, project)
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens, rotation)
             query = class_row(self.backbone, entering, self.pretrained_block, rotation)
-        prompts, selection = self.pool(query, self.config.random_prompts)
-        features = self.pool.enter(self.backbone, tokens, prompts, rotation)
-        return self._output(features, project, components=selection.indices, scores=selection.cosines)
+        indices, cosines = self.pool.select(query, self.config.random_prompts)
+        prompts, prefixes = self.pool(indices)
+        if prompts is not None:
+            tokens = insert_prompts(self.backbone, tokens, prompts)
+        before = len(blocks_of(self.backbone)) - 1
+        entering = run_prefix(self.backbone, tokens, rotation, prefixes[:before])
+        last = prefixes[before] if before < len(prefixes) else None
+        features = class_row(self.backbone, entering, rotation=rotation, prefix=last)
+        return self._output(features, project, components=indices, scores=cosines)
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
         """The pull of chosen keys towards the query: the sum over prompts of 1 - cosine (paper, Eq. 8)."""

@@ -89,7 +89,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
     A variant overrides `compute_output` (how prompts enter), `auxiliary_losses` (their terms of the
-    loss), `prompt_parameters` (the trained prompts), `reset_prompts` (how they start), `num_prompts` (how
+    loss), `roles` (what learns in addition), `reset_prompts` (how prompts start), `num_prompts` (how
     many there are to choose from), `replay` (features in place of images that are gone) and `begin_discovery`
     (data of stage 0 for an unlabelled stage), or sets `mixture` or `part_labeller`, which training then
     fits. The training loop knows nothing else about variants. Its ``__init__`` ends with `post_init`.
@@ -104,7 +104,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
 
-    # Role of the parameters whose names begin so: "key", "router" or "classifier".
+    # Role of the parameters whose names begin so, which learn: "prompt", "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
     head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
     block_parts: ClassVar[Sequence[str]] = ("backbone",)  # children that are blocks
@@ -243,16 +243,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
         super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
 
     def freeze(self) -> None:
-        """Let only the last block, the projection head and `prompt_parameters` learn."""
+        """Let only the last block, the projection head and the parameters of `roles` learn."""
         self.requires_grad_(False)
         blocks_of(self.backbone)[-1].requires_grad_(True)
         self.head.requires_grad_(True)
-        for parameter in self.prompt_parameters():
-            parameter.requires_grad_(True)
-
-    def prompt_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the prompts that learn by gradient; nothing by default."""
-        return []
+        for name, parameter in self.named_parameters():
+            if name.startswith(tuple(self.roles)):
+                parameter.requires_grad_(True)
 
     @property
     def num_prompts(self) -> int:
@@ -260,14 +257,12 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return 0
 
     def learning(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters that learn, by role: ``"model"``, ``"prompt"``, or one of `roles`, each with its learning rate."""
-        prompts = {id(parameter) for parameter in self.prompt_parameters()}
+        """Parameters that learn, by role: ``"model"``, or one of `roles`, each with its learning rate."""
         by_role: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             if not parameter.requires_grad:
                 continue
-            usual = "prompt" if id(parameter) in prompts else "model"
-            role = next((role for start, role in self.roles.items() if name.startswith(start)), usual)
+            role = next((role for start, role in self.roles.items() if name.startswith(start)), "model")
             by_role.setdefault(role, []).append(parameter)
         return by_role
 
@@ -301,15 +296,15 @@ class CategoryDiscoveryModel(PreTrainedModel):
     @torch.no_grad()
     def attention_row(self, pixel_values: Tensor) -> Tensor:
         """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
-        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
         entering = run_prefix(self.backbone, tokens, rotation)
         return class_attention(self.backbone, entering, self.last_block(), rotation)
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
         """Patch features ``(B, L, D)`` of the pretrained backbone; only after `keep_pretrained_block`."""
-        rotation = self.rotation(pixel_values)
-        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
+        entering = run_prefix(self.backbone, tokens, rotation)
         return patch_features(self.backbone, entering, self.pretrained_block, rotation)
 
     def adopt_backbone(self) -> None:
@@ -341,20 +336,27 @@ class CategoryDiscoveryModel(PreTrainedModel):
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
             return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple; `None` asks the configuration.
         """
-        output = self.compute_output(pixel_values, prompted, project)
+        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
+        output = self.compute_output(tokens, rotation, prompted, project)
         # A decorator would not last: Accelerate takes all of them off a model that it trained in bfloat16.
         as_dict = self.config.return_dict if return_dict is None else return_dict
         return output if as_dict else output.to_tuple()
 
     def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+        self, tokens: Tensor, rotation: Rotation | None, prompted: bool | None, project: bool
     ) -> CategoryDiscoveryOutput:
-        """The features, and with `project` the projection; see `forward`."""
-        rotation = self.rotation(pixel_values)
-        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        """The features, and with `project` the projection, without prompts; `forward` says the last two arguments.
+
+        Args:
+            tokens: that enter block 0, ``(B, L, D)``: [CLS], registers if there are any, patches.
+            rotation: rotary position embedding of the patches; `None` where tokens have positions.
+            prompted: whether prompts act.
+            project: whether the losses read the output.
+        """
+        entering = run_prefix(self.backbone, tokens, rotation)
         features = class_row(self.backbone, entering, self.last_block(prompted), rotation)
-        tokens = {"entering": entering, "rotation": rotation} if project and self.compares_blocks else {}
-        return self._output(features, project, **tokens)
+        more = {"entering": entering, "rotation": rotation} if project and self.compares_blocks else {}
+        return self._output(features, project, **more)
 
     def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
         """Unit features ``(B, D)`` in float32, computed in the precision of training; `forward` says the arguments.
@@ -365,14 +367,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
         with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
             features = self(pixel_values, prompted=prompted, return_dict=True).features
         return F.normalize(features.float(), dim=-1)
-
-    def embed(self, pixel_values: Tensor) -> Tensor:
-        """Tokens that enter block 0, ``(B, L, D)``, without a graph unless the embeddings learn."""
-        return embed(self.backbone, pixel_values)
-
-    def rotation(self, pixel_values: Tensor) -> Rotation | None:
-        """Rotary position embedding of these images; `None` where the backbone adds positions to its tokens."""
-        return rotation_of(self.backbone, pixel_values)
 
     def _output(self, features: Tensor, project: bool, **others: Any) -> CategoryDiscoveryOutput:
         bottleneck = self.head(features) if project else None

@@ -21,8 +21,8 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import EvaluationView, TrainingViews
-from promptccd.discovery.project.changes import GROUPING
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
+from promptccd.discovery.project.store import GROUPING
 from promptccd.disk import trusted
 from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
@@ -478,6 +478,6 @@ def _score(
         assignments["category_ids"],
         stages.num_known,
         num_categories=num_categories,
-        count_range=estimate and (estimate["low"], estimate["high"]),
+        count_range=None if estimate is None else (estimate["low"], estimate["high"]),
         native_ids=assignments.get("class_ids"),
     )
