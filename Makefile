@@ -24,7 +24,7 @@ ABLATED := {discovery_entropy_weight: 0, clustered_rows: false, replay_weight: 0
 # Its setting: 80 % of a category when it appears, the later stages share the rest equally.
 CUTS    := '[[.8, .2, .25, 0.3333333333333333, .5, 1], [.8, .25, 0.3333333333333333, .5, 1], [.8, 0.3333333333333333, .5, 1], [.8, .5, 1], [.8, 1], [1]]'
 
-.PHONY: versions release-check hashes demo tables ablation spectrum mechanisms gpu peers test test-slow test-landing test-all faults mutants lint types-linux types-win32 types-darwin docs page format bench year clean
+.PHONY: versions release-check dist hashes demo tables ablation spectrum mechanisms gpu peers test check test-slow test-landing test-all faults mutants lint types-linux types-win32 types-darwin docs page format bench year clean
 
 demo: $(VENV)/.run           ## discover ten categories of 362 photographs and write a page of them; two minutes, no network
 	@echo "PromptCCD on 362 photographs: ten categories are labelled, ten are to be discovered."
@@ -56,7 +56,10 @@ spectrum: $(VENV)/.run       ## accuracy over the labelled shares of categories 
 
 # ORDER=7 shuffles files, and the tests within each, by that seed: no test may need another one before it.
 ORDER  ?=
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(if $(ORDER),--random-order-seed=$(ORDER))
+# All cores, but at most eight: a process of the tests needs a gigabyte.
+CORES  ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 8 ? 8 : n)))
+ARGS   ?=
+PYTEST := $(BIN)/python -m pytest --numprocesses $(CORES) --dist worksteal $(if $(ORDER),--random-order-seed=$(ORDER))
 
 # What failed beside other work is run once more alone, since kills, browsers and limits of time depend on a machine
 # that others use. Both runs are printed; a test that fails twice fails. A run that broke off (another exit code than 1)
@@ -66,8 +69,12 @@ AGAIN  := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 # Slow tests are dealt to five parts. `commit` takes the one whose turn it is: see tests/rotation.py.
 PART ?= commit
 
-test: $(VENV)/.dev           ## what a change is tried with, offline; some three minutes on two idle cores
-	$(PYTEST) -m "not slow and not moderate"
+test: $(VENV)/.dev           ## quick tests, offline; some three minutes on two idle cores; ARGS="tests/clustering -k seed"
+	$(PYTEST) -m "not slow and not moderate" $(ARGS)
+
+check: $(VENV)/.dev          ## what CI will say: lint, types, known risks, docs, and the tests of a landing
+	$(MAKE) --jobs 2 --output-sync lint faults docs
+	$(MAKE) test-landing
 
 test-landing: $(VENV)/.dev   ## what a landing has to pass: these, the whole life of every method, a fifth of the rest
 	$(PYTEST) --slow-part $(PART) || { [ $$? -eq 1 ] && $(AGAIN) --slow-part $(PART); }
@@ -86,7 +93,7 @@ mutants: $(VENV)/.dev        ## small mistakes put in one by one, guards taken o
 lint: types-linux types-win32 types-darwin  ## ruff, and mypy for the three systems, side by side with make -j2; nothing is changed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -c "import pathlib, yaml; [yaml.safe_load(each.read_text()) for each in pathlib.Path('.github/workflows').iterdir()]"
+	$(BIN)/python -c "import pathlib, yaml; [yaml.safe_load(each.read_text()) for each in pathlib.Path('.github').rglob('*.yml')]"
 
 types-linux: $(VENV)/.dev
 	$(BIN)/mypy
@@ -98,6 +105,10 @@ versions: $(VENV)/.release    ## fast tests on other versions of what it needs, 
 
 release-check: $(VENV)/.release  ## what a release has to pass, step by step, in a clean clone; says what is missing
 	$(BIN)/python -m tests.release
+
+dist: $(VENV)/.release        ## the wheel and the source distribution, into dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 hashes: $(VENV)/.release      ## pin the files of what is installed, not only their versions
 	$(BIN)/python -m tests.release --hashes
@@ -151,5 +162,6 @@ $(VENV)/.release: $(VENV)/.dev
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/pip pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@echo "Installing promptccd with its tools for tests, docs and types into $(VENV): some 2 GB."
+	$(BIN)/pip install -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/.run

@@ -26,9 +26,9 @@ from transformers import Dinov2Config, Dinov2Model
 
 from benchmarks.creatures import NUM_CATEGORIES, draw_creature
 from benchmarks.measuring import options_of, timed
-from promptccd.data.views import normalise
+from promptccd.data.views import EvaluationView, normalise
 from promptccd.discovery.embedding import Embedder, load_embedder, resolve_precision
-from promptccd.discovery.intake.reading import Intake, read_intake
+from promptccd.discovery.intake.reading import IntakeFile, read_intake
 from promptccd.systems import available_cores
 
 CHUNK = 32
@@ -68,15 +68,13 @@ def report_features(model_folder: Path, images: Path) -> None:
     seconds = dict.fromkeys(["bare", *precisions], 0.0)
     files = sorted(images.iterdir())
     for start in range(0, len(files), CHUNK):
-        intake = read_intake(files[start : start + CHUNK], view=view)
-        pixels = torch.stack([intake.view_of(file, view) for file in intake.used])
-        values = normalise(pixels, view.mean, view.std)
+        views = views_of(files[start : start + CHUNK], view)
+        values = normalise(torch.stack([pixels for _, pixels in views]), view.mean, view.std)
         with torch.no_grad():
             seconds["bare"] += timed(partial(bare, values))[0]
         for precision in precisions:
             embedder = Embedder(model, view, precision=precision)
-            seconds[precision] += timed(partial(forward, embedder, intake, pixels))[0]
-        intake.close()
+            seconds[precision] += timed(partial(forward, embedder, views))[0]
     print(f"{len(files)} images\n  bare forward in fp32          {seconds['bare']:7.1f} s")
     for precision in precisions:
         ratio = seconds[precision] / seconds["bare"]
@@ -85,11 +83,20 @@ def report_features(model_folder: Path, images: Path) -> None:
         )
 
 
-def forward(embedder: Embedder, intake: Intake, pixels: Tensor) -> None:
+def views_of(
+    files: Sequence[Path], view: EvaluationView, workers: int = 2
+) -> list[tuple[IntakeFile, Tensor]]:
+    """The images of some files, read and viewed."""
+    views = list[tuple[IntakeFile, Tensor]]()
+    read_intake(files, view=view, workers=workers, use=lambda *each: views.append(each)).close()
+    return views
+
+
+def forward(embedder: Embedder, views: Sequence[tuple[IntakeFile, Tensor]]) -> None:
     """Features of views that are in memory."""
-    for file, view in zip(intake.used, pixels, strict=True):
+    for file, view in views:
         embedder.add(file, view)
-    embedder.features_of(intake)
+    embedder.finish(len(views))
 
 
 def report_discover(model: Path, images: Path, folder: Path) -> None:

@@ -36,7 +36,6 @@ from promptccd.data.readable import StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.embedding import Embedder, Precision, load_embedder
-from promptccd.discovery.intake.reading import read_intake
 from promptccd.disk import write_json
 from promptccd.systems import available_cores
 from promptccd.training.history import read_history
@@ -121,9 +120,9 @@ def _discover(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     def embedded(precision: Precision) -> int:
         """Files to features, decoding included, as `discover` does it."""
-        embedder = Embedder(model, view, precision=precision)
-        with read_intake(files, view=view, workers=available_cores(), use=embedder.add) as intake:
-            return len(embedder.features_of(intake))
+        intake, features = Embedder(model, view, precision=precision).embed(files, workers=available_cores())
+        intake.close()
+        return len(features)
 
     precisions: tuple[Precision, ...] = ("fp32", "bf16")
     for precision in precisions:

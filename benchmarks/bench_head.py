@@ -10,7 +10,7 @@ from transformers import Dinov2Config
 
 from benchmarks.measuring import options_of, timed
 from promptccd import GCDConfig
-from promptccd.methods.contrastive import info_nce_loss, supervised_contrastive_loss
+from promptccd.methods.base import info_nce_loss, supervised_contrastive_loss
 from promptccd.models.head import ProjectionHead
 
 

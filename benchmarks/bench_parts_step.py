@@ -17,7 +17,7 @@ from transformers import Dinov2Config
 
 from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDPlusPlusConfig, PromptCCDPlusPlusModel
-from promptccd.methods.contrastive import info_nce_loss
+from promptccd.methods.base import info_nce_loss
 from promptccd.methods.promptccd_pp import PartPools, PartPromptOutput, Teacher, log_shares, modulate
 from promptccd.models.backbone import blocks_of, embed, patch_count
 from promptccd.training.fast import FastCalls
@@ -82,8 +82,8 @@ def _whole_forward(
     with torch.no_grad():
         blocks[-1](hidden)  # an unmodified forward does not stop at the attention
     contextual, logits = model.router(tokens[:, -patches:], attention)
-    selection = pools.select(contextual, logits.argmax(-1))
-    hidden = modulate(tokens, pools.bias(selection.indices))
+    selection = pools.select(contextual.detach(), pools=logits.argmax(-1))
+    hidden = modulate(tokens, pools(selection.indices))
     for block in blocks:
         hidden = block(hidden)
     return logits, backbone.layernorm(hidden)[:, 0], selection.cosines

@@ -23,13 +23,11 @@ import numpy as np
 import pyarrow.parquet  # type: ignore[import-untyped]
 import torch
 from PIL import Image
-from torch import Tensor
 
-from benchmarks.bench_discovery import write_model
+from benchmarks.bench_discovery import forward, views_of, write_model
 from benchmarks.bench_views import encoded_picture
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.embedding import Embedder, Precision, load_embedder
-from promptccd.discovery.intake.reading import Intake, read_intake
 from promptccd.images.decode import decode_image
 from promptccd.images.identity import THUMBNAIL_SIDE, miniature_of
 
@@ -89,13 +87,6 @@ def all_of(each: Callable[..., Iterable[object]], work: object, paths: Sequence[
         pass
 
 
-def forward(embedder: Embedder, intake: Intake, views: Sequence[Tensor]) -> None:
-    """Features of views that are in memory."""
-    for file, view in zip(intake.used, views, strict=True):
-        embedder.add(file, view)
-    embedder.features_of(intake)
-
-
 def take_turns(model_folder: Path, paths: Sequence[Path], precision: Precision) -> dict[str, np.ndarray]:
     """Seconds per photograph, of the wall and of all cores, by what is done."""
     model, view = load_embedder(model_folder)
@@ -107,16 +98,14 @@ def take_turns(model_folder: Path, paths: Sequence[Path], precision: Precision) 
         seconds[what] += (time.perf_counter() - wall, time.process_time() - cores)
         return result
 
-    Embedder(model, view).features_of(read_intake(paths[:1], view=view))  # the first forward prepares things
+    Embedder(model, view).embed(paths[:1])  # the first forward prepares things
     for start in range(0, len(paths), CHUNK):
         chunk = paths[start : start + CHUNK]
         with ThreadPoolExecutor(THREADS) as pool:
             timed("first", partial(all_of, pool.map, looked_at_whole, chunk, view))
         timed("twice", partial(all_of, map, decoded_whole, chunk, view))
-        intake = timed("now", partial(read_intake, chunk, view=view, workers=THREADS))
-        views = [intake.view_of(file, view) for file in intake.used]
-        timed("forward", partial(forward, Embedder(model, view, precision=precision), intake, views))
-        intake.close()
+        views = timed("now", partial(views_of, chunk, view, THREADS))
+        timed("forward", partial(forward, Embedder(model, view, precision=precision), views))
     seconds["twice"] += seconds["first"]
     return {what: found / len(paths) for what, found in seconds.items()}
 

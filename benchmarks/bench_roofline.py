@@ -28,9 +28,8 @@ from torch.utils.flop_counter import flop_registry
 from transformers import Dinov2Config
 
 from promptccd.data.views import normalise
-from promptccd.methods import StageContext, method_named
+from promptccd.methods import Rows, StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.batches import Batch, training_loss
 from promptccd.training.fast import fast
 from promptccd.training.options import TrainingArguments
 
@@ -192,8 +191,9 @@ def _step(
     pixels: Tensor,
 ) -> None:
     with counted:
-        batch = Batch(normalise(pixels), None, torch.arange(len(pixels)))
-        loss = training_loss(wrapped, objective, batch, 1)["loss"]
+        positions, prompted = torch.arange(len(pixels)), objective.prompted(1)
+        rows = Rows.of(wrapped, normalise(pixels), None, positions, prompted=prompted, epoch=1)
+        loss = objective.losses(rows)["loss"]
         optimizer.zero_grad()
         accelerator.backward(loss)
         optimizer.step()

@@ -13,7 +13,7 @@ from transformers import Dinov2Config
 
 from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDConfig, PromptCCDModel
-from promptccd.methods.contrastive import info_nce_loss
+from promptccd.methods.base import info_nce_loss
 from promptccd.models.backbone import class_position
 from promptccd.training.fast import FastCalls
 

@@ -21,9 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Dinov2Config
 
-from promptccd.methods import StageContext, method_named
+from promptccd.methods import Rows, StageContext, method_named
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.batches import Batch, training_loss
 from promptccd.training.devices import accelerator_for
 from promptccd.training.fast import FastCalls
 from promptccd.training.options import TrainingArguments
@@ -109,11 +108,11 @@ def step_of(name: str, way: str, sizes: Sizes, on_cpu: bool) -> tuple[Callable[[
     model.train()
     model.backbone.calls = FastCalls(model.backbone, frozen)
     pixels = torch.randn(sizes.images, 2, 3, sizes.side, sizes.side, device=accelerator.device)
-    batch = Batch(pixels, None, torch.arange(sizes.images))
+    positions = torch.arange(sizes.images)
     total = torch.zeros((), device=accelerator.device)
 
     def step() -> None:
-        losses = training_loss(wrapped, objective, batch, 0)
+        losses = objective.losses(Rows.of(wrapped, pixels, None, positions, prompted=objective.prompted(0)))
         optimizer.zero_grad()
         accelerator.backward(losses["loss"])
         optimizer.step()

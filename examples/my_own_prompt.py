@@ -2,12 +2,13 @@
 
 import argparse
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from promptccd.methods import ContrastiveObjective, Method, register
+from promptccd.methods import Method, register
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, CategoryDiscoveryOutput
 from promptccd.models.backbone import class_token
 from promptccd.runs import train_run
@@ -24,14 +25,12 @@ class TintConfig(CategoryDiscoveryConfig):
 
 class TintModel(CategoryDiscoveryModel):
     config: TintConfig
+    roles: ClassVar = {"tint": "prompt"}  # learns in addition to the last block and the head
 
     def __init__(self, config: TintConfig):
         super().__init__(config)
         self.tint = nn.Embedding(1, config.vision_config.hidden_size)
         self.post_init()
-
-    def prompt_parameters(self) -> list[nn.Parameter]:  # what learns beside the last block and the head
-        return list(self.tint.parameters())
 
     def reset_prompts(self, generator: torch.Generator) -> None:  # drawn for the seed of the run
         nn.init.normal_(self.tint.weight, std=0.02, generator=generator)
@@ -46,7 +45,7 @@ class TintModel(CategoryDiscoveryModel):
         return CategoryDiscoveryOutput(features, bottleneck=self.head(features) if project else None)
 
 
-register(Method("tint", TintModel, ContrastiveObjective, "Tint", "a learnt vector on every patch"))
+register(Method("tint", TintModel, "Tint", "a learnt vector on every patch"))
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train it, as any other method.")

@@ -36,7 +36,6 @@ def split_in(folder: Path) -> CategorySplit:
 def test_a_run_of_format_1_is_read(golden: Path) -> None:
     run = RunDirectory(golden / "run")
     assert (run.recipe.training.epochs, run.num_stages, run.manifest["seed"]) == (2, 2, 1)
-    assert run.results is not None
     assert [row.stage for row in run.results.stages] == [1]
     assert [(each.stage, each.epoch) for each in read_history(run.path)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert split_in(run.path).fingerprint == run.manifest["split_fingerprint"]

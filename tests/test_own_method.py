@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.methods import COMMON_PARTS, LOSSES, METHODS, ContrastiveObjective, Method, Rows, register
+from promptccd.methods import COMMON_PARTS, LOSSES, METHODS, Method, Objective, Rows, register
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.runs import RunDirectory, count_parameters, load_model, train_run
 from promptccd.training.recipe import Recipe
@@ -205,7 +205,7 @@ def test_a_name_is_given_once(own_method: Method) -> None:
 def test_a_model_without_a_configuration_of_its_own_is_refused(base: type[CategoryDiscoveryModel]) -> None:
     model = type("Bare", (base,), {})
     with pytest.raises(ValueError, match="Bare has no configuration of its own: write `config: BareConfig`"):
-        register(Method("bare", model, ContrastiveObjective, title="Bare", summary=""))
+        register(Method("bare", model, "Bare", ""))
     assert "bare" not in METHODS
     assert VARIANTS["promptccd"] is PromptCCDModel
 
@@ -228,7 +228,7 @@ def test_the_command_of_the_page(recipe_values: dict, tmp_path: Path) -> None:
     assert "256" in row  # 8 tokens of width 32
 
 
-class OneSum(ContrastiveObjective):
+class OneSum(Objective):
     """The contrastive loss without its terms."""
 
     def losses(self, rows: Rows) -> dict[str, torch.Tensor]:

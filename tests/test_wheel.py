@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promptccd.training.recipe import Recipe, located, recipe_folder, summary_of
+from promptccd.training.recipe import Recipe, located, shipped, summary_of
 from tests.shipped_recipes import HUB_CONFIGS
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ BUILT_OF = (
 
 
 def test_a_clone_reads_its_own_recipes() -> None:
-    assert recipe_folder() == HUB_CONFIGS
+    assert shipped() == HUB_CONFIGS
 
 
 def test_a_bare_name_and_the_path_of_the_readme_are_the_recipe_that_comes_along(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from promptccd.cli.main import COMMANDS, command_parser
 from promptccd.cli.options import Parser
 from promptccd.data.options import describe_type
-from promptccd.training.recipe import Recipe, known_fields, section_types
+from promptccd.training.recipe import Recipe, field_types, known_fields
 
 EVERY_COMMAND = {"help", "json", "debug"}  # said once, in the text of the page
 
@@ -22,7 +22,7 @@ def fields_page() -> str:
     train = commands()["train"]
     defaults, hints = Recipe(), known_fields()
     parts = []
-    for section in section_types():
+    for section in field_types(Recipe):
         (group,) = (each for each in train._action_groups if each.title == section)
         parts.append(f"## {section}\n\n{group.description}")
         for action in group._group_actions:

@@ -35,7 +35,7 @@ from promptccd.training.callbacks import (
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import DataArguments, ModelArguments, TrainingArguments
 from promptccd.training.progress import StopRequest
-from promptccd.training.recipe import Recipe, build_section
+from promptccd.training.recipe import Recipe
 
 
 def train_recipe(
@@ -258,7 +258,7 @@ def _data_arguments(stages: StageStream, conflicting_labels: str | None) -> Data
         values[name] = [each if isinstance(each, str) else IN_MEMORY for each in values[name]]
     if values.get("cuts") is not None:
         values["cuts"] = [[float(share) for share in row] for row in values["cuts"]]
-    return build_section("data", DataArguments, {**values, "class_blocks": [*map(int, split.class_blocks)]})
+    return DataArguments(**{**values, "class_blocks": [*map(int, split.class_blocks)]})
 
 
 def _model_arguments(model: CategoryDiscoveryModel, run: RunDirectory, method: str | None) -> ModelArguments:

@@ -9,11 +9,11 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.data.options import alternatives, read_value
 from promptccd.errors import ConfigurationError
-from promptccd.training.recipe import Recipe, field_types, section_types
+from promptccd.training.recipe import Recipe, field_types
 
 FIELDS = [
     (section, name, hint)
-    for section, kind in section_types().items()
+    for section, kind in field_types(Recipe).items()
     for name, hint in field_types(kind).items()
 ]
 NUMBERS = [(section, name) for section, name, hint in FIELDS if {int, float} & set(alternatives(hint))]

@@ -130,19 +130,6 @@ def fit_all(data, **parameters):
     return model.labels_, model.cluster_centers_, model.inertia_
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("width_per_move", [0, 20])
-def test_gram_form_equals_product_form(monkeypatch, seed, width_per_move):
-    data = mixed(seed=seed, spread=1.5)
-    monkeypatch.setattr(module, "WIDTH_PER_MOVE", width_per_move)  # 0: every row goes through the Gram matrix
-    without = fit_all(data)
-    monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
-    with_gram = fit_all(data)
-    assert (with_gram[0] == without[0]).all()
-    np.testing.assert_allclose(with_gram[1], without[1], atol=1e-5)
-    assert with_gram[2] == pytest.approx(without[2], rel=1e-6)
-
-
 def test_batching_of_restarts_changes_nothing(monkeypatch):
     data = mixed(spread=1.5)
     together = fit_all(data)
@@ -155,10 +142,7 @@ def test_batching_of_restarts_changes_nothing(monkeypatch):
         np.testing.assert_allclose(together[1], other[1], atol=1e-6)
 
 
-@pytest.mark.parametrize("gram", [True, False])
-def test_held_centres_stay_and_the_others_settle_beside_them(gram, monkeypatch):
-    if gram:
-        monkeypatch.setattr(module, "MIN_GRAM_WIDTH", 0)
+def test_held_centres_stay_and_the_others_settle_beside_them():
     unlabelled, labelled, labels = mixed(spread=0.7)
     model = AnchoredKMeans(10, 20, random_state=0, fix_labelled=True).fit(unlabelled, labelled, labels)
     for row in range(6):
@@ -216,13 +200,12 @@ def starts_of(points, class_means, draws):
 
 
 @pytest.mark.parametrize("num_classes", [0, 2])
-@pytest.mark.parametrize("use_gram", [True, False])
-def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes, use_gram):
+def test_starts_are_those_of_greedy_k_means_plus_plus(num_classes):
     unlabelled, groups = blobs([12] * 6, width=5, spread=1.0, dtype=np.float64)
     labelled, labels = blobs([4] * 3, width=5, spread=1.0, dtype=np.float64)
     labelled, labels = labelled[labels < num_classes], labels[labels < num_classes]
     tensors = [torch.from_numpy(each) for each in (unlabelled, labelled, labels)]
-    problem = module.prepare(*tensors, num_classes, num_classes + 3, use_gram)
+    problem = module.prepare(*tensors, num_classes, num_classes + 3)
     draws = np.random.default_rng(0).random((40, 3, 4))
     started = module.start(problem, torch.arange(40), torch.from_numpy(draws))
     means = [labelled[labels == each].mean(0) for each in range(num_classes)]

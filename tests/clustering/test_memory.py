@@ -5,7 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering import fit_gaussian_mixture, kmeans, mixture_fit, spread
+from promptccd.clustering import (
+    CalibratedMixture,
+    calibrated,
+    fit_gaussian_mixture,
+    kmeans,
+    mixture_fit,
+    spread,
+)
 from promptccd.clustering.spread import measure_spread
 from tests.tensor_memory import TensorMemory
 
@@ -29,6 +36,18 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kmeans, "MAX_BATCH_AFFINITIES", 2**18)
     monkeypatch.setattr(mixture_fit, "SQUARES_AT_ONCE", 2**18)
     monkeypatch.setattr(spread, "DOUBLES_AT_ONCE", 2**18)
+    monkeypatch.setattr(calibrated, "VALUES_AT_ONCE", 2**18)
+    monkeypatch.setattr(calibrated, "MOST_STARTED", 2**11)
+
+
+@pytest.mark.moderate
+def test_a_calibrated_mixture_learns_a_stream_in_one_and_a_half_times_its_features(features) -> None:
+    points, rows, _ = features
+    mixture = CalibratedMixture().fit(points[rows < 2][:400], rows[rows < 2][:400])
+    with TensorMemory() as memory:
+        mixture.partial_fit(points, num_categories=CATEGORIES)
+    assert memory.peak < 1.5 * FEATURES
+    assert (mixture.predict(points) == rows.numpy()).mean() > 0.95
 
 
 @pytest.mark.slow

@@ -58,7 +58,6 @@ def listed(
     by: str = ",",
     encoding: str = "utf-8",
     head: str = "path,label",
-    first: str = "",
     path: str = "photos/{}.png",
     labels: Iterable[str] = ("cat", "dog", "cat", "7", "12", "château"),
     more: Iterable[str] = (),
@@ -70,7 +69,7 @@ def listed(
     for number, label in enumerate(labels):
         put(folder / "photos" / f"{number}.png", number)
         rows.writerow([path.format(number), *label.split(",")])
-    text = first + stream.getvalue() + "".join(f"{each}\r\n" for each in more)
+    text = stream.getvalue() + "".join(f"{each}\r\n" for each in more)
     return put(folder / name, text.encode(encoding))
 
 
@@ -295,7 +294,6 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
         folder, by=";", encoding="utf-8-sig", head="File_Name,Category", path="photos\\{}.png"
     ),
     "a list in UTF-16 with tabs": lambda folder: listed(folder, "list.tsv", by="\t", encoding="utf-16"),
-    "a list that says how it is divided": lambda folder: listed(folder, by="~", first="sep=~\r\n"),
     "a list with bars": lambda folder: listed(folder, "list.txt", by="|"),
     "a list with missing labels and streams": _missing_labels,
     "a list of missing files": lambda folder: listed(folder, more=["photos/gone.png,cat", "photos/50.png,dog"]),

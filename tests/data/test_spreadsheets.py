@@ -1,6 +1,5 @@
 """Tables as spreadsheets write them are read right, or refused in a line that names file, line and what to do."""
 
-import codecs
 import logging
 import sys
 from pathlib import Path
@@ -36,9 +35,6 @@ RIGHT: dict[str, bytes] = {
     "semicolons, as Excel writes them in half of Europe": ended(divided(";"), "\r\n").encode("utf-8-sig"),
     "tabs": divided("\t").encode(),
     "bars": divided("|").encode(),
-    "sep=; in front": b"sep=;\r\n" + ended(divided(";"), "\r\n").encode(),
-    "sep=, in quotes and with a mark": codecs.BOM_UTF8 + b'"sep=,"\r\n' + ended(PLAIN, "\r\n").encode(),
-    "sep=; and more columns": b"sep=;;;\n" + divided(";", behind=";;").encode(),
     "Unicode text of Excel": ended(divided("\t"), "\r\n").encode("utf-16"),
     "lines of Windows": ended(PLAIN, "\r\n").encode(),
     "lines of an old Mac": ended(PLAIN, "\r").encode(),
@@ -95,7 +91,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a comma in the last text": (b"path,label,\na.png,heron, grey\n", "Line 2 of 'list.csv' has more columns"),
     "an open quote": (b'path,label\na.png,x\nb.png,"y\nc.png,z\n', r"of 'list.csv' is no row \(unexpected end"),
     "a quote in a text in quotes": (b'path,label\n"a "x" b.png",y\n', "Line 2 of 'list.csv' is no row"),
-    "no path": (b"sep=;\nPfad;Path;Label\n;;x\n", "Row 1 of '.*list.csv' names no image"),
+    "no path": (b"Pfad;Path;Label\n;;x\n", "Row 1 of '.*list.csv' names no image"),
     "nothing": (b"", "lists no image: .*such as path,label"),
     "no rows": (b"path;label\r\n;\r\n", "'list.csv' lists no image"),
     "no heading": (b"a.png;heron\nb.png;tit\n", r"Which column .*Columns: a.png, heron"),

@@ -55,7 +55,6 @@ def session(stage0: Path, cache: SeenFiles) -> DiscoverySession:
 def grouped(session: DiscoverySession, album: Path, num_categories: int | None = None) -> DiscoverySession:
     """The session after an album was read, embedded and grouped."""
     session.read(album)
-    session.embed()
     session.group(num_categories)
     return session
 

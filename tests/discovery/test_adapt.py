@@ -237,11 +237,10 @@ def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, alb
     assert not (tmp_path / "out").exists()
 
 
-def test_too_few_images_are_refused_before_they_are_embedded(session, tmp_path):
+def test_too_few_images_are_refused(session, tmp_path):
     write_pictures(tmp_path / "few", [0, 1, 2], per_category=1)
     with pytest.raises(DataError, match="Expected at least 4 images to train on, got 3"):
         discover(session, tmp_path / "few", tmp_path / "out", adaptation=QUICK)
-    assert session.current.features is None
 
 
 @pytest.mark.parametrize(

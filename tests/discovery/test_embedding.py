@@ -11,7 +11,6 @@ from PIL import Image
 from promptccd.data.folders import FolderSource
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.discovery import embedding
 from promptccd.discovery.embedding import (
     Embedder,
     feature_space,
@@ -39,9 +38,13 @@ def folder(tmp_path_factory):
     return path
 
 
-def embed_images(model, view, intake, workers=2, progress=None, **options):
-    """All features of an intake, of which none was computed while it was read."""
-    return Embedder(model, view, **options).features_of(intake, workers, progress)
+def embed_images(model, view, source, seen=None, progress=None, workers=2, **options):
+    """All features of a source."""
+    intake, features = Embedder(model, view, **options).embed(
+        source, seen, progress=progress, workers=workers
+    )
+    intake.close()
+    return features
 
 
 @pytest.fixture
@@ -71,50 +74,32 @@ def counted(model):
     return CountingModel(model)
 
 
-def test_features_are_those_of_the_model_in_order(model, view, intake):
-    found = embed_images(model, view, intake, batch_size=4, precision="fp32")
+def test_features_are_those_of_the_model_in_order(model, view, folder, intake):
+    found = embed_images(model, view, folder, batch_size=4, precision="fp32")
     assert len(intake.used) == 10
     pixels = torch.stack([view(image_of(intake, file)) for file in intake.used])
     with torch.no_grad():
         expected = F.normalize(model(normalise(pixels, view.mean, view.std)).features, dim=-1)
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
     assert torch.allclose(found.norm(dim=1), torch.ones(10))
-    assert torch.equal(found, embed_images(model, view, intake, batch_size=4, precision="fp32"))
+    assert torch.equal(found, embed_images(model, view, folder, batch_size=4, precision="fp32"))
 
 
-def test_features_are_computed_while_images_are_read(model, counted, view, folder, tmp_path):
-    with read_intake(folder, view=view) as intake:
-        expected = embed_images(model, view, intake, batch_size=4)
-    counted.images = 0
-    embedder = Embedder(model, view, batch_size=4, seen=SeenFiles(tmp_path))
-    with read_intake(folder, view=view, use=embedder.add) as intake:
-        assert counted.images == 8
-    found = embedder.features_of(intake, progress=lambda batches, total, label: iter([*batches][total:]))
-    assert counted.images == 12  # the last batch is filled up
-    assert torch.equal(found, expected)
-    again = Embedder(model, view, batch_size=4, seen=SeenFiles(tmp_path))
-    with read_intake(folder, view=view, use=again.add) as intake:
-        assert torch.equal(again.features_of(intake), expected)
-    assert counted.images == 12
-
-
-def test_cached_features_are_not_computed_again(model, counted, view, intake, tmp_path):
-    first = embed_images(model, view, intake, batch_size=5, seen=SeenFiles(tmp_path / "cache"))
-    assert counted.images == 10
-    second = embed_images(model, view, intake, batch_size=5, seen=SeenFiles(tmp_path / "cache"))
-    assert counted.images == 10
-    assert torch.equal(first, second)
-    embed_images(
-        model,
-        view,
-        intake,
-        precision="fp32" if resolve_precision("auto", CPU) == "bf16" else "bf16",
-        seen=SeenFiles(tmp_path / "cache"),
-    )
-    assert counted.images == 20
-    shutil.rmtree(tmp_path / "cache")
-    embed_images(model, view, intake, seen=SeenFiles(tmp_path / "cache"))
-    assert counted.images == 30
+def test_cached_features_are_not_computed_again(model, counted, view, folder, tmp_path):
+    other = "fp32" if resolve_precision("auto", CPU) == "bf16" else "bf16"
+    read_intake(folder, seen=SeenFiles(tmp_path)).close()  # without features
+    found = []
+    for expected, precision in (
+        (12, "auto"),
+        (12, "auto"),
+        (24, other),
+        (24, other),
+    ):  # the last batch is filled
+        features = embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=4, precision=precision)
+        assert counted.images == expected
+        found.append(features)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[2], found[3])
+    assert torch.equal(found[0], embed_images(model, view, folder, batch_size=4))
 
 
 def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
@@ -129,35 +114,27 @@ def test_a_source_is_read_by_one_thread_at_a_time(model, view, folder):
             inside.pop()
             return super().read(*arguments)
 
-    with read_intake(Source(folder)) as intake:
-        embed_images(model, view, intake, batch_size=4, workers=4)
+    embed_images(model, view, Source(folder), batch_size=4, workers=4)
     assert max(most) == 1
 
 
-def test_what_an_interrupted_run_computed_is_kept(model, counted, view, intake, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding, "_STORED_AT_ONCE", 3)
-
-    def stop(batches, total, label):
-        assert (total, label) == (5, "computing features")
-        for number, batch in enumerate(batches):
-            if number == 4:
-                raise KeyboardInterrupt
-            yield batch
+def test_what_an_interrupted_run_computed_is_kept(model, counted, view, folder, tmp_path):
+    def stop(entries, total, label):
+        assert (total, label) == (12, "reading images")
+        yield from entries[:11]
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        embed_images(model, view, intake, batch_size=2, seen=SeenFiles(tmp_path), progress=stop)
+        embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=2, workers=1, progress=stop)
     assert counted.images == 8
-    embed_images(model, view, intake, batch_size=2, seen=SeenFiles(tmp_path))
+    embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=2)
     assert counted.images == 10
 
 
-@pytest.mark.parametrize("while_reading", [True, False])
-def test_weights_that_diverged_are_named_with_the_image(model, view, folder, while_reading):
+def test_weights_that_diverged_are_named_with_the_image(model, view, folder):
     model.backbone.layernorm.bias.data[0] = float("nan")
-    embedder = Embedder(model, view, batch_size=4)
-    intake = read_intake(folder, view=view, use=embedder.add if while_reading else None)
-    with intake, pytest.raises(DivergedError, match="are not numbers, such as those for image '0.png'"):
-        embedder.features_of(intake)
+    with pytest.raises(DivergedError, match="are not numbers, such as those for image '0.png'"):
+        embed_images(model, view, folder, batch_size=4)
 
 
 def test_fingerprints_depend_on_what_features_depend_on(model, view):
@@ -181,9 +158,8 @@ def test_fingerprints_depend_on_what_features_depend_on(model, view):
     assert len(spaces) == 8
 
 
-def test_bf16_features_are_close(model, view, intake):
-    exact = embed_images(model, view, intake, precision="fp32")
-    close = embed_images(model, view, intake, precision="bf16")
+def test_bf16_features_are_close(model, view, folder):
+    exact, close = (embed_images(model, view, folder, precision=each) for each in ("fp32", "bf16"))
     assert close.dtype == torch.float32
     assert (exact * close).sum(1).min() > 0.999
     assert not torch.equal(exact, close)
@@ -203,9 +179,9 @@ def test_precision_follows_the_device(monkeypatch):
         resolve_precision("half", CPU)
 
 
-def test_bare_backbone_gives_its_class_token(backbone_folder, intake):
+def test_bare_backbone_gives_its_class_token(backbone_folder, folder, intake):
     model, view = load_embedder(backbone_folder)
-    found = embed_images(model, view, intake, precision="fp32")
+    found = embed_images(model, view, folder, precision="fp32")
     pixels = normalise(
         torch.stack([view(image_of(intake, file)) for file in intake.used]), view.mean, view.std
     )
@@ -235,12 +211,13 @@ def test_no_model_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [7, 8, 9])
-def test_what_was_computed_before_an_end_changes_no_byte(model, counted, view, intake, tmp_path, kept):
+def test_what_was_computed_before_an_end_changes_no_byte(model, counted, view, folder, tmp_path, kept):
     """Also where fewer than a batch are left, which is filled up."""
-    whole = Embedder(model, view, batch_size=4).features_of(intake)
-    files, cache = intake.used, SeenFiles(tmp_path / "cache")
-    intake.used = files[:kept]
-    Embedder(model, view, batch_size=4, seen=cache).features_of(intake)
-    intake.used, before = files, counted.images
-    assert torch.equal(Embedder(model, view, batch_size=4, seen=cache).features_of(intake), whole)
+    whole, some = embed_images(model, view, folder, batch_size=4), tmp_path / "some"
+    some.mkdir()
+    for file in sorted(folder.glob("[0-9].png"))[:kept]:
+        shutil.copy(file, some)
+    embed_images(model, view, some, SeenFiles(tmp_path), batch_size=4)
+    before = counted.images
+    assert torch.equal(embed_images(model, view, folder, SeenFiles(tmp_path), batch_size=4), whole)
     assert counted.images == before + 4

@@ -211,7 +211,6 @@ def test_a_file_that_shows_another_picture_is_named_and_errors_name_files(
 
     session = DiscoverySession.open(backbone_folder)
     session.read(album)
-    session.embed()
     session.group(2)
     first, *others = session.current.keys
     second = next(key for key in others if session.registry.members[key] != session.registry.members[first])

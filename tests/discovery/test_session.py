@@ -1,7 +1,5 @@
 """Ids, names and corrections outlive stages, repetitions and new processes; whatever was done can be taken back."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -150,7 +148,6 @@ def test_very_few_images(session, tmp_path, count):
 def test_more_categories_than_images_and_fewer_than_known_are_refused(session, tmp_path):
     Image.new("RGB", (20, 20), "red").save(tmp_path / "a.png")
     session.read(tmp_path)
-    session.embed()
     for count in (1, 4):
         with pytest.raises(DataError, match=rf"Expected 2 <= num_categories <= 3.*got {count}"):
             session.group(count)
@@ -196,31 +193,10 @@ def test_nothing_usable_leaves_the_session_as_it_was(session, albums, tmp_path):
 
 def test_steps_out_of_order_are_named(session, albums):
     session.read(albums[0])
-    with pytest.raises(DataError, match="not embedded yet"):
-        session.group()
-    session.embed()
     with pytest.raises(DataError, match="Nothing is grouped yet"):
         session.assignment()
     session.read(albums[1])  # the first was never grouped: it is as if it had not been read
     assert session.current.stage == 1
-
-
-def test_features_of_a_reading_that_is_ended_are_kept(session, albums, tmp_path):
-    session.seen, session.batch_size = SeenFiles(tmp_path / "cache"), 2
-
-    def ended(files, total, label):
-        for number, file in enumerate(files):
-            if number == total - 3:
-                raise KeyboardInterrupt
-            yield file
-
-    with pytest.raises(KeyboardInterrupt):
-        session.read(albums[0], ended)
-    shutil.copytree(tmp_path / "cache", tmp_path / "copy")
-    space, keys = session._embedder.space, session.read(albums[0]).keys
-    assert session.embed().shape[0] == len(keys)
-    _, there = SeenFiles(tmp_path / "copy").features(space, keys)
-    assert 0 < there.sum() < len(keys)
 
 
 @pytest.mark.fault(30)
@@ -229,7 +205,6 @@ def test_weights_that_diverged_are_said(session, albums, tmp_path):
     session.model.backbone.layernorm.weight.data.fill_(float("nan"))
     with pytest.raises(DivergedError, match="are not numbers"):
         session.read(albums[0])
-        session.embed()
     assert session.registry.stage == 0
 
 

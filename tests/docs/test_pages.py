@@ -11,7 +11,7 @@ import yaml
 from docs.building.commands import commands, commands_page, fields_page
 from docs.building.drawings import drawn
 from docs.building.reference import PACKAGES, api_pages, page_of
-from promptccd.training.recipe import field_types, section_types
+from promptccd.training.recipe import Recipe, field_types
 from tests.docs.pages import DOCS, NOT_RUN, NOTEBOOKS, PAGES, ROOT, RUN_BY, TYPED, anchors, links, prose
 from tests.test_contributing import all_commands
 
@@ -102,7 +102,7 @@ def test_commands_are_all_there_with_their_options() -> None:
 
 def test_recipe_fields_are_all_there_each_explained() -> None:
     page = fields_page()
-    for section, kind in section_types().items():
+    for section, kind in field_types(Recipe).items():
         assert f"## {section}\n" in page
         for name in field_types(kind):
             entry = re.search(rf'id="{section}-{name}"></span>.*default .*\n:   (.+)', page)

@@ -1,9 +1,8 @@
-"""One training step of a method on drawn pixels, without images and a trainer."""
+"""Objectives of a stage, and one training step of a method on drawn pixels, without images and a trainer."""
 
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
@@ -19,6 +18,29 @@ BACKBONE = {
 HEAD = {"projection_hidden_size": 16, "projection_bottleneck_size": 8, "projection_output_size": 24}
 
 
+def objective_of(
+    kind: type[Any],
+    model: Any,
+    features: torch.Tensor | None = None,
+    labels: torch.Tensor | None = None,
+    count: int | None = None,
+    index: int | None = None,
+    **arguments: Any,
+) -> Any:
+    """An objective of stage 0 where there are labels, else of stage 1, whose images have these plain features."""
+    images: Any = _Images(int(labels is None) if index is None else index)
+    stage = StageContext(images, labels, num_categories=count)
+    options = TrainingArguments(**arguments)
+    return kind(model, stage, options, Accelerator(cpu=True), lambda what: features)
+
+
+def begun(*given: Any, **options: Any) -> Any:
+    """The same after it has begun its stage."""
+    objective = objective_of(*given, **options)
+    objective.begin_stage()
+    return objective
+
+
 def trained_a_step(method: Method) -> dict[str, float]:
     """Train a tiny model for one step of stage 0; returns the loss and its parts.
 
@@ -29,22 +51,16 @@ def trained_a_step(method: Method) -> dict[str, float]:
     model = method.model(method.model.config_class(vision_config=dict(BACKBONE), **HEAD)).train()
     pixels = torch.randn(2 * IMAGES, 3, 16, 16, generator=generator)
     labels = torch.arange(IMAGES) % CATEGORIES
-    images: Any = _Images()
-
-    def plain_features(what: str) -> torch.Tensor:
-        with torch.no_grad():
-            return F.normalize(model(pixels[:IMAGES], prompted=False).features, dim=-1)
-
-    stage = StageContext(images, labels, num_categories=CATEGORIES)
-    arguments = TrainingArguments(epochs=1, batch_size=IMAGES, prompt_warmup_epochs=0)
-    objective = method.objective(model, stage, arguments, Accelerator(cpu=True), plain_features)
-    objective.begin_stage()
+    with torch.no_grad():
+        features = F.normalize(model(pixels[:IMAGES], prompted=False).features, dim=-1)
+    arguments: dict[str, Any] = {"epochs": 1, "batch_size": IMAGES, "prompt_warmup_epochs": 0}
+    objective = begun(method.objective, model, features, labels, CATEGORIES, **arguments)
     objective.begin_epoch(0)
     learning = [each for each in model.parameters() if each.requires_grad]
     before = [each.detach().clone() for each in learning]
-    output = model(pixels, prompted=objective.prompted(0), project=True)
-    bottleneck = output.bottleneck.unflatten(0, (2, IMAGES))
-    losses = objective.losses(Rows(output, bottleneck, labels, torch.from_numpy(np.arange(IMAGES))))
+    views = pixels.unflatten(0, (2, IMAGES)).transpose(0, 1)
+    rows = Rows.of(model, views, labels, torch.arange(IMAGES), prompted=objective.prompted(0))
+    losses = objective.losses(rows)
     losses["loss"].backward()
     torch.optim.SGD(learning, lr=0.1).step()
     assert all(bool(value.isfinite()) for value in losses.values())
@@ -53,9 +69,10 @@ def trained_a_step(method: Method) -> dict[str, float]:
 
 
 class _Images:
-    """Images of stage 0, as an objective reads them: their number and their stage."""
+    """Images of a stage, as an objective reads them: their number and their stage."""
 
-    stage = SimpleNamespace(index=0)
+    def __init__(self, index: int):
+        self.stage = SimpleNamespace(index=index)
 
     def __len__(self) -> int:
         return IMAGES

@@ -2,19 +2,15 @@
 
 import logging
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 
-from promptccd.methods import StageContext
 from promptccd.methods.dydm import DYDMModel, DYDMObjective, divergence
-from promptccd.training.options import TrainingArguments
 from tests.conftest import TINY_HEAD
+from tests.methods.steps import begun
 
 
 def of(*rows: list[float]) -> torch.Tensor:
@@ -83,20 +79,11 @@ def test_a_stage_adds_the_images_that_the_discovery_classifier_calls_new(
     model: DYDMModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     points = F.normalize(torch.rand(6, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
-    images: Any = SimpleNamespace(stage=SimpleNamespace(index=0))
-    context = StageContext(images, torch.tensor([0, 1, 0, 1, 0, 1]), num_categories=2)
-
-    def objective(stage: StageContext) -> DYDMObjective:
-        made = DYDMObjective(model, stage, TrainingArguments(), Accelerator(cpu=True), lambda what: points)
-        made.begin_stage()
-        return made
-
     model.config.expansion_size = 7
-    objective(context).end_stage()
+    begun(DYDMObjective, model, points, torch.tensor([0, 1, 0, 1, 0, 1]), 2).end_stage()
     assert (model.expansion.shape, model.readout.shape, model.config.num_memory) == ((32, 7), (7, 2), 2)
     expanded, before = torch.relu(points @ model.expansion), model.squares
-    images.stage.index = 1
-    made = objective(StageContext(images, num_categories=4))
+    made = begun(DYDMObjective, model, points, count=4)
     rows = torch.stack(
         [-points.mean(0), points[1], points[0], -points.mean(0)]
     )  # all but image 0 are of an old class

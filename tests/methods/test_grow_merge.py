@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,11 +9,11 @@ import torch.nn.functional as F
 from transformers import AutoModel
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import ContrastiveObjective, Rows, StageContext, pairs
+from promptccd.methods import Objective, Rows, pairs
 from promptccd.methods.grow_merge import GrowMergeModel, GrowMergeObjective
 from promptccd.models.backbone import blocks_of, class_attention, run_prefix
-from promptccd.training.options import TrainingArguments
 from tests.conftest import TINY_HEAD, fresh
+from tests.methods import steps
 
 KNOWN = torch.tensor([True, False, True, False, False, True])  # of the stage's images; exemplars are at -1
 POSITIONS = torch.tensor([3, 0, 4, 1, 2])  # of those in the batch, without exemplars
@@ -32,12 +31,7 @@ def begun(
     features: torch.Tensor | None = None,
     kind: type = GrowMergeObjective,
 ) -> GrowMergeObjective:
-    images = SimpleNamespace(stage=SimpleNamespace(index=index))
-    accelerator = SimpleNamespace(is_main_process=True, autocast=torch.no_grad)
-    context = StageContext(images, labels, num_categories=count)
-    objective = kind(model, context, TrainingArguments(), accelerator, lambda what: features)
-    objective.begin_stage()
-    return objective
+    return steps.begun(kind, model, features, labels, count, index)
 
 
 @pytest.fixture
@@ -64,11 +58,9 @@ def turn(model: GrowMergeModel, step: float) -> None:
 
 
 def rows_of(model: GrowMergeModel, labels: torch.Tensor | None = None, exemplars: int = 0) -> Rows:
-    images = len(POSITIONS) + exemplars
-    views = torch.randn(2, images, 3, 16, 16, generator=torch_generator("views"))
-    output = model(views.flatten(0, 1), prompted=True, project=True)
     positions = torch.cat([POSITIONS, torch.full((exemplars,), -1)])
-    return Rows(output, output.bottleneck.unflatten(0, (2, images)), labels, positions)
+    views = torch.randn(2, len(positions), 3, 16, 16, generator=torch_generator("views"))
+    return Rows.of(model, views.transpose(0, 1), labels, positions, prompted=True)
 
 
 def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(
@@ -81,7 +73,7 @@ def test_stage_0_is_gcds_and_leaves_means_and_how_near_to_them_most_images_lie(
     assert model.config.num_branches == 0
     batch = torch.tensor([0, 1, 1, 0, 2])
     parts = objective.losses(rows_of(model, batch))
-    gcd = begun(model, 0, labels, 3, features, ContrastiveObjective).losses(rows_of(model, batch))
+    gcd = begun(model, 0, labels, 3, features, Objective).losses(rows_of(model, batch))
     assert parts == gcd
     objective.begin_epoch(0)
     objective.end_stage()

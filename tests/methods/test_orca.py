@@ -1,24 +1,19 @@
 """ORCA: its terms against written-out loops, its margin and its growth."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
-from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import StageContext
 from promptccd.methods.orca import (
     ORCAModel,
     ORCAObjective,
     same_category,
 )
-from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import restore_snapshot, snapshot
 from tests.conftest import fresh
+from tests.methods.steps import begun
 from tests.order_one import fill
 
 LABELS = torch.tensor([2, 0, 2, 1, 0, 2])
@@ -31,14 +26,6 @@ def trained(backbone_folder: Path) -> ORCAModel:
     model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
     fill(model, only_learning=True)
     return model.train()
-
-
-def objective_for(
-    model: ORCAModel, labels: Tensor | None, features: Tensor | None = None, count: int = 3
-) -> ORCAObjective:
-    images: Any = SimpleNamespace(stage=SimpleNamespace(index=0 if labels is not None else 1))
-    stage = StageContext(images, labels, num_categories=count)
-    return ORCAObjective(model, stage, TrainingArguments(), Accelerator(cpu=True), lambda what: features)
 
 
 def test_a_partner_is_another_image_of_the_category_or_the_image_itself() -> None:
@@ -62,7 +49,7 @@ def test_a_stage_that_goes_on_inside_an_epoch_has_its_margin(trained: ORCAModel)
 
 def test_new_rows_have_length_one_and_old_ones_every_bit(trained: ORCAModel, tmp_path: Path) -> None:
     before = trained.classifier.weight.detach().clone()
-    objective_for(trained, None, count=5).begin_stage()
+    begun(ORCAObjective, trained, count=5)
     assert torch.equal(trained.classifier.weight[:3], before)
     torch.testing.assert_close(trained.classifier.weight[3:].detach().norm(dim=1), torch.ones(2))
     trained.save_pretrained(tmp_path)

@@ -2,26 +2,23 @@
 
 import copy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 from torch import Tensor
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import StageContext, pa_cgcd
+from promptccd.methods import Rows, pa_cgcd
 from promptccd.methods.pa_cgcd import (
     PACGCDModel,
     PACGCDObjective,
     chance_of_low,
     split_old_and_new,
 )
-from promptccd.training.batches import Batch, training_loss
-from promptccd.training.options import TrainingArguments
 from tests.conftest import fresh
+from tests.methods.steps import objective_of
 
 NUM_OLD, WIDTH = 3, 32
 
@@ -54,17 +51,9 @@ def stream(similarity_of_new: float = -0.2) -> Tensor:
 
 
 def objective_for(
-    model: PACGCDModel,
-    features: Tensor | None = None,
-    count: int = NUM_OLD + 2,
-    labels: Tensor | None = None,
-    **arguments: Any,
+    model: PACGCDModel, features: Tensor | None = None, count: int = NUM_OLD + 2, **given: Any
 ) -> PACGCDObjective:
-    images: Any = SimpleNamespace(stage=SimpleNamespace(index=0 if labels is not None else 1))
-    stage = StageContext(images, labels, num_categories=count)
-    return PACGCDObjective(
-        model, stage, TrainingArguments(**arguments), Accelerator(cpu=True), lambda what: features
-    )
+    return objective_of(PACGCDObjective, model, features, count=count, **given)
 
 
 @pytest.mark.parametrize("similarity_of_new", [-0.2, 0.2])
@@ -142,7 +131,8 @@ def test_nothing_has_moved_at_the_first_step_and_the_gradient_is_a_number(traine
     objective = objective_for(trained, stream())
     objective.begin_stage()
     views = torch.randn(6, 2, 3, 16, 16, generator=torch_generator("views"))
-    training_loss(trained, objective, Batch(views, None, torch.arange(60, 66)), 0)["loss"].backward()
+    rows = Rows.of(trained, views, None, torch.arange(60, 66), prompted=True)
+    objective.losses(rows)["loss"].backward()
     learning = [each for parameters in trained.learning().values() for each in parameters]
     assert all(each.grad is not None and each.grad.isfinite().all() for each in learning)
 

@@ -2,22 +2,17 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import Rows, StageContext
+from promptccd.methods import Rows
 from promptccd.methods.classifier import LinearClassifier
 from promptccd.methods.frost import FrostModel, FrostObjective
-from promptccd.methods.pairs import (
-    RankStatisticsObjective,
-    share_of_pairs,
-)
-from promptccd.methods.rankstats import RankStatsModel
-from promptccd.training.options import TrainingArguments
+from promptccd.methods.pairs import share_of_pairs
+from tests.methods.steps import begun
 
 LABELS = torch.tensor([1, 0, 1, 2, 0])
 
@@ -50,42 +45,23 @@ def test_a_linear_head_grows_below_and_reads_directions_alone() -> None:
     torch.testing.assert_close(head(3 * features), expected)
 
 
-def stage(index: int, labels: torch.Tensor | None, count: int) -> StageContext:
-    images = SimpleNamespace(stage=SimpleNamespace(index=index))
-    return StageContext(images, labels, num_categories=count)
-
-
-def begun(
-    kind: type, model: RankStatsModel, context: StageContext, features: torch.Tensor | None = None
-) -> RankStatisticsObjective:
-    accelerator = SimpleNamespace(is_main_process=True, autocast=torch.no_grad)
-    objective = kind(model, context, TrainingArguments(), accelerator, lambda what: features)
-    objective.begin_stage()
-    return objective
-
-
-def rows_of(model: RankStatsModel, labels: torch.Tensor | None, epoch: int = 8) -> Rows:
-    views = torch.randn(2, 5, 3, 16, 16, generator=torch_generator("views"))
-    output = model(views.flatten(0, 1), project=True)
-    return Rows(output, output.bottleneck.unflatten(0, (2, 5)), labels, torch.arange(5), epoch)
-
-
 def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(backbone_folder: Path) -> None:
     model = FrostModel.from_pretrained(backbone_folder)
     features = F.normalize(drawn(len(LABELS), 32), dim=1)
-    begun(FrostObjective, model, stage(0, LABELS, 3), features).end_stage()
+    begun(FrostObjective, model, features, LABELS, 3).end_stage()
     groups = [features[each == LABELS] for each in range(3)]
     torch.testing.assert_close(model.class_means, torch.stack([each.mean(0) for each in groups]))
     spread = torch.stack([each.std(0, correction=0) for each in groups]).mean(0)
     torch.testing.assert_close(model.class_deviation, spread)
 
-    later = begun(FrostObjective, model, stage(1, None, 5), features)
+    later = begun(FrostObjective, model, features, count=5)
     own = model.novel(features).argmax(-1)
     later.end_stage()
     assert model.config.num_means == 5
     for each in own.unique():
         torch.testing.assert_close(model.class_means[3 + each], features[own == each].mean(0))
-    nothing_new = begun(FrostObjective, model, stage(2, None, 5), features)
-    assert torch.isfinite(nothing_new.losses(rows_of(model, None))["loss"])
+    nothing_new = begun(FrostObjective, model, features, count=5, index=2)
+    rows = Rows.of(model, drawn(5, 2, 3, 16, 16), None, torch.arange(5), prompted=True)
+    assert torch.isfinite(nothing_new.losses(rows)["loss"])
     nothing_new.end_stage()
     assert model.config.num_means == 5

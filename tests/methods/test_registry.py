@@ -34,9 +34,9 @@ def test_a_name_stands_for_one_method() -> None:
 
 PLUGIN = """
 from promptccd import GCDModel
-from promptccd.methods import ContrastiveObjective, Method
+from promptccd.methods import Method
 
-METHOD = Method("own", GCDModel, ContrastiveObjective, "Own", "words of its own")
+METHOD = Method("own", GCDModel, "Own", "words of its own")
 """
 
 

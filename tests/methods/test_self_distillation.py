@@ -2,34 +2,29 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods import LOSSES, StageContext
+from promptccd.methods import LOSSES, Rows
 from promptccd.methods.classifier import STUDENT_TEMPERATURE, SelfDistillationObjective, sampled_rows
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.backbone import blocks_of
-from promptccd.training.batches import Batch, BatchPlan, training_loss
+from promptccd.training.batches import BatchPlan
 from promptccd.training.options import TrainingArguments
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.methods.steps import begun, objective_of
 
 
 def test_a_classifier_grows_by_what_is_new_and_is_left_alone_where_nothing_is(backbone_folder: Path) -> None:
     model = SimGCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
     sizes, weights = [], [model.classifier.weight]
     for index, count in enumerate((3, 3, 4)):
-        images: Any = SimpleNamespace(stage=SimpleNamespace(index=index))
-        stage = StageContext(images, num_categories=count)
-        SelfDistillationObjective(
-            model, stage, TrainingArguments(), Accelerator(cpu=True), None
-        ).begin_stage()
+        begun(SelfDistillationObjective, model, count=count, index=index)
         sizes.append(model.config.num_classes)
         weights.append(model.classifier.weight)
     assert sizes == [3, 3, 4]
@@ -46,14 +41,7 @@ def happy_objective(
         model.grow(torch.randn(3, 32, generator=torch_generator("rows")))
         model.remember(F.normalize(model.classifier.weight.detach(), dim=-1))
         model.config.class_radius = 0.1
-    images: Any = SimpleNamespace(stage=SimpleNamespace(index=int(labels is None)))
-    return HappyObjective(
-        model.train(),
-        StageContext(images, labels, num_categories=count),
-        TrainingArguments(),
-        Accelerator(cpu=True),
-        lambda what: features,
-    )
+    return objective_of(HappyObjective, model.train(), features, labels, count)
 
 
 def happy_step(backbone: Path, count: int = 5, **options: Any) -> tuple[HappyObjective, dict[str, float]]:
@@ -67,7 +55,8 @@ def happy_step(backbone: Path, count: int = 5, **options: Any) -> tuple[HappyObj
         before = F.normalize(model(views.flatten(0, 1)).features, dim=-1)
         blocks_of(model.backbone)[-1].mlp.fc2.bias += torch.randn(32, generator=torch_generator("moved"))
         squared = (F.normalize(model(views.flatten(0, 1)).features, dim=-1) - before).square().sum(1)
-    found = training_loss(model, objective, Batch(views, None, torch.arange(6)), epoch=2, step=1)
+    rows = Rows.of(model, views, None, torch.arange(6), prompted=True, epoch=2, step=1)
+    found = objective.losses(rows)
     drift = model.config.drift_weight * float(squared.mean())
     assert float(found["drift"].detach()) == pytest.approx(drift, rel=1e-4)
     return objective, {name: float(value.detach()) for name, value in found.items()}

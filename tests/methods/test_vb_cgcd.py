@@ -1,25 +1,18 @@
 """VB-CGCD: numbers worked by hand, a written-out reference, and stages that end twice."""
 
 import math
-import os
-import signal
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
 from scipy.stats import multivariate_normal
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from promptccd.clustering import AnchoredKMeans
 from promptccd.data.randomness import seed_of
-from promptccd.methods import StageContext, vb_cgcd
-from promptccd.methods.dydm import DYDMModel
+from promptccd.methods import vb_cgcd
 from promptccd.methods.vb_cgcd import (
     VBCGCDModel,
     VBCGCDObjective,
@@ -30,10 +23,8 @@ from promptccd.methods.vb_cgcd import (
     svi_estimate,
     svi_rate,
 )
-from promptccd.runs import train_run
-from promptccd.training.options import TrainingArguments
-from tests.conftest import TINY_HEAD, resumable_recipe
-from tests.runs.test_variants import in_a_fork, in_folder, stage_bytes
+from tests.conftest import TINY_HEAD
+from tests.methods.steps import objective_of
 
 
 def of(*rows: list[float]) -> torch.Tensor:
@@ -110,18 +101,6 @@ def test_the_stopping_rule_by_hand(
             assert stops(of_logs([border + side])) == ((side > 0) == above)
 
 
-def test_a_large_prior_is_a_linear_discriminant() -> None:
-    generator = np.random.default_rng(0)
-    centres, labels = generator.normal(size=(4, 6)), np.repeat(range(4), 30)
-    points = centres[labels] + 0.7 * generator.normal(size=(120, 6)) * [1, 2, 1, 1, 0.3, 1]
-    rest = points - np.stack([points[labels == each].mean(0) for each in range(4)])[labels]
-    shared = torch.from_numpy(rest.T @ rest / len(rest))
-    unseen = torch.from_numpy(generator.normal(size=(500, 6)))
-    found = shrunk_estimate(torch.from_numpy(points), torch.from_numpy(labels), 4, shared, 1e9)
-    discriminant = LinearDiscriminantAnalysis(solver="lsqr", priors=[0.25] * 4).fit(points, labels)
-    assert log_densities(unseen, found).argmax(1).tolist() == discriminant.predict(unseen.numpy()).tolist()
-
-
 def test_svi_keeps_the_last_state_that_is_positive_definite(monkeypatch: pytest.MonkeyPatch) -> None:
     """At ten thousand times the rates a covariance is lost within 1,000 steps."""
     points = 0.03 * torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -168,12 +147,10 @@ def six_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vb_cgcd, "MOST_DIRECTIONS", 6)
 
 
-def stage(
+def end_stage(
     index: int, features: torch.Tensor, model: VBCGCDModel, labels: torch.Tensor | None, count: int
-) -> VBCGCDObjective:
-    images: Any = SimpleNamespace(stage=SimpleNamespace(index=index))
-    context = StageContext(images, labels, num_categories=count)
-    return VBCGCDObjective(model, context, TrainingArguments(), Accelerator(cpu=True), lambda what: features)
+) -> None:
+    objective_of(VBCGCDObjective, model, features, labels, count, index).end_stage()
 
 
 def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torch.Tensor]]:
@@ -187,10 +164,10 @@ def ended_stages(backbone: Path, **options: Any) -> tuple[VBCGCDModel, list[torc
         for ids in (labels, truth)
     ]
     model = VBCGCDModel.from_pretrained(backbone, **TINY_HEAD, **options).double()
-    stage(0, sets[0], model, labels, 3).end_stage()
+    end_stage(0, sets[0], model, labels, 3)
     model.set_categories(torch.zeros(3, 32), [0, 1, 2], list("abc"))
     model.config.num_known = 3
-    stage(1, sets[1], model, None, 5).end_stage()
+    end_stage(1, sets[1], model, None, 5)
     return model, sets
 
 
@@ -229,7 +206,7 @@ def test_earlier_gaussians_keep_every_bit_and_are_loaded_as_saved(
 ) -> None:
     model, (_, second) = ended_stages(backbone_folder)
     before = model.class_gaussians.clone()
-    stage(2, second, model, None, 6).end_stage()
+    end_stage(2, second, model, None, 6)
     assert torch.equal(model.class_gaussians[:5], before)
     model.float().save_pretrained(tmp_path)
     again = VBCGCDModel.from_pretrained(tmp_path)
@@ -254,40 +231,7 @@ def test_more_new_classes_than_images_and_images_that_all_leave(
     monkeypatch.setattr(vb_cgcd, "SVI_STEPS", 3)
     for options in ({}, {"estimate": "svi"}):
         model, (first, second) = ended_stages(backbone_folder, **options)
-        stage(2, second[:2], model, None, 9).end_stage()
-        stage(3, first[:4], model, None, 10).end_stage()
+        end_stage(2, second[:2], model, None, 9)
+        end_stage(3, first[:4], model, None, 10)
         assert bool(model.class_gaussians.isfinite().all())
         assert int(model.assign_natively(second).max()) < 9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "options", "owner", "name", "call"),  # in stage 2
-    [
-        ("vb-cgcd", {}, VBCGCDObjective, "_estimated", 5),
-        ("dydm", {"expansion_size": 40}, DYDMModel, "remember", 3),
-    ],
-)
-def test_a_kill_between_the_passes_of_the_end_of_a_stage_leaves_no_trace(
-    method: str, options: dict, owner: type, name: str, call: int,
-    image_folder: Path, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    values = resumable_recipe(image_folder, backbone_folder, tmp_path / "whole")
-    values["model"] |= {"variant": method, "options": options}
-    values["training"] |= {"epochs": 1, "discovery_epochs": int(method == "dydm")}
-    train_run(in_folder(values, tmp_path / "whole"))
-    recipe, made, calls = in_folder(values, tmp_path / "killed"), getattr(owner, name), count(1)
-
-    def killed(*args: Any, **options: Any) -> Any:
-        if next(calls) == call:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return made(*args, **options)
-
-    def work() -> None:
-        monkeypatch.setattr(owner, name, killed)
-        train_run(recipe)
-
-    assert in_a_fork(work) == -signal.SIGKILL
-    assert sorted(path.name for path in (tmp_path / "killed").glob("stage*")) == ["stage0", "stage1"]
-    train_run(recipe)
-    assert stage_bytes(tmp_path / "killed") == stage_bytes(tmp_path / "whole")

@@ -86,7 +86,7 @@ def test_unit_features_are_those_of_the_prompts_that_are_asked_for(method: str, 
 def test_prompts_are_drawn_anew_from_their_generator_alone(method: str, built: Built) -> None:
     """All of them, and nothing else, whatever they were and wherever the global generator stands."""
     model, drawn = built(method), []
-    own = {id(parameter) for parameter in model.prompt_parameters()}
+    own = {id(each) for role, own in model.learning().items() if role != "model" for each in own}
     fill(model)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for _ in range(2):
@@ -118,8 +118,7 @@ def test_parameters_that_learn_are_given_out_once_by_their_role(built: Built) ->
         by_role = model.learning()
         given = [id(parameter) for parameters in by_role.values() for parameter in parameters]
         assert sorted(given) == sorted(id(each) for each in model.parameters() if each.requires_grad)
-        prompts = {id(each) for role in ("prompt", "key", "router") for each in by_role.get(role, [])}
-        assert prompts == {id(each) for each in model.prompt_parameters()}, method
+        assert set(by_role) <= {"model", *model.roles.values()}, method
 
 
 def test_a_model_predicts_by_the_mixture_of_its_checkpoint(backbone_folder: Path, tmp_path: Path) -> None:

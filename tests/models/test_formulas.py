@@ -105,7 +105,7 @@ def test_random_part_prompts_do_not_follow_the_keys() -> None:
     for arbitrary in (False, True):
         pools = PartPools(parts_config(8, num_parts=3))
         pools.reset_parameters(torch_generator("pools"))
-        chosen[arbitrary] = pools.select(contextual, parts, arbitrary).indices
+        chosen[arbitrary] = pools.select(contextual, arbitrary, parts).indices
     assert (chosen[True] == chosen[False]).float().mean() < 0.3
     assert (chosen[True] % 20).unique().numel() == 20
 

@@ -28,7 +28,7 @@ def pool_model(request: pytest.FixtureRequest, backbone_folder: Path) -> PromptC
 def test_pool_has_the_papers_parameter_count(pool: str, count: int) -> None:
     with torch.device("meta"):
         model = PromptCCDBModel(PromptCCDBConfig(vision_config=Dinov2Config(patch_size=14), pool=pool))
-    assert sum(parameter.numel() for parameter in model.prompt_parameters()) == count
+    assert sum(parameter.numel() for parameter in model.pool.parameters()) == count
 
 
 def test_the_query_is_the_frozen_pretrained_class_token(pool_model: PromptCCDBModel) -> None:

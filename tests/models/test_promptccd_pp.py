@@ -81,10 +81,10 @@ def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
     pools = PartPools(parts_config(8, num_parts=2))
     pools.reset_parameters(torch_generator("pools"))
     contextual, parts = torch.randn(2, 50, 8), torch.zeros(2, 50, dtype=torch.int64)
-    first = pools.select(contextual, parts, True).indices
-    assert torch.equal(first[1:], pools.select(contextual[1:], parts[1:], True).indices)
+    first = pools.select(contextual, True, parts).indices
+    assert torch.equal(first[1:], pools.select(contextual[1:], True, parts[1:]).indices)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(first, pools.select(contextual, parts, True).indices)
+        assert torch.equal(first, pools.select(contextual, True, parts).indices)
     assert first.unique().numel() == 20  # all are drawn somewhere
 
 

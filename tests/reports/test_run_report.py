@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.errors import ConfigurationError, MismatchError, RunError
+from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation.tables import ABSENT, over_runs, text_grid
 from promptccd.reports import write_report, write_run_comparison
 from promptccd.reports.charts import NUM_STYLES
-from promptccd.reports.figures import history_charts
+from promptccd.reports.report import history_charts
 from promptccd.reports.tables import ReportedRun, report_tables, stage_costs
 from promptccd.runs import RunDirectory, RunEvaluation
 from tests.browsing import Visit
@@ -219,11 +219,6 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--compare"):
         write_report([runs[0], other], tmp_path / "out", **options)
 
-    results = json.loads((other / "results.json").read_text())
-    results["stages"][1]["all"] += 1
-    (other / "results.json").write_text(json.dumps(results))
-    with pytest.raises(MismatchError, match="at stage 2, its assignments give"):
-        write_report([other], tmp_path / "out", **options)
     (other / "stage2" / "assignments.json").write_text("{}")
     with pytest.raises(RunError, match=r"assignments\.json was altered"):
         write_report([other], tmp_path / "out", **options)

@@ -80,6 +80,11 @@ def test_what_a_device_has_done_is_told_from_other_errors(error: Exception, said
     assert found is None if said is None else found.startswith(said)
 
 
+def test_an_error_of_the_code_itself_ends_a_training_unchanged(values: Values) -> None:
+    with failing(RuntimeError("shapes do not fit")), pytest.raises(RuntimeError, match="shapes do not fit"):
+        train_run(changed(values))
+
+
 @pytest.mark.slow
 @pytest.mark.fault(7, 53)
 def test_a_training_without_memory_names_a_batch_size_for_a_new_run(values: Values, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from promptccd.runs.start import model_options
 from promptccd.training.recipe import (
     Recipe,
     located,
-    recipe_folder,
     recipes_in,
     sections_of,
+    shipped,
     summary_of,
 )
 from tests.conftest import TINY_HEAD, coloured_images
@@ -147,7 +147,7 @@ def test_a_bare_name_means_what_comes_along_and_a_path_itself(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     own = Path("mine")
     assert located(Path("promptccd-cub")) == located(Path("hub_configs/promptccd-cub.yaml"))
-    assert located(Path("promptccd-cub")) == recipe_folder() / "promptccd-cub.yaml"
+    assert located(Path("promptccd-cub")) == shipped() / "promptccd-cub.yaml"
     for path in (Path("promptccd-cub.yaml"), own / "promptccd-cub", own / "promptccd-cub.yaml"):
         assert located(path) == path
     Path("promptccd-cub").touch()

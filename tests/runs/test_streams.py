@@ -87,7 +87,7 @@ def test_streams_that_come_later_end_in_the_same_bytes(
 @pytest.mark.moderate
 def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_path: Path, capsys) -> None:
     run = RunDirectory(all_at_once)
-    assert run.results is None
+    assert not run.results.stages
     records = stream_rows(run)
     assert [each["stage"] for each in records] == [1, 2, 3]
     for record in records:

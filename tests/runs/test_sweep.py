@@ -250,8 +250,7 @@ def test_a_failed_cell_stops_no_other(recipes: Path, tmp_path: Path, capsys) -> 
     assert f"4 of 8 cells failed: {failed.replace('seed2', 'seed1')}, {failed}" in printed.err
     assert f"missing: {failed}: DivergedError" in table
     averages = [
-        RunDirectory(tmp_path / "out" / f"{finished}-seed{seed}").results.average["all"]  # type: ignore[union-attr]
-        for seed in (1, 2)
+        RunDirectory(tmp_path / "out" / f"{finished}-seed{seed}").results.average["all"] for seed in (1, 2)
     ]
     mean, std = sum(averages) / 2, abs(averages[0] - averages[1]) / math.sqrt(2)
     written = json.loads((tmp_path / "out" / "report" / "report.json").read_text())

@@ -12,13 +12,13 @@ import torch
 from accelerate.state import AcceleratorState
 
 from promptccd.runs import train_run
-from promptccd.training import stage_trainer
 from promptccd.training.recipe import Recipe
+from promptccd.training.stage_trainer import StageTrainer
 
 torch.set_num_threads(1)
 rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 losses: list[float] = []
-original = stage_trainer.training_loss
+original = StageTrainer.losses
 
 
 def recorded(*args, **kwargs):
@@ -27,7 +27,7 @@ def recorded(*args, **kwargs):
     return parts
 
 
-stage_trainer.training_loss = recorded
+StageTrainer.losses = recorded
 for path in map(Path, sys.argv[1:]):
     losses.clear()
     if processes > 1:  # a finished run leaves its process group: the next one meets in a file of its own

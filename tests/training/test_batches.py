@@ -14,9 +14,9 @@ from promptccd.clustering.parts import PartLabels
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS as BY_NAME
 from promptccd.methods import StageContext
-from promptccd.methods.contrastive import info_nce_loss, supervised_contrastive_loss
+from promptccd.methods.base import info_nce_loss, supervised_contrastive_loss
+from promptccd.methods.processes import Rows
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
-from promptccd.training.batches import Batch, training_loss
 from promptccd.training.options import TrainingArguments
 from tests.conftest import TINY_HEAD
 from tests.order_one import LIVELY_BACKBONE, fill
@@ -181,11 +181,12 @@ def test_the_loss_and_its_gradient_are_those_of_the_formulas(
     nets, w = networks_of(model, options)
     nets.teacher = teacher
     views = torch.randn(5, 2, 3, 32, 32, generator=torch_generator("views"))
-    batch = Batch(views, LABELS if labelled else None, torch.arange(5))
+    labels = LABELS if labelled else None
 
-    stage = StageContext(images=None, labels=batch.labels)  # one step looks at no other image
+    stage = StageContext(images=None, labels=labels)  # one step looks at no other image
     objective = BY_NAME[variant].objective(model, stage, ARGUMENTS, accelerator=None, plain_features=None)
-    got = training_loss(model, objective, batch, epoch=int(prompted))
+    prompts = objective.prompted(int(prompted))
+    got = objective.losses(Rows.of(model, views, labels, torch.arange(5), prompted=prompts))
     expected = terms_of(method, nets, w, views.transpose(0, 1).flatten(0, 1).double(), prompted, labelled)
     assert got.keys() == expected.keys()
     for name, value in expected.items():

@@ -194,17 +194,17 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     """Steps use copies, and what ends a stage does not; a kill changes no byte, and the manifest knows."""
     inside: list[bool] = []
     at_the_end: list[bool] = []
-    loss, end = stage_trainer.training_loss, MixtureObjective.end_stage
+    loss, end = stage_trainer.StageTrainer.losses, MixtureObjective.end_stage
 
     def noted(*args: Any) -> dict[str, Tensor]:
-        inside.append(bool(args[1].model.backbone.calls.copies))
+        inside.append(bool(args[0].model.backbone.calls.copies))
         return loss(*args)
 
     def noted_end(objective: MixtureObjective) -> None:
         at_the_end.append(type(objective.model.backbone.calls) is BlockCalls)
         end(objective)
 
-    monkeypatch.setattr(stage_trainer, "training_loss", noted)
+    monkeypatch.setattr(stage_trainer.StageTrainer, "losses", noted)
     monkeypatch.setattr(MixtureObjective, "end_stage", noted_end)
     for name, callbacks in (("whole", []), ("killed", [Stopped()]), ("killed", [])):
         AcceleratorState._reset_state(reset_partial_state=True)

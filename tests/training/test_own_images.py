@@ -1,6 +1,7 @@
 """Images of one's own need no recipe: a method over what suits a few hundred photographs."""
 
 import shlex
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -25,65 +26,67 @@ def typed(words: str) -> Recipe:
     return recipe_from(parse(shlex.split(words)))
 
 
-@pytest.mark.parametrize("command", ["train", "split", "parameters"])
-def test_a_folder_is_all_it_takes(command: str, photos: Path) -> None:
-    recipe = typed(f"{command} 'my photos/' --class_blocks 20 5 5")
-    assert recipe.data.dataset == "my photos/"
-    assert recipe.data.resolved.class_blocks == (20, 5, 5)
-    assert recipe.training.output_dir == "runs/promptccd-my-photos"
-    assert (recipe.model.variant, recipe.model.backbone) == ("promptccd", "facebook/dinov2-base")
-    assert recipe.training.epochs == 30
-    assert data_in_words(recipe) == "images from a local folder"
+FOLDERS = ["my photos", "birds.v1", "birds.v2", "(wild) birds.", "写真"]
+# Values of the recipe by `section.field`, and how a card calls the data.
+RECIPES = {
+    "'my photos/' --class_blocks 20 5 5": {
+        "data.dataset": "my photos/", "data.resolved.class_blocks": (20, 5, 5), "model.variant": "promptccd",
+        "training.output_dir": "runs/promptccd-my-photos", "model.backbone": "facebook/dinov2-base",
+        "training.epochs": 30, "card": "images from a local folder",
+    },
+    "'my photos' --config promptccd-pp-cifar100 --class_blocks 70 10 10 10": {
+        "model.variant": "promptccd-pp", "training.output_dir": "runs/promptccd-pp-cifar100-my-photos",
+        "data.benchmark": None, "card": "images from a local folder",
+    },
+    "birds.v1 --class_blocks 20 5 5": {"training.output_dir": "runs/promptccd-birds.v1"},
+    "birds.v2 --class_blocks 20 5 5": {"training.output_dir": "runs/promptccd-birds.v2"},
+    "birds.v1.csv --class_blocks 3 1": {"training.output_dir": "runs/promptccd-birds.v1"},
+    "team/birds.v3 --class_blocks 3 1": {"training.output_dir": "runs/promptccd-birds.v3"},
+    "'(wild) birds.' --class_blocks 20 5 5": {"training.output_dir": "runs/promptccd-wild-birds"},
+    "写真 --class_blocks 20 5 5": {"training.output_dir": "runs/promptccd-images"},
+    "--config promptccd-cifar100 --dataset './my photos' --class_blocks 20 5 5": {
+        "card": "images from a local folder"
+    },
+    "'my photos' --class_blocks 3 1 --backbone photographs --learning_rate 0.02": {
+        "views.image_size": 64, "training.learning_rate": 0.02,
+    },
+    "'my photos' --class_blocks 3 1": {"data.unlabelled": None},
+    "'my photos' --unlabelled a b --category_count 4 5 --count_prior matched": {
+        "training.given_counts": [4, 5], "training.count_prior": "matched",
+    },
+    **{f"'my photos' {words}": {"data.unlabelled": streams, "training.category_count": "stream",
+                                "training.count_prior": "calibrated"}
+       for words, streams in {
+           "": [], "--unlabelled 2024 week,2/": ["2024", "week,2/"], "--unlabelled a,b": ["a,b"],
+           "--unlabelled none": [], "--class_blocks None": [], "--class_blocks NULL": [], "--config r.yaml": [],
+       }.items()},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "words", ["--unlabelled none", "--class_blocks None", "--class_blocks NULL", "--config r.yaml"]
-)
-def test_none_hides_no_labels(words: str, photos: Path) -> None:
-    Path("r.yaml").write_text("data: {unlabelled: None, class_blocks: NULL, category_ratio: }")
-    assert typed(f"split 'my photos' {words}").data.unlabelled == []
-
-
-@pytest.mark.parametrize("command", ["train", "split", "parameters"])
-def test_a_recipe_is_given_alike_to_all(command: str, photos: Path) -> None:
-    wanted = Recipe.from_yaml("promptccd-pp-cub", {"training": {"epochs": 3}})
-    assert typed(f"{command} --config promptccd-pp-cub --epochs 3") == wanted
-    assert typed(f"{command} promptccd-pp-cub --epochs 3") == wanted
-
-
-def test_a_recipe_besides_gives_all_but_the_data(photos: Path) -> None:
-    recipe = typed("train 'my photos' --config promptccd-pp-cifar100 --class_blocks 70 10 10 10")
-    assert recipe.model.variant == "promptccd-pp"
-    assert recipe.training.output_dir == "runs/promptccd-pp-cifar100-my-photos"
-    assert recipe.data.benchmark is None
-    assert data_in_words(recipe) == "images from a local folder"
-
-
-def test_two_data_sets_that_differ_behind_a_dot_have_a_folder_each(photos: Path) -> None:
-    for name in ("birds.v1", "birds.v2"):
-        photos.with_name(name).mkdir()
-        recipe = typed(f"train {name} --class_blocks 20 5 5")
-        assert recipe.training.output_dir == f"runs/promptccd-{name}"
+@pytest.mark.parametrize("words", RECIPES)
+def test_words_about_a_persons_images_make_a_recipe(words: str, photos: Path) -> None:
+    """A folder is all it takes. Where nothing hides labels, images without a label come in streams."""
+    for name in FOLDERS:
+        photos.with_name(name).mkdir(exist_ok=True)
     photos.with_name("birds.v1.csv").touch()
-    assert typed("train birds.v1.csv --class_blocks 3 1").training.output_dir == "runs/promptccd-birds.v1"
-    assert typed("train team/birds.v3 --class_blocks 3 1").training.output_dir == "runs/promptccd-birds.v3"
+    Path("r.yaml").write_text("data: {unlabelled: None, class_blocks: NULL, category_ratio: }")
+    recipe = typed(f"train {words}")
+    for place, value in RECIPES[words].items():
+        assert (data_in_words(recipe) if place == "card" else attrgetter(place)(recipe)) == value, place
 
 
-def test_a_run_on_a_folder_without_a_plain_name_has_one(
+def test_commands_read_words_alike_and_a_run_has_the_name_of_its_folder(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, called in (("(wild) birds.", "wild-birds"), ("写真", "images")):
-        photos.with_name(name).mkdir()
-        recipe = typed(f"train '{name}' --class_blocks 20 5 5")
-        assert recipe.training.output_dir == f"runs/promptccd-{called}"
+    wanted = Recipe.from_yaml("promptccd-pp-cub", {"training": {"epochs": 3}})
+    words = "--config promptccd-cifar100 --dataset './my photos' --class_blocks 70 10 10 10"
+    assert "read as the benchmark cifar100" in data_in_words(typed(f"train {words}"))
+    for command in ("train", "split", "parameters"):
+        assert typed(f"{command} --config promptccd-pp-cub --epochs 3") == wanted
+        assert typed(f"{command} promptccd-pp-cub --epochs 3") == wanted
+        assert typed(f"{command} 'my photos' --class_blocks 2 1").data.dataset == "my photos"
     monkeypatch.chdir(photos)
     assert typed("train . --class_blocks 20 5 5").training.output_dir == "runs/promptccd-my-photos"
-
-
-def test_other_data_than_the_benchmarks_are_not_called_by_its_name(photos: Path) -> None:
-    words = "train --config promptccd-cifar100 --dataset './my photos' --class_blocks"
-    assert data_in_words(typed(f"{words} 20 5 5")) == "images from a local folder"
-    assert "read as the benchmark cifar100" in data_in_words(typed(f"{words} 70 10 10 10"))
 
 
 @pytest.mark.parametrize("name", shipped_methods())
@@ -92,11 +95,6 @@ def test_every_method_trains_on_them(name: str, photos: Path) -> None:
         recipe = recipe_for_images(str(photos), said, overrides={"data": {"class_blocks": [3, 1]}})
         assert recipe.model.variant in METHODS
         assert recipe.training.output_dir == f"runs/{name}-my-photos"
-
-
-def test_the_small_backbone_comes_with_what_it_needs(photos: Path) -> None:
-    recipe = typed("train 'my photos' --class_blocks 3 1 --backbone photographs --learning_rate 0.02")
-    assert (recipe.views.image_size, recipe.training.learning_rate) == (64, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +120,6 @@ def test_what_is_unclear_is_asked_for(words: str, said: str, photos: Path) -> No
 def test_a_folder_may_be_called_nearly_as_a_recipe_is(photos: Path) -> None:
     photos.with_name("promptccd-cubs").mkdir()
     assert typed("train promptccd-cubs").data.dataset == "promptccd-cubs"
-
-
-@pytest.mark.parametrize(
-    ("words", "streams"),
-    [("", []), ("--unlabelled 2024 week,2/", ["2024", "week,2/"]), ("--unlabelled a,b", ["a,b"])],
-)
-def test_what_has_no_label_comes_in_streams_unless_labels_are_hidden(
-    words: str, streams: list[str], photos: Path
-) -> None:
-    """A folder may be called 2024, and hold a comma."""
-    recipe = typed(f"train 'my photos' {words}")
-    assert recipe.data.unlabelled == streams
-    assert (recipe.training.category_count, recipe.training.count_prior) == ("stream", "calibrated")
-    assert typed("train 'my photos' --class_blocks 3 1").data.unlabelled is None
-    given = typed("train 'my photos' --unlabelled a b --category_count 4 5 --count_prior matched")
-    assert (given.training.given_counts, given.training.count_prior) == ([4, 5], "matched")
 
 
 @pytest.mark.parametrize(

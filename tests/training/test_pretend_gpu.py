@@ -77,7 +77,7 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
 ) -> None:
     steps: Counter[tuple[str, str]] = Counter()
     with pretend_gpu() as log:
-        loss = stage_trainer.training_loss
+        loss = stage_trainer.StageTrainer.losses
 
         def watched(*args: object) -> dict[str, torch.Tensor]:
             before = Counter(log.waits)
@@ -90,16 +90,7 @@ def test_a_gpu_gives_the_bytes_of_the_cpu_and_no_step_waits(
             )
             return losses
 
-        monkeypatch.setattr(stage_trainer, "training_loss", watched)
-        batch = stage_trainer.StageTrainer._batch
-
-        def watched_batch(*args: object) -> object:
-            before = Counter(log.waits)
-            made = batch(*args)
-            steps.update({(why, lines[0]): count for (why, lines), count in (log.waits - before).items()})
-            return made
-
-        monkeypatch.setattr(stage_trainer.StageTrainer, "_batch", watched_batch)
+        monkeypatch.setattr(stage_trainer.StageTrainer, "losses", watched)
         on_gpu = trained(name, image_folder, tiny_backbone, tmp_path / "gpu", **options)
         assert not log.hazards
     monkeypatch.undo()
@@ -193,14 +184,14 @@ def test_a_run_is_asked_for_the_same_bytes_by_its_recipe(
     image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    loss = stage_trainer.training_loss
+    loss = stage_trainer.StageTrainer.losses
 
     def watched(*args: object) -> dict[str, torch.Tensor]:
         attention = torch.backends.cuda.mem_efficient_sdp_enabled(), torch.backends.cuda.flash_sdp_enabled()
         seen.append((torch.are_deterministic_algorithms_enabled(), attention))
         return loss(*args)
 
-    monkeypatch.setattr(stage_trainer, "training_loss", watched)
+    monkeypatch.setattr(stage_trainer.StageTrainer, "losses", watched)
     values = resumable_recipe(image_folder, tiny_backbone, tmp_path / "run")
     values["training"] |= {"epochs": 1, "discovery_epochs": 1, "deterministic": True}
     train_run(Recipe.from_dict(values))

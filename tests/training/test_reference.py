@@ -1,9 +1,6 @@
 """Parameters of the paper's methods after two epochs of two stages, against a reference that shares no code."""
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -235,41 +232,6 @@ def test_parameters_equal_those_of_the_reference(
     assert_equal_to(references(method), tmp_path / "run")
     shown = {name for epoch in read_history(tmp_path / "run") for name in epoch.losses}
     assert shown <= {**LOSSES, **method_named(recipe.model.variant).losses}.keys()  # titles of their curves
-
-
-@pytest.mark.slow
-def test_parameters_of_two_processes_equal_those_of_the_reference(
-    folder: Path, references: References, tmp_path: Path
-) -> None:
-    """All methods in one pair of processes: starting it takes longer than training them."""
-    paths = []
-    for number, method in enumerate(METHODS):
-        recipe = recipe_of(method, folder, tmp_path / method)
-        train_from(start_of(recipe), recipe)
-        paths.append(tmp_path / f"{number}.json")
-        paths[-1].write_text(json.dumps(recipe.to_dict()))
-    script = Path(__file__).with_name("train_recipes.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    result = subprocess.run([*torchrun, script, *paths], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    for method in METHODS:
-        assert_equal_to(references(method), tmp_path / method)
-
-
-SETTINGS: list[Values] = [
-    {"discovery_learning_rate": 0.1},
-    {"momentum": 0.0},
-    {"weight_decay": 0.0},
-    {"final_learning_rate_factor": 1.0},
-    {"prompt_warmup_epochs": 2},
-    {"refit_every": 2},
-    {"replay_samples": 0},
-    {"temperature_unsupervised": 0.2, "temperature_supervised": 0.4},
-    {"supervised_weight": 0.65},
-]
-OF_PROMPTS: list[Values] = [
-    {f"{role}_{what}": 1.0} for role in ("prompt", "key", "router") for what in ("learning_rate", "clip")
-]
 
 
 def test_the_networks_of_the_reference_are_the_backbone(folder: Path) -> None:

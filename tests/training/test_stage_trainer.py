@@ -21,7 +21,7 @@ from promptccd.data.options import ViewOptions
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
 from promptccd.errors import InterruptedRunError
-from promptccd.methods import ContrastiveObjective, Objective, Rows, StageContext
+from promptccd.methods import Objective, Rows, StageContext
 from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
 from promptccd.training.devices import accelerator_for
@@ -100,7 +100,7 @@ def trainer_of(
 def test_what_an_objective_takes_the_gradient_of_learns_nothing_in_that_epoch(
     model: PromptCCDModel, stages: StageStream
 ) -> None:
-    class LateHead(ContrastiveObjective):
+    class LateHead(Objective):
         def adjust_gradients(self, epoch: int) -> None:
             for each in self.model.head.parameters() if epoch == 0 else ():
                 each.grad = None
@@ -122,7 +122,7 @@ def test_who_asks_to_stop_gets_the_state_after_that_step(model: PromptCCDModel, 
     saved: list[TrainingState] = []
     images = StageImages.read(stages[1], 0, progress.progress_bar)
     arguments = TrainingArguments(epochs=2, batch_size=math.ceil(len(images) / 3), save_minutes=100)
-    trainer = trainer_of(model, images, ContrastiveObjective, arguments, saved.append, lambda _: None, stop)
+    trainer = trainer_of(model, images, Objective, arguments, saved.append, lambda _: None, stop)
     with pytest.raises(progress.TrainingStopped, match="saved stage 1, epoch 0, step 2"):
         trainer.train()
     assert [(each.epoch, each.step) for each in saved] == [(0, 2)]
@@ -146,7 +146,7 @@ def test_long_work_off_a_terminal_says_how_much_is_left(
 def test_decay_shrinks_matrices_and_vectors_where_it_is_asked_to(
     decay_vectors: bool, model: PromptCCDModel, stages: StageStream
 ) -> None:
-    class Still(ContrastiveObjective):
+    class Still(Objective):
         def losses(self, rows: Rows) -> dict[str, torch.Tensor]:
             return {"loss": 0.0 * sum(each.sum() for each in self.model.parameters() if each.requires_grad)}
 
@@ -177,7 +177,7 @@ def test_the_record_of_an_epoch_that_is_taken_up_halfway_is_that_of_the_whole_ep
     begun: list[int] = []
     steps: list[tuple[int, int]] = []
 
-    class Noted(ContrastiveObjective):
+    class Noted(Objective):
         def begin_epoch(self, epoch: int) -> None:
             begun.append(epoch)
 
@@ -238,7 +238,7 @@ def test_the_record_of_an_epoch_has_the_rates_of_all_that_has_one_of_its_own(
         prompt_learning_rate=0.4,
     )  # fmt: skip
     records: list[EpochRecord] = []
-    trainer_of(model, images, ContrastiveObjective, arguments, lambda _: None, records.append).train()
+    trainer_of(model, images, Objective, arguments, lambda _: None, records.append).train()
     for record, share in zip(records, (1.0, 0.5 * (1 + 1e-3)), strict=True):
         expected = {"prompt": prompts * share, "key": (discovery or usual) * share}
         assert record.rates == pytest.approx(expected)
@@ -263,3 +263,15 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_stop_that_a_callback_asked_for_is_no_signal() -> None:
+    stop = progress.StopRequest()
+    stop.asked = True
+    error = stop.error("saved stage 1")
+    assert isinstance(error, progress.TrainingStopped)
+    assert str(error) == "Stopped by a callback: saved stage 1. The same call resumes from there."
+    assert error.exit_code == 128
+    stop.received = 15  # a signal says more
+    assert not isinstance(stop.error("saved stage 1"), progress.TrainingStopped)
+    assert stop.error("saved stage 1").exit_code == 143

@@ -16,9 +16,9 @@ from promptccd.data.options import alternatives, describe_type
 from promptccd.errors import ConfigurationError
 from promptccd.training.recipe import (
     Recipe,
+    field_types,
     names_recipe,
     recipe_for_images,
-    section_types,
 )
 
 LONGEST_CHOICES = 40  # characters of the choices that help writes for a value
@@ -34,7 +34,7 @@ def add_recipe_options(parser: Parser, shows_common: bool = True) -> None:
         parser: of a command.
         shows_common: whether ``--help`` shows the common fields.
     """
-    sections = section_types()
+    sections = field_types(Recipe)
     counts = Counter(item.name for kind in sections.values() for item in dataclasses.fields(kind))
     added: set[str] = set()
     common = None if parser.shows_all else parser.add_argument_group("settings")

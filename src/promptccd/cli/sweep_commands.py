@@ -27,7 +27,7 @@ from promptccd.data.options import read_value, read_yaml
 from promptccd.disk import make_inside, write_file
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.reports.table_parts import paper_tables
-from promptccd.training.recipe import known_fields, recipe_folder
+from promptccd.training.recipe import known_fields, shipped
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
@@ -275,7 +275,7 @@ def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any
         weights = place or reports.BACKBONES[name]
     backbone = name if weights else paper_tables()[options.table][0].backbone
     return reports.TablePlan(
-        recipes=Path(options.config[0]) if options.config else recipe_folder(),
+        recipes=Path(options.config[0]) if options.config else shipped(),
         seeds=options.seeds,
         out=Path(options.out or f"runs/{options.table}-{backbone}{'-small' if options.small else ''}"),
         backbone=backbone,

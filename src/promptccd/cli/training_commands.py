@@ -12,7 +12,7 @@ from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
 from promptccd.errors import ConfigurationError, did_you_mean, nothing_at
 from promptccd.processes import is_first_process
-from promptccd.training.recipe import names_recipe, recipe_folder, recipes_in, summary_of
+from promptccd.training.recipe import names_recipe, recipes_in, shipped, summary_of
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def parameters_command(options: argparse.Namespace) -> None:
 @command((), _RECIPES)
 def recipes_command(options: argparse.Namespace) -> None:
     """``promptccd recipes``: the recipes with a word in their name, or else the methods and data sets."""
-    known = recipes_in(recipe_folder())
+    known = recipes_in(shipped())
     rows = [_row(name, *parts) for name, parts in known.items() if (options.word or "") in name]
     if not rows:
         hint = did_you_mean(options.word, known)

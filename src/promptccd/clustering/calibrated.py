@@ -3,7 +3,7 @@
 Letters: N images, D width, K categories, L labelled categories.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from promptccd.clustering.counting import estimate_by_split_merge
-from promptccd.clustering.kmeans import AnchoredKMeans
+from promptccd.clustering.kmeans import AnchoredKMeans, nearest_centres
 from promptccd.clustering.sklearn import points_of, read_labels, seed_from
 from promptccd.clustering.spread import shrinkage_of
 from promptccd.data.randomness import seed_of, torch_generator
@@ -29,7 +29,9 @@ RESTARTS = 10  # of the k-means that a stream starts from
 TEMPERATURES = torch.logspace(np.log10(0.003), np.log10(3), 40, dtype=torch.float64)
 BALANCES = torch.linspace(0, 1, 41, dtype=torch.float64)
 LEAST_VARIANCE = 1e-6  # within categories, as a share of all: features equal to their means have no spread
-VALUES_AT_ONCE = 2**24  # in float64, 128 MB
+VALUES_AT_ONCE = 2**19  # in float64, 4 MB: neither a second copy of all features nor all densities ever exist
+# Points that a stream's k-means sees, sampled at random from more: its copy and its distances are the largest arrays.
+MOST_STARTED, STARTED_PER_CATEGORY = 2**14, 20
 NUMBERS = ("num_known", "known_share", "temperature", "sharpness", "balance")  # of `CategoryGaussians`
 
 
@@ -96,7 +98,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             TypeError: a parameter of another type.
         """
         check_scalar(self.known_loss, "known_loss", (int, float), min_val=0, max_val=1)
-        points = _on_device(self, X)
+        points = _on_device(self, X).double()
         labels = torch.from_numpy(read_labels(y, len(points))).to(points.device)
         if (labels < 0).any():
             raise DataError(
@@ -160,10 +162,9 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             ValueError: fewer categories than are known, or more new categories than points.
         """
         check_is_fitted(self)
-        points = _on_device(self, X, reset=False) @ self.whitener_
-        known = self.means_
+        points, known = _on_device(self, X, reset=False), self.means_
         if num_categories is None:
-            num_categories = _estimated(points, known, self._seed)
+            num_categories = _estimated(_whitened(points, self.whitener_), known, self._seed)
         num_new = num_categories - len(known)
         if not 0 <= num_new <= len(points):
             raise DataError(
@@ -172,7 +173,8 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             )
         self.num_known_, self.known_share_, self.balance_ = len(known), 1.0, 1.0
         if num_new:
-            starts = _starts(points, known, num_new, seed_of("calibrated", self._seed, len(known)))
+            seed = seed_of("calibrated", self._seed, len(known))
+            starts = _starts(points, self.whitener_, known, num_new, seed)
             fits = (self._fit_new(points, torch.cat([known, new])) for new in starts)
             _, self.means_, mass, share = max(fits, key=lambda fit: float(fit[0]))
             self.sizes_, self.known_share_ = torch.cat([self.sizes_, mass[len(known) :]]), float(share)
@@ -197,23 +199,24 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         """Expectation-maximisation from the means ``(K, D)``, of which the first `num_known_` stay.
 
         Returns:
-            The log-likelihood of the last step, the means, how many images each has ``(K,)``, and the share of known
-            categories.
+            The log-likelihood of the last step up to a constant of the points, the means, how many images each has
+            ``(K,)``, and the share of known categories.
         """
         known, (num, total) = self.num_known_, (len(points), len(means))
-        share = torch.tensor(0.5, dtype=points.dtype, device=points.device)
+        share = means.new_tensor(0.5)
         for _ in range(STEPS):
             weights = two_shares(share, known, total)
             mass, sums = torch.zeros_like(means[:, 0]), torch.zeros_like(means[known:])
             likelihood = torch.zeros_like(share)
             for some in _blocks(points, total):
-                joint = weights + log_density(some, means, self.sizes_, self.temperature_)
+                joint = weights + log_density(some, self.whitener_, means, self.sizes_, self.temperature_)
                 posterior = joint.softmax(1)
                 likelihood += joint.logsumexp(1).sum()
                 mass += posterior.sum(0)
                 sums += posterior[:, known:].T @ some
             lost = mass[known:, None] < 1e-9  # stays where it is
-            new = torch.where(lost, means[known:], sums / mass[known:, None].clamp(min=1e-9))
+            new = sums @ self.whitener_ / mass[known:, None].clamp(min=1e-9)
+            new = torch.where(lost, means[known:], new)
             means = torch.cat([means[:known], new])
             share = (mass[:known].sum() + known) / (num + total)
         return likelihood, means, mass, share
@@ -221,21 +224,22 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
     def _balance(self, points: Tensor) -> float:
         """The least balance with which the expected number of known images is `known_loss` below that of 1 at most."""
         known, total = self.num_known_, len(self.means_)
-        weights = two_shares(points.new_tensor(self.known_share_), known, total)
-        found, expected = points.new_zeros(len(BALANCES)), points.new_zeros(())
+        weights = two_shares(self.means_.new_tensor(self.known_share_), known, total)
+        found, expected = weights.new_zeros(len(BALANCES)), weights.new_zeros(())
         for some in _blocks(points, max(total, len(BALANCES))):
-            joint = weights + log_density(some, self.means_, self.sizes_[:known], self.temperature_)
+            sizes = self.sizes_[:known]
+            joint = weights + log_density(some, self.whitener_, self.means_, sizes, self.temperature_)
             best, margin = joint[:, :known].amax(1), joint[:, known:].amax(1) - joint[:, :known].amax(1)
-            is_known = margin[:, None] < BALANCES.to(points) * (weights[-1] - weights[0])
-            found += (best - joint.logsumexp(1)).exp() @ is_known.to(points)
+            is_known = margin[:, None] < BALANCES.to(weights) * (weights[-1] - weights[0])
+            found += (best - joint.logsumexp(1)).exp() @ is_known.to(weights)
             expected += joint.softmax(1)[:, :known].sum()
         return float(BALANCES[int((found >= found[-1] - self.known_loss * expected).int().argmax())])
 
 
 def _on_device(estimator: Any, X: Any, reset: bool = True) -> Tensor:
-    """Points ``(N, D)`` in float64, where `X` is if it is a tensor."""
+    """Points ``(N, D)`` in float32 or float64, where `X` is if it is a tensor."""
     device = X.device if isinstance(X, Tensor) else torch.device("cpu")
-    return torch.from_numpy(points_of(estimator, X, reset=reset)).to(device, torch.float64)
+    return torch.from_numpy(points_of(estimator, X, reset=reset)).to(device)
 
 
 def _scatter(points: Tensor, rows: Tensor, num: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -296,30 +300,49 @@ def _taught_factors(points: Tensor, rows: Tensor, shrinkage: float, seed: int) -
     return of_categories, of_images
 
 
-def _starts(points: Tensor, known: Tensor, num: int, seed: int) -> Iterator[Tensor]:
+def _starts(points: Tensor, whitener: Tensor, known: Tensor, num: int, seed: int) -> Iterator[Tensor]:
     """First new means ``(num, D)``: with known means fixed, and of the whole stream without images nearer to these.
 
     The second finds more where new categories are many, and fails where clusters consist of known images alone.
     """
+    if len(points) > (most := max(MOST_STARTED, STARTED_PER_CATEGORY * (len(known) + num))):
+        rows = torch.randperm(len(points), generator=torch_generator("calibrated start", seed))[:most]
+        points = points[rows.to(points.device)]
+    points = _whitened(points, whitener)
+    origin = points.mean(0)  # k-means then needs no centred copy
+    points -= origin
+    known = known.to(points) - origin
     kmeans = AnchoredKMeans(len(known) + num, RESTARTS, random_state=seed, fix_labelled=True)
     kmeans.fit(points, known, torch.arange(len(known), device=known.device))
-    yield torch.as_tensor(kmeans.cluster_centers_)[len(known) :]
+    yield (torch.as_tensor(kmeans.cluster_centers_)[len(known) :] + origin).to(whitener)
     kmeans = AnchoredKMeans(num, RESTARTS, random_state=seed).fit(points)
     centres, clusters = torch.as_tensor(kmeans.cluster_centers_), torch.as_tensor(kmeans.labels_)
-    stays = squared_distances(points, torch.cat([known, centres])).argmin(1) >= len(known)
+    stays = nearest_centres(points, torch.cat([known, centres]))[0] >= len(known)
     sizes = clusters[stays].bincount(minlength=num)[:, None]
     sums = torch.zeros_like(centres).index_add_(0, clusters[stays], points[stays])
-    yield torch.where(sizes > 1, sums / sizes.clamp(min=1), centres)
+    yield (torch.where(sizes > 1, sums / sizes.clamp(min=1), centres) + origin).to(whitener)
+
+
+def _whitened(points: Tensor, whitener: Tensor) -> Tensor:
+    """A copy of the points ``(N, D)`` in the metric, in their own type."""
+    whitened = torch.empty_like(points)
+    for some, part in zip(_blocks(points, 1), whitened.split(_rows_at_once(points, 1)), strict=True):
+        part.copy_(some @ whitener)
+    return whitened
 
 
 def _estimated(points: Tensor, known: Tensor, seed: int) -> int:
     """The number of categories of a stream and the known categories, each represented by its mean."""
-    rows = torch.nn.functional.normalize(torch.cat([known, points]))
+    rows = torch.nn.functional.normalize(torch.cat([known.to(points), points]))
     fixed = torch.full((len(rows),), -1)
     fixed[: len(known)] = torch.arange(len(known))
     return estimate_by_split_merge(rows, len(known), fixed=fixed, seed=seed).count
 
 
-def _blocks(points: Tensor, width: int) -> Sequence[Tensor]:
-    """Parts of the points of which rows of both widths fit `VALUES_AT_ONCE`."""
-    return points.split(max(1, VALUES_AT_ONCE // max(width, points.shape[1])))
+def _blocks(points: Tensor, width: int) -> Iterator[Tensor]:
+    """The points in float64, so many at a time that rows of both widths fit `VALUES_AT_ONCE`."""
+    return (some.double() for some in points.split(_rows_at_once(points, width)))
+
+
+def _rows_at_once(points: Tensor, width: int) -> int:
+    return max(1, VALUES_AT_ONCE // max(width, points.shape[1]))

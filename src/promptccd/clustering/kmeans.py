@@ -22,19 +22,18 @@ from torch.nn import functional
 from promptccd.errors import DataError
 
 ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time, fewer where rows are long
-AFFINITIES_AT_ONCE = 2**26  # affinities copied at a time, 256 MB: there is never a second copy of all
+AFFINITIES_AT_ONCE = 2**23  # affinities copied at a time, 32 MB: there is never a second copy of all
 POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
 
-WIDTH_PER_MOVE = 20  # a sum over Gram rows is cheaper than a matrix product for fewer than D / 20 moves
+NEARLY_CENTRED = 0.01  # share of the squared mean in the mean square: such points need no centred copy
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Data that all restarts share. Points are centred: float32 cancels far from the origin."""
+    """Data that all restarts share. Points far from the origin are centred, because float32 cancels there."""
 
     points: Tensor  # (N, D) unlabelled
     squares: Tensor  # (N,) float64, ||x||^2
-    gram: Tensor | None  # (N, N), inner products of `points`
     class_sums: Tensor  # (K, D) float64, sums of labelled points, zero for new clusters
     class_counts: Tensor  # (K,) float64
     class_squares: Tensor  # () float64, sum of ||x||^2 over the labelled points
@@ -52,12 +51,6 @@ class Problem:
         dtype = self.points.dtype
         offsets = (-0.5 * centres.square().sum(1, keepdim=True)).to(dtype)
         return torch.addmm(offsets, centres.to(dtype), self.points.T, out=out)
-
-    def affinities_to_points(self, indices: Tensor) -> Tensor:
-        """The same with centres placed on points: ``(M,)`` to ``(M, N)``."""
-        if self.gram is None:
-            return self.affinities(self.points[indices].double())
-        return self.gram[indices].sub_(0.5 * self.squares[indices, None].to(self.points.dtype))
 
 
 @dataclass
@@ -94,11 +87,6 @@ class Moves:
         """Signed sums of rows of ``table`` ``(N, W)``: ``(M, W)``."""
         return sum_rows(table, self.points, self.signs, self.sizes)
 
-    def of_rows(self, mask: Tensor) -> "Moves":
-        """The moves of the rows where ``mask`` ``(M,)`` is true."""
-        entries = mask.repeat_interleave(self.sizes)
-        return Moves(self.rows[mask], self.sizes[mask], self.points[entries], self.signs[entries])
-
 
 @dataclass(frozen=True)
 class Solution:
@@ -116,7 +104,6 @@ def prepare(
     classes: Tensor,
     num_classes: int,
     num_clusters: int,
-    use_gram: bool,
     num_fixed: int = 0,
 ) -> Problem:
     """The problem, by one pass over the labelled points, of which only sums are kept."""
@@ -128,13 +115,18 @@ def prepare(
         squares += block.double().square().sum()
 
     mean_point = (sums.sum(0) + points.sum(0, dtype=torch.float64)) / (len(points) + len(labelled))
-    mean_point = mean_point.to(points.dtype).double()  # exactly the vector that is subtracted from the points
-    centred = points - mean_point.to(points.dtype)
+    every = squares + sum(block.double().square().sum() for block in points.split(POINTS_PER_BLOCK))
+    if mean_point.square().sum() * (len(points) + len(labelled)) <= NEARLY_CENTRED * every:
+        mean_point, centred = torch.zeros_like(mean_point), points
+    else:
+        mean_point = mean_point.to(
+            points.dtype
+        ).double()  # exactly the vector that is subtracted from the points
+        centred = points - mean_point.to(points.dtype)
     squares = squares - 2 * mean_point @ sums.sum(0) + len(labelled) * mean_point.square().sum()
     return Problem(
         points=centred,
         squares=torch.cat([block.double().square().sum(1) for block in centred.split(POINTS_PER_BLOCK)]),
-        gram=centred @ centred.T if use_gram else None,
         class_sums=sums - counts[:, None] * mean_point,
         class_counts=counts,
         class_squares=squares,
@@ -166,7 +158,8 @@ def start(problem: Problem, ids: Tensor, draws: Tensor) -> Restarts:
         cumulated = running_sums(weights.double(), 1)
         sampled = torch.searchsorted(cumulated, draws[:, new] * cumulated[:, -1:], right=True)
         sampled.clamp_(max=num_points - 1)  # if all points lie on centres
-        improved = problem.affinities_to_points(sampled.flatten()).view(num_restarts, trials, num_points)
+        improved = problem.affinities(problem.points[sampled.flatten()].double())
+        improved = improved.view(num_restarts, trials, num_points)
         after = torch.maximum(best[:, None], improved)
         winner = after.sum(2, dtype=torch.float64).argmax(1)[:, None]
         restart = torch.arange(num_restarts, device=winner.device)[:, None]
@@ -236,47 +229,22 @@ def update(problem: Problem, restarts: Restarts, moves: Moves) -> Tensor:
     Returns:
         ``(R,)`` sum over clusters of the distance that their centre moved.
     """
-    counts, sums, centres = (
-        values.flatten(0, 1) for values in (restarts.counts, restarts.sums, restarts.centres)
+    counts, sums, centres, affinity = (
+        getattr(restarts, name).flatten(0, 1) for name in ("counts", "sums", "centres", "affinity")
     )
-    before = counts[moves.rows]
     counts[moves.rows] += moves.sum_of(torch.ones_like(problem.points[:, :1]))[:, 0]
     sums[moves.rows] += moves.sum_of(problem.points)
 
-    live = (counts[moves.rows] > 0) & (moves.rows % restarts.counts.shape[1] >= problem.num_fixed)
-    moves, before = moves.of_rows(live), before[live]
-    old, new = centres[moves.rows], sums[moves.rows] / counts[moves.rows, None]
-    centres[moves.rows] = new
-    _refresh(problem, restarts, moves, old, before)
+    num_clusters = restarts.counts.shape[1]
+    rows = moves.rows[(counts[moves.rows] > 0) & (moves.rows % num_clusters >= problem.num_fixed)]
+    old, new = centres[rows], sums[rows] / counts[rows, None]
+    centres[rows] = new
+    for some in rows.split(max(1, min(ROWS_PER_PRODUCT, AFFINITIES_AT_ONCE // max(1, affinity.shape[1])))):
+        affinity[some] = problem.affinities(centres[some])
 
     shift = torch.zeros_like(counts)
-    shift[moves.rows] = (new - old).norm(dim=1)
+    shift[rows] = (new - old).norm(dim=1)
     return shift.view_as(restarts.counts).sum(1)
-
-
-def _refresh(problem: Problem, restarts: Restarts, moves: Moves, old: Tensor, before: Tensor) -> None:
-    """Update affinities to the moved centres in place, each row by the cheaper way.
-
-    Where few members changed and there is a Gram matrix, its rows of these few correct the products of the members'
-    sum with all points. Otherwise the products are computed again. `restarts` has the centres and counts after the
-    moves; `old` ``(M, D)`` and `before` ``(M,)`` are centres and counts of ``moves.rows`` before.
-    """
-    affinity, centres = restarts.affinity.flatten(0, 1), restarts.centres.flatten(0, 1)
-    few = moves.sizes * WIDTH_PER_MOVE <= problem.points.shape[1]
-    if problem.gram is None:
-        few = torch.zeros_like(few)
-    at_once = AFFINITIES_AT_ONCE // max(1, affinity.shape[1])
-    for rows in moves.rows[~few].split(max(1, min(ROWS_PER_PRODUCT, at_once))):
-        affinity[rows] = problem.affinities(centres[rows])
-
-    corrected, old, before = moves.of_rows(few), old[few], before[few]
-    if problem.gram is not None:
-        rows, dtype = corrected.rows, affinity.dtype
-        after = restarts.counts.flatten()[rows]
-        offset = before / after * old.square().sum(1) / 2 - centres[rows].square().sum(1) / 2
-        change = corrected.sum_of(problem.gram) / after[:, None].to(dtype)
-        change += offset[:, None].to(dtype)
-        affinity[rows] = torch.addcmul(change, affinity[rows], (before / after)[:, None].to(dtype))
 
 
 def running_sums(values: Tensor, dim: int) -> Tensor:
@@ -300,10 +268,7 @@ def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> T
 
 Array = Tensor | npt.NDArray[Any]
 
-# How the products are taken and how many share a batch changes speed and memory, never the result.
-MAX_GRAM_POINTS = 16_384  # the (N, N) Gram matrix is 1 GB of float32 there
-MIN_GRAM_WIDTH = 64  # narrower points are multiplied sooner than looked up: of width 48 in half the time
-POINTS_PER_ROW = 4  # the Gram matrix saves a few times K affinity rows per restart, and costs N rows itself
+# How many share a batch changes speed and memory, never the result.
 MAX_BATCH_RESTARTS = 25
 MAX_BATCH_AFFINITIES = 2**22  # affinities (R, K, N) at a time: 16 MB in float32 stay in a CPU's cache
 
@@ -365,10 +330,8 @@ class AnchoredKMeans:
         labelled, class_ids, classes = _read_labelled(features_labelled, labels, points)
         num_clusters = self._usable_clusters(len(points), len(class_ids))
 
-        few = len(points) <= min(MAX_GRAM_POINTS, POINTS_PER_ROW * self.n_init * num_clusters)
-        use_gram = few and points.shape[1] >= MIN_GRAM_WIDTH
         num_fixed = len(class_ids) if self.fix_labelled else 0
-        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, use_gram, num_fixed)
+        problem = prepare(points, labelled, classes, len(class_ids), num_clusters, num_fixed)
         best = min(self._solutions(problem), key=lambda solution: (solution.inertia, solution.restart))
 
         # Once more from scratch in float64, so that labels, centres and inertia belong together.

@@ -13,19 +13,10 @@ BenchmarkName = Literal[
 class Benchmark:
     """The facts of one data set; a recipe may overrule any of them.
 
-    Attributes:
-        dataset: Hub id, local folder, or the built-in ``digits``.
-        split: split of the data set that the stages are cut from.
-        image_column: name of the image column; `None` finds it.
-        label_column: name of the label column; `None` finds it.
-        class_blocks: categories labelled at stage 0, then new categories per stage.
+    Attributes as the recipe fields of the same names, and:
         num_parts: object parts in the paper, background included; `None` where the paper gives no number.
         class_list: file next to this module with the category names in the order of their ids; `None` for the data
             set's own order.
-        num_classes: how many categories are used, from the first; `None` for all.
-        images_per_class: how many images of every category are used, from the first; `None` for all.
-        held_out: share of every category that is left out, by a draw that is the same in every run.
-        split_rule: how the stages are cut: ``mixed`` (the paper's), ``sessions`` (MetaGCD's) or ``redrawn`` (C-GCD).
         test_split: split of the data set with its official test images; or `None`.
         gated: whether its terms have to be accepted on the Hub first.
     """

@@ -122,7 +122,7 @@ class StageImages:
             original = seen.setdefault(digest, Original(sample, stage.index, name))
             if original.sample != sample:  # the same image may be in several stages
                 report.copies[name] = {"image": original.name, "stage": original.stage}
-                if stage.once:
+                if stage.place:
                     continue
             used.append(position)
             digests.append(digest)

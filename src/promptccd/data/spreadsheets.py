@@ -1,16 +1,16 @@
 """Tables as people write them, as text, in a workbook or as JSON: a row for each image.
 
 Excel divides columns by what its user's language leaves free, and writes tabs in UTF-16, UTF-8 with a byte order mark,
-or an old code page. Marks and a line `sep=;` decide. A code page without a mark is refused: a guess would change names.
+or an old code page. Marks decide. A code page without a mark is refused: a guess would change names.
 """
 
 import codecs
 import csv
 import io
 import json
-import re
 import zipfile
 from collections.abc import Collection
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ _JSON = (".jsonl", ".ndjson")
 WORKBOOKS = (*_EXCEL, ".xlsb", ".xls", ".ods", ".fods", ".gsheet", ".numbers")
 MOST_UNPACKED = 2**29  # bytes of a workbook
 _DIVIDERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_SAYS_DIVIDER = re.compile(r'"?sep=(.)"?[,;\t|]*', re.IGNORECASE)  # a first line that Excel reads
 _MARKS = {  # the longer marks first: the mark of UTF-32 begins like the mark of UTF-16
     codecs.BOM_UTF8: "UTF-8-sig",
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -89,11 +88,10 @@ def _json_lines(content: bytes, name: str) -> pd.DataFrame:
     """Records of JSON, one per line."""
     try:
         lines = content.decode("utf-8-sig").splitlines()
-        rows = {line: json.loads(text) for line, text in enumerate(lines, 1) if text.strip()}
-        sheet = pd.DataFrame.from_dict(rows, orient="index", dtype=object)
+        sheet = pd.DataFrame([json.loads(each) for each in lines if each.strip()], dtype=object)
     except (ValueError, AttributeError, TypeError) as error:
         raise ForeignTableError(f"{name!r} is no table in lines of JSON ({str(error)[:100]}).") from error
-    sheet = sheet.map(lambda value: "" if value is None or value != value else str(value).strip()).fillna("")
+    sheet = sheet.fillna("").map(lambda value: str(value).strip())
     sheet.attrs["notes"] = []
     return sheet
 
@@ -136,25 +134,21 @@ def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFra
         ) from error
     if "\0" in text:
         raise _no_table(name, kind)
-    first = next(io.StringIO(text, newline=""), "")
-    says = _SAYS_DIVIDER.fullmatch(first.strip("\r\n"))
     # The divider by which the first line names most of the usual columns, or else most columns.
-    heads = {divider: [*map(str.strip, _head(text, divider))] for divider in _DIVIDERS}
-    usual = max(heads, key=lambda each: (len(called(heads[each], known)), len(heads[each])))
-    divider = says[1] if says else usual
+    heads = {each: next(filter(any, _lines(text, each, strict=False)), []) for each in _DIVIDERS}
+    divider = max(heads, key=lambda each: (len(called(heads[each], known)), len(heads[each])))
     notes = [encoding] * (mark not in (b"", codecs.BOM_UTF8))
-    notes += [f"divided by {_DIVIDERS.get(divider, repr(divider))}"] * (divider != ",")
-    lines, skipped = _lines(text[len(first) if says else 0 :], divider), int(says is not None)
+    notes += [f"divided by {_DIVIDERS[divider]}"] * (divider != ",")
+    lines = _lines(text, divider, strict=True)
     try:
-        records = dict((lines.line_num + skipped, cells) for cells in lines)
+        records = dict((lines.line_num, cells) for cells in lines)
     except csv.Error as error:
         raise DataError(
-            f"Line {lines.line_num + skipped} of {name!r} is no row ({error}): a quoted text ends with a quote, and a "
+            f"Line {lines.line_num} of {name!r} is no row ({error}): a quoted text ends with a quote, and a "
             f"quote inside it is doubled. Mend the line, or {_SAVE_AS_CSV}."
         ) from error
-    width = max(map(len, records.values()), default=0)
-    padded = {line: [*cells, *[""] * (width - len(cells))] for line, cells in records.items()}
-    return pd.DataFrame.from_dict(padded, orient="index", dtype=object), notes
+    rows = zip(*zip_longest(*records.values(), fillvalue=""), strict=True)
+    return pd.DataFrame(rows, index=[*records], dtype=object), notes
 
 
 def _no_table(name: str, kind: str) -> ForeignTableError:
@@ -163,12 +157,5 @@ def _no_table(name: str, kind: str) -> ForeignTableError:
     )
 
 
-def _lines(text: str, divider: str) -> Any:
-    return csv.reader(io.StringIO(text, newline=""), delimiter=divider, skipinitialspace=True, strict=True)
-
-
-def _head(text: str, divider: str) -> list[str]:
-    try:
-        return next(filter(any, _lines(text, divider)), [])
-    except csv.Error:  # reported when the rows are read
-        return []
+def _lines(text: str, divider: str, strict: bool) -> Any:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=divider, skipinitialspace=True, strict=strict)

@@ -63,7 +63,7 @@ class Stage:
         sample_ids: row number of every image in the source data set, shape ``(N,)``, ascending.
         num_categories: number of categories seen up to and including this stage (K_t of the paper); of a stream,
             labelled categories only.
-        place: name of a person's own stream, for messages; otherwise empty.
+        place: name of a person's own stream, in which a picture counts only where it came first; otherwise empty.
     """
 
     index: int
@@ -71,11 +71,6 @@ class Stage:
     sample_ids: np.ndarray
     num_categories: int
     place: str = field(default="", kw_only=True)
-
-    @property
-    def once(self) -> bool:
-        """Whether a picture counts only where it came first: in a stream of one's own, never in a benchmark."""
-        return bool(self.place)
 
     def __len__(self) -> int:
         return len(self.sample_ids)

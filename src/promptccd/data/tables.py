@@ -12,10 +12,10 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
@@ -88,24 +88,23 @@ def digits_dataset() -> Dataset:
     """1,797 grey 8 x 8 images of the digits 0 to 9 with columns ``image`` and ``label``."""
     bunch = load_digits()
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # the 17 grey levels 0..16 over 0..255
-    names = [str(name) for name in bunch.target_names]
-    return Dataset.from_dict(
-        {"image": list(pixels), "label": bunch.target.astype(int).tolist()},
-        features=Features({"image": Image(), "label": ClassLabel(names=names)}),
-    )
+    return _labelled([*pixels], [*map(str, bunch.target)])
 
 
 def demo_dataset() -> Dataset:
     """The photographs of ``make demo``, 20 categories of Caltech-101, with columns ``image`` and ``label``."""
     files = sorted(Path(__file__).with_name("photographs").glob("*/*.jpg"))
-    names = sorted({file.parent.name for file in files})
-    return Dataset.from_dict(
-        {
-            "image": [{"bytes": file.read_bytes(), "path": None} for file in files],
-            "label": [names.index(file.parent.name) for file in files],
-        },
-        features=Features({"image": Image(), "label": ClassLabel(names=names)}),
-    )
+    images = [{"bytes": file.read_bytes(), "path": None} for file in files]
+    return _labelled(images, [file.parent.name for file in files])
+
+
+def _labelled(images: Sequence[Any], names: Sequence[str]) -> Dataset:
+    """A table of images, and of their categories unless all names are empty."""
+    columns, features = {"image": images}, Features({"image": Image()})
+    if categories := in_order({*names} - {""}):
+        columns[LABEL] = [categories.index(name) for name in names]
+        features[LABEL] = ClassLabel(names=categories)
+    return Dataset.from_dict(columns, features)
 
 
 @dataclass(frozen=True)
@@ -168,17 +167,15 @@ class OpenedImages(ImageRows):
     left_out: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What a place holds: tables by split, or by "" of one without splits; files that are no rows; and what to report.
+class _Found(NamedTuple):
+    """Rows that are read: the columns of `read_columns`, and `SPLIT` where rows have splits.
 
-    The columns of a table are read already where the reader made them, see `read_columns`.
+    ``left_out`` says why files are no rows, and ``notes`` what to report.
     """
 
-    tables: Mapping[str, Dataset]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    table: Dataset
     notes: Sequence[str] = ()
-    is_read: bool = False
+    left_out: Mapping[str, str] = {}
 
 
 def load_images(dataset: str, split: str = "train") -> Dataset:
@@ -211,32 +208,29 @@ def open_images(
     Raises:
         DataError: there is nothing to load, the data set is kept in files that are not its own, or has no such split.
     """
-    if isinstance(place, str):
+    name = display_name(place) if isinstance(place, str) else "the data set"
+    if isinstance(place, Dataset):
+        found = _Found(*read_columns(place, name, layout, labelled))
+    elif isinstance(place, str):
         further = [os.fspath(root) for root in roots or ()]
-        table, left_out, notes = _opened(place, split, further, labelled, layout)
-        name, roots = display_name(place), [*image_roots(place), *further]
-    elif isinstance(place, Dataset):
-        name, left_out = "the data set", dict[str, str]()
-        table, notes = read_columns(place, name, layout, labelled)
+        found, roots = _opened(place, split, further, labelled, layout), [*image_roots(place), *further]
     else:
         raise DataError(
             f"Expected a datasets.Dataset or a name, got {type(place).__name__}. Give one split, such as "
             "dataset['train']; read a stream first: Dataset.from_generator(lambda: (yield from stream), "
             "features=stream.features)."
         )
-    if notes:
-        logger.info("%s: %s.", name, "; ".join(notes))
-    images = OpenedImages(table, roots, decoding, name)
-    images.table, images.left_out = table, left_out
+    if found.notes:
+        logger.info("%s: %s.", name, "; ".join(found.notes))
+    images = OpenedImages(found.table, roots, decoding, name)
+    images.table, images.left_out = found.table, found.left_out
     return images
 
 
-def _opened(
-    dataset: str, split: str, roots: Sequence[str], labelled: bool, layout: Layout
-) -> tuple[Dataset, Mapping[str, str], list[str]]:
-    """A split of a data set by its name, why files of a folder are in no split, and what to report."""
+def _opened(dataset: str, split: str, roots: Sequence[str], labelled: bool, layout: Layout) -> _Found:
+    """A split of a data set by its name."""
     if dataset in BUILT_IN:
-        return BUILT_IN[dataset].load(), {}, []
+        return _Found(BUILT_IN[dataset].load())
     path = Path(os.path.expanduser(dataset))
     is_windows = is_of_windows(dataset)
     is_path = dataset.startswith((".", "/", "~")) or dataset.endswith("/") or dataset.count("/") > 1
@@ -244,30 +238,23 @@ def _opened(
         why = " It is a path of Windows." if is_windows and os.sep == "/" else ""
         raise DataError(f"{nothing_at(dataset)}{why} {_GIVE}")
     with _in_one_line(dataset):
-        found = _local(path, roots, labelled, layout) if path.exists() else _Found(load_hub(dataset))
-        tables, notes = found.tables, [*found.notes]
-        chosen = next(iter(tables)) if len(tables) == 1 else split
-        if chosen in tables and not found.is_read:
+        found = _local(path, roots, labelled, layout) if path.exists() else load_hub(dataset)
+        splits = ["train"] if isinstance(found, _Found) else [*found]
+        is_any = splits == [""] or (not labelled and len(splits) == 1)  # any name is the only split
+        chosen = splits[0] if is_any or len(splits) == 1 else split
+        if not isinstance(found, _Found) and chosen in splits:
             folder = path if path.is_dir() else path.parent
-            table, more = read_columns(tables[chosen], dataset, layout, labelled, folder)
-            tables, notes = {**tables, chosen: table}, [*notes, *more]
-        if len(tables) == 1:
-            tables = _divided(tables[chosen], chosen, labelled)
-    if "" in tables or (not labelled and len(tables) == 1):
-        split = next(iter(tables))
-    if split not in tables:
-        raise DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(tables)}. Set --split.")
-    return tables[split], found.left_out, notes
-
-
-def _divided(table: Dataset, split: str, labelled: bool) -> dict[str, Dataset]:
-    """The parts of a table by its column `SPLIT`, or the table itself as a split of this name."""
-    if SPLIT not in table.column_names:
-        return {split: table}
-    words, table = np.array(table[SPLIT][:], dtype=object), table.remove_columns(SPLIT)
-    if not labelled:
-        return {split: table}
-    return {each: table.select(np.flatnonzero(words == each)) for each in in_order({*words.tolist()} - {""})}
+            found = _Found(*read_columns(found[chosen], dataset, layout, labelled, folder))
+    if isinstance(found, _Found):
+        table = found.table
+        if len(splits) == 1 and SPLIT in table.column_names:
+            words, table = np.array(table[SPLIT][:], dtype=object), table.remove_columns(SPLIT)
+            if labelled:
+                splits, is_any = in_order({*words.tolist()} - {""}), False
+                table = table.select(np.flatnonzero(words == split))
+        if is_any or split in splits:
+            return found._replace(table=table)
+    raise DataError(f"Dataset {dataset!r} has no split {split!r}; it has {sorted(splits)}. Set --split.")
 
 
 @contextmanager
@@ -296,18 +283,19 @@ def image_roots(place: str) -> tuple[str, ...]:
     return (os.path.dirname(folder) if os.path.isfile(folder) else folder,)
 
 
-def _local(place: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Found:
-    """Read a folder or a file of this computer."""
+def _local(
+    place: Path, roots: Sequence[str], labelled: bool, layout: Layout
+) -> _Found | Mapping[str, Dataset]:
+    """Read a folder or a file of this computer; tables by split, or by "" of one without splits, are read later."""
     if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
         place = _up_to_date(place / GROUPED)
     if not place.is_file():
         return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, which `datasets` asks for
     if place.suffix.lower() == _PARQUET:
         builder = load_dataset_builder("parquet", data_files=glob.escape(str(place)))
-        return _Found(built(builder, str(place)))
+        return built(builder, str(place))
     if place.suffix.lower() in ONE_FILE:
-        table, notes = _listed(place, str(place), layout, labelled, BOTH)
-        return _Found({"train": table}, notes=notes, is_read=True)
+        return _Found(*_listed(place, str(place), layout, labelled, BOTH))
     raise DataError(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
         "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
@@ -325,14 +313,16 @@ def _up_to_date(grouped: Path) -> Path:
     return grouped
 
 
-def _folder(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) -> _Found:
+def _folder(
+    folder: Path, roots: Sequence[str], labelled: bool, layout: Layout
+) -> _Found | Mapping[str, Dataset]:
     for name in CARDS:
         _require_own_file(folder / name, folder)
     if saved := saved_tables(folder):
         for table in chain.from_iterable(saved.values()):
             _require_own_file(table, folder)
         parts = {split: [Dataset.from_file(str(file)) for file in files] for split, files in saved.items()}
-        return _Found({split: concatenate_datasets(tables) for split, tables in parts.items()})
+        return {split: concatenate_datasets(tables) for split, tables in parts.items()}
     for name in CARDS:
         require_plain_card(folder / name, str(folder))
     if not _is_of_the_hub(folder) and (images := _images_of(folder, roots, labelled, layout)) is not None:
@@ -342,7 +332,7 @@ def _folder(folder: Path, roots: Sequence[str], labelled: bool, layout: Layout) 
     builder = load_dataset_builder(str(folder))
     for file in data_files_of(builder):
         _require_own_file(file, folder)
-    return _Found(built(builder, str(folder), _LOCAL_KINDS))
+    return built(builder, str(folder), _LOCAL_KINDS)
 
 
 def _require_own_file(path: str | Path, folder: Path) -> None:
@@ -387,17 +377,9 @@ def _images_of(folder: Path, roots: Sequence[str], labelled: bool, layout: Layou
     if rows is None and suffixes.isdisjoint(_TABLE_SUFFIXES):
         rows = [(path, "", "train") for path in files.images]
     if rows:
-        columns: dict[str, list[Any]] = {"image": [str(folder / path) for path, _, _ in rows]}
-        columns[SPLIT], names = (
-            [split for _, _, split in rows],
-            in_order({name for _, name, _ in rows} - {""}),
-        )
-        features = Features({"image": Image(), SPLIT: Value("string")})
-        if names:
-            columns[LABEL] = [names.index(name) for _, name, _ in rows]
-            features[LABEL] = ClassLabel(names=names)
-        table = Dataset.from_dict(columns, features)
-        return _Found({"train": table}, files.left_out, [files.summary(rows)], is_read=True)
+        paths, names, splits = zip(*rows, strict=True)
+        table = _labelled([str(folder / path) for path in paths], names).add_column(SPLIT, splits)
+        return _Found(table, [files.summary(rows)], files.left_out)
     if not suffixes.isdisjoint(_MAY_BE_READ):
         return None
     remedy = "Put images into it, or leave it out."
@@ -439,7 +421,7 @@ def _by_metadata(folder: Path, files: FolderFiles, layout: Layout) -> _Found | N
     # A named file that is no image is a row, which its stage reports.
     left_out = {path: reason for path, reason in left_out.items() if path not in named}
     table = concatenate_datasets(tables)
-    return _Found({"train": table}, {**left_out, **others}, [counts, *notes], is_read=True)
+    return _Found(table, [counts, *notes], {**left_out, **others})
 
 
 def _listed(

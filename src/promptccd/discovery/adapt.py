@@ -83,9 +83,12 @@ def adapt(
     session.model = student.eval()
     # Training changed how known categories spread, and their images are not here to measure it.
     session.model.set_measured("spread", None)
-    features = session.embed(None if stop is None else stop.progress)
-    row_of = {key: row for row, key in enumerate(session.current.keys)}
-    after = features[[row_of[key] for key in found.keys]]
+    keys = session.current.keys
+    session.read(session.current.intake.source, None if stop is None else stop.progress)
+    if session.current.keys != keys:
+        raise DataError("The images changed while a stage was trained on them. Run the same command again.")
+    row_of = {key: row for row, key in enumerate(keys)}
+    after = session.features[[row_of[key] for key in found.keys]]
     carry_prototypes(session.registry, found, after)
 
 

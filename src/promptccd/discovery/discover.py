@@ -130,7 +130,6 @@ def discover(
             session.current.before = earlier.before or session.current.before
         if adaptation is not None:
             require_trainable(session, target, is_trained)
-        session.embed(progress)
         heed()
         is_asked = num_categories is not None and not is_trained
         if earlier is not None and session.is_grouped and not is_asked:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.data.loaders import Progress
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor, normalise
-from promptccd.discovery.intake.reading import Intake, IntakeFile
+from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, Precision
 from promptccd.errors import DivergedError, RunError, one_line
@@ -124,14 +122,13 @@ def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp
 
 
 class Embedder:
-    """Features of images, a batch at a time: of views while images are read (`add`), then of the missing images.
+    """Features of images, a batch at a time, while images are read.
 
     Args:
         model: on its device.
         view: the view the model was made for.
         batch_size: images per forward; by default 32 on a CPU, and 128 on a GPU.
         precision: of the model's forward; ``"auto"`` is bfloat16 if the device has instructions for it.
-        seen: stores features; by default only this object has them.
 
     Attributes:
         space: name of what features are computed with, see `feature_space`.
@@ -144,10 +141,9 @@ class Embedder:
         *,
         batch_size: int | None = None,
         precision: Precision = "auto",
-        seen: SeenFiles | None = None,
     ):
         self.model, self.view, self._fills = model, view, False
-        self.seen = seen or SeenFiles()
+        self._seen = SeenFiles()
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
         self.space = feature_space(model, view, self.precision)
@@ -155,54 +151,48 @@ class Embedder:
         self._waiting = list[tuple[IntakeFile, Tensor]]()
         self._computed = list[tuple[Sequence[IntakeFile], Tensor]]()  # batches on the device
 
+    def embed(self, source: Any, seen: SeenFiles | None = None, **options: Any) -> tuple[Intake, Tensor]:
+        """Read a source, and compute the missing features of its images meanwhile.
+
+        Args:
+            source: see `read_intake`.
+            seen: stores features, see `read_intake`.
+            options: further arguments of `read_intake`.
+
+        Returns:
+            The files, and unit features ``(N, D)`` float32 of the used images on the CPU.
+
+        Raises:
+            DataError: see `read_intake`.
+            DivergedError: a feature contains NaN or infinity; the message names the image. Features that were computed
+                before an error are kept.
+        """
+        self._seen = seen = seen or self._seen
+        try:
+            intake = read_intake(source, view=self.view, use=self.add, has=self.has, seen=seen, **options)
+            keys = [file.key for file in intake.used]
+            self.finish(len(keys))
+        finally:
+            self.keep()
+        logger.info("%d of %d features were cached.", len(keys) - self._num_computed, len(keys))
+        return intake, self._seen.features(self.space, keys)[0]
+
+    def has(self, key: str) -> bool:
+        """Whether the feature of a picture is stored."""
+        return self._seen.has_feature(self.space, key)
+
     def add(self, file: IntakeFile, pixels: Tensor) -> None:
-        """Add the view ``(3, S, S)`` of an image; errors as in `features_of`."""
-        if not self.seen.has_feature(self.space, file.key):
+        """Add the view ``(3, S, S)`` of an image; errors as in `embed`."""
+        if not self.has(file.key):
             self._waiting.append((file, pixels))
         if len(self._waiting) == self.batch_size:
             self._compute_waiting()
 
-    def features_of(self, intake: Intake, workers: int = 2, progress: Progress | None = None) -> Tensor:
-        """L2-normalised features of the used images of an intake, computed if missing.
-
-        Args:
-            intake: the images, still open.
-            workers: images that are decoded at once.
-            progress: wraps the batches, their number and a label in a progress bar; may raise to leave early, and the
-                features computed by then are kept.
-
-        Returns:
-            ``(N, D)`` float32 on the CPU, in the order of ``intake.used``.
-
-        Raises:
-            DivergedError: a feature contains NaN or infinity; the message names the image.
-            DataError: a file has changed since the intake was made.
-        """
-        self._fills |= len(intake.used) >= self.batch_size
-        if not intake.used:
-            return torch.zeros(0, self.model.config.vision_config.hidden_size)
-        keys = [file.key for file in intake.used]
-        try:
-            self._compute_waiting()
-            self._store()
-            there = self.seen.features(self.space, keys)[1]
-            missing = [file for file, is_there in zip(intake.used, there, strict=True) if not is_there]
-            logger.info(
-                "%d of %d features were cached.", len(keys) - len(missing) - self._num_computed, len(keys)
-            )
-            batches = range(0, len(missing), self.batch_size)
-            shown = batches if progress is None else progress(batches, len(batches), "computing features")
-            with ThreadPoolExecutor(workers) as pool:
-                for start in shown:
-                    files = missing[start : start + self.batch_size]
-                    self._waiting += zip(
-                        files, pool.map(partial(intake.view_of, view=self.view), files), strict=True
-                    )
-                    self._compute_waiting()
-            self._store()
-        finally:
-            self.keep()
-        return self.seen.features(self.space, keys)[0]
+    def finish(self, num_images: int) -> None:
+        """Compute the features of the last views, of so many images in all, and store them."""
+        self._fills |= num_images >= self.batch_size
+        self._compute_waiting()
+        self._store()
 
     def keep(self) -> None:
         """Store computed features; views of an unfinished batch are dropped."""
@@ -235,7 +225,7 @@ class Embedder:
             files, features = self._computed.pop(0)
             rows = features.cpu()
             require_finite(rows, [file.name for file in files])
-            self.seen.store_features(self.space, [file.key for file in files], rows)
+            self._seen.store_features(self.space, [file.key for file in files], rows)
 
 
 def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor, precision: str) -> Tensor:

@@ -25,7 +25,8 @@ from promptccd.data.names import display_name
 from promptccd.data.sources import Entry, ImageSource, Stamp, within_limit
 from promptccd.data.spreadsheets import read_sheet
 from promptccd.discovery.intake.locations import item_path
-from promptccd.discovery.intake.reading import Intake, IntakeFile, find_source
+from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
+from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DataError, nothing_at, one_line
 from promptccd.images.limits import ByteBudget, IntakeLimits
 
@@ -155,12 +156,24 @@ class GivenFeatures:
         """Name of the feature space, 32 hexadecimal digits."""
         return hashlib.sha256(f"given features {self.name} {self.width}".encode()).hexdigest()[:32]
 
-    def source(self, place: Any, roots: Sequence[str | Path] = ()) -> ImageSource:
-        """The images at a place, or these items if the place is their own file, or `None`."""
-        if isinstance(place, ImageSource):
-            return place
-        is_own = place is None or (self.place is not None and Path(str(place)).expanduser() == self.place)
-        return ItemsSource(self) if is_own else find_source(place, roots)
+    def embed(self, source: Any, seen: SeenFiles, **options: Any) -> tuple[Intake, Tensor]:
+        """Read images, or these items if the source is their own file or `None`; and features, as `Embedder.embed`.
+
+        Raises:
+            DataError: as `read_intake`; or an image has no feature.
+        """
+        is_own = source is None or (self.place is not None and Path(str(source)).expanduser() == self.place)
+        intake = read_intake(ItemsSource(self) if is_own else source, seen=seen, **options)
+        rows = [self.row_of(file) for file in intake.used]
+        if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
+            intake.close()
+            raise DataError(
+                f"{len(missing)} of {len(rows)} images have no features, such as {missing[0]!r}; an id is "
+                f"{self.ids[0]!r}. Give the path, name or SHA-256 of each image as its id."
+            )
+        features = self.rows[[row for row in rows if row is not None]]
+        seen.store_features(self.space, [file.key for file in intake.used], features)
+        return intake, features
 
     @cached_property
     def _rows_by_name(self) -> Mapping[str, int]:
@@ -172,16 +185,6 @@ class GivenFeatures:
                 rows.setdefault(short(each), []).append(row)
             found = {name: each[0] for name, each in rows.items() if len(each) == 1} | found
         return found
-
-    def features_of(self, intake: Intake) -> Tensor:
-        """Unit features ``(N, D)`` of the used images; a `DataError` names an image without a feature."""
-        rows = [self.row_of(file) for file in intake.used]
-        if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
-            raise DataError(
-                f"{len(missing)} of {len(rows)} images have no features, such as {missing[0]!r}; an id is "
-                f"{self.ids[0]!r}. Give the path, name or SHA-256 of each image as its id."
-            )
-        return self.rows[[row for row in rows if row is not None]]
 
     def row_of(self, file: IntakeFile) -> int | None:
         """The row of a file, by its path, name, name without ending, or the SHA-256 of its content."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import Embedder, feature_space, load_embedder
 from promptccd.discovery.given_features import GivenFeatures
-from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
+from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_duplicates
 from promptccd.discovery.options import NearDuplicateMode, Precision
@@ -42,17 +42,17 @@ class SessionStage:
         stage: its number.
         intake: every file and its verdict.
         before: the registry as it was before the stage.
-        features: unit features ``(N, D)`` of the used images; `None` until they are embedded.
+        features: unit features ``(N, D)`` of the used images.
         space: name of what features are computed with, see `feature_space`.
-        near_duplicates: groups of images that count as one; empty until then.
+        near_duplicates: groups of images that count as one.
     """
 
     stage: int
     intake: Intake
     before: CategoryRegistry
-    features: Tensor | None = None
-    space: str = ""
-    near_duplicates: NearDuplicates = field(default_factory=NearDuplicates)
+    features: Tensor
+    space: str
+    near_duplicates: NearDuplicates
 
     @cached_property
     def files(self) -> dict[str, IntakeFile]:
@@ -66,7 +66,7 @@ class SessionStage:
 
 
 class DiscoverySession:
-    """Read images, embed them, group them; then the next images.
+    """Read images and embed them, group them; then the next images.
 
     `discover` does all of it and writes a folder, in which a `Project` contains the groups for corrections.
 
@@ -112,7 +112,6 @@ class DiscoverySession:
         self.rendering, self.image_roots = rendering, image_roots
         self.precision, self.batch_size, self.near_duplicate_mode = precision, batch_size, near_duplicates
         self._current: SessionStage | None = None
-        self._embedder: Embedder | None = None  # at work since the images were read
         self._estimate: CountEstimate | None = None
 
     @classmethod
@@ -216,7 +215,7 @@ class DiscoverySession:
         source: ImageSource | str | Path | Sequence[str | Path] | None,
         progress: Progress | None = None,
     ) -> SessionStage:
-        """Read every file of a source and judge it; features are computed meanwhile, and `embed` returns them.
+        """Read every file of a source, judge it, and compute features; with them, near-duplicates are found.
 
         Args:
             source: a folder, a zip archive, a data set, or a list of files; `None` for given items without images.
@@ -226,27 +225,17 @@ class DiscoverySession:
             DataError: nothing can be read there, or a limit is exceeded; the message names the limit.
             DivergedError: a feature contains NaN or infinity; the message names the image.
         """
-        self._embedder = None if self.given else self.new_embedder()
-        place: Any = source if self.given is None else self.given.source(source, self.image_roots)
-        try:
-            intake = read_intake(
-                place,
-                limits=self.limits,
-                rendering=self.rendering,
-                image_roots=self.image_roots,
-                view=self._view,
-                workers=self.workers,
-                use=self._embedder.add if self._embedder else None,
-                seen=self.seen,
-                progress=progress,
-            )
-        except BaseException:
-            if self._embedder is not None:
-                self._embedder.keep()
-            raise
+        embedder = self.given or Embedder(
+            self.model, self.view, batch_size=self.batch_size, precision=self.precision
+        )
+        intake, features = embedder.embed(
+            source, seen=self.seen, limits=self.limits, rendering=self.rendering, image_roots=self.image_roots,
+            workers=self.workers, progress=progress,
+        )  # fmt: skip
         try:
             intake.require_images()
-        except DataError:
+            near_duplicates = self._near_duplicates_of(intake, features)
+        except BaseException:
             intake.close()
             raise
         earlier, seen = self._current, self.registry.images
@@ -254,10 +243,14 @@ class DiscoverySession:
         number = max(self.registry.stage, 0) if again else self.registry.stage + 1
         is_same = earlier is not None and earlier.stage == number <= self.registry.stage
         before = earlier.before if earlier and is_same else self.registry.copy()
-        if earlier is not None:
+        if earlier is not None and earlier.intake.source is not intake.source:
             earlier.intake.close()
-        self._current, self._estimate = SessionStage(number, intake, before), None
-        return self._current
+        if not is_same:
+            self._estimate = None
+        stage = SessionStage(number, intake, before, features, embedder.space, near_duplicates)
+        self._current = stage
+        self.seen.store_followers(stage.keys, {key: first.key for key, first in self.near_duplicates.items()})
+        return stage
 
     @property
     def made_with(self) -> dict[str, int]:
@@ -267,37 +260,19 @@ class DiscoverySession:
             "enough": self._view.enough if self._view else 0,
         }
 
-    def embed(self, progress: Progress | None = None) -> Tensor:
-        """Unit features ``(N, D)`` of the newest stage's images; with them, near-duplicates are found."""
-        stage = self.current
-        if self.given is not None:
-            stage.features, stage.space = self.given.features_of(stage.intake), self.given.space
-            self.seen.store_features(stage.space, stage.keys, stage.features)
-        else:
-            embedder, self._embedder = self._embedder or self.new_embedder(), None
-            stage.features = embedder.features_of(stage.intake, self.workers, progress)
-            stage.space = embedder.space
-        stage.near_duplicates = self._near_duplicates_of(stage, stage.features)
-        self.seen.store_followers(stage.keys, {key: first.key for key, first in self.near_duplicates.items()})
-        return stage.features
-
-    def new_embedder(self) -> Embedder:
-        """An embedder with the session's settings, which stores features with the session's files."""
-        return Embedder(
-            self.model, self.view, batch_size=self.batch_size, precision=self.precision, seen=self.seen
-        )
-
-    def _near_duplicates_of(self, stage: SessionStage, features: Tensor) -> NearDuplicates:
-        used, mode = stage.intake.used, self.near_duplicate_mode
-        if mode == "off" or stage.intake.has_tiles:
+    def _near_duplicates_of(self, intake: Intake, features: Tensor) -> NearDuplicates:
+        used, mode = intake.used, self.near_duplicate_mode
+        if mode == "off" or intake.has_tiles:
             return NearDuplicates.none(len(used))
 
         def thumbnails(rows: Sequence[int]) -> list[bytes]:
-            found = stage.intake.thumbnails([used[row] for row in rows])
+            found = intake.thumbnails([used[row] for row in rows])
             return [found[used[row].key] for row in rows]
 
-        miniatures, taken, names = stage.intake.miniatures, stage.intake.taken, [file.name for file in used]
-        return find_near_duplicates(miniatures, features, thumbnails, taken, names, mode, self.workers)
+        names = [file.name for file in used]
+        return find_near_duplicates(
+            intake.miniatures, features, thumbnails, intake.taken, names, mode, self.workers
+        )
 
     # Groups
 
@@ -309,9 +284,7 @@ class DiscoverySession:
 
     @property
     def features(self) -> Tensor:
-        """Unit features of the newest stage; a `DataError` before `embed`."""
-        if self.current.features is None:
-            raise DataError("The images are not embedded yet: embed them before they are grouped.")
+        """Unit features of the newest stage."""
         return self.current.features
 
     @property

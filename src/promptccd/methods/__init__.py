@@ -9,13 +9,12 @@ from promptccd.methods.base import (
     METHODS,
     Method,
     Objective,
-    Rows,
     StageContext,
     load_plugin,
     method_named,
     register,
 )
-from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.processes import Rows
 
 for _module in iter_modules(__path__):
     if (_method := getattr(import_module(f"{__name__}.{_module.name}"), "METHOD", None)) is not None:
@@ -25,7 +24,6 @@ __all__ = [
     "COMMON_PARTS",
     "LOSSES",
     "METHODS",
-    "ContrastiveObjective",
     "Method",
     "Objective",
     "Rows",

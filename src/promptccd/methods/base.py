@@ -1,4 +1,4 @@
-"""A method, its objective at a stage, and the rows that it reads."""
+"""A method, its objective at a stage, and the contrastive losses of GCD, which train every prompt of the paper."""
 
 import inspect
 import logging
@@ -6,23 +6,24 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError
 from promptccd.methods.exemplars import NO_LABEL, Memory
-from promptccd.methods.processes import gather_rows, sent
-from promptccd.models import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay, register_variant
+from promptccd.methods.processes import Rows
+from promptccd.models import CategoryDiscoveryModel, Replay, register_variant
+from promptccd.models.backbone import class_row
 from promptccd.models.configuration import STORED
 from promptccd.training.options import TrainingArguments
 
@@ -62,68 +63,13 @@ class StageContext:
         return labels, torch.from_numpy(indices).masked_fill(places >= 0, -1)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The outputs of the model for a global batch: V views of B images.
-
-    Attributes:
-        output: of this process's share, view-major: ``(V * b, ...)``.
-        bottleneck: unit embeddings of the whole batch, ``(V, B, d)``, with their gradient on every process.
-        labels: category ids ``(B,)``, -1 for images without a category; `None` at an unlabelled stage without a memory.
-        positions: index of every image in the stage, ``(B,)``, on the CPU; -1 for exemplars.
-        epoch: of the step.
-        step: of the epoch.
-        with_label: places ``(M,)`` of the images with a label; `None` if all images or no images have a label.
-    """
-
-    output: CategoryDiscoveryOutput
-    bottleneck: Tensor
-    labels: Tensor | None
-    positions: Tensor
-    epoch: int = 0
-    step: int = 0
-    with_label: Tensor | None = None
-
-    @cached_property
-    def labelled(self) -> tuple[Tensor | slice, Tensor] | None:
-        """An index of the images with a label, and their labels; `None` if no image has a label."""
-        if self.labels is None:
-            return None
-        if bool((self.positions >= 0).all()):  # a labelled stage: this way does not wait for the device
-            return slice(None), self.labels
-        places = self.with_label
-        if places is None:  # exemplars, all with or all without labels
-            places = (self.labels >= 0).nonzero().flatten()
-        return (places, self.labels[places]) if len(places) else None
-
-    @cached_property
-    def features(self) -> Tensor:
-        """Features of the whole batch, not normalised: ``(V, B, D)``, with their gradient on every process."""
-        assert self.output.features is not None
-        return self.of_all(self.output.features)
-
-    def places(self, which: Tensor) -> Tensor:
-        """An index on the device for a mask ``(B,)`` of the CPU; a mask itself would make the host wait."""
-        return sent(which.nonzero().flatten(), self.bottleneck.device)
-
-    def among(self, similarities: Tensor, images: Tensor | slice) -> Tensor:
-        """The part of the similarities ``(V * B, V * B)`` that belongs to some images; both view-major."""
-        views = len(self.bottleneck), -1
-        by_view = similarities.unflatten(1, views).unflatten(0, views)  # (V, B, V, B)
-        return by_view[:, images][..., images].flatten(2).flatten(0, 1)
-
-    def of_all(self, values: Tensor) -> Tensor:
-        """Gather values of this process's share, ``(V * b, ...)``, to values of the whole batch: ``(V, B, ...)``."""
-        views, images = self.bottleneck.shape[:2]
-        return gather_rows(values.float().unflatten(0, (views, -1)), images)
-
-
+@dataclass(eq=False)
 class Objective:
-    """The losses of one stage; every stage makes a new objective.
+    """The losses of one stage; every stage makes a new objective. By default they are GCD's, and the terms of prompts.
 
     A method overrides `losses`, and other methods where it needs them.
 
-    Args:
+    Attributes:
         model: trained in place.
         stage: its training data.
         arguments: how to train.
@@ -133,28 +79,22 @@ class Objective:
         forward_rows: runs the model on training views of given batches, for phases in addition to the epochs. A batch
             is the epoch that keys its views, and indices of images. Every process runs its share; the objective
             averages gradients itself.
-
-    Attributes:
         least_batch: share of the batch size below which the last batch of an epoch is left out: means over few images
             are noise.
         needs_count: whether the number of categories must be known before training.
+        previous: an earlier last block, which `moved` compares with.
     """
+
+    model: CategoryDiscoveryModel
+    stage: StageContext
+    arguments: TrainingArguments
+    accelerator: Accelerator
+    plain_features: Callable[[str], Tensor]
+    forward_rows: Callable[[str, Sequence[tuple[int, np.ndarray]]], Iterator[Rows]] | None = None
+    previous: nn.Module | None = None
 
     least_batch: ClassVar[float] = 0.0
     needs_count: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        model: CategoryDiscoveryModel,
-        stage: StageContext,
-        arguments: TrainingArguments,
-        accelerator: Accelerator,
-        plain_features: Callable[[str], Tensor],
-        forward_rows: Callable[[str, Sequence[tuple[int, np.ndarray]]], Iterator[Rows]] | None = None,
-    ):
-        self.model, self.stage, self.arguments = model, stage, arguments
-        self.accelerator, self.plain_features = accelerator, plain_features
-        self.forward_rows = forward_rows
 
     @property
     def config(self) -> Any:
@@ -178,8 +118,37 @@ class Objective:
         return True
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
-        """Scalars by name, the same on every process; ``"loss"`` is minimised."""
-        raise NotImplementedError
+        """Scalars by name, the same on every process; ``"loss"`` is minimised.
+
+        ``(1 - w) InfoNCE + w SupCon`` where labels are given, InfoNCE alone elsewhere, and the model's
+        `auxiliary_losses`, which are weighted already. (The paper prints one loss with one temperature; its code mixes
+        two, and so do we.)
+        """
+        parts = self.contrast(rows)
+        loss = parts["info_nce"]
+        if "supervised" in parts:
+            loss = torch.lerp(loss, parts["supervised"], self.arguments.supervised_weight)
+        for name, values in self.model.auxiliary_losses(rows.output).items():
+            parts[name] = rows.of_all(values).mean()
+            loss = loss + parts[name]
+        return {"loss": loss, **parts}
+
+    def contrast(self, rows: Rows) -> dict[str, Tensor]:
+        """``info_nce`` of all images, and ``supervised`` among labelled images, if any.
+
+        Both read one matrix of similarities, whose rows are views: ``[view 1 of all images; view 2 of all images]``.
+        """
+        similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
+        parts = {"info_nce": info_nce_loss(similarities, self.arguments.temperature_unsupervised)}
+        if rows.labelled is not None:
+            which, labels = rows.labelled
+            if isinstance(which, Tensor):
+                both = torch.cat([which, which + rows.bottleneck.shape[1]])
+                similarities = similarities[both][:, both]
+            parts["supervised"] = supervised_contrastive_loss(
+                similarities, labels, self.arguments.temperature_supervised
+            )
+        return parts
 
     def generator(self, *position: int) -> torch.Generator:
         """A CPU generator for the start of the stage, or for an epoch and step of it."""
@@ -191,6 +160,45 @@ class Objective:
         A parameter without a gradient keeps its value and its optimiser state.
         """
 
+    @torch.no_grad()
+    def features_before(self, rows: Rows) -> Tensor:
+        """Features of the same views by the earlier block, not normalised: ``(V * b, D)`` of this process's share."""
+        assert self.previous is not None
+        assert rows.output.entering is not None
+        with self.accelerator.autocast():
+            return class_row(self.model.backbone, rows.output.entering, self.previous, rows.output.rotation)
+
+    def moved(self, rows: Rows) -> Tensor:
+        """Squared distance of unit features to the earlier features, of the whole batch: ``(V, B)``."""
+        assert rows.output.features is not None
+        before = F.normalize(self.features_before(rows))
+        moved = F.normalize(rows.output.features.float()) - before
+        return rows.of_all(moved.square().sum(1))
+
+
+def info_nce_loss(similarities: Tensor, temperature: float = 1.0) -> Tensor:
+    """Unsupervised contrastive loss: find the other view of the same image among all other rows.
+
+    It is the mean over the rows of cosine similarities ``(2B, 2B)``; tau_u is 1.0 in the released configurations.
+    """
+    rows = len(similarities)
+    logits = (similarities / temperature).fill_diagonal_(float("-inf"))
+    partner = torch.arange(rows, device=similarities.device).roll(rows // 2)
+    return F.cross_entropy(logits, partner)
+
+
+def supervised_contrastive_loss(similarities: Tensor, labels: Tensor, temperature: float = 0.07) -> Tensor:
+    """Supervised contrastive loss: every other row of the same category is a positive.
+
+    It is the mean over the rows of cosine similarities ``(2B, 2B)``, and for each row over its positives, its other
+    view at least. Labels ``(B,)`` belong to the images; the temperature is tau_s.
+    """
+    log_probabilities = (similarities / temperature).fill_diagonal_(float("-inf")).log_softmax(1)
+    both = labels.repeat(2)
+    positive = (both[:, None] == both[None, :]).fill_diagonal_(False)
+    # The diagonal is log 0, which times a weight of 0 would be NaN: it is masked out.
+    return -(log_probabilities.masked_fill(~positive, 0.0).sum(1) / positive.sum(1)).mean()
+
 
 @dataclass(frozen=True)
 class Method:
@@ -199,11 +207,11 @@ class Method:
     Attributes:
         name: in recipes, checkpoints and tables; usually its configuration's ``model_type``.
         model: the saved model.
-        objective: its objective.
         title: as a person writes it.
         summary: what its prompts are, as a phrase for cards.
+        objective: its objective; by default GCD's.
         parts: titles of the model's children, except backbone and head, that learn or are fitted.
-        losses: titles of its terms, except the terms of `ContrastiveObjective`.
+        losses: titles of its terms, except the terms of `Objective`.
         published: its names in the paper's tables, by a pool, a way of counting categories, or ``exemplars``; in any
             other case the tables have the method's name.
         predicts_natively: whether the paper's figures are compared with its native prediction, and not with
@@ -214,9 +222,9 @@ class Method:
 
     name: str
     model: type[CategoryDiscoveryModel]
-    objective: type[Objective]
     title: str
     summary: str
+    objective: type[Objective] = Objective
     parts: Mapping[str, str] = field(default_factory=dict)
     losses: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, str] = field(default_factory=dict)

@@ -11,10 +11,9 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from promptccd.methods.base import Objective, Rows
-from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.methods.processes import same_on_all, sent
-from promptccd.models.backbone import blocks_of, class_row
+from promptccd.methods.base import Objective
+from promptccd.methods.processes import Rows, same_on_all, sent
+from promptccd.models.backbone import blocks_of
 from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 from promptccd.models.head import BottleneckHead, UnitHead
@@ -89,7 +88,8 @@ class ClassifierConfig(CategoryDiscoveryConfig):
 class ClassifierModel(CategoryDiscoveryModel):
     """A model without prompts whose classifier grows from stage to stage.
 
-    Its losses compare the head's bottleneck, so the head has no wide last layer.
+    Its losses compare the head's bottleneck, so the head has no wide last layer. `UnitHead` suits losses that read only
+    the classifier and the features.
     """
 
     config: ClassifierConfig
@@ -104,11 +104,6 @@ class ClassifierModel(CategoryDiscoveryModel):
         self.classifier = self.classifier_class(config.num_classes, config.vision_config.hidden_size)
         self.post_init()
 
-    def freeze(self) -> None:
-        """Let the last block, the head and the classifier learn."""
-        super().freeze()
-        self.classifier.requires_grad_(True)
-
     def grow(self, rows: Tensor) -> None:
         """Append classes with these rows ``(n, D)`` to the classifier."""
         self.classifier.grow(rows)
@@ -118,12 +113,6 @@ class ClassifierModel(CategoryDiscoveryModel):
     def assign_natively(self, features: Tensor) -> Tensor:
         """Row ``(N,)`` of the classifier with the largest logit for features ``(N, D)``."""
         return self.classifier(features.to(self.prototypes)).argmax(1)
-
-
-class HeadlessClassifierModel(ClassifierModel):
-    """The same for methods whose losses read only the classifier and the features."""
-
-    head_class: ClassVar = UnitHead
 
 
 class RememberingModel(CategoryDiscoveryModel):
@@ -175,28 +164,7 @@ class SelfDistillationConfig(ClassifierConfig):
     entropy_weight: float = bounded(2.0, 0, 1e6)
 
 
-class ComparingObjective(Objective):
-    """An objective that compares features with features of an earlier last block, for the same views."""
-
-    previous: nn.Module | None = None
-
-    @torch.no_grad()
-    def features_before(self, rows: Rows) -> Tensor:
-        """Features of the same views by the earlier block, not normalised: ``(V * b, D)`` of this process's share."""
-        assert self.previous is not None
-        assert rows.output.entering is not None
-        with self.accelerator.autocast():
-            return class_row(self.model.backbone, rows.output.entering, self.previous, rows.output.rotation)
-
-    def moved(self, rows: Rows) -> Tensor:
-        """Squared distance of unit features to the earlier features, of the whole batch: ``(V, B)``."""
-        assert rows.output.features is not None
-        before = F.normalize(self.features_before(rows))
-        moved = F.normalize(rows.output.features.float()) - before
-        return rows.of_all(moved.square().sum(1))
-
-
-class ClassifierObjective(ComparingObjective):
+class ClassifierObjective(Objective):
     """An objective over a classifier that grows by the new categories when a stage begins.
 
     Attributes:
@@ -227,7 +195,7 @@ def sampled_rows(count: int, width: int, generator: torch.Generator) -> Tensor:
     return (2 * torch.rand(count, width, generator=generator) - 1) / width**0.5
 
 
-class SelfDistillationObjective(ClassifierObjective, ContrastiveObjective):
+class SelfDistillationObjective(ClassifierObjective):
     """SimGCD (Wen et al., ICCV 2023), with its labelled terms where images have labels: at stage 0, or in a memory.
 
     ``(1 - w) (distillation + eps R + InfoNCE) + w (cross-entropy + SupCon)``; without a label w is 0. The contrastive

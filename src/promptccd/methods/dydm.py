@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from promptccd.methods.base import Method, Rows
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import (
     DISTILLATION_LOSSES,
     STUDENT_TEMPERATURE,
@@ -28,7 +28,7 @@ from promptccd.methods.classifier import (
     DiscoveryObjective,
     sampled_rows,
 )
-from promptccd.methods.processes import same_on_all
+from promptccd.methods.processes import Rows, same_on_all
 from promptccd.models.backbone import blocks_of
 from promptccd.models.configuration import bounded
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.methods.base import Method, Rows
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import RememberingModel, drawn_around
 from promptccd.methods.pairs import (
     PAIR_LOSSES,
@@ -13,7 +13,7 @@ from promptccd.methods.pairs import (
     RankStatisticsModel,
     RankStatisticsObjective,
 )
-from promptccd.methods.processes import same_on_all
+from promptccd.methods.processes import Rows, same_on_all
 from promptccd.models.configuration import bounded
 
 

@@ -3,7 +3,6 @@
 from huggingface_hub.dataclasses import strict
 
 from promptccd.methods.base import Method
-from promptccd.methods.contrastive import ContrastiveObjective
 from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.configuration import CategoryDiscoveryConfig
 
@@ -28,7 +27,6 @@ class GCDModel(CategoryDiscoveryModel):
 METHOD = Method(
     name="promptccd-gcd",
     model=GCDModel,
-    objective=ContrastiveObjective,
     title="GCD",
     summary="the baseline without prompts",
     published={"exemplars": "gcd-replay"},

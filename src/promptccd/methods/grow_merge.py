@@ -13,11 +13,10 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from promptccd.methods.base import Method, Rows
-from promptccd.methods.classifier import ComparingObjective, LinearClassifier, RememberingModel, sampled_rows
-from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.base import Method, Objective
+from promptccd.methods.classifier import LinearClassifier, RememberingModel, sampled_rows
 from promptccd.methods.pairs import pair_loss, same_top_ranks, share_of_pairs
-from promptccd.methods.processes import same_on_all
+from promptccd.methods.processes import Rows, same_on_all
 from promptccd.models.backbone import blocks_of
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 
@@ -91,7 +90,7 @@ class GrowMergeModel(RememberingModel):
         return (features @ self.class_means.to(features).T).amax(1) >= self.config.known_similarity
 
 
-class GrowMergeObjective(ComparingObjective, ContrastiveObjective):
+class GrowMergeObjective(Objective):
     """GCD's loss at stage 0; later a new branch learns, and images that look known tie it to the static branch.
 
     The static branch decides once a stage which images look known. It has seen the labelled classes alone, so classes

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.methods.base import Method, Rows
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import (
     DISTILLATION_LOSSES,
     STUDENT_TEMPERATURE,
@@ -15,7 +15,7 @@ from promptccd.methods.classifier import (
     RememberingModel,
     drawn_around,
 )
-from promptccd.methods.processes import same_on_all, sent
+from promptccd.methods.processes import Rows, same_on_all, sent
 from promptccd.models.configuration import bounded
 
 

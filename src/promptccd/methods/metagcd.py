@@ -11,8 +11,8 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.methods.base import Method, Rows
-from promptccd.methods.contrastive import ContrastiveObjective, info_nce_loss
+from promptccd.methods.base import Method, Objective, info_nce_loss
+from promptccd.methods.processes import Rows
 from promptccd.models.base import CategoryDiscoveryModel
 from promptccd.models.configuration import CategoryDiscoveryConfig, bounded
 
@@ -51,7 +51,7 @@ class MetaGCDModel(CategoryDiscoveryModel):
         self.post_init()
 
 
-class MetaGCDObjective(ContrastiveObjective):
+class MetaGCDObjective(Objective):
     """GCD's loss at stage 0, then meta-training; later InfoNCE and soft neighbours, half of each.
 
     (The released code lacks the offline training and gives only its batch, rate and length on another data set: GCD's

@@ -1,19 +1,22 @@
 """ORCA (Cao et al., ICLR 2022): a margin slows labelled categories down, and images agree with their neighbours."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.methods.base import Method, Rows
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import (
     ClassifierConfig,
+    ClassifierModel,
     ClassifierObjective,
-    HeadlessClassifierModel,
     mean_prediction,
     unevenness,
 )
-from promptccd.methods.processes import same_on_all, sent
+from promptccd.methods.processes import Rows, same_on_all, sent
+from promptccd.models.head import UnitHead
 
 
 @strict
@@ -27,10 +30,11 @@ LOGIT_SCALE = 10.0  # factor of the cosines
 LARGEST_MARGIN = 0.5  # the mean uncertainty, at most, that is added to the cosine of the true class
 
 
-class ORCAModel(HeadlessClassifierModel):
+class ORCAModel(ClassifierModel):
     """The last block and a cosine classifier; the margin of the epoch is saved for a stage that resumes inside it."""
 
     config: ORCAConfig
+    head_class: ClassVar = UnitHead
     margin: Tensor
 
     def __init__(self, config: ORCAConfig):
@@ -72,8 +76,8 @@ class ORCAObjective(ClassifierObjective):
             "pairs": agreement_loss(answers[0], answers[1, partners]),
             "entropy": unevenness(mean_prediction(cosines[:1], 1 / LOGIT_SCALE)),
         }
-        if rows.labels is not None:
-            parts["classification"] = margin_loss(cosines[0], rows.labels, self.model.margin)
+        if rows.labelled is not None:
+            parts["classification"] = margin_loss(cosines[0], rows.labelled[1], self.model.margin)
         return {"loss": torch.stack(list(parts.values())).sum(), **parts}
 
     @torch.no_grad()
@@ -81,9 +85,7 @@ class ORCAObjective(ClassifierObjective):
         """Place of the image that each should agree with, ``(B,)``: of its category, or without labels the nearest."""
         if rows.labels is None:
             return nearest_others(rows.features[0])
-        assert self.stage.labels is not None
-        own = self.stage.labels[rows.positions]  # on the CPU already
-        return sent(same_category(own, self.generator(rows.epoch, rows.step)), rows.labels.device)
+        return sent(same_category(rows.labels, self.generator(rows.epoch, rows.step)), rows.bottleneck.device)
 
 
 def margin_loss(cosines: Tensor, labels: Tensor, margin: Tensor) -> Tensor:

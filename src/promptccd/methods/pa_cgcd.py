@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,15 +13,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 
-from promptccd.methods.base import Method, Rows
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import (
     ClassifierConfig,
+    ClassifierModel,
     ClassifierObjective,
-    HeadlessClassifierModel,
     drawn_around,
 )
 from promptccd.methods.exemplars import NO_LABEL
-from promptccd.methods.processes import same_on_all, sent
+from promptccd.methods.processes import Rows, same_on_all, sent
+from promptccd.models.head import UnitHead
 
 
 @strict
@@ -30,10 +32,11 @@ class PACGCDConfig(ClassifierConfig):
     model_type = "pa-cgcd"
 
 
-class PACGCDModel(HeadlessClassifierModel):
+class PACGCDModel(ClassifierModel):
     """The last block and the proxies, and the standard deviation ``(D,)`` of stage 0's unit features."""
 
     config: PACGCDConfig
+    head_class: ClassVar = UnitHead
     feature_deviations: Tensor
 
     def __init__(self, config: PACGCDConfig):
@@ -114,9 +117,9 @@ class PACGCDObjective(ClassifierObjective):
 
     def losses(self, rows: Rows) -> dict[str, Tensor]:
         """``anchor``, and at unlabelled stages ``drift``."""
-        features, labels = rows.features[0], rows.labels
-        if labels is not None:
-            anchor = proxy_anchor_loss(self.model.classifier(features), labels)
+        features = rows.features[0]
+        if rows.labelled is not None:
+            anchor = proxy_anchor_loss(self.model.classifier(features), rows.labelled[1])
             return {"loss": anchor, "anchor": anchor}
         old, new = self.old_labels[rows.positions], self.new_labels[rows.positions]
         is_old, is_new = old != NO_LABEL, new != NO_LABEL

@@ -8,14 +8,15 @@ import torch.nn.functional as F
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from promptccd.methods.base import Rows
 from promptccd.methods.classifier import (
     ClassifierConfig,
+    ClassifierModel,
     ClassifierObjective,
-    HeadlessClassifierModel,
     LinearClassifier,
 )
+from promptccd.methods.processes import Rows
 from promptccd.models.configuration import bounded
+from promptccd.models.head import UnitHead
 
 
 @strict
@@ -34,7 +35,7 @@ TOP_RANKS = 5  # two images whose largest feature dimensions are the same count 
 CONSISTENCY_WEIGHT = 25.0  # of the squared distance between predictions of two views, at the end of the ramp
 
 
-class RankStatisticsModel(HeadlessClassifierModel):
+class RankStatisticsModel(ClassifierModel):
     """The last block and a joint linear head.
 
     `novel`, the head over the classes that are new at a stage, exists only while the stage trains, and is in no
@@ -42,6 +43,7 @@ class RankStatisticsModel(HeadlessClassifierModel):
     """
 
     config: RankStatisticsConfig
+    head_class: ClassVar = UnitHead
     roles: ClassVar = {"classifier": "classifier", "novel": "classifier"}
     classifier_class: ClassVar = LinearClassifier
     novel: LinearClassifier | None
@@ -49,11 +51,6 @@ class RankStatisticsModel(HeadlessClassifierModel):
     def __init__(self, config: RankStatisticsConfig):
         super().__init__(config)
         self.novel = None
-
-    def open_novel_head(self, rows: Tensor) -> None:
-        """Add a head over new classes with these rows ``(n, D)``."""
-        self.novel = LinearClassifier(0, rows.shape[1]).to(self.device)
-        self.novel.grow(rows)
 
 
 # Titles of the losses of `RankStatisticsObjective`.
@@ -88,7 +85,9 @@ class RankStatisticsObjective(ClassifierObjective):
         super().begin_stage()
         new = self.model.classifier.num_classes - self.num_old
         if self.stage.labels is None and new:
-            self.model.open_novel_head(self.new_rows(2 * new)[new:])
+            rows = self.new_rows(2 * new)[new:]
+            self.model.novel = LinearClassifier(0, rows.shape[1]).to(self.model.device)
+            self.model.novel.grow(rows)
 
     def end_stage(self) -> None:
         """Drop the novel head."""
@@ -103,8 +102,9 @@ class RankStatisticsObjective(ClassifierObjective):
         joint = self.model.classifier(features)  # (V, B, K)
         novel = None if self.model.novel is None else self.model.novel(features)
         rise, parts = ramp(rows.epoch, self.config.ramp_epochs), {}
-        if rows.labels is not None:
-            parts["classification"] = F.cross_entropy(joint.flatten(0, 1), rows.labels.repeat(len(joint)))
+        if rows.labelled is not None:
+            labels = rows.labelled[1].repeat(len(joint))
+            parts["classification"] = F.cross_entropy(joint.flatten(0, 1), labels)
         if novel is not None:
             positive = same_top_ranks(features[0])
             parts["pairs"] = pair_loss(novel, positive)

@@ -1,6 +1,9 @@
-"""Processes that compute one batch together: shares of a batch, gathering, and values that all of them have."""
+"""Processes that compute one batch together: their shares, the rows that they gather, values that all of them have."""
 
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,10 @@ import torch.distributed as dist
 from accelerate.utils import send_to_device
 from torch import Tensor
 
+from promptccd.models import CategoryDiscoveryOutput
+
+# A model, as it is, wrapped or compiled: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.
+Forward = Callable[..., CategoryDiscoveryOutput]
 EXACT = ("cpu", "cuda")  # kinds of device that compute float64
 
 
@@ -97,3 +104,63 @@ def exact_device(device: torch.device) -> torch.device:
     k-means and mixtures sum in float64, which Apple's GPUs have not, and Intel's not all of them.
     """
     return device if device.type in EXACT else torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The outputs of the model for a global batch: V views of B images.
+
+    Attributes:
+        output: of this process's share, view-major: ``(V * b, ...)``.
+        bottleneck: unit embeddings of the whole batch, ``(V, B, d)``, with their gradient on every process.
+        labels: category ids ``(B,)`` on the CPU, -1 for images without a category; `None` at an unlabelled stage
+            without a memory.
+        positions: index of every image in the stage, ``(B,)``, on the CPU; -1 for exemplars.
+        epoch: of the step.
+        step: of the epoch.
+    """
+
+    output: CategoryDiscoveryOutput
+    bottleneck: Tensor
+    labels: Tensor | None
+    positions: Tensor
+    epoch: int = 0
+    step: int = 0
+
+    @classmethod
+    def of(
+        cls, model: Forward, views: Tensor, labels: Tensor | None, positions: Tensor, *, prompted: bool | None,
+        epoch: int = 0, step: int = 0,
+    ) -> "Rows":  # fmt: skip
+        """Forward this process's share of the views, ``(b, V, 3, H, W)``, and receive the rows of all processes."""
+        by_view = views.transpose(0, 1)  # view-major, as the losses expect
+        output = model(by_view.flatten(0, 1), prompted=prompted, project=True)
+        assert output.bottleneck is not None  # asked for by project=True
+        share = output.bottleneck.float().unflatten(0, by_view.shape[:2])
+        return cls(output, gather_rows(share, len(positions)), labels, positions, epoch, step)
+
+    @cached_property
+    def labelled(self) -> tuple[Tensor | slice, Tensor] | None:
+        """An index of the images with a label, and their labels, on the device; `None` if no image has a label."""
+        if self.labels is None:
+            return None
+        has_label = self.labels >= 0
+        if bool(has_label.all()):
+            return slice(None), sent(self.labels, self.bottleneck.device)
+        places = self.places(has_label)
+        return (places, sent(self.labels[has_label], self.bottleneck.device)) if len(places) else None
+
+    @cached_property
+    def features(self) -> Tensor:
+        """Features of the whole batch, not normalised: ``(V, B, D)``, with their gradient on every process."""
+        assert self.output.features is not None
+        return self.of_all(self.output.features)
+
+    def places(self, which: Tensor) -> Tensor:
+        """An index on the device for a mask ``(B,)`` of the CPU; a mask itself would make the host wait."""
+        return sent(which.nonzero().flatten(), self.bottleneck.device)
+
+    def of_all(self, values: Tensor) -> Tensor:
+        """Gather values of this process's share, ``(V * b, ...)``, to values of the whole batch: ``(V, B, ...)``."""
+        views, images = self.bottleneck.shape[:2]
+        return gather_rows(values.float().unflatten(0, (views, -1)), images)

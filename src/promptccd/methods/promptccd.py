@@ -12,10 +12,9 @@ from torch import Tensor
 
 from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gaussian_mixture
 from promptccd.data.randomness import seed_of
-from promptccd.methods.base import Method
-from promptccd.methods.contrastive import ContrastiveObjective
+from promptccd.methods.base import Method, Objective
 from promptccd.methods.processes import exact_device, same_on_all
-from promptccd.methods.prompts import arbitrary_scores, behind_class, insert_prompts
+from promptccd.methods.prompts import arbitrary_scores, insert_prompts
 from promptccd.models.backbone import class_row, class_token, patch_count, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.models.configuration import STORED, CategoryDiscoveryConfig, bounded
@@ -123,9 +122,13 @@ class PromptCCDModel(CategoryDiscoveryModel):
         with torch.no_grad():
             query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
             log_joint, means = self.mixture(query)
-            components = self._ranking(query, log_joint)
+            # As in the paper by log-likelihood, weights included. The released code ranks posteriors in float32, which
+            # are one-hot in 768 dimensions, so that its second to fifth choices are arbitrary.
+            count = self.mixture.num_components
+            ranked_by = arbitrary_scores(query, count) if self.config.random_prompts else log_joint
+            components = ranked_by.topk(min(self.config.prompts_per_image, count)).indices
         if self.config.prompt_place == "last":  # no token has a position of its own there
-            entering = behind_class(entering, self._prompts(entering, means, components))
+            entering = insert_prompts(None, entering, self._prompts(entering, means, components))
         else:
             tokens = insert_prompts(self.backbone, tokens, self._prompts(tokens, means, components))
             entering = run_prefix(self.backbone, tokens, rotation)
@@ -143,16 +146,6 @@ class PromptCCDModel(CategoryDiscoveryModel):
         # [CLS] and registers are of other lengths than patches.
         patches = tokens[:, -patch_count(self.backbone, tokens) :].float().norm(dim=-1).mean(dim=1)
         return prompts * (patches / means.float().norm(dim=-1).mean().clamp_min(1e-12))[:, None, None]
-
-    def _ranking(self, query: Tensor, log_joint: Tensor) -> Tensor:
-        """Components ``(B, P)`` that prompt each image: the likeliest, or arbitrary components (an ablation).
-
-        Like the paper we rank by log-likelihood, weights included. The released code ranks posteriors in float32,
-        which are one-hot in 768 dimensions, so that its second to fifth choices are arbitrary.
-        """
-        count = self.mixture.num_components
-        ranked_by = arbitrary_scores(query, count) if self.config.random_prompts else log_joint
-        return ranked_by.topk(min(self.config.prompts_per_image, count)).indices
 
     def load_mixture(
         self, means: Tensor, variances: Tensor, log_weights: Tensor, floor: Tensor | None = None
@@ -233,7 +226,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         return paired
 
 
-class MixtureObjective(ContrastiveObjective):
+class MixtureObjective(Objective):
     """The contrastive objective with prompts that act after a warm-up (paper, Alg. S1)."""
 
     model: PromptCCDModel

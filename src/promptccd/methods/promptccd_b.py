@@ -3,18 +3,16 @@
 Letters: B images, M prompts, P chosen prompts, S tokens per prompt, D width.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from promptccd.methods.base import Method
-from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, insert_prompts, require_pool
+from promptccd.methods.prompts import Pool, insert_prompts
 from promptccd.models.backbone import (
-    Rotation,
+    Prefix,
     blocks_of,
     class_row,
     class_token,
@@ -50,7 +48,8 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
 
     def validate_pool(self) -> None:
         """Refuse more prompts per image than the pool has."""
-        require_pool(self.pool_size, self.prompts_per_image, "prompts_per_image")
+        if (given := self.prompts_per_image) > self.pool_size:
+            raise ValueError(f"Expected prompts_per_image <= pool_size ({self.pool_size}), got {given}.")
 
 
 # Weight of the term that pulls chosen keys towards the query, as in the released configurations; the paper's equation
@@ -67,30 +66,9 @@ class PromptPool(Pool):
         size, width = config.pool_size, config.vision_config.hidden_size
         super().__init__(config.prompt_reach, (size, width), config.prompts_per_image)
 
-    def forward(self, query: Tensor, arbitrary: bool = False) -> tuple[Any, Selection]:
-        """The prompts that suit queries ``(B, D)``, as `enter` takes them, and which they are (`select`)."""
-        selection = self.select(query, arbitrary)
-        return self.gather(selection.indices), selection
-
-    def gather(self, indices: Tensor) -> Any:
-        """The chosen prompts ``(B, P)``, as `enter` takes them."""
+    def forward(self, indices: Tensor) -> tuple[Tensor | None, list[Prefix]]:
+        """The chosen prompts ``(B, P)``: tokens ``(B, P * S, D)``, or keys and values of the first blocks."""
         raise NotImplementedError
-
-    @staticmethod
-    def enter(backbone: PreTrainedModel, tokens: Tensor, prompts: Any, rotation: Rotation | None) -> Tensor:
-        """[CLS] features ``(B, D)`` of tokens entering block 0 with gathered prompts."""
-        raise NotImplementedError
-
-    def select(self, query: Tensor, arbitrary: bool = False) -> Selection:
-        """The P prompts whose keys are most alike to each query, ``(B, D)``, or arbitrary prompts.
-
-        (The released code takes the majority of a batch on most data sets, so that a feature depends on the other
-        images of the batch.)
-        """
-        unit, cosines = self.cosines(query)
-        ranked_by = arbitrary_scores(unit, len(self.keys)) if arbitrary else cosines
-        best = ranked_by.topk(self.top_k).indices
-        return Selection(best, cosines.gather(1, best))
 
 
 class L2PPool(PromptPool):
@@ -101,16 +79,9 @@ class L2PPool(PromptPool):
         size, width = self.keys.shape
         self.prompts = nn.Parameter(torch.empty(size, config.prompt_length, width))
 
-    def gather(self, indices: Tensor) -> Tensor:
-        """Tokens ``(B, P * S, D)``."""
-        return self.prompts[indices].flatten(1, 2)
-
-    @staticmethod
-    def enter(
-        backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor, rotation: Rotation | None
-    ) -> Tensor:
+    def forward(self, indices: Tensor) -> tuple[Tensor | None, list[Prefix]]:
         """See the base class."""
-        return class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
+        return self.prompts[indices].flatten(1, 2), []
 
 
 class DualPromptPool(PromptPool):
@@ -132,25 +103,12 @@ class DualPromptPool(PromptPool):
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
         self.experts = nn.Parameter(torch.empty(num_experts, 2, size, length, width))
 
-    def gather(self, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values ``(B, ., D)`` that the attention of the first blocks gets in addition, block by block."""
+    def forward(self, indices: Tensor) -> tuple[Tensor | None, list[Prefix]]:
+        """See the base class."""
         images = indices.shape[0]  # not len(), which an exported model would keep for good
         general = [pair.unsqueeze(1).expand(-1, images, -1, -1) for pair in self.general]
         experts = [pair[:, indices].flatten(2, 3) for pair in self.experts]
-        return [(key, value) for key, value in (*general, *experts)]
-
-    @staticmethod
-    def enter(
-        backbone: PreTrainedModel,
-        tokens: Tensor,
-        prompts: list[tuple[Tensor, Tensor]],
-        rotation: Rotation | None,
-    ) -> Tensor:
-        """See the base class."""
-        before = len(blocks_of(backbone)) - 1
-        entering = run_prefix(backbone, tokens, rotation, prompts[:before])
-        last = prompts[before] if before < len(prompts) else None
-        return class_row(backbone, entering, rotation=rotation, prefix=last)
+        return None, [(key, value) for key, value in (*general, *experts)]
 
 
 POOLS = {"l2p": L2PPool, "dualprompt": DualPromptPool}
@@ -168,7 +126,7 @@ class PromptCCDBModel(CategoryDiscoveryModel):
     """
 
     config: PromptCCDBConfig
-    roles: ClassVar = {"pool.keys": "key"}
+    roles: ClassVar = {"pool.keys": "key", "pool": "prompt"}
 
     def __init__(self, config: PromptCCDBConfig):
         super().__init__(config)
@@ -182,10 +140,6 @@ class PromptCCDBModel(CategoryDiscoveryModel):
     def num_prompts(self) -> int:
         """M."""
         return len(self.pool.keys)
-
-    def prompt_parameters(self) -> list[torch.nn.Parameter]:
-        """Keys and prompts of the pool."""
-        return list(self.pool.parameters())
 
     def reset_prompts(self, generator: torch.Generator) -> None:
         """Draw the pool again."""
@@ -201,9 +155,15 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens, rotation)
             query = class_row(self.backbone, entering, self.pretrained_block, rotation)
-        prompts, selection = self.pool(query, self.config.random_prompts)
-        features = self.pool.enter(self.backbone, tokens, prompts, rotation)
-        return self._output(features, project, components=selection.indices, scores=selection.cosines)
+        indices, cosines = self.pool.select(query, self.config.random_prompts)
+        prompts, prefixes = self.pool(indices)
+        if prompts is not None:
+            tokens = insert_prompts(self.backbone, tokens, prompts)
+        before = len(blocks_of(self.backbone)) - 1
+        entering = run_prefix(self.backbone, tokens, rotation, prefixes[:before])
+        last = prefixes[before] if before < len(prefixes) else None
+        features = class_row(self.backbone, entering, rotation=rotation, prefix=last)
+        return self._output(features, project, components=indices, scores=cosines)
 
     def auxiliary_losses(self, output: CategoryDiscoveryOutput) -> dict[str, Tensor]:
         """The pull of chosen keys towards the query: the sum over prompts of 1 - cosine (paper, Eq. 8)."""
@@ -215,7 +175,6 @@ class PromptCCDBModel(CategoryDiscoveryModel):
 METHOD = Method(
     name="promptccd-b",
     model=PromptCCDBModel,
-    objective=ContrastiveObjective,
     title="PromptCCD-B",
     summary="prompted from a fixed pool that is learnt",
     parts={"pool": "prompt pool"},

@@ -13,8 +13,7 @@ from transformers import initialization as init
 
 from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabels, objectness
 from promptccd.methods.base import Method
-from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.methods.prompts import Pool, Selection, arbitrary_scores, require_pool
+from promptccd.methods.prompts import Pool, Selection
 from promptccd.models.backbone import (
     Rotation,
     blocks_of,
@@ -60,7 +59,8 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
 
     def validate_parts(self) -> None:
         """Refuse more prompts per patch than the pool of a part has."""
-        require_pool(self.pool_size, self.prompts_per_patch, "prompts_per_patch")
+        if (given := self.prompts_per_patch) > self.pool_size:
+            raise ValueError(f"Expected prompts_per_patch <= pool_size ({self.pool_size}), got {given}.")
 
 
 ROUTE_WEIGHT = 0.1  # the paper's lambda_route, weight of the part labels at stage 0
@@ -128,27 +128,8 @@ class PartPools(Pool):
         super().__init__(config.prompt_reach, (parts, size, width), config.prompts_per_patch)
         self.values = nn.Parameter(torch.empty(parts, size, config.prompt_length, width))
 
-    def forward(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> tuple[Tensor, Selection]:
-        """The scale of each patch, ``(B, L, D)``, and the prompts that it is made of; see `select`."""
-        selection = self.select(contextual, parts, arbitrary)
-        return self.bias(selection.indices), selection
-
-    def select(self, contextual: Tensor, parts: Tensor, arbitrary: bool = False) -> Selection:
-        """The k prompts of its own part that each patch is most alike to, or arbitrary prompts of the part.
-
-        Patches ``(B, L, D)`` are detached, so that only keys learn from the cosines; `parts` ``(B, L)`` is the part of
-        each. Returns indices into the prompts of all parts, ``p * M + m``, and cosines, ``(B, L, k)`` both.
-        """
-        size = self.keys.shape[1]
-        unit, cosines = self.cosines(contextual.detach())  # (B, L, P * M)
-        own = parts[..., None] * size + torch.arange(size, device=parts.device)  # (B, L, M)
-        own_cosines = cosines.gather(-1, own)
-        scores = arbitrary_scores(unit, size) if arbitrary else own_cosines
-        best = scores.topk(self.top_k, dim=-1).indices
-        return Selection(own.gather(-1, best), own_cosines.gather(-1, best))
-
-    def bias(self, indices: Tensor) -> Tensor:
-        """b, the mean over chosen prompts and their tokens, ``(B, L, k)`` to ``(B, L, D)``.
+    def forward(self, indices: Tensor) -> Tensor:
+        """b, by which a patch is scaled: the mean over chosen prompts and their tokens, ``(B, L, k)`` to ``(B, L, D)``.
 
         A product with a matrix of weights, since P * M is small, and the gradient is then a product too.
         """
@@ -277,7 +258,7 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
 
     config: PromptCCDPlusPlusConfig
     part_labeller: PartLabeller
-    roles: ClassVar = {"pools.keys": "key", "router": "router"}
+    roles: ClassVar = {"pools.keys": "key", "pools": "prompt", "router": "router"}
     head: ProjectionHead
 
     def __init__(self, config: PromptCCDPlusPlusConfig):
@@ -294,10 +275,10 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         """P * M, of all parts."""
         return self.pools.keys.shape[0] * self.pools.keys.shape[1]
 
-    def prompt_parameters(self) -> list[nn.Parameter]:
-        """The pools, and at stage 0 the router."""
-        learning: list[nn.Module] = [self.pools] if self._router_is_done else [self.pools, self.router]
-        return [parameter for module in learning for parameter in module.parameters()]
+    def freeze(self) -> None:
+        """See the base class; the router learns at stage 0 alone."""
+        super().freeze()
+        self.router.requires_grad_(not self._router_is_done)
 
     def reset_prompts(self, generator: torch.Generator) -> None:
         """Draw pools and router again."""
@@ -382,8 +363,9 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
     ) -> tuple[Tensor, Selection, Tensor]:
         """Tokens whose patches are scaled by prompts of these pools, the prompts, and the routing logits."""
         contextual, logits = self.router(tokens[:, -patch_count(self.backbone, tokens) :], attention)
-        bias, selection = pools(contextual, logits.argmax(dim=-1), self.config.random_prompts)
-        return modulate(tokens, bias), selection, logits
+        # Only keys learn from the cosines.
+        selection = pools.select(contextual.detach(), self.config.random_prompts, logits.argmax(dim=-1))
+        return modulate(tokens, pools(selection.indices)), selection, logits
 
     @torch.no_grad()
     def _add_targets(
@@ -412,7 +394,6 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
 METHOD = Method(
     name="promptccd-pp",
     model=PromptCCDPlusPlusModel,
-    objective=ContrastiveObjective,
     title="PromptCCD++",
     summary="prompted patch by patch, from a pool for every object part",
     parts={"pools": "part pools", "router": "part router"},

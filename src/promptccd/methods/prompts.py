@@ -1,7 +1,7 @@
 """Common parts of prompted methods: prompts as tokens behind [CLS], pools of learnt prompts, arbitrary choices."""
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,18 +12,18 @@ from transformers import initialization as init
 from promptccd.models.backbone import class_position
 
 
-def insert_prompts(backbone: PreTrainedModel, tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Put ``(B, P, D)`` prompts behind [CLS]; each gets the position of [CLS], as in the released code."""
-    return behind_class(tokens, prompts.to(tokens) + class_position(backbone))
+def insert_prompts(backbone: PreTrainedModel | None, tokens: Tensor, prompts: Tensor) -> Tensor:
+    """Put ``(B, P, D)`` prompts behind [CLS], the first of tokens ``(B, T, D)``.
+
+    Before block 0 of a backbone each prompt gets the position of [CLS], as in the released code.
+    """
+    prompts = prompts.to(tokens)
+    if backbone is not None:
+        prompts = prompts + class_position(backbone)
+    return torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], dim=1)
 
 
-def behind_class(tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Put ``(B, P, D)`` prompts behind [CLS], the first of tokens ``(B, T, D)``."""
-    return torch.cat([tokens[:, :1], prompts.to(tokens), tokens[:, 1:]], dim=1)
-
-
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """Prompts chosen for queries, best first.
 
     Attributes:
@@ -65,12 +65,25 @@ class Pool(nn.Module):
         self.reach, self.top_k = reach, top_k
         self.keys = nn.Parameter(torch.empty(keys))
 
-    def cosines(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit queries ``(..., D)`` and their cosines ``(..., M)`` with all keys."""
+    def select(self, query: Tensor, arbitrary: bool = False, pools: Tensor | None = None) -> Selection:
+        """The k prompts whose keys are most alike to each query ``(..., D)``, or arbitrary prompts.
+
+        (The released code takes the majority of a batch on most data sets, so that a feature depends on the other
+        images of the batch.) Of several pools, `pools` ``(...)`` is the pool of each query; prompt m of pool p has the
+        index ``p * M + m``.
+        """
+        size = self.keys.shape[-2]
         # Not in mixed precision: keys grow alike, and bfloat16 cannot rank them.
         with torch.autocast(query.device.type, enabled=False):
             unit = F.normalize(query.float(), dim=-1)
-            return unit, unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, -2).T
+            cosines = unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, -2).T
+        indices = torch.arange(size, device=query.device).expand(*query.shape[:-1], size)
+        if pools is not None:
+            indices = pools[..., None] * size + indices
+            cosines = cosines.gather(-1, indices)
+        ranked_by = arbitrary_scores(unit, size) if arbitrary else cosines
+        best = ranked_by.topk(self.top_k, dim=-1).indices
+        return Selection(indices.gather(-1, best), cosines.gather(-1, best))
 
     def initialise(self, std: float) -> None:
         """As transformers initialises a module whose weights are not loaded."""
@@ -86,9 +99,3 @@ class Pool(nn.Module):
         for parameter in self.parameters():
             drawn = torch.empty(parameter.shape).uniform_(-self.reach, self.reach, generator=generator)
             parameter.data.copy_(drawn)
-
-
-def require_pool(size: int, top_k: int, name: str) -> None:
-    """Raise a `ValueError` where more prompts are chosen than a pool has; `name` is the field that chooses."""
-    if not 1 <= top_k <= size:
-        raise ValueError(f"Expected 1 <= {name} <= pool_size ({size}), got {top_k}.")

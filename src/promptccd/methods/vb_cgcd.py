@@ -21,10 +21,9 @@ from torch.distributions import MultivariateNormal
 
 from promptccd.clustering import AnchoredKMeans
 from promptccd.data.randomness import seed_of
-from promptccd.methods.base import Method, Rows
+from promptccd.methods.base import Method
 from promptccd.methods.classifier import ClassifierConfig, ClassifierModel, ClassifierObjective
-from promptccd.methods.contrastive import ContrastiveObjective
-from promptccd.methods.processes import exact_device, same_on_all
+from promptccd.methods.processes import Rows, exact_device, same_on_all
 from promptccd.models.configuration import bounded
 
 logger = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ class VBCGCDModel(ClassifierModel):
         return log_densities(points, self.class_gaussians.to(points)).argmax(1).to(features.device)
 
 
-class VBCGCDObjective(ClassifierObjective, ContrastiveObjective):
+class VBCGCDObjective(ClassifierObjective):
     """Cross-entropy of labels and InfoNCE at stage 0; later nothing learns, and the end of a stage adds Gaussians."""
 
     model: VBCGCDModel

@@ -119,16 +119,18 @@ class CategoryGaussians:
 
     @torch.no_grad()
     def log_joint(self, features: Tensor) -> Tensor:
-        """Log of the joint probability ``(N, K)`` of features ``(N, D)`` and categories, up to a constant.
+        """Log of the joint probability ``(N, K)`` of features ``(N, D)`` and categories.
 
-        It is computed in float64, where the features are.
+        A constant of each image is missing. It is computed in float64, where the features are.
         """
-        known, points = self.num_known, features.double() @ self.whitener.to(features.device).double()
-        means, sizes = self.means.to(points), self.sizes.to(points)
+        known, points = self.num_known, features.double()
+        whitener, means, sizes = (each.to(points) for each in (self.whitener, self.means, self.sizes))
         weights = two_shares(points.new_tensor(self.known_share), known, len(means))
         if len(means) > known:
             weights[:known] += self.balance * (weights[-1] - weights[0])
-        return self.sharpness * (weights + log_density(points, means, sizes[:known], self.temperature))
+        return self.sharpness * (
+            weights + log_density(points, whitener, means, sizes[:known], self.temperature)
+        )
 
     def predict(self, features: Tensor) -> Tensor:
         """The likeliest category ``(N,)`` of features ``(N, D)``."""
@@ -142,15 +144,20 @@ MEASURED: dict[str, type[CategorySpread] | type[CategoryGaussians]] = {
 }
 
 
-def log_density(points: Tensor, means: Tensor, sizes: Tensor, temperature: float) -> Tensor:
-    """Log densities ``(N, K)`` of points under Gaussians of variance 1 around means ``(K, D)``, up to a constant.
+def log_density(
+    features: Tensor, whitener: Tensor, means: Tensor, sizes: Tensor, temperature: float
+) -> Tensor:
+    """Log densities ``(N, K)`` of features under Gaussians, up to a constant of each image.
+
+    The Gaussians have a variance of 1 around means ``(K, D)`` in the metric of the whitener. |z - m|^2 of z = x W is a
+    constant of the image and |m|^2 - 2 x.(W m), so that no image is whitened.
 
     The means of the first categories are of `sizes` other images: images are farther from such a mean than from
     the true mean, by D / n in the mean, which is subtracted from squared distances.
     """
-    squared = squared_distances(points, means)
-    squared[:, : len(sizes)] -= points.shape[1] / sizes.clamp(min=1)
-    return squared.mul_(-0.5 * temperature)
+    squares = means.square().sum(1)
+    squares[: len(sizes)] -= means.shape[1] / sizes.clamp(min=1)
+    return torch.addmm(-0.5 * temperature * squares, features, temperature * whitener @ means.T)
 
 
 def two_shares(share: Tensor, known: int, total: int) -> Tensor:

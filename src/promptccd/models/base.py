@@ -90,7 +90,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     """Base of the family; without a prompt of its own it is the GCD model.
 
     A variant overrides `compute_output` (how prompts enter), `auxiliary_losses` (their terms of the
-    loss), `prompt_parameters` (the trained prompts), `reset_prompts` (how they start), `num_prompts` (how
+    loss), `roles` (what learns in addition), `reset_prompts` (how prompts start), `num_prompts` (how
     many there are to choose from), `replay` (features in place of images that are gone) and `begin_discovery`
     (data of stage 0 for an unlabelled stage), or sets `mixture` or `part_labeller`, which training then
     fits. The training loop knows nothing else about variants. Its ``__init__`` ends with `post_init`.
@@ -105,7 +105,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flash_attn = True
 
-    # Role of the parameters whose names begin so: "key", "router" or "classifier".
+    # Role of the parameters whose names begin so, which learn: "prompt", "key", "router" or "classifier".
     roles: ClassVar[Mapping[str, str]] = {}
     head_class: ClassVar[type[UnitHead]] = ProjectionHead  # the losses read its output instead of features
     block_parts: ClassVar[Sequence[str]] = ("backbone",)  # children that are blocks
@@ -225,16 +225,13 @@ class CategoryDiscoveryModel(PreTrainedModel):
         super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
 
     def freeze(self) -> None:
-        """Let only the last block, the projection head and `prompt_parameters` learn."""
+        """Let only the last block, the projection head and the parameters of `roles` learn."""
         self.requires_grad_(False)
         blocks_of(self.backbone)[-1].requires_grad_(True)
         self.head.requires_grad_(True)
-        for parameter in self.prompt_parameters():
-            parameter.requires_grad_(True)
-
-    def prompt_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the prompts that learn by gradient; nothing by default."""
-        return []
+        for name, parameter in self.named_parameters():
+            if name.startswith(tuple(self.roles)):
+                parameter.requires_grad_(True)
 
     @property
     def num_prompts(self) -> int:
@@ -242,14 +239,12 @@ class CategoryDiscoveryModel(PreTrainedModel):
         return 0
 
     def learning(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters that learn, by role: ``"model"``, ``"prompt"``, or one of `roles`, each with its learning rate."""
-        prompts = {id(parameter) for parameter in self.prompt_parameters()}
+        """Parameters that learn, by role: ``"model"``, or one of `roles`, each with its learning rate."""
         by_role: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             if not parameter.requires_grad:
                 continue
-            usual = "prompt" if id(parameter) in prompts else "model"
-            role = next((role for start, role in self.roles.items() if name.startswith(start)), usual)
+            role = next((role for start, role in self.roles.items() if name.startswith(start)), "model")
             by_role.setdefault(role, []).append(parameter)
         return by_role
 

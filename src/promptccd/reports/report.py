@@ -1,7 +1,7 @@
 """``promptccd report``: one page about a run, or about runs that differ in their seed alone."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +10,52 @@ import pandas as pd
 
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
-from promptccd.evaluation.tables import variant_averages
+from promptccd.evaluation.protocol_terms import PARTS
+from promptccd.evaluation.tables import (
+    ABSENT,
+    AVERAGE,
+    Grid,
+    average_grid,
+    over_runs,
+    text_grid,
+    texts,
+    variant_averages,
+)
+from promptccd.methods import LOSSES, method_named
 from promptccd.models.checkpoint import BUNDLED
 from promptccd.reports.cards import CardMaker
-from promptccd.reports.charts import Series
-from promptccd.reports.compare import write_comparison
-from promptccd.reports.figures import compared_sections, scored_sections, shared_sections, stream_sections
+from promptccd.reports.charts import NUM_STYLES, Chart, Series, line_chart
+from promptccd.reports.compare import stage_charts, stage_table, write_comparison
 from promptccd.reports.map import SIDE, map_series
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_seeds_alone, row_names, without_seed
 from promptccd.reports.tables import (
     ReportedRun,
+    ReportTables,
+    confusion,
+    history,
     report_tables,
     stage_costs,
     stream_tables,
-    unscored_tables,
 )
-from promptccd.runs import RunDirectory, RunEvaluation
+from promptccd.runs import RunDirectory, RunEvaluation, stream_rows
 from promptccd.runs.card import data_in_words, hub_id_of
+from promptccd.training.instruments import TITLES, defects
 from promptccd.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
 FROZEN = "frozen start"  # the backbone before any training, as a row of a page
+MOST_DRAWN = 60  # of a figure that can still be read
+STREAM_COLUMNS = {
+    "images": "images",
+    "labelled": "in labelled",
+    "earlier": "in found before",
+    "new": "in new",
+    "not_sure": "not sure",
+    "num_categories": "categories",
+    "num_new": "of them new",
+}  # headings of a table of `stream_rows`, by name
 
 
 def write_report(
@@ -49,7 +72,7 @@ def write_report(
 
     Raises:
         ConfigurationError: the runs differ in more than their seed, or not in it.
-        PromptCCDError: a run is missing, damaged or without a scored stage, or its records disagree.
+        PromptCCDError: a run is missing, damaged or without a scored stage.
     """
     require_seeds_alone(paths)
     name = without_seed(Path(paths[0]).resolve().name)
@@ -73,16 +96,23 @@ def write_report(
         if len(runs) == 1:
             maker, drawn = _cards(evaluation, runs[0], samples)
     first, facts = runs[0], _run_facts(runs)
-    sections: dict[str, object]
+    tables = report_tables(runs, maker.cards)
     if is_scored:
-        title, template = f"Report of {name}", "report.html.jinja"
-        tables = report_tables(runs, maker.cards)
-        sections = scored_sections(runs, tables) | compared_sections(scores)
+        title, template, sections = (
+            f"Report of {name}",
+            "report.html.jinja",
+            _scored_sections(runs, tables, scores),
+        )
         tables |= {"compared": variant_averages(scores).round(4)} if baselines else {}
     else:
         title, template = f"Report of {first.name}", "streams.html.jinja"
-        tables = stream_tables(evaluation) | unscored_tables(runs, maker.cards)
-        sections = stream_sections(evaluation, tables)
+        tables = stream_tables(evaluation) | tables
+        held_out = text_grid(tables["held_out"])
+        sections = {
+            "found": stream_grid(stream_rows(evaluation.run)),
+            "held_out": held_out,
+            "routing": ([], []),
+        }
     page = render_page(
         template,
         title=title,
@@ -92,8 +122,11 @@ def write_report(
         left_out=maker.left_out,
         map=drawn,
         map_side=SIDE,
+        history=history_charts(first),
+        costs=_means(tables["costs"]),
+        prompts=_prompt_grid(tables),
+        warnings=_warnings(first),
         **sections,
-        **shared_sections(first, tables),
     )
     return write_report_files(out, page, title, facts, tables)
 
@@ -175,3 +208,117 @@ def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
 
 def _data(recipe: Recipe) -> str:
     return data_in_words(recipe).replace("`", "")
+
+
+# Charts and texts of the page
+
+
+def _scored_sections(
+    runs: Sequence[ReportedRun], tables: ReportTables, scores: Mapping[str, Sequence[ContinualScore]]
+) -> dict[str, object]:
+    """Sections of the page of scored runs; figures without ``±`` are of the first run."""
+    run, summary, compared, charts = runs[0], tables["summary"], ([], []), list[Chart]()
+    if FROZEN in scores:
+        stages, compared = stage_table(scores), average_grid(scores)
+        charts = stage_charts(stages, stages["variant"].unique())[1:]  # Old and New
+    return {
+        "averages": {part: texts(summary, part)[-1] for part in PARTS},
+        "found": f"{run.score.stages[-1].num_categories} of {run.num_true[-1]}",
+        "scores": text_grid(summary.drop(columns=["runs", "true_categories", "true_categories_std"])),
+        "compared": compared,
+        "compared_charts": charts,
+        "confusion": [(stage, confusion_map(own)) for stage, own in confusion(run).groupby("stage")],
+        "block_map": block_map(tables["blocks"]),
+        "blocks": text_grid(over_runs(tables["forgetting"], ["block"])),
+        "count_chart": _count_chart(summary[summary["stage"] != AVERAGE]),
+        "counting": run.recipe.training.counting,
+        "routing": _means(tables["part_routing"]),
+    }
+
+
+def _warnings(run: ReportedRun) -> list[str]:
+    """Defects of the prompts, each with the first stage that has it."""
+    found = dict[str, str]()
+    for stage, values in sorted(run.manifest.get("instruments", {}).items()):
+        for kind, text in defects(values, run.recipe.training.mixed_precision).items():
+            found.setdefault(kind, f"{stage.replace('stage', 'Stage ')}: {text}")
+    return list(found.values())
+
+
+def _means(table: pd.DataFrame) -> Grid:
+    """A table per stage, its means over runs as text."""
+    return text_grid(over_runs(table, ["stage"])) if len(table) else ([], [])
+
+
+def stream_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    """The table of streams without labels."""
+    table = pd.DataFrame(rows)[["stage", *STREAM_COLUMNS]]
+    return text_grid(table.rename(columns=STREAM_COLUMNS))
+
+
+def confusion_map(pairs: pd.DataFrame) -> pd.DataFrame | None:
+    """Percent of the images of every true category in every group; `None` for more than `MOST_DRAWN` of either."""
+    pairs = pairs.sort_values(["last", "matched", "found"])
+    counts = pairs.pivot_table("images", "true", "found", fill_value=0)[pairs["found"].unique()]
+    if max(counts.shape) > MOST_DRAWN:
+        return None
+    names = pairs.groupby("true")["category"].first()
+    return 100 * counts.div(counts.sum(axis=1), axis=0).rename(index=names)
+
+
+def block_map(blocks: pd.DataFrame) -> pd.DataFrame:
+    """Mean accuracy over runs of the categories that each stage introduced, after every stage that has them."""
+    means = blocks.pivot_table("accuracy", "block", "stage", dropna=False)
+    return means.rename(index="stage {}".format, columns="stage {}".format)
+
+
+def _count_chart(counts: pd.DataFrame) -> Chart:
+    """True numbers of categories per stage, and the found numbers as the mean over runs."""
+    found = ["stage", "num_categories", "num_categories_std"]
+    return line_chart(
+        "True and found numbers of categories after every stage",
+        {
+            "true": counts[["stage", "true_categories"]].to_numpy(float).tolist(),
+            "found": counts[found].to_numpy(float, na_value=np.nan).tolist(),
+        },
+        x_label="stage",
+        y_label="categories",
+        whole=True,
+    )
+
+
+def history_charts(run: ReportedRun) -> list[Chart]:
+    """Losses and learning rate over epochs, a line per stage; no chart where they were not recorded.
+
+    If there are more than `NUM_STYLES` stages, that many are shown, the first and the last among them.
+    """
+    table = history(run)
+    if table.empty:
+        return []
+    stages = np.sort(table["stage"].unique())
+    shown = stages[np.linspace(0, len(stages) - 1, min(len(stages), NUM_STYLES)).round().astype(int)]
+    of_all = f", {len(shown)} of {len(stages)} stages" if len(shown) < len(stages) else ""
+    table = table[table["stage"].isin(shown)].assign(epoch=table["epoch"] + 1)
+    titles = {**LOSSES, **method_named(run.recipe.model.variant).losses}
+    charts = []
+    for name in [*(each for each in table if each.startswith("loss")), "learning_rate"]:
+        stages = table.dropna(subset=name).groupby("stage")
+        series = {f"stage {stage}": each[["epoch", name]].to_numpy().tolist() for stage, each in stages}
+        bare = name.removeprefix("loss_")
+        label = titles.get(bare, bare.replace("_", " "))
+        text = f"{label} over the epochs of every stage{of_all}"
+        charts.append(line_chart(text, series, x_label="epoch", y_label=label + of_all))
+    return charts
+
+
+def _prompt_grid(tables: ReportTables) -> Grid:
+    """Figures of the prompts at every stage, the mean over runs; no rows for a method without prompts."""
+    if not len(tables["prompts"]):
+        return [], []
+    means = tables["prompts"].drop(columns="run").groupby("stage").mean()
+    rows = [
+        [title, *(ABSENT if pd.isna(value) else f"{value:.3g}" for value in means[name])]
+        for name, title in TITLES.items()
+        if name in means
+    ]
+    return ["", *(f"stage {stage}" for stage in means.index)], rows

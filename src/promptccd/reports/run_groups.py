@@ -122,14 +122,15 @@ class _Run:
 
 
 def _fields(recipe: Recipe) -> dict[str, Any]:
-    """A recipe by ``section.field``, without the seed, free fields and the place of a backbone of each seed's own."""
+    """A recipe by ``section.field``, without free fields and the seed, also in the place of a run's backbone."""
     fields = {
         f"{section}.{name}": value
         for section, values in recipe.to_dict().items()
         for name, value in values.items()
         if name not in FREE_FIELDS.get(section, ()) and (section, name) != ("training", "seed")
     }
-    fields["model.backbone"] = re.sub(r"(^|.*/).*-seed\d+(?=/)", "", recipe.model.backbone or "")
+    own_seed = rf"(?:^|.*/)([^/]*)-seed{recipe.training.seed}(?=/)"  # of a run that kept its backbone
+    fields["model.backbone"] = re.sub(own_seed, r"\1", recipe.model.backbone or "")
     return fields
 
 

@@ -6,6 +6,7 @@ A training locks the folder of its cell. A cell that another process trains is l
 import itertools
 import json
 import logging
+import math
 import os
 import re
 import shlex
@@ -103,7 +104,7 @@ class SweepCell:
             run.recipe.data.resolved.dataset, self.recipe.data.resolved.dataset
         ):
             return False  # only the training can tell whether data in another place is equal
-        rows = [] if run.results is None else [row.stage for row in run.results.stages]
+        rows = [row.stage for row in run.results.stages]
         is_whole = not any(problems_of(run.stage(stage)) for stage in range(run.num_stages))
         return rows == list(range(1, run.num_stages)) and is_whole and not (run.path / RESUME).exists()
 
@@ -322,7 +323,7 @@ class SweepResult:
     @cached_property
     def scores(self) -> dict[str, ContinualScore]:
         """Scores of every finished cell, by name."""
-        return {cell.name: score for cell in self.finished if (score := cell.run.results) is not None}
+        return {cell.name: score for cell in self.finished if (score := cell.run.results).stages}
 
     @cached_property
     def baselines(self) -> dict[str, list[ContinualScore]]:
@@ -453,8 +454,8 @@ class _Sweep:
     def _end(self, cell: SweepCell, name: str, problem: str, is_trained: bool) -> None:
         if not problem:
             self.num_done += is_trained
-            results = cell.run.results if is_trained else None
-            logger.info("%s: done%s", name, f", All {results.average['all']:.1f}" if results else "")
+            average = cell.run.results.average["all"] if is_trained else math.nan
+            logger.info("%s: done%s", name, "" if math.isnan(average) else f", All {average:.1f}")
         elif owner := owner_of(cell.path):  # the cell waited for its lock
             self.unfinished[cell.name] = f"running on {owner}"
             logger.info("%s: running on %s", cell.name, owner)

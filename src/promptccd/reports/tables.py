@@ -8,24 +8,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from promptccd.errors import MismatchError, RunError
-from promptccd.evaluation import ContinualScore, StageScore
+from promptccd.discovery.project.observe import NO_CATEGORY
+from promptccd.discovery.project.registry import load_registry
+from promptccd.errors import RunError
 from promptccd.evaluation.accuracy import matched_categories
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
-from promptccd.models import load_configuration
 from promptccd.reports.cards import COLUMNS
 from promptccd.runs import RunEvaluation, stream_rows
-from promptccd.runs.stage import categories_at, count_range
 from promptccd.training.history import read_history
 
 ReportTables = dict[str, pd.DataFrame]
 _MEMORY = {"process_mb": "process", "gpu_mb": "accelerator"}  # columns, by the name in a manifest
-SCORE_TOLERANCE = 1e-3  # percentage points; results.json is rounded to four places
 
 
 class ReportedRun:
-    """A run as reports read it, scored by the ids that it assigned.
+    """A run as reports read it.
 
     Args:
         evaluation: the run with its data.
@@ -36,10 +34,9 @@ class ReportedRun:
         manifest: the record of the run.
         class_blocks: number of categories that each stage introduced.
         categories: names of the true categories; position is category id.
-        names: of all groups by id, after the last stage.
         images: a row per image of the unlabelled stages: ``stage``, ``true`` and ``found`` ids, the name of its
             ``category`` and ``group``, and ``matched``, the category that its group is matched to; missing ids are -1.
-        score: rows of the finished unlabelled stages, as in ``results.json``; empty for streams without labels.
+        score: rows of the finished unlabelled stages in ``results.json``; empty for streams without labels.
         num_true: true categories up to each of these stages.
         costs: of the stages, see `stage_costs`.
         history: the epochs, as far as recorded.
@@ -47,37 +44,35 @@ class ReportedRun:
 
     Raises:
         RunError: the readable images differ from the assigned images.
-        MismatchError: ``results.json`` has other accuracies than the assignments give.
     """
 
     def __init__(self, evaluation: RunEvaluation):
         run, stages = evaluation.run, evaluation.stages
         self.name, self.recipe, self.manifest = run.path.resolve().name, evaluation.recipe, run.manifest
         self.class_blocks, self.categories = stages.split.class_blocks, stages.categories
-        self.names = _categories(evaluation, evaluation.num_stages - 1)[1]
         unlabelled = range(1, evaluation.num_stages)
-        images = {index: _read_images(evaluation, index) for index in unlabelled}
-        self.images = pd.concat(images.values(), ignore_index=True)
-        scored = unlabelled if stages.is_scored else ()
-        self.score = ContinualScore("cacc", [_score_of(evaluation, index, images[index]) for index in scored])
-        self.num_true = [evaluation.images[index].stage.num_categories for index in scored]
+        self.images = pd.concat([_read_images(evaluation, index) for index in unlabelled], ignore_index=True)
+        self.score = run.results_up_to(evaluation.num_stages - 1)
+        self.num_true = [evaluation.images[row.stage].stage.num_categories for row in self.score.stages]
         self.costs, self.history = stage_costs(run.manifest), read_history(run.path)
         self.routing = evaluation.part_routing() if stages.is_scored else None
 
 
 def _read_images(evaluation: RunEvaluation, index: int) -> pd.DataFrame:
     """The images of an unlabelled stage; groups have the names that people gave them since."""
-    images, assigned = evaluation.images[index], evaluation.run.assignments(index)
+    images, path = evaluation.images[index], evaluation.run.stage(index)
+    assigned = evaluation.run.assignments(index)
     if list(assigned["sample_ids"]) != images.sample_ids.tolist():
         raise RunError(
-            f"{evaluation.run.stage(index)} assigned {len(assigned['sample_ids'])} images, but {len(images)} can be "
-            "read now, or the images changed. Put the images back, or give --dataset."
+            f"{path} assigned {len(assigned['sample_ids'])} images, but {len(images)} can be read now, or the images "
+            "changed. Put the images back, or give --dataset."
         )
+    true_ids = evaluation.true_ids(images) if evaluation.stages.is_scored else np.full(len(images), -1)
+    names = {each.id: each.name for each in load_registry(path).categories.values()}
     found_ids = np.asarray(assigned["category_ids"], dtype=np.int64)
-    is_scored = evaluation.stages.is_scored
-    true_ids = evaluation.true_ids(images) if is_scored else np.full(len(images), -1)
-    names = _categories(evaluation, index)[1]
-    return image_table(index, true_ids, found_ids, evaluation.stages.categories, names)
+    return image_table(
+        index, true_ids, found_ids, evaluation.stages.categories, {**names, NO_CATEGORY: "no category"}
+    )
 
 
 def image_table(
@@ -95,44 +90,8 @@ def image_table(
     return table
 
 
-def _categories(evaluation: RunEvaluation, index: int) -> tuple[int, dict[int, str]]:
-    """Number of categories of a stage, and names of all its groups."""
-    path = evaluation.run.stage(index)
-    return categories_at(path, load_configuration(path))
-
-
-def _score_of(evaluation: RunEvaluation, index: int, images: pd.DataFrame) -> StageScore:
-    """The score of a stage by the ids that the run assigned, which must equal the recorded score."""
-    run = evaluation.run
-    own = StageScore.of(
-        index, images["true"].to_numpy(), images["found"].to_numpy(), evaluation.stages.num_known,
-        num_categories=_categories(evaluation, index)[0],
-        count_range=count_range(load_configuration(run.stage(index))),
-        native_ids=run.assignments(index).get("class_ids"),
-    )  # fmt: skip
-    recorded = {row.stage: row for row in (run.results.stages if run.results else ())}.get(index, own)
-    for part in PARTS:
-        given, written = getattr(own, part), getattr(recorded, part)
-        if not np.isclose(given, written, rtol=0, atol=SCORE_TOLERANCE, equal_nan=True):
-            raise MismatchError(
-                f"results.json of {run.path} has {part} {written} at stage {index}, its assignments give {given:.4f}: "
-                "either was changed. Run promptccd verify on it."
-            )
-    return own
-
-
 def report_tables(runs: Sequence[ReportedRun], cards: Sequence[Mapping[str, Any]]) -> ReportTables:
     """The tables of a report by section, accuracies in percent. Cards are of the first run."""
-    return {
-        "scores": _of(runs, run_scores),
-        "summary": summary(runs),
-        **{name: _of(runs, table) for name, table in _SCORED.items()},
-        **unscored_tables(runs, cards),
-    }
-
-
-def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[Mapping[str, Any]]) -> ReportTables:
-    """The tables that need no label of an image."""
     near = [
         {"category": card["category"], "known": known, "similarity": round(similarity, 4)}
         for card in cards
@@ -140,7 +99,12 @@ def unscored_tables(runs: Sequence[ReportedRun], cards: Sequence[Mapping[str, An
     ]
     shown = pd.DataFrame(cards, columns=list(COLUMNS))
     shown["sample_ids"] = [" ".join(map(str, ids)) for ids in shown["sample_ids"]]
+    scored: ReportTables = {}
+    if runs[0].score.stages:
+        scored = {"scores": _of(runs, run_scores), "summary": summary(runs)}
+        scored |= {name: _of(runs, table) for name, table in _SCORED.items()}
     return {
+        **scored,
         **{name: _of(runs, table) for name, table in _UNSCORED.items()},
         "discovered": _of(runs[:1], lambda run: shown),
         "nearest_known": _of(runs[:1], lambda run: pd.DataFrame(near)),

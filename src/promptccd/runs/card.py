@@ -77,6 +77,8 @@ def stage_card(
     names = [f"`{' '.join(each.split()).replace('`', chr(39))}`" for each in config.category_names]
     named, sizes = list(zip(config.category_ids, names, strict=True)), Counter(category_ids.tolist())
     header, rows = text_grid(score_table(scored)) if scored.stages else ([], [])
+    made = run.manifest
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{made['machine']} CPU"
     data = ModelCardData(
         library_name="promptccd",
         pipeline_tag="image-feature-extraction",
@@ -119,7 +121,7 @@ def stage_card(
         warnings=defects(instruments or {}, recipe.training.mixed_precision).values(),
         images=[row for row in (run.read("images.json") or {})["stages"] if row["stage"] <= stage],
         fingerprint=fingerprint,
-        made_with=run.made_with(device),
+        made_with={**made["versions"], "Python": made["python"], "on": hardware},
         fields=yaml.safe_dump(_changed_fields(recipe), sort_keys=False, allow_unicode=True).strip(),
         corrections=corrections,
         licence=licence.get("license"),

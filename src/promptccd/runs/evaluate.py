@@ -26,7 +26,7 @@ from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel, load_configuration
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_stage, load_view
-from promptccd.runs.start import evaluation_view, initial_model, stage_stream
+from promptccd.runs.start import initial_model, stage_stream
 from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features, routing_agreement
 from promptccd.training.progress import progress_bar
@@ -158,7 +158,7 @@ class RunEvaluation:
         If training images differ in size, or are larger than the view, the pixels come from the view. All pixels
         are in memory.
         """
-        view = evaluation_view(self.recipe, self.run)
+        view = load_view(self.run.stage(0))
         size, *others = {images[index].size for images in self.images for index in range(len(images))}
         as_in_view = others or 3 * math.prod(size) > view.num_bytes
 
@@ -178,7 +178,7 @@ class RunEvaluation:
         self, protocol: str = "cacc", options: ProtocolOptions | None = None
     ) -> ContinualScore:
         """A protocol on the backbone the run started from; arguments as in `evaluate`."""
-        view = evaluation_view(self.recipe, self.run)
+        view = load_view(self.run.stage(0))
         model = initial_model(self.recipe, self.run).to(self.device)
         features = _of_no_stage(lambda images: self._features(model, view, [images], prompted=False)[0])
         return self._score(protocol, features, options)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
@@ -40,7 +39,6 @@ _RECORDED = ("format", "split_fingerprint", "data_fingerprint", "recipe", "versi
 RUN_FORMAT = 1  # of manifest.json and all other records of a run
 ASSIGNMENTS = "assignments.json"
 RESUME = "resume"  # folder of the resumable states
-NORMALISATION = "normalisation"  # key in the manifest: mean and standard deviation of colours
 STREAMS = "found"  # key in the manifest: a `stream_row` per stage
 # Fields of a recipe that may name a local folder, or several.
 PLACES = (("data", "dataset"), ("data", "unlabelled"), ("data", "labels"), ("model", "backbone"))
@@ -173,21 +171,16 @@ class RunDirectory:
             values["training"]["image_cache"] = "auto"
         return Recipe.from_dict(values)
 
-    def made_with(self, device: torch.device) -> dict[str, str]:
-        """Versions and hardware of the run, for a model card."""
-        made, is_gpu = self.manifest, device.type == "cuda"
-        hardware = torch.cuda.get_device_name(device) if is_gpu else f"{made['machine']} CPU"
-        return {**made["versions"], "Python": made["python"], "on": hardware}
-
     @property
-    def results(self) -> ContinualScore | None:
-        """Content of ``results.json``, `None` before the first scored stage.
+    def results(self) -> ContinualScore:
+        """Content of ``results.json``; without stages before the first scored one.
 
         Raises:
             RunError: the file is no table of scores.
         """
         try:
-            return None if (values := self.read("results.json")) is None else ContinualScore.from_dict(values)
+            values = self.read("results.json")
+            return ContinualScore("cacc", []) if values is None else ContinualScore.from_dict(values)
         except _INCOMPLETE as error:
             raise RunError(
                 f"results.json in {self.path} is damaged: {_reason(error)}. Restore it from a copy, or delete it and "
@@ -196,13 +189,11 @@ class RunDirectory:
 
     def results_up_to(self, stage: int) -> ContinualScore:
         """The rows of ``results.json`` without later stages; perhaps empty."""
-        found = self.results
-        rows = found.stages if found else []
-        return ContinualScore("cacc", [row for row in rows if row.stage <= stage])
+        return ContinualScore("cacc", [row for row in self.results.stages if row.stage <= stage])
 
     def record(self, score: StageScore) -> None:
         """Put a stage's row into ``results.json``, in place of an earlier row."""
-        rows = {row.stage: row for row in [*(self.results.stages if self.results else ()), score]}
+        rows = {row.stage: row for row in [*self.results.stages, score]}
         table = ContinualScore("cacc", [rows[stage] for stage in sorted(rows)]).to_dict()
         # Averages are of the rounded rows that are written.
         self.write("results.json", ContinualScore.from_dict(table).to_dict())

@@ -19,7 +19,7 @@ from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.project.labelling import Labelled, apply_labels
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
-from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
+from promptccd.discovery.project.registry import CategoryRegistry, load_registry, save_registry
 from promptccd.discovery.project.store import CATEGORIES
 from promptccd.disk import (
     CHECKSUMS,
@@ -32,7 +32,7 @@ from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery
 from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
-from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel
+from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
 from promptccd.models.checkpoint import ALIGNMENT, PREPROCESSOR, FoundModel, load_processor, split_revision
 from promptccd.runs import endpoint
@@ -112,26 +112,6 @@ def load_stage(path: Path, arguments: ModelArguments) -> CategoryDiscoveryModel:
     """The model of a finished stage, given its run's arguments."""
     model = method_named(arguments.variant).model
     return model.from_pretrained(path, max_model_bytes=arguments.max_model_bytes)
-
-
-def count_range(config: CategoryDiscoveryConfig) -> tuple[int, int] | None:
-    """The lowest and highest plausible number of categories of a finished stage; `None` where it was given."""
-    estimate = config.count_estimate
-    return None if estimate is None else (estimate["low"], estimate["high"])
-
-
-def categories_at(path: Path, config: CategoryDiscoveryConfig) -> tuple[int, dict[int, str]]:
-    """How many categories a finished stage had when it was grouped, and today's names of all it ever had.
-
-    Later corrections change neither the assignments nor the row of the table, which stay as they were written.
-    """
-    if not has_registry(path):
-        return len(config.category_ids), config.id2label | {NO_CATEGORY: "no category"}
-    registry = load_registry(path)
-    names = {each.id: each.name for each in registry.categories.values()}
-    while registry.newest is not None:  # a later correction
-        registry.undo()
-    return len(registry.active), names | {NO_CATEGORY: "no category"}
 
 
 def load_exemplars(path: Path) -> Exemplars:

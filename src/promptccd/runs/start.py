@@ -32,7 +32,7 @@ from promptccd.methods import COMMON_PARTS, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
 from promptccd.models.checkpoint import FoundModel, load_processor
-from promptccd.runs.folder import NORMALISATION, RESUME, RUN_FORMAT, RunDirectory, change_places, folder_name
+from promptccd.runs.folder import RESUME, RUN_FORMAT, RunDirectory, change_places, folder_name
 from promptccd.training.options import DataArguments
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.recipe import Recipe, laid_over
@@ -259,16 +259,13 @@ def stage_stream(
 # The view and the model of stage 0
 
 
-def evaluation_view(recipe: Recipe, run: RunDirectory | None = None) -> EvaluationView:
+def evaluation_view(recipe: Recipe) -> EvaluationView:
     """The deterministic view of a recipe, for use before a checkpoint exists.
 
-    Colours are normalised by the values that the run recorded, else by the backbone's processor, else by
-    ImageNet's.
+    Colours are normalised by the values of the backbone's processor, else by ImageNet's.
     """
-    colours = run.manifest.get(NORMALISATION) if run is not None and run.begun else None
-    if colours is None:
-        found = None if recipe.model.backbone is None else published_processor(recipe.model.backbone)
-        colours = {} if found is None else {"mean": found.image_mean, "std": found.image_std}
+    found = None if recipe.model.backbone is None else published_processor(recipe.model.backbone)
+    colours = {} if found is None else {"mean": found.image_mean, "std": found.image_std}
     return EvaluationView(build_image_processor(recipe.views, **colours))
 
 

@@ -20,9 +20,9 @@ from promptccd.data.cached import ImageCache
 from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
-from promptccd.data.views import TrainingViews
+from promptccd.data.views import EvaluationView, TrainingViews
 from promptccd.discovery.project.changes import GROUPING
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, load_registry
 from promptccd.disk import trusted
 from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
@@ -32,15 +32,14 @@ from promptccd.methods import StageContext, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, load_configuration
 from promptccd.runs.card import stage_card
-from promptccd.runs.folder import NORMALISATION, STREAMS, RunDirectory, stream_row
+from promptccd.runs.folder import STREAMS, RunDirectory, stream_row
 from promptccd.runs.stage import (
     AssignedImages,
-    categories_at,
-    count_range,
     earlier_images,
     exemplars_after,
     learn_prediction,
     load_stage,
+    load_view,
     memory_before,
     observe_stage,
     save_stage,
@@ -152,6 +151,7 @@ def _named_failures(run: RunDirectory, batch_size: int) -> Iterator[None]:
 class _Training:
     """The stages of one call of `train_run`, in one process."""
 
+    view: EvaluationView
     # Of the stage in training:
     model: CategoryDiscoveryModel
     earlier: AssignedImages  # images of the stages before it
@@ -170,11 +170,6 @@ class _Training:
         self.recipe, self.stages, self.run, self.arguments = recipe, stages, run, recipe.training
         self.accelerator, self.stop = accelerator, stop
         self.is_main, self.method = accelerator.is_main_process, method_named(recipe.model.variant)
-        self.view = evaluation_view(recipe, run)
-        self.view.record(stages.rendering)
-        if self.is_main:
-            colours = {"mean": [*map(float, self.view.mean)], "std": [*map(float, self.view.std)]}
-            run.update_manifest({NORMALISATION: colours})
         self.images: list[StageImages] = []  # of the stages so far
         self._counts = COUNTS[self.arguments.counting](self.arguments)
         self.state = RunState(run.path, len(stages), self.is_main)
@@ -193,6 +188,8 @@ class _Training:
             for stage in finished:
                 self.run.forget_states(stage)
         if len(finished) < len(self.stages):
+            self.view = load_view(self.run.stage(0)) if 0 in finished else evaluation_view(self.recipe)
+            self.view.record(self.stages.rendering)
             self.callbacks.call("on_train_begin")
             try:
                 self._train_missing(finished)
@@ -203,47 +200,51 @@ class _Training:
             logger.info(
                 "%d later labels count from the next stream on: give it as --unlabelled.", len(labels)
             )
-        return self.run.results or ContinualScore("cacc", [])
+        return self.run.results
 
     def _train_missing(self, finished: Sequence[int]) -> None:
         seen: dict[bytes, Original] = {}  # first image of every pixel digest
         cache, progress = ImageCache.at(self.arguments.image_cache, self.recipe.views), self.stop.progress
         workers, conflicts = self.arguments.num_workers, self.recipe.data.conflicts
         for stage in self.stages:
-            self.started = time.monotonic()
+            self.started, index = time.monotonic(), stage.index
             images = StageImages.read(stage, workers, progress, cache, seen=seen, conflicting=conflicts)
             self.images.append(images)
-            if stage.index in finished:
+            if index in finished:
                 continue
             self._train_stage(stage)
             if self.is_main:
-                self.run.forget_states(stage.index)
+                self.run.forget_states(index)
             self.accelerator.wait_for_everyone()
-            self._report_stage(stage.index)
+            table = self.run.results_up_to(index)  # every process reads the records for its callbacks
+            if table.stages and table.stages[-1].stage == index:
+                self.callbacks.call("on_evaluate", metrics=table.metrics(first=index))
+            measured = self.run.manifest.get("instruments", {}).get(f"stage{index}", {})
+            self.callbacks.call("on_stage_end", metrics=measured)
             if self.stop.agreed(self.accelerator) and self.stop.asked:
-                raise self.stop.error(f"stage {stage.index} is finished")
-
-    def _report_stage(self, stage: int) -> None:
-        """Call the callbacks for a finished stage; every process reads its records."""
-        table = self.run.results_up_to(stage)
-        if table.stages and table.stages[-1].stage == stage:
-            self.callbacks.call("on_evaluate", metrics=table.metrics(first=stage))
-        measured = self.run.manifest.get("instruments", {}).get(f"stage{stage}", {})
-        self.callbacks.call("on_stage_end", metrics=measured)
+                raise self.stop.error(f"stage {index} is finished")
 
     # One stage
 
     def _train_stage(self, stage: Stage) -> None:
         """Train a stage from its start or its saved state, and finish it."""
-        index = stage.index
-        reset_peak_memory(self.accelerator.device)
-        self.model, self.earlier = self._model_before(index), self._earlier_images()
+        index, device = stage.index, self.accelerator.device
+        reset_peak_memory(device)
+        if index:
+            self.model = load_stage(self.run.stage(index - 1), self.recipe.model).to(device)
+            self.model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
+        else:
+            if self.is_main:
+                ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
+            self.accelerator.wait_for_everyone()
+            self.model = stage_zero_model(self.recipe, self.run, self.images[0], self._known_ids(), device)
+        self.earlier = self._earlier_images()
         if self.is_main:
             self._log_labels(stage)
-        protocol = self._protocol()
-        self.count = self._counts.before_training(stage, self._features, protocol.assigned)
+        assigned = self.earlier.assigned
+        self.count = self._counts.before_training(stage, self._features, assigned)
         if self.count is None and self.method.objective.needs_count:
-            self.count = self._counts.estimate(index, self._features(), protocol.assigned)
+            self.count = self._counts.estimate(index, self._features(), assigned)
         self.count = same_on_all(self.count)
         state, seconds = self.run.load_state(index) or (None, 0.0)
         self.started -= seconds
@@ -260,19 +261,6 @@ class _Training:
                 with suppress(DiskError):  # the first error names the full disk
                     trainer.save(trainer.unsaved)
             raise
-
-    def _model_before(self, stage: int) -> CategoryDiscoveryModel:
-        device = self.accelerator.device
-        if stage:
-            model = load_stage(self.run.stage(stage - 1), self.recipe.model).to(device)
-        else:
-            if self.is_main:
-                ensure_backbone(self.recipe, self.run, self.images[0], device, self.stop.progress)
-            self.accelerator.wait_for_everyone()
-            model = stage_zero_model(self.recipe, self.run, self.images[0], self._known_ids(), device)
-        if stage:
-            model.begin_discovery(lambda: load_stage(self.run.stage(0), self.recipe.model))
-        return model
 
     def _earlier_images(self) -> AssignedImages:
         """Images of earlier stages with their categories after corrections and later labels."""
@@ -346,27 +334,28 @@ class _Training:
 
     def _finish_stage(self, stage: Stage) -> None:
         """Group, score and save; the stage's folder is written last, because it marks the stage as finished."""
-        model, images, num_known = self.model, self.images[-1], self.stages.num_known
+        model, images, num_known, seed = (
+            self.model, self.images[-1], self.stages.num_known, self.arguments.seed,
+        )  # fmt: skip
         model.config.stage, model.config.num_known = stage.index, num_known
         self.earlier = self._earlier_images()  # with corrections made meanwhile
-        features, protocol = self._features(), self._protocol()
+        features, before = self._features(), self.earlier.assigned
         if isinstance(stage, LabelledStage):
-            found = labelled_categories(features[0], protocol.assigned[0])
+            found, labels = labelled_categories(features[0], self._known_ids()), self._known_ids()
         else:
             if self.count is None:
-                self.count = same_on_all(self._counts.estimate(stage.index, features, protocol.assigned))
+                self.count = same_on_all(self._counts.estimate(stage.index, features, before))
             if self.count.is_estimate:
                 model.config.count_estimate = self.count.to_dict()
-            found = protocol.discover(features, self.count.count)
+            restarts = self.arguments.kmeans_restarts
+            protocol = ContinualAccuracy(before[0], num_known, restarts=restarts, seed=seed)
+            protocol.assigned = before
+            found, labels = protocol.discover(features, self.count.count), None
         names = self.stages.labelled.category_names
         registry, found = observe_stage(self.earlier, found, images.sample_ids, names)
         model.set_categories(found.prototypes, found.prototype_ids, registry.active_prototypes().names)
         assignments = {"sample_ids": images.sample_ids, "category_ids": found.category_ids}
-        count, seed = (
-            len(found.prototype_ids) if self.count is None else self.count.count,
-            self.arguments.seed,
-        )
-        labels = found.category_ids if isinstance(stage, LabelledStage) else None
+        count = len(found.prototype_ids) if self.count is None else self.count.count
         learn_prediction(model, features[-1], labels, count, seed)
         if stage.index:
             own = features[-1]
@@ -374,21 +363,26 @@ class _Training:
                 own = self._features_of(images, model.native_prompted)
             if (classes := model.assign_natively(own)) is not None:
                 assignments["class_ids"] = classes.cpu().numpy()
-        assigned = [*self.earlier.assigned, found.category_ids]
+        assigned = [*before, found.category_ids]
         places = {category: row for row, category in enumerate(model.config.category_ids)}
         rows = torch.tensor([places.get(each, -1) for each in np.concatenate(assigned).tolist()])
         labelled = torch.arange(len(rows)) < len(assigned[0])
-        everything = torch.cat(features)
-        model.set_measured(
-            "spread", measure_spread(everything, rows, model.prototypes, seed=seed, labelled=labelled)
-        )
+        spread = measure_spread(torch.cat(features), rows, model.prototypes, seed=seed, labelled=labelled)
+        model.set_measured("spread", spread)
         if self.is_main:
-            self._record(features[-1], assignments)
             self._save(features[-1], assignments, registry)
 
-    def _record(self, features: Tensor, assignments: Mapping[str, np.ndarray]) -> None:
-        """Write a stage's row of the table, or the record of its stream, and update the manifest."""
-        run, config, index = self.run, self.model.config, self.images[-1].stage.index
+    def _save(
+        self, features: Tensor, assignments: Mapping[str, np.ndarray], registry: CategoryRegistry
+    ) -> None:
+        """Write a stage's row of the table or record of its stream, the manifest, and the checkpoint."""
+        run, model, images, training = self.run, self.model, self.images[-1], self.arguments
+        config, index, ids = model.config, images.stage.index, assignments["category_ids"]
+        measured = measure(
+            model, images, self.view, ids, seed=training.seed, batch_size=training.feature_batch_size
+        )
+        seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
+        facts: dict[str, Any] = {"seconds": seconds, "peak_memory": memory, "instruments": measured}
         if index and self.stages.is_scored:
             score = _score(self.stages, index, config, assignments, len(config.category_ids))
             run.record(score)
@@ -397,15 +391,12 @@ class _Training:
             counted = f"{score.num_categories} categories so far"
             logger.info("stage %d: %s over %d images. %s", index, figures, score.num_images, counted)
         elif index:
-            row = stream_row(
-                index, assignments["category_ids"], self.earlier.assigned, config,
-                int(self.model.assign(features).novel.sum()), self.count,
-            )  # fmt: skip
-            run.update_manifest({STREAMS: {f"stage{index}": row}})
+            not_sure = int(model.assign(features).novel.sum())
+            facts[STREAMS] = stream_row(index, ids, self.earlier.assigned, config, not_sure, self.count)
             folders = self.recipe.data.unlabelled or []
             name = Path(folders[index - 1]).name if index <= len(folders) else f"stage {index}"
-            logger.info("%s: %s", name, row["summary"])
-        ids, estimated = assignments["category_ids"], self.count is not None and self.count.is_estimate
+            logger.info("%s: %s", name, facts[STREAMS]["summary"])
+        estimated = self.count is not None and self.count.is_estimate
         if estimated and not np.setdiff1d(ids[ids >= 0], np.concatenate(self.earlier.assigned)).size:
             logger.warning(
                 "stage %d: no new category was found in %d images; the number of categories is %s. If there are new "
@@ -414,49 +405,24 @@ class _Training:
             )  # fmt: skip
         reports = [vars(images.report) for images in self.images]
         run.write("images.json", {"stages": reports, "left_out": dict(self.stages.left_out)})
-        seconds, memory = round(time.monotonic() - self.started, 1), memory_used(self.accelerator.device)
-        name = f"stage{index}"
-        run.update_manifest({"seconds": {name: seconds}, "peak_memory": {name: memory}})
-
-    def _save(
-        self, features: Tensor, assignments: Mapping[str, np.ndarray], registry: CategoryRegistry
-    ) -> None:
-        """Write a stage's checkpoint."""
-        run, images, model, exemplars = self.run, self.images[-1], self.model, None
-        index = images.stage.index
-        if self.arguments.exemplars_per_class:
+        run.update_manifest({name: {f"stage{index}": value} for name, value in facts.items()})
+        exemplars = None
+        if training.exemplars_per_class:
             exemplars = exemplars_after(
-                run, self.earlier, images, features, assignments, self.arguments, with_classes=model.predicts
+                run, self.earlier, images, features, assignments, training, with_classes=model.predicts
             )
         card = stage_card(
             run,
-            model.config,
+            config,
             fingerprint=self.stages.split.up_to(index).fingerprint,
-            category_ids=assignments["category_ids"],
+            category_ids=ids,
             device=self.accelerator.device,
-            instruments=self._instruments(assignments["category_ids"]),
+            instruments=measured,
             corrections=sum(entry.kind != GROUPING for entry in registry.log),
         )
         save_stage(run.stage(index), model, self.view, assignments, card, registry, exemplars)
 
-    def _instruments(self, category_ids: np.ndarray) -> dict[str, float]:
-        """Measure the effect of the prompts and record it in the manifest; card and report warn of defects."""
-        images, training = self.images[-1], self.arguments
-        found = measure(
-            self.model, images, self.view, category_ids,
-            seed=training.seed, batch_size=training.feature_batch_size,
-        )  # fmt: skip
-        self.run.update_manifest({"instruments": {f"stage{images.stage.index}": found}})
-        return found
-
     # Features and categories
-
-    def _protocol(self) -> ContinualAccuracy:
-        """The protocol after the earlier stages and the corrections made since."""
-        restarts, seed = self.arguments.kmeans_restarts, self.arguments.seed
-        protocol = ContinualAccuracy(self._known_ids(), self.stages.num_known, restarts=restarts, seed=seed)
-        protocol.assigned = self.earlier.assigned or protocol.assigned
-        return protocol
 
     def _known_ids(self) -> np.ndarray:
         return self.stages.labelled.labels[self.images[0].positions]
@@ -480,7 +446,7 @@ def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[in
     Raises:
         SplitMismatchError: a stage was trained on images that do not belong to that stage of `stages`.
     """
-    scored = {row.stage for row in run.results.stages} if run.results else set()
+    scored = {row.stage for row in run.results.stages}
     for index in finished:
         assignments = run.assignments(index)
         if not np.isin(assignments["sample_ids"], stages[index].sample_ids).all():
@@ -489,9 +455,11 @@ def score_finished(run: RunDirectory, stages: StageStream, finished: Sequence[in
                 "class_blocks, cuts and seed it was made with, or start a new output_dir."
             )
         if index > 0 and index not in scored and stages.is_scored:
+            registry = load_registry(run.stage(index))
+            while registry.newest is not None:  # a later correction changes no row
+                registry.undo()
             config = load_configuration(run.stage(index))
-            num_categories, _ = categories_at(run.stage(index), config)
-            run.record(_score(stages, index, config, assignments, num_categories))
+            run.record(_score(stages, index, config, assignments, len(registry.active)))
 
 
 def _score(
@@ -502,6 +470,7 @@ def _score(
     num_categories: int,
 ) -> StageScore:
     """A finished stage's row of the table, from the columns of its ``assignments.json``."""
+    estimate = config.count_estimate
     places = np.searchsorted(stages[index].sample_ids, assignments["sample_ids"])
     return StageScore.of(
         index,
@@ -509,6 +478,6 @@ def _score(
         assignments["category_ids"],
         stages.num_known,
         num_categories=num_categories,
-        count_range=count_range(config),
+        count_range=estimate and (estimate["low"], estimate["high"]),
         native_ids=assignments.get("class_ids"),
     )

@@ -87,7 +87,7 @@ def run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Itera
     except RunError as error:
         yield Check("the records of the run can be read", str(error))
         return
-    if table is None:
+    if not table.stages:
         return
     rows = [row for row in table.stages if row.stage < stages]  # that of a stage is written before its folder
     if absent := sorted(set(range(1, stages)) - {row.stage for row in rows}):
@@ -138,6 +138,6 @@ def _recomputed(run: RunDirectory, written: dict[str, Any], dataset: str | None)
 
 def _was_corrected(run: RunDirectory, stage: int) -> bool:
     """Whether a stage was grouped with corrections to earlier stages; names change no grouping."""
-    log = load_registry(run.stage(stage)).log if has_registry(run.stage(stage)) else ()
     names = (GROUPING, edits.rename.__name__)
+    log = load_registry(run.stage(stage)).log
     return any(entry.stage < stage and entry.kind not in names for entry in log)

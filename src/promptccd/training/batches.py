@@ -1,7 +1,7 @@
-"""One step of any method: its images, their views, and the rows that its objective reads."""
+"""Batches of a stage: which images a step sees, and their views."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,11 @@ from promptccd.data.loaders import loader_options
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import TrainingViews
-from promptccd.methods import Objective, Rows, StageContext
+from promptccd.methods import StageContext
 from promptccd.methods.exemplars import Memory
-from promptccd.methods.processes import gather_rows, share_of
-from promptccd.models import CategoryDiscoveryOutput
+from promptccd.methods.processes import share_of
 from promptccd.training.options import TrainingArguments
 
-# A model, as it is, wrapped or compiled: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.
-Forward = Callable[..., CategoryDiscoveryOutput]
 MIN_BATCH = 2  # one image alone has nothing to contrast with
 
 
@@ -118,39 +115,3 @@ def training_loader(
         pin_memory=torch.cuda.is_available(),
         **loader_options(arguments.num_workers, arguments.batch_size * views.num_bytes),
     )
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One process's share of a global batch.
-
-    Attributes:
-        pixel_values: normalised views ``(b, V, 3, H, W)``.
-        labels: of the whole global batch, ``(B,)``, as in `Rows`.
-        positions: of the whole global batch, ``(B,)``, as in `Rows`.
-        with_label: as in `Rows`.
-    """
-
-    pixel_values: Tensor
-    labels: Tensor | None
-    positions: Tensor
-    with_label: Tensor | None = None
-
-    def rows(self, model: Forward, prompted: bool, epoch: int, step: int = 0) -> Rows:
-        """The rows of the global batch: each process forwards its share and receives all rows."""
-        views = self.pixel_values.transpose(0, 1)  # (V, b, 3, H, W): view-major, as the losses expect
-        output: CategoryDiscoveryOutput = model(views.flatten(0, 1), prompted=prompted, project=True)
-        assert output.bottleneck is not None  # asked for by project=True
-        share = output.bottleneck.float().unflatten(0, views.shape[:2])
-        bottleneck = gather_rows(share, len(self.positions))
-        return Rows(output, bottleneck, self.labels, self.positions, epoch, step, self.with_label)
-
-
-def training_loss(
-    model: Forward, objective: Objective, batch: Batch, epoch: int, step: int = 0
-) -> dict[str, Tensor]:
-    """The losses of one step, by name and the same on every process; ``"loss"`` is minimised.
-
-    The model is the objective's, as Accelerate wrapped it: its forward synchronises gradients.
-    """
-    return objective.losses(batch.rows(model, objective.prompted(epoch), epoch, step))

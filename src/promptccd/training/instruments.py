@@ -98,7 +98,7 @@ def measure(
 
     `category_ids` ``(N,)`` are the final categories of the images. A method has the names that make sense for it.
     """
-    if not model.prompt_parameters() and model.mixture is None:
+    if "prompt" not in model.roles.values() and model.mixture is None:
         return {}
     was_training = model.training
     rows = numpy_generator("instruments", seed, images.stage.index).permutation(len(images))[:MEASURED_IMAGES]

@@ -26,18 +26,8 @@ Layer = Mapping[str, Mapping[str, Any] | None]  # values by section and field
 
 
 def field_types(section: Any) -> dict[str, Any]:
-    """The type of every field of a section, by name."""
+    """The type of every field of a section, by name; of `Recipe`, the sections."""
     return {item.name: item.type for item in dataclasses.fields(section)}
-
-
-def build_section(name: str, section: Any, values: Mapping[str, Any]) -> Any:
-    """The dataclass of a section from plain values by field; other fields keep their defaults.
-
-    Raises:
-        ConfigurationError: an unknown field, or a value of the wrong type or range.
-    """
-    require_known(f"field of section {name!r}", values, field_types(section))
-    return section(**values)
 
 
 def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -113,14 +103,16 @@ class Recipe:
         Raises:
             ConfigurationError: an unknown section or field, or a value of the wrong type.
         """
-        sections = section_types()
+        sections = field_types(Recipe)
         require_known("section", values, sections)
         parts = {name: dict(part or {}) for name, part in values.items()}
         model, known = parts.get("model", {}), field_types(ModelArguments)
         if options := {name: model.pop(name) for name in [*model] if name not in known}:
             given = read_value("options", model.get("options") or {}, known["options"])
             model["options"] = {**given, **options}
-        return cls(**{name: build_section(name, sections[name], part) for name, part in parts.items()})
+        for name, part in parts.items():
+            require_known(f"field of section {name!r}", part, field_types(sections[name]))
+        return cls(**{name: sections[name](**part) for name, part in parts.items()})
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Plain values by section and field, every default of a section written out."""
@@ -153,17 +145,12 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
     return auto | {name: value for name, value in checked.items() if value != usual.get(name)}
 
 
-def section_types() -> dict[str, Any]:
-    """The dataclass of every section, in the order a bare ``--field`` is looked up."""
-    return field_types(Recipe)
-
-
 def known_fields() -> dict[str, Any]:
     """The type of every field, by ``section.field``, and of every option of a method, which is of the section model."""
     from promptccd.methods import METHODS
 
     found = dict[str, Any]()
-    for section, kind in section_types().items():
+    for section, kind in field_types(Recipe).items():
         found |= {f"{section}.{name}": hint for name, hint in field_types(kind).items()}
     for method in METHODS.values():
         for name, item in method.options.items():
@@ -173,16 +160,11 @@ def known_fields() -> dict[str, Any]:
     return found
 
 
-def shipped(folder: str) -> Path:
-    """A bundled folder: inside the package where it is installed, at the top of a clone otherwise."""
+def shipped(folder: str = RECIPES) -> Path:
+    """A bundled folder, by default the recipes: in an installed package, or else at the top of a clone."""
     package = Path(__file__).parents[1]
     inside = package / folder
     return inside if inside.exists() else package.parents[1] / folder
-
-
-def recipe_folder() -> Path:
-    """The folder of the bundled recipes."""
-    return shipped(RECIPES)
 
 
 def located(recipe: Path) -> Path:
@@ -191,9 +173,9 @@ def located(recipe: Path) -> Path:
     So does ``hub_configs/promptccd-cub.yaml`` where there is no such folder: outside of a clone.
     """
     if not recipe.exists() and len(recipe.parts) == 1 and not recipe.suffix:
-        return recipe_folder() / f"{recipe.name}.yaml"
+        return shipped() / f"{recipe.name}.yaml"
     if recipe.parts[:1] == (RECIPES,) and not Path(RECIPES).exists():
-        return recipe_folder().joinpath(*recipe.parts[1:])
+        return shipped().joinpath(*recipe.parts[1:])
     return recipe
 
 
@@ -250,7 +232,7 @@ def sections_of(path: Path) -> Layer:
         raise ConfigurationError(f"Recipe {str(path)!r} is empty: leave --config out for the defaults.")
     if not isinstance(values, dict) or not all(isinstance(part, dict | None) for part in values.values()):
         raise ConfigurationError(
-            f"Recipe {str(path)!r} must consist of the sections {', '.join(section_types())}, each with its fields."
+            f"Recipe {str(path)!r} must consist of the sections {', '.join(field_types(Recipe))}, each with its fields."
         )
     return values
 
@@ -271,7 +253,7 @@ def assembled(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
     """
     for number in reversed(range(len(layers))):
         if (backbone := (layers[number].get("model") or {}).get("backbone")) is not None:
-            files = (recipe_folder() / "backbones").glob("*.yaml")
+            files = (shipped() / "backbones").glob("*.yaml")
             fitting = [sections_of(file) for file in files if file.stem == backbone]
             return laid_over([*layers[:number], *fitting, *layers[number:]])
     return laid_over(layers)
@@ -291,7 +273,7 @@ def names_recipe(word: str) -> bool:
 
 def shipped_methods() -> dict[str, Path]:
     """The file of every method of this package, by the first part of its recipes' names."""
-    return {file.stem: file for file in sorted((recipe_folder() / "methods").glob("*.yaml"))}
+    return {file.stem: file for file in sorted((shipped() / "methods").glob("*.yaml"))}
 
 
 def recipe_for_images(
@@ -320,14 +302,18 @@ def recipe_for_images(
         )
     if config is None:
         name, layers = _method_named(method or METHOD)
-        layers = [*layers, sections_of(recipe_folder() / "own.yaml")]
+        layers = [*layers, sections_of(shipped() / "own.yaml")]
     else:
         name, layers = Path(config).stem, layers_of(Path(config))
     data, training = {"dataset": dataset, "benchmark": None}, {"output_dir": f"runs/{name}-{_slug(dataset)}"}
     values = assembled([*layers, {"data": data, "training": training}, overrides or {}])
     hidden, kinds = ("class_blocks", "category_ratio", "benchmark", "unlabelled"), field_types(DataArguments)
     if all(read_value(f"data.{name}", values["data"].get(name), kinds[name]) is None for name in hidden):
-        _require_no_slip(dataset)
+        hint = did_you_mean(dataset, recipes_in(shipped()))
+        if hint and not Path(os.path.expanduser(dataset)).exists():
+            raise ConfigurationError(
+                f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists the recipes."
+            )
         values["data"]["unlabelled"] = []
     return Recipe.from_dict(values)
 
@@ -361,12 +347,3 @@ def _method_named(name: str) -> tuple[str, list[Layer]]:
     raise ConfigurationError(
         f"No method is called {name!r}.{hint} Known: {', '.join(known)}. --plugin FILE adds a method of yours."
     )
-
-
-def _require_no_slip(dataset: str) -> None:
-    """Refuse a word that names no images, where it is nearly a recipe."""
-    hint = did_you_mean(dataset, recipes_in(recipe_folder()))
-    if hint and not Path(os.path.expanduser(dataset)).exists():
-        raise ConfigurationError(
-            f"No images and no recipe are called {dataset!r}.{hint} `promptccd recipes` lists the recipes."
-        )

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from promptccd.data.views import EvaluationView, TrainingViews, normalise
 from promptccd.errors import DivergedError
 from promptccd.methods import Objective, Rows, StageContext
-from promptccd.methods.processes import sent, share_of
+from promptccd.methods.processes import Forward, share_of
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.batches import Batch, BatchPlan, Forward, training_loader, training_loss
+from promptccd.training.batches import BatchPlan, training_loader
 from promptccd.training.fast import fast
 from promptccd.training.features import extract_features
 from promptccd.training.history import EpochRecord
@@ -49,13 +49,14 @@ class TrainingState:
         return {name.removeprefix("sum."): value for name, value in own if name.startswith("sum.")}
 
 
+@dataclass(eq=False)
 class StageTrainer:
     """Trains a model on one stage.
 
-    Args:
+    Attributes:
         model: the model, on its device; trained in place.
-        stage: its training data.
-        objective: its objective.
+        context: the training data of the stage.
+        kind: class of its objective.
         arguments: how to train.
         views: training views.
         evaluation_view: deterministic view, for features that an objective asks for.
@@ -64,48 +65,43 @@ class StageTrainer:
         save: writes a resumable state.
         record: called with the record of every finished epoch.
         stepped: called after every step, with its epoch and the number of finished steps.
-
-    Attributes:
         unsaved: the state after the last step, to save if the end of the stage fails.
     """
 
-    unsaved: TrainingState | None = None
-    _loss: float | None = None  # mean of the last epoch
+    model: CategoryDiscoveryModel
+    context: StageContext
+    kind: type[Objective]
+    _: KW_ONLY
+    arguments: TrainingArguments
+    views: TrainingViews
+    evaluation_view: EvaluationView
+    accelerator: Accelerator
+    stop: StopRequest
+    save: Callable[[TrainingState], None]
+    record: Callable[[EpochRecord], None] = lambda record: None
+    stepped: Callable[[int, int], None] = lambda epoch, step: None
+    unsaved: TrainingState | None = field(init=False, default=None)
+    _loss: float | None = field(init=False, default=None)  # mean of the last epoch
 
-    def __init__(
-        self,
-        model: CategoryDiscoveryModel,
-        stage: StageContext,
-        objective: type[Objective],
-        *,
-        arguments: TrainingArguments,
-        views: TrainingViews,
-        evaluation_view: EvaluationView,
-        accelerator: Accelerator,
-        stop: StopRequest,
-        save: Callable[[TrainingState], None],
-        record: Callable[[EpochRecord], None] = lambda record: None,
-        stepped: Callable[[int, int], None] = lambda epoch, step: None,
-    ):
-        self.model, self.context, self.images = model, stage, stage.images
-        self.arguments, self.views, self.evaluation_view = arguments, views, evaluation_view
-        self.accelerator, self.stop, self.save = accelerator, stop, save
-        self.record, self.stepped = record, stepped
-        self._processes = accelerator.num_processes, accelerator.process_index
-        self.stage = stage.images.stage.index
-        self.epochs = arguments.epochs_of(self.stage)
-        self.learning_rate = arguments.rate_of(self.stage)
-        self.plan = BatchPlan(
-            len(self.images),
-            arguments.batch_size,
-            arguments.seed,
-            self.stage,
-            objective.least_batch,
-            num_exemplars=0 if stage.memory is None else len(stage.memory),
+    def __post_init__(self) -> None:
+        self._processes = self.accelerator.num_processes, self.accelerator.process_index
+        self.stage, memory = self.context.images.stage.index, self.context.memory
+        self.epochs, self.learning_rate = (
+            self.arguments.epochs_of(self.stage),
+            self.arguments.rate_of(self.stage),
         )
+        self.plan = BatchPlan(
+            len(self.context.images), self.arguments.batch_size, self.arguments.seed, self.stage,
+            self.kind.least_batch, num_exemplars=0 if memory is None else len(memory),
+        )  # fmt: skip
         self.steps = self.plan.steps
-        self.objective = objective(
-            model, stage, arguments, accelerator, self._plain_features, self._forward_rows
+        self.objective = self.kind(
+            self.model,
+            self.context,
+            self.arguments,
+            self.accelerator,
+            self._plain_features,
+            self._forward_rows,
         )
 
     def train(self, resumed: TrainingState | None = None) -> None:
@@ -189,8 +185,7 @@ class StageTrainer:
         totals = {"loss": torch.zeros((), device=device)}
         totals |= {name: value.to(device) for name, value in sums.items()}
         for step in range(first_step, self.steps):
-            batch = self._batch(next(batches), planned[step])
-            losses = training_loss(forward, self.objective, batch, epoch, step)
+            losses = self.losses(forward, next(batches), planned[step], epoch, step)
             optimizer.zero_grad()
             self.accelerator.backward(losses["loss"])
             self.objective.adjust_gradients(epoch)
@@ -210,15 +205,17 @@ class StageTrainer:
             self._save_where_due(optimizer, epoch, step, totals)
         self._loss = self._finite(totals["loss"], epoch) / max(1, self.steps)
 
-    def _batch(self, pixels: Tensor, indices: np.ndarray) -> Batch:
-        device, view, with_label = self.accelerator.device, self.evaluation_view, None
-        labels, positions = self.context.of_batch(indices)
-        if labels is not None:
-            if bool((labels < 0).any()):
-                with_label = sent((labels >= 0).nonzero().flatten(), device)
-            labels = sent(labels, device)
-        pixel_values = normalise(pixels.to(device, non_blocking=True), view.mean, view.std)
-        return Batch(pixel_values, labels, positions, with_label)
+    def losses(
+        self, forward: Forward, pixels: Tensor, indices: np.ndarray, epoch: int, step: int
+    ) -> dict[str, Tensor]:
+        """The losses of a step: `forward` is the model as Accelerate wrapped it, which synchronises gradients."""
+        return self.objective.losses(self._rows(forward, pixels, indices, epoch, step))
+
+    def _rows(self, forward: Forward, pixels: Tensor, indices: np.ndarray, epoch: int, step: int = 0) -> Rows:
+        view, prompted = self.evaluation_view, self.objective.prompted(epoch)
+        views = normalise(pixels.to(self.accelerator.device, non_blocking=True), view.mean, view.std)
+        place = self.context.of_batch(indices)
+        return Rows.of(forward, views, *place, prompted=prompted, epoch=epoch, step=step)
 
     def _forward_rows(self, what: str, batches: Sequence[tuple[int, np.ndarray]]) -> Iterator[Rows]:
         shares = [
@@ -228,7 +225,7 @@ class StageTrainer:
         loader = training_loader(self.context, self.views, shares, self.arguments)
         pixels = self.stop.progress(loader, len(loader), f"stage {self.stage}: {what}")
         for (epoch, indices), each in zip(batches, pixels, strict=True):
-            yield self._batch(each, indices).rows(self.model, self.objective.prompted(epoch), epoch)
+            yield self._rows(self.model, each, indices, epoch)
 
     def _save_where_due(
         self, optimizer: torch.optim.Optimizer, epoch: int, step: int, sums: dict[str, Tensor]
@@ -271,7 +268,7 @@ class StageTrainer:
     def _plain_features(self, what: str) -> Tensor:
         return extract_features(
             self.model,
-            self.images,
+            self.context.images,
             self.evaluation_view,
             self.arguments.feature_batch_size,
             self.arguments.num_workers,

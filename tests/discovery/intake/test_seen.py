@@ -59,9 +59,10 @@ def filled(folder: Path, settings: dict[str, int] = FIVE) -> SeenFiles:
 def test_everything_is_found_again(tmp_path: Path) -> None:
     filled(tmp_path).close()
     seen = SeenFiles(tmp_path, FIVE)
-    assert [seen.content_of(stamp(each)) for each in range(5)] == ["", DIGESTS[1], DIGESTS[2], "", DIGESTS[4]]
-    assert seen.content_of(dataclasses.replace(stamp(1), size=5)) == ""
-    assert (seen.content_of(Stamp("/no.txt", 5, 6)), seen.hash_at("/no.txt")) == ("", NO_IMAGE)
+    known = [seen.known(stamp(each)) for each in range(5)]
+    assert [each and each[0] for each in known] == [None, DIGESTS[1], DIGESTS[2], None, DIGESTS[4]]
+    assert seen.known(dataclasses.replace(stamp(1), size=5)) is None
+    assert seen.known(Stamp("/no.txt", 5, 6)) is None
     found = [seen.decoded(each) for each in (*DIGESTS, "f" * 64, NO_IMAGE)]
     assert [each and each[0].status for each in found] == [
         *[Status.USED] * 2, Status.NOTED, *[Status.USED] * 2, None, Status.SKIPPED
@@ -73,7 +74,7 @@ def test_everything_is_found_again(tmp_path: Path) -> None:
     assert rows.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [0, 0, 0]]
     assert there.tolist() == [True] * 4 + [False]
     assert seen.has_feature("space", KEYS[0]) and not seen.has_feature("other", KEYS[0])
-    assert set(seen.thumbnails(DIGESTS)) == set(seen.miniatures(DIGESTS)) == set(DIGESTS)
+    assert set(seen.small("thumbnail", DIGESTS)) == set(seen.small("miniature", DIGESTS)) == set(DIGESTS)
     pictures = pictures_in(tmp_path)
     assert set(pictures) == set(KEYS)
     assert pictures[KEYS[1]].files == (("/0\udcff.png", DIGESTS[1]), ("/1\udcff.png", DIGESTS[1]))
@@ -86,12 +87,11 @@ def test_other_settings_read_files_again_and_keep_keys(tmp_path: Path) -> None:
     seen, (verdict, image) = SeenFiles(tmp_path, SIX), decoded(b"4" * 99)
     assert image is not None
     assert [seen.decoded(each) for each in (*DIGESTS, NO_IMAGE)] == [None] * 6
-    assert seen.content_of(stamp(1)) == ""
-    assert seen.key_of(DIGESTS[1], "", image) == KEYS[1]
-    assert seen.key_of(NO_IMAGE, "", image) == image.key, "it showed no picture"
-    seen.add(DIGESTS[1], (verdict, dataclasses.replace(image, key=KEYS[1])), None)
-    assert np.array_equal(seen.miniatures([DIGESTS[1]])[DIGESTS[1]], image.miniature)
-    assert seen.content_of(stamp(1)) == DIGESTS[1]
+    assert seen.known(stamp(1)) is None
+    assert seen.add(NO_IMAGE, (verdict, image), None)[0] == image.key, "it showed no picture"
+    assert seen.add(DIGESTS[1], (verdict, image), None)[0] == KEYS[1]
+    assert seen.small("miniature", [DIGESTS[1]])[DIGESTS[1]] == image.miniature.tobytes()
+    assert seen.known(stamp(1)) is not None
 
 
 def test_pictures_that_another_rule_shows_are_decoded_again(tmp_path: Path) -> None:
@@ -100,10 +100,9 @@ def test_pictures_that_another_rule_shows_are_decoded_again(tmp_path: Path) -> N
     assert seen.decoded(DIGESTS[3]) is not None
     seen.use(Rendering(given=(0, 255)))
     assert seen.decoded(DIGESTS[3]) is None
-    assert seen.known_key(DIGESTS[3]) == KEYS[3]
     assert seen.features("space", KEYS[:4])[1].tolist() == [True, True, True, False]
     assert SeenFiles(tmp_path, FIVE).rendering == Rendering(given=(0, 255))
-    assert seen.content_of(stamp(1)) == DIGESTS[1]
+    assert seen.known(stamp(1)) is not None
 
 
 def test_followers_of_all_pictures_are_stored(tmp_path: Path) -> None:
@@ -139,9 +138,9 @@ def test_a_database_of_a_stranger_is_made_again_and_a_reader_leaves_it(
     assert (tmp_path / SEEN).read_bytes() == content
     assert "is damaged, and files are read again" in caplog.text
     with closing(SeenFiles(tmp_path, FIVE)) as seen:
-        assert (seen.decoded(DIGESTS[1]), seen.hash_at("/1\udcff.png")) == (None, "")
+        assert (seen.decoded(DIGESTS[1]), seen.pictures()) == (None, {})
     filled(tmp_path).close()
-    assert SeenFiles(tmp_path, FIVE).content_of(stamp(1)) == DIGESTS[1]
+    assert SeenFiles(tmp_path, FIVE).known(stamp(1)) is not None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_values_of_a_stranger_end_in_one_sentence(tmp_path: Path, statement: str
     seen, refused = SeenFiles(tmp_path), 0
     for ask in (
         lambda: [seen.decoded(each) for each in DIGESTS], seen.pictures, lambda: seen.rendering,
-        lambda: seen.content_of(stamp(1)), lambda: seen.features("space", KEYS),
+        lambda: seen.known(stamp(1)), lambda: seen.features("space", KEYS),
     ):  # fmt: skip
         try:
             ask()
@@ -205,7 +204,7 @@ def test_a_full_disk_ends_in_one_sentence_and_leaves_what_was_stored(tmp_path: P
         for number in range(300):
             seen.add(f"{number + 100:064x}", decoded(bytes([number % 250]) * 9), None)
     seen.add_cells(dict.fromkeys(DIGESTS, b"x" * 10**6))
-    assert seen.decoded(DIGESTS[1]) is not None and not seen.cells(DIGESTS)
+    assert seen.decoded(DIGESTS[1]) is not None and not seen.small("cell", DIGESTS)
 
 
 def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -214,5 +213,5 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     page.add_cells({DIGESTS[1]: b"one"})
     seen.add("e" * 64, decoded(b"6"), None)
     page.add_cells({DIGESTS[2]: b"two"})
-    assert seen.cells(DIGESTS) == {DIGESTS[1]: b"one", DIGESTS[2]: b"two"}
-    assert page.known_key("e" * 64) != ""
+    assert seen.small("cell", DIGESTS) == {DIGESTS[1]: b"one", DIGESTS[2]: b"two"}
+    assert page.decoded("e" * 64) is not None

@@ -283,7 +283,6 @@ def test_a_copy_that_comes_later_goes_where_its_picture_is(session, album, tmp_p
     for number in range(6):
         bench_moments.resaved(photograph(number), 60).save(album / f"later {number}.jpg")
     session.read(album)
-    session.embed()
     session.group()
     members = session.registry.members
     of = {file.name: members[file.key] for file in session.current.intake.used}

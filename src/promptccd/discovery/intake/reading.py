@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -94,28 +95,41 @@ class Intake:
     Several threads may read at once.
 
     Attributes:
+        source: of the files.
         name: of the source, for messages.
         files: every file found, in the order of the source.
-        used: the grouped files, in this order.
         decoding: how its images are decoded.
+        num_changed: files with other bytes than before that show the same picture.
+        replaced: names of files that show another picture than before.
     """
 
     def __init__(
         self,
         source: ImageSource,
         limits: IntakeLimits,
-        entries: Sequence[Entry],
-        files: Sequence[IntakeFile],
-        seen: SeenFiles,
         decoding: Decoding,
-        num_changed: int,
+        seen: SeenFiles,
+        view: EvaluationView | None,
+        use: Callable[[IntakeFile, Tensor], None],
+        has: Callable[[str], bool],
     ):
-        self.decoding, self._num_changed = decoding, num_changed
-        self._source, self._limits, self._entries, self._seen = source, limits, entries, seen
+        self.source, self.name, self.decoding, self._limits, self._seen = (
+            source,
+            source.name,
+            decoding,
+            limits,
+            seen,
+        )
+        self._view, self._use, self._has = view, use, has
         self._reading = threading.Lock()  # a source gives one file at a time
-        self.name = source.name
-        self.files = tuple(files)
-        self.used = tuple(file for file in files if file.is_used)
+        self._budget = ByteBudget(limits, source.name)
+        self._entries, self._first = list[Entry](), dict[str, int]()  # first file by picture
+        self.files, self.replaced, self.num_changed = list[IntakeFile](), list[str](), 0
+
+    @cached_property
+    def used(self) -> list[IntakeFile]:
+        """The grouped files, in the order of the source."""
+        return [file for file in self.files if file.is_used]
 
     def __enter__(self) -> "Intake":
         return self
@@ -125,19 +139,19 @@ class Intake:
 
     def close(self) -> None:
         """Close the source; names, verdicts and kept thumbnails stay."""
-        self._source.close()
+        self.source.close()
 
     @property
     def has_tiles(self) -> bool:
         """Whether pictures of ids and texts stand for the items; such pictures are no evidence."""
-        return not self._source.shows_images
+        return not self.source.shows_images
 
     @property
     def miniatures(self) -> np.ndarray:
         """Grey pictures ``(N, 32, 32)`` uint8 of the used images, see `SeenImage`."""
-        found = self._seen.miniatures(file.content_hash for file in self.used)
-        rows = [found[file.content_hash] for file in self.used]
-        return np.stack(rows) if rows else np.empty((0, MINIATURE_SIDE, MINIATURE_SIDE), np.uint8)
+        found = self._seen.small("miniature", (file.content_hash for file in self.used))
+        rows = bytearray().join(found[file.content_hash] for file in self.used)
+        return np.frombuffer(rows, np.uint8).reshape(-1, MINIATURE_SIDE, MINIATURE_SIDE)
 
     @property
     def taken(self) -> np.ndarray:
@@ -158,31 +172,24 @@ class Intake:
             raise DataError(f"{file.name!r} was skipped: {file.verdict.note}.")
         try:
             with self._reading:
-                content = self._source.read(self._entries[file.index], ByteBudget(self._limits, self.name))
+                content = self.source.read(self._entries[file.index], ByteBudget(self._limits, self.name))
         except SkippedFileError as skipped:
             raise DataError(f"{file.name!r} could be read before and cannot be now: {skipped}.") from skipped
         if hashlib.sha256(content).hexdigest() != file.content_hash:
-            if (stamp := self._source.stamp(self._entries[file.index])) is not None:
+            if (stamp := self.source.stamp(self._entries[file.index])) is not None:
                 self._seen.forget(stamp.path)
             raise DataError(f"{file.name!r} was changed while it was in use. Give the command again.")
         return content
 
     def path_of(self, file: IntakeFile) -> str:
         """The path of a file on this machine; empty in an archive or a data set, and if it is gone."""
-        stamp = self._source.stamp(self._entries[file.index])
+        stamp = self.source.stamp(self._entries[file.index])
         return stamp.path if stamp is not None and os.path.isfile(stamp.path) else ""
-
-    def view_of(self, file: IntakeFile, view: EvaluationView) -> Tensor:
-        """The view ``(3, S, S)`` of an image, made again."""
-        made = view_of(self.read_bytes(file), self.decoding, view)
-        if made is None:
-            raise DataError(f"{file.name!r} could be decoded before and cannot be now.")
-        return made
 
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
         """Small pictures by their keys, see `SeenImage`."""
         originals = [self.original(file) for file in files]
-        found = self._seen.thumbnails(file.content_hash for file in originals)
+        found = self._seen.small("thumbnail", (file.content_hash for file in originals))
         return {file.key: found[file.content_hash] for file in originals}
 
     def report(self) -> IntakeReport:
@@ -193,7 +200,7 @@ class Intake:
             found=len(self.files),
             used=len(self.used),
             duplicates=sum(file.duplicate_of is not None for file in self.files),
-            changed=self._num_changed,
+            changed=self.num_changed,
             skipped=len(skipped),
             skipped_reasons=dict(Counter(skipped).most_common()),
             notes=dict(Counter(each for note in notes for each in note.split("; ")).most_common()),
@@ -215,6 +222,66 @@ class Intake:
                 f"{self.name} holds no image that can be used: {'; '.join(reasons[:3]) or 'it is empty'}. Give JPEG, "
                 f"PNG or WebP images.{remedy}"
             )
+
+    def read(self, entries: Iterable[Entry], workers: int) -> None:
+        """Read and judge files, so many at once: threads read and decode them, and they are judged in their order."""
+        with ThreadPoolExecutor(workers) as pool:
+            waiting = deque[tuple[Entry, Future[_ReadFile]]]()
+            for entry in entries:
+                waiting.append((entry, pool.submit(self._read, entry)))
+                if len(waiting) > 2 * workers:
+                    self._judge(*waiting.popleft())
+            while waiting:
+                self._judge(*waiting.popleft())
+
+    def _read(self, entry: Entry) -> "_ReadFile":
+        """In a thread: a file that is decoded, unless its content and its feature are known."""
+        if entry.reason:
+            raise SkippedFileError(entry.reason)
+        with self._reading:
+            stamp = self.source.stamp(entry)
+            if stamp is not None and stamp.size <= self._limits.max_file_bytes:
+                known = self._seen.known(stamp)
+                if known is not None and not self._needs_view(known[1]):
+                    self._budget.spend(stamp.size)
+                    return *known, False, None
+            content = self.source.read(entry, self._budget)
+        digest = hashlib.sha256(content).hexdigest()
+        decoded = self._seen.decoded(digest)
+        if decoded is None:
+            return digest, look_at(content, self.decoding, self._view), True, stamp
+        verdict, image = decoded
+        if image is not None and self._needs_view(decoded):
+            image = replace(image, view=view_of(content, self.decoding, self._view))
+        return digest, (verdict, image), False, stamp
+
+    def _needs_view(self, decoded: DecodedFile) -> bool:
+        _, image = decoded
+        return self._view is not None and image is not None and not self._has(image.key)
+
+    def _judge(self, entry: Entry, found: "Future[_ReadFile]") -> None:
+        """Add the next file."""
+        index = len(self.files)
+        self._entries.append(entry)
+        try:
+            digest, (verdict, image), is_new, stamp = found.result()
+        except SkippedFileError as skipped:
+            self.files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
+            return
+        if verdict.status is Status.SKIPPED and (raw := reason_of_raw(entry.name)):
+            verdict = replace(verdict, note=raw)
+        key = "" if image is None else image.key
+        if not verdict.is_passing and (is_new or stamp is not None):
+            key, was = self._seen.add(digest, (verdict, image) if is_new else None, stamp)
+            self.num_changed += was == key != ""
+            self.replaced += [entry.name] * (was not in ("", key) and key != "")
+        file = IntakeFile(index, entry.name, _joined(verdict, entry.note), digest)
+        if image is not None:
+            first = self._first.setdefault(key, index)
+            file = replace(file, key=key, duplicate_of=None if first == index else first, taken=image.taken)
+            if first == index and image.view is not None:
+                self._use(file, image.view)
+        self.files.append(file)
 
 
 def find_source(
@@ -267,7 +334,8 @@ def read_intake(
     progress: Progress | None = None,
     view: EvaluationView | None = None,
     workers: int = 2,
-    use: Callable[[IntakeFile, Tensor], None] | None = None,
+    use: Callable[[IntakeFile, Tensor], None] = lambda file, view: None,
+    has: Callable[[str], bool] = lambda key: True,
     seen: SeenFiles | None = None,
 ) -> Intake:
     """Read every file of a source once and judge it. No file stops the reading, whatever its content.
@@ -281,8 +349,8 @@ def read_intake(
         progress: wraps an iterable, its length and a label in a progress bar; may raise to leave early.
         view: the view that images are for: a JPEG is decoded no larger than it needs.
         workers: images that are decoded at once; the result is the same for any number.
-        use: gets every new picture and its view, in the order of the files, while other files are decoded;
-            `Intake.view_of` makes the views of files that `seen` knows.
+        use: gets every new picture and its view, in the order of the files, while other files are decoded.
+        has: whether a picture that `seen` knows, by its key, needs no view.
         seen: results of earlier reading: the files that it knows are neither opened nor decoded again, new files are
             added. By default nothing is known.
 
@@ -298,13 +366,13 @@ def read_intake(
             rendering = rendering.over(view.rendering)
         decoding = _decided(Decoding(limits.max_pixels, rendering), opened, entries, limits, seen)
         seen.use(decoding.rendering)
-        reader = _Reader(opened, limits, decoding, view, seen, use)
-        shown = entries if progress is None else progress(entries, len(entries), "reading images")
-        reader.read(shown, workers)
+        intake = Intake(opened, limits, decoding, seen, view, use, has)
+        intake.read(
+            entries if progress is None else progress(entries, len(entries), "reading images"), workers
+        )
     except BaseException:
         opened.close()
         raise
-    intake = Intake(opened, limits, entries, reader.files, seen, decoding, reader.num_changed)
     report = intake.report()
     logger.info(
         "%s: files found %d, images used %d, duplicates %d, skipped %d.",
@@ -315,10 +383,10 @@ def read_intake(
             "%d files were changed, their pictures are the same: groups and corrections stay.",
             report.changed,
         )
-    if reader.replaced:
+    if intake.replaced:
         logger.info(
             "%d files show other pictures than before, such as %r: they are new images. Corrections of the earlier "
-            "pictures stay with the earlier pictures.", len(reader.replaced), reader.replaced[0],
+            "pictures stay with the earlier pictures.", len(intake.replaced), intake.replaced[0],
         )  # fmt: skip
     return intake
 
@@ -346,92 +414,12 @@ def _decided(
 
     def is_new(entry: Entry) -> bool:
         stamp = source.stamp(entry)
-        return stamp is None or not seen.content_of(stamp)
+        return stamp is None or seen.known(stamp) is None
 
     may_decide = (each for each in entries if not each.reason and not each.name.lower().endswith(_PLAIN))
     listed = [each for each in may_decide if is_new(each)]
     step = -(-len(listed) // _MOST_HEADS) or 1
     return decide(decoding, [entry for entry in listed[::step] if is_deep(entry)], read)
-
-
-class _Reader:
-    """Reads one file after the other in threads that also decode them, and judges them in their order.
-
-    Attributes:
-        files: those that were judged.
-        num_changed: files with other bytes than before that show the same picture.
-        replaced: names of files that show another picture than before.
-    """
-
-    def __init__(
-        self,
-        source: ImageSource,
-        limits: IntakeLimits,
-        decoding: Decoding,
-        view: EvaluationView | None,
-        seen: SeenFiles,
-        use: Callable[[IntakeFile, Tensor], None] | None,
-    ):
-        self._source, self._limits, self._decoding, self._view = source, limits, decoding, view
-        self._seen, self._use, self._budget = seen, use, ByteBudget(limits, source.name)
-        self._reading = threading.Lock()  # a source gives one file at a time
-        self._first = dict[str, int]()  # by picture
-        self.files, self.replaced, self.num_changed = list[IntakeFile](), list[str](), 0
-
-    def read(self, entries: Iterable[Entry], workers: int) -> None:
-        """Read and judge files, so many at once."""
-        with ThreadPoolExecutor(workers) as pool:
-            waiting = deque[tuple[Entry, Future[_ReadFile]]]()
-            for entry in entries:
-                waiting.append((entry, pool.submit(self._read, entry)))
-                if len(waiting) > 2 * workers:
-                    self._judge(*waiting.popleft())
-            while waiting:
-                self._judge(*waiting.popleft())
-
-    def _read(self, entry: Entry) -> "_ReadFile":
-        """In a thread: a file that is decoded, unless its content is known."""
-        if entry.reason:
-            raise SkippedFileError(entry.reason)
-        with self._reading:
-            stamp = self._source.stamp(entry)
-            if stamp is not None and stamp.size <= self._limits.max_file_bytes:
-                known = self._seen.content_of(stamp)
-                if known and (decoded := self._seen.decoded(known)) is not None:
-                    self._budget.spend(stamp.size)
-                    return known, decoded, False, None
-            content = self._source.read(entry, self._budget)
-        digest = hashlib.sha256(content).hexdigest()
-        known_as = self._seen.decoded(digest)
-        decoded = known_as or look_at(content, self._decoding, self._view)
-        return digest, decoded, known_as is None, stamp
-
-    def _judge(self, entry: Entry, found: "Future[_ReadFile]") -> None:
-        """Add the next file."""
-        index, seen = len(self.files), self._seen
-        try:
-            digest, (verdict, image), is_new, stamp = found.result()
-        except SkippedFileError as skipped:
-            self.files.append(IntakeFile(index, entry.name, Verdict(Status.SKIPPED, str(skipped))))
-            return
-        if verdict.status is Status.SKIPPED and (raw := reason_of_raw(entry.name)):
-            verdict = replace(verdict, note=raw)
-        file = IntakeFile(index, entry.name, _joined(verdict, entry.note), digest)
-        if image is not None:
-            if is_new:
-                image = replace(image, key=seen.key_of(digest, "" if stamp is None else stamp.path, image))
-            first = self._first.setdefault(image.key, index)
-            duplicate_of = None if first == index else first
-            file = replace(file, key=image.key, duplicate_of=duplicate_of, taken=image.taken)
-            if self._use is not None and first == index and image.view is not None:
-                self._use(file, image.view)
-        if not verdict.is_passing and (is_new or stamp is not None):
-            before = "" if stamp is None else seen.hash_at(stamp.path)
-            was = "" if before == digest else seen.known_key(before)
-            self.num_changed += was == file.key != ""
-            self.replaced += [file.name] * (was not in ("", file.key) and file.key != "")
-            seen.add(digest, (verdict, image) if is_new else None, stamp)
-        self.files.append(file)
 
 
 # Hash of a file, result of decoding it, whether that is new, and the stamp, but for a file that was known by its own.

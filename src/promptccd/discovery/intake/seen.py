@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -44,6 +44,7 @@ create table small(hash text primary key, miniature blob, thumbnail blob, cell b
 create table feature(space text, key text, vector blob, primary key(space, key));
 create table follower(key text primary key, first text) without rowid;
 """
+_DECODED = "key, status, note, width, height, taken, is_rendered"
 _LISTED = "in (select value from json_each(?))"
 _UNKNOWN = "[-1, 0]"  # the stamp of no file
 
@@ -142,59 +143,65 @@ class SeenFiles:
         with self._reading() as db:
             return db.execute(statement, (json.dumps([*keys]),)).fetchall()
 
-    def _setting(self, name: str) -> str | None:
-        found: str | None = self._one("select value from setting where name = ?", name)
-        return found
+    def _setting(self, name: str) -> str:
+        return self._one("select value from setting where name = ?", name) or ""
 
     # Files and contents
 
-    def content_of(self, stamp: Stamp) -> str:
-        """The content hash of a file that was read and has not changed since; otherwise empty."""
-        statement = (
-            "select stamp, hash from file join content using (hash) where path = ? and status not null"
-        )
+    def known(self, stamp: Stamp) -> tuple[str, DecodedFile] | None:
+        """Hash and decoding, see `decoded`, of a file that has not changed since it was read; `None` for any other."""
+        columns = f"stamp, hash, {_DECODED}"
         with self._reading() as db:
-            found = db.execute(statement, (_path(stamp.path),)).fetchone()
-            if found is None or not stamp.is_unchanged(Stamp(stamp.path, *json.loads(found[0]))):
-                return ""
-        digest: str = found[1]
-        return digest
-
-    def hash_at(self, path: str) -> str:
-        """The content hash of the file that was read at a path, whatever it contains now; or empty."""
-        return self._one("select hash from file where path = ?", _path(path)) or ""
+            statement = f"select {columns} from file join content using (hash) where path = ?"
+            row = db.execute(statement, (_path(stamp.path),)).fetchone()
+            if row is None or not stamp.is_unchanged(Stamp(stamp.path, *json.loads(row[0]))):
+                return None
+            found = _decoded_of(*row[2:])
+            return None if found is None else (row[1], found)
 
     def decoded(self, digest: str) -> DecodedFile | None:
         """The result of decoding a content, without small pictures and view; `None` if the content is new."""
-        columns = "key, status, note, width, height, taken, is_rendered"
         with self._reading() as db:
-            row = db.execute(f"select {columns} from content where hash = ?", (digest,)).fetchone()
-            return None if row is None or row[1] is None else _decoded_of(*row)
+            row = db.execute(f"select {_DECODED} from content where hash = ?", (digest,)).fetchone()
+            return None if row is None else _decoded_of(*row)
 
-    def known_key(self, digest: str) -> str:
+    def add(self, digest: str, decoded: DecodedFile | None, stamp: Stamp | None) -> tuple[str, str]:
+        """Store the result of decoding a content, `None` for known content, and the file that contains it.
+
+        Returns:
+            The key of the picture: an earlier key, if the content has one or the file was edited; empty without a
+            picture. And the key that the file had with another content; empty if there was none.
+        """
+        before = (
+            ""
+            if stamp is None
+            else self._one("select hash from file where path = ?", _path(stamp.path)) or ""
+        )
+        was = "" if before == digest else self._key_of(before)
+        verdict, image = decoded or (None, None)
+        key = self._key_of(digest) if decoded is None or image is not None else ""
+        if image is not None and not key:
+            key = self._key_before([before] if before or stamp is None else self._renamed(stamp.path), image)
+        with self._writing() as db:
+            if verdict is not None:
+                row: tuple[Any, ...] = (None, None, "", False)
+                if image is not None:
+                    row = *image.size, image.taken, image.is_rendered
+                    small = digest, image.miniature.tobytes(), image.thumbnail
+                    db.execute("insert or replace into small values(?, ?, ?, null)", small)
+                values = digest, key or None, verdict.status.value, verdict.note, *row, stamp is None
+                db.execute("insert or replace into content values(?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            if stamp is not None:
+                known = json.dumps([stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.links])
+                db.execute("insert or replace into file values(?, ?, ?)", (_path(stamp.path), known, digest))
+        return key, was
+
+    def _key_of(self, digest: str) -> str:
         """The key of the picture of a content, whatever the settings; empty if it is new or shows no image."""
         return self._one("select key from content where hash = ?", digest) or ""
 
-    def key_of(self, digest: str, path: str, image: SeenImage) -> str:
-        """The key of the picture of a content: an earlier key, if the content or an edited file has it.
-
-        Args:
-            digest: hash of the content.
-            path: of its file, which may have shown the same picture before; empty if there is no file.
-            image: the decoded content.
-        """
-        if known := self.known_key(digest):
-            return known
-        for content in self._contents_before(path):
-            before = self.known_key(content)
-            if before == image.key or (before and self._is_edited(content, image)):
-                return before
-        return image.key
-
-    def _contents_before(self, path: str) -> list[str]:
-        """Earlier contents of a file, and of files that are gone and had its name with another ending."""
-        if not path or (content := self.hash_at(path)):
-            return [content] if path else []
+    def _renamed(self, path: str) -> list[str]:
+        """Contents of files that are gone and had the name of a new file with another ending."""
         stem = _path(os.path.splitext(path)[0])
         with self._reading() as db:
             # "/" follows "." in ASCII, so these are the paths that begin with the stem and a dot.
@@ -203,12 +210,19 @@ class SeenFiles:
             )
             return [digest for each, digest in found if not os.path.lexists(each)]
 
+    def _key_before(self, contents: Iterable[str], image: SeenImage) -> str:
+        """The key that an earlier content of a file had if it showed the same image; else the key of the image."""
+        for content in contents:
+            key = self._key_of(content)
+            if key and (key == image.key or self._is_edited(content, image)):
+                return key
+        return image.key
+
     def _is_edited(self, content: str, image: SeenImage) -> bool:
         """Whether a picture shows what an earlier content did, scaled, cropped, or with other colours."""
-        statement = (
-            "select width, height, miniature, thumbnail from content join small using (hash) where hash = ?"
-        )
+        columns = "width, height, miniature, thumbnail"
         with self._reading() as db:
+            statement = f"select {columns} from content join small using (hash) where hash = ?"
             width, height, miniature, thumbnail = db.execute(statement, (content,)).fetchone()
             before = (width, height), _miniature(miniature)
         if is_edited_file_of(before, (image.size, image.miniature)):
@@ -216,22 +230,6 @@ class SeenFiles:
         from promptccd.discovery.near_duplicates.find import is_edited  # torch is slow to import
 
         return is_edited(thumbnail, image.thumbnail)
-
-    def add(self, digest: str, decoded: DecodedFile | None, stamp: Stamp | None) -> None:
-        """Store the result of decoding a new content, `None` for known content, and the file that contains it."""
-        with self._writing() as db:
-            if decoded is not None:
-                verdict, image = decoded
-                row: tuple[Any, ...] = (verdict.status.value, verdict.note, None, None, "", False)
-                if image is not None:
-                    row = *row[:2], *image.size, image.taken, image.is_rendered
-                    small = digest, image.miniature.tobytes(), image.thumbnail
-                    db.execute("insert or replace into small values(?, ?, ?, null)", small)
-                values = digest, image and image.key, *row, stamp is None
-                db.execute("insert or replace into content values(?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-            if stamp is not None:
-                known = json.dumps([stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.links])
-                db.execute("insert or replace into file values(?, ?, ?)", (_path(stamp.path), known, digest))
 
     @property
     def rendering(self) -> Rendering:
@@ -265,20 +263,14 @@ class SeenFiles:
 
     # Pictures
 
-    def thumbnails(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """Thumbnails by content, see `SeenImage`."""
-        return dict(self._listed(f"select hash, thumbnail from small where hash {_LISTED}", digests))
-
-    def miniatures(self, digests: Iterable[str]) -> dict[str, np.ndarray]:
-        """Miniatures by content, see `SeenImage`."""
-        found = self._listed(f"select hash, miniature from small where hash {_LISTED}", digests)
-        with self._reading():
-            return {digest: _miniature(miniature) for digest, miniature in found}
-
-    def cells(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """Pictures of the page's grid by content."""
+    def small(
+        self, which: Literal["miniature", "thumbnail", "cell"], digests: Iterable[str]
+    ) -> dict[str, bytes]:
+        """Small pictures by content: two of `SeenImage`, or the picture of the page's grid."""
         return dict(
-            self._listed(f"select hash, cell from small where cell not null and hash {_LISTED}", digests)
+            self._listed(
+                f"select hash, {which} from small where {which} not null and hash {_LISTED}", digests
+            )
         )
 
     def add_cells(self, made: Mapping[str, bytes]) -> None:
@@ -308,7 +300,9 @@ class SeenFiles:
 
     def has_feature(self, space: str, key: str) -> bool:
         """Whether a feature of this picture is stored."""
-        return self._one("select 1 from feature where space = ? and key = ?", space, key) is not None
+        with self._reading():
+            vector = self._one("select vector from feature where space = ? and key = ?", space, key)
+            return vector is not None and bool(np.isfinite(np.frombuffer(vector, "<f4")).all())
 
     def features(self, space: str, keys: Sequence[str]) -> "tuple[Tensor, np.ndarray]":
         """Features of pictures ``(N, D)`` float32, zeros if missing; and ``(N,)`` bool, whether it is stored.
@@ -365,9 +359,11 @@ def _miniature(content: bytes) -> np.ndarray:
 
 
 def _decoded_of(
-    key: str | None, status: str, note: str, width: int, height: int, taken: str, is_rendered: int
-) -> DecodedFile:
-    """The result of decoding, from values that a stranger may have written."""
+    key: str | None, status: str | None, note: str, width: int, height: int, taken: str, is_rendered: int
+) -> DecodedFile | None:
+    """The result of decoding, from values that a stranger may have written; `None` if it must be made again."""
+    if status is None:
+        return None
     verdict = Verdict(Status(status), display_name(note))
     if key is None or verdict.status is Status.SKIPPED:
         return verdict, None

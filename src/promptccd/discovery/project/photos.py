@@ -103,8 +103,9 @@ class Photos:
     def pictures(self, rows: Sequence[int], side: int) -> list[bytes]:
         """Pictures of several photographs; empty if missing."""
         contents = {row: self.content_hash(self.keys[row]) for row in rows}
-        stored = {THUMBNAIL_SIDE: self._store.thumbnails, CELL_SIDE: self._store.cells}
-        found = stored[side](contents.values()) if side in stored else {}
+        found = dict[str, bytes]()
+        if side != LARGE_SIDE:
+            found = self._store.small("cell" if side == CELL_SIDE else "thumbnail", contents.values())
         missing = {row: content for row, content in contents.items() if content not in found}
         made = {
             content: made for row, content in missing.items() if (made := self._made(self.keys[row], side))
