@@ -39,7 +39,7 @@ def wrong_in(found: Path) -> tuple[np.ndarray, np.ndarray]:
     called = {
         each: Counter(kinds[groups == each].tolist()).most_common(1)[0][0] for each in set(groups.tolist())
     }
-    sure = np.array([view.registry.confidences.get(key, 1.0) for key in view.photos.keys])[inside]
+    sure = np.array([view.confidences.get(key, 1.0) for key in view.photos.keys])[inside]
     return np.array([called[each] for each in groups.tolist()]) != kinds, sure
 
 

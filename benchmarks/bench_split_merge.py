@@ -60,7 +60,7 @@ def problem(num_clusters: int, size: int, width: int = 768, seed: int = 0) -> Pr
             points, labels, torch.arange(num_clusters), torch.zeros(num_clusters, dtype=torch.bool)
         ),
         num_clusters,
-        NormalInverseWishart(points.mean(0)),
+        NormalInverseWishart(),
     )
 
 
@@ -75,7 +75,8 @@ def sweep(given: Problem) -> tuple[Tensor, Tensor, Tensor]:
 def direct(given: Problem, num_clusters: int) -> Tensor:
     """Log h of the first clusters, one D x D Cholesky factor each."""
     prior, width = given.prior, given.points.shape[1]
-    mean, nu = prior.completed(given.points)
+    mean = given.points.mean(0, dtype=torch.float64)
+    nu = width + 1 if prior.nu is None else prior.nu
     results = []
     for cluster in range(num_clusters):
         points = given.points[given.labels == cluster].double()

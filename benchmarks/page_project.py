@@ -105,13 +105,12 @@ def _grow(album: Path, found: Path) -> None:
         )
         for key, other in sorted(zip(fresh, like, strict=True))
     ]
-    store = registry.store
-    with store.transaction():
-        store.run_each(
+    with registry.transaction():
+        registry.run_each(
             "insert into image(key, stage, category, confidence, pinned, unseen) values(?, ?, ?, ?, 0, 0)",
             rows,
         )
-        store.run(
+        registry.run(
             "update category set size = (select count(*) from image where image.category = category.id)"
         )
-        store.count_revision(final=True)
+        registry.run("update state set revision = revision + 1, forgotten = revision + 1")

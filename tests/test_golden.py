@@ -44,7 +44,6 @@ from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.cli.main import main
 from promptccd.discovery.project import CategoryRegistry
-from promptccd.discovery.project.store import Store
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
@@ -211,7 +210,7 @@ def _without_curves(found: re.Match[str]) -> str:
 
 def registry_files(kept: Path) -> Written:
     """The categories of a project: the rows of all tables, prototypes as numbers."""
-    store = Store.open(kept / "categories.sqlite")
+    store = CategoryRegistry.open(kept / "categories.sqlite")
     tables = {
         "state": "num_known, stage, next_id, next_number from state",
         "category": "* from category order by id",

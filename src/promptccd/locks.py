@@ -4,11 +4,12 @@ import contextlib
 import logging
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
-from promptccd.disk import make_folder, open_to_change, write_file
+from promptccd.disk import cannot_write, refuse_link, write_file
 from promptccd.errors import RunError
 
 logger = logging.getLogger(__name__)
@@ -18,6 +19,8 @@ OWNER = f"{LOCK}-owner"
 _SHORTEST_WAIT_S = 0.3  # `owner_of` locks a free file for a moment
 # Of Slurm, PBS, LSF, SkyPilot; the last is of Grid Engine and of jobs on the Hub.
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "SKYPILOT_TASK_ID", "JOB_ID")
+# A lock of the disk, or an error: the soft lock that `filelock` would fall back to outlives a killed process.
+_lock_in = partial(FileLock, thread_local=False, fallback_to_soft=False)
 
 
 class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
@@ -35,8 +38,7 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
     """
 
     def __init__(self, folder: Path, wait_s: float = 0):
-        os.close(open_to_change(make_folder(folder) / LOCK))  # refuses links and disks that cannot be written
-        self._lock = _file_lock(folder)
+        self._lock = _lock_in(folder / LOCK)
         try:
             self._lock.acquire(timeout=max(wait_s, _SHORTEST_WAIT_S))
         except Timeout as error:
@@ -44,6 +46,9 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
                 f"{_last_owner(folder)} is writing to {folder}. Wait for it, stop it, or give another folder."
             ) from error
         except (OSError, NotImplementedError) as error:
+            refuse_link(folder / LOCK)  # which `filelock` does not follow
+            if not (folder / LOCK).is_file() and isinstance(error, OSError):
+                raise cannot_write(folder, error) from error
             logger.warning(
                 "The disk of %s has no locks (%s). Run only one command at a time on this folder.",
                 folder,
@@ -55,7 +60,7 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
             write_file(folder / OWNER, owner)
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._lock.release()
 
     def close(self) -> None:
         """Let other processes write; a second call does nothing."""
@@ -67,7 +72,7 @@ def owner_of(folder: Path) -> str | None:
     if not (folder / LOCK).exists():
         return None
     try:
-        with _file_lock(folder).acquire(timeout=0):
+        with _lock_in(folder / LOCK).acquire(timeout=0):
             return None
     except Timeout:
         return _last_owner(folder)
@@ -81,8 +86,3 @@ def _last_owner(folder: Path) -> str:
         return (folder / OWNER).read_text(encoding="utf-8", errors="replace")[:200].partition("\n")[0]
     except OSError:
         return "Another process"
-
-
-def _file_lock(folder: Path) -> BaseFileLock:
-    """A lock of the disk, or an error: the soft lock that `filelock` would fall back to outlives a killed process."""
-    return FileLock(folder / LOCK, thread_local=False, fallback_to_soft=False)

@@ -95,7 +95,7 @@ def test_reading_and_renaming_categories_imports_nothing_heavy(tmp_path: Path, t
     from promptccd.discovery.project import load_registry
 
     registry = load_registry(trained_run / "stage3")
-    registry.store.write_to(tmp_path / "categories.sqlite")
+    registry.write_to(tmp_path / "categories.sqlite")
     assert heavy_modules_of(["categories", tmp_path, "list"]) == "[]"
     some = next(iter(registry.categories))
     assert heavy_modules_of(["categories", tmp_path, "rename", some, "night heron"]) == "[]"

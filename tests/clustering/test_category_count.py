@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from promptccd.clustering import counting as module
 from promptccd.clustering.counting import CountEstimate, estimate_by_split_merge
 from promptccd.errors import DataError
 
@@ -38,14 +37,6 @@ def test_estimate_of_a_mixture_is_an_ordered_range(spread):
     assert estimate.margin in str(estimate)
 
 
-@pytest.mark.moderate
-def test_separated_categories_are_counted():
-    points, _ = blobs(TEN, spread=0.8)
-    estimate = estimate_by_split_merge(points, 7, seed=0)
-    assert estimate.low <= 10 <= estimate.high
-    assert estimate == estimate_by_split_merge(points, 7, seed=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [6, 9, 10])
 def test_settled_categories_stay_whole_and_apart(known):
@@ -63,13 +54,3 @@ def test_new_images_of_settled_categories_found_nothing_new():
     fixed = groups.where(torch.arange(240) % 2 == 0, -1)
     estimate = estimate_by_split_merge(points, 6, fixed=fixed, seed=0)
     assert (estimate.count, estimate.low) == (6, 6)
-
-
-def test_moves_are_taken_while_their_total_loss_is_affordable():
-    # A width of 100 allows 1 nat per point.
-    gains, involved = torch.tensor([2.0, -11.0, -12.0, -20.0]), torch.full((4,), 10.0)
-    assert module._affordable(gains, involved, 100) == 3
-    assert module._affordable(-involved - 1, involved, 100) == 0
-    assert module._affordable(gains[:0], involved[:0], 100) == 0
-    assert module._affordable(-involved, involved, 100) == 4  # exactly what is allowed
-    assert module._affordable(torch.tensor([-torch.inf]), torch.tensor([3.0]), 100) == 0

@@ -1,6 +1,5 @@
 """Counting under priors that labelled categories teach, held against settings that nobody tuned anything to."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,7 +10,7 @@ from promptccd.clustering import (
     calibrate,
     estimate_categories,
 )
-from promptccd.clustering.counting import MOST_DIRECTIONS, PRIORS, trials
+from promptccd.clustering.counting import trials
 from promptccd.errors import DataError
 
 SETTINGS = [
@@ -106,37 +105,6 @@ def test_a_range_holds_what_held_out_categories_were_miscounted_by(
     assert "unreliable" not in widened.margin
     assert "unreliable" not in CountCalibration(1, rates, 0.2).widened(widened, 10).margin
     assert "30% in the mean: unreliable" in CountCalibration(1, rates, 0.3).widened(widened, 10).margin
-
-
-@pytest.mark.slow
-def test_the_calibrated_space_makes_settled_categories_round() -> None:
-    features = simulated(SETTINGS[2])
-    together = torch.cat([features.labelled, features.unlabelled])
-    fixed = torch.cat([features.labels, torch.full((len(features.unlabelled),), -1)])
-    points, prior = PRIORS["calibrated"].expectation(together, fixed, 0.5)
-    assert points.shape == (len(together), MOST_DIRECTIONS)
-    members = points[: len(features.labels)].double()
-    spread = torch.cat(
-        [members[features.labels == each] - members[features.labels == each].mean(0) for each in range(15)]
-    )
-    covariance = spread.T @ spread / (len(spread) - 15)
-    # By numpy: the 48 leading directions, then every variance within categories over itself shrunk by a tenth.
-    every = together.double().numpy()
-    leading = np.linalg.svd(every - every.mean(0))[2][:48]
-    groups = [
-        every[: len(features.labels)][features.labels.numpy() == each] @ leading.T for each in range(15)
-    ]
-    within = sum(np.cov(each.T) * (len(each) - 1) for each in groups) / (len(features.labels) - 15)
-    variances = np.linalg.eigvalsh(within)
-    expected = np.sort(variances / (0.9 * variances + 0.1 * variances.mean()))
-    np.testing.assert_allclose(torch.linalg.eigvalsh(covariance), expected, rtol=1e-4)
-    assert prior is not None
-    assert prior.psi == pytest.approx(0.5 * prior.nu * float(covariance.diagonal().mean()))
-    # Everything said of it holds wherever the features lie and however they are turned.
-    turn = torch.linalg.qr(torch.randn(768, 768, generator=torch.Generator().manual_seed(1))).Q
-    turned, _ = PRIORS["calibrated"].expectation(together @ turn + 3, fixed, 0.5)
-    apart, apart_turned = ((each[:50, None] - each[:50]).norm(dim=2) for each in (points, turned))
-    torch.testing.assert_close(apart_turned, apart, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("prior", ["matched", "calibrated"])

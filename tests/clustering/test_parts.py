@@ -5,7 +5,6 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
-from transformers import Dinov2Config, Dinov2Model
 
 from promptccd.clustering import parts as part_labels
 from promptccd.clustering.parts import (
@@ -18,19 +17,7 @@ from promptccd.errors import DataError
 from promptccd.methods.promptccd_pp import PartLabeller
 
 GRID = 10
-PATCH = 8
 WIDTH = 48
-COLOURS = np.array(  # the background, then parts: bright as one, different in hue
-    [
-        [20, 20, 20],
-        [255, 150, 150],
-        [150, 255, 150],
-        [150, 150, 255],
-        [250, 250, 130],
-        [140, 250, 250],
-        [250, 140, 250],
-    ]
-)
 
 
 def layouts(num_images: int, num_regions: int, seed: int = 0) -> Tensor:
@@ -95,53 +82,6 @@ def test_finds_the_parts_of_synthetic_features(num_regions, seed):
     assert share_right(found, maps, taken_for) >= 0.95
     assert taken_for[0] == 0, "part 0 is the background"
     assert (found == 0).eq(maps.flatten(1) == 0).double().mean() >= 0.95
-
-
-@pytest.mark.parametrize("num_regions", [3, 4, 5, 6])
-def test_labels_follow_crops_and_flips_through_a_backbone(num_regions):
-    """Fitted on images as they are; other views of them get the labels of the content, not of the place."""
-    backbone = random_backbone()
-    maps = layouts(20, num_regions)
-    images = painted(maps)
-    labeller = labeller_of(fit_part_labels(backbone(images), (GRID, GRID), num_regions + 1, seed=0))
-    plain = labeller(backbone(images))
-    taken_for = matching(plain, maps)  # fixed here, for all views
-    assert taken_for[0] == 0
-    assert share_right(plain, maps, taken_for) >= 0.95
-
-    flipped = labeller(backbone(images.flip(-1)))
-    assert share_right(flipped, maps.flip(-1), taken_for) >= 0.95
-    for top, left in ((0, 0), (1, 2), (2, 1)):
-        rows, columns = slice(top, top + 8), slice(left, left + 8)
-        crop = images[..., top * PATCH : (top + 8) * PATCH, left * PATCH : (left + 8) * PATCH]
-        assert share_right(labeller(backbone(crop)), maps[:, rows, columns], taken_for) >= 0.95
-        both = labeller(backbone(crop.flip(-1)))
-        assert share_right(both, maps[:, rows, columns].flip(-1), taken_for) >= 0.95
-
-
-def random_backbone():
-    """Images `(I, 3, H, W)` to patch features `(I, L, D)` by a random DINOv2, positions included."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-        model = Dinov2Model(Dinov2Config(**shape, image_size=GRID * PATCH, patch_size=PATCH)).eval()
-
-    @torch.no_grad()
-    def features(images: Tensor) -> Tensor:
-        return model(images).last_hidden_state[:, 1:]
-
-    return features
-
-
-def painted(maps: Tensor, noise: float = 10.0) -> Tensor:
-    """Normalised images `(I, 3, H, W)`: every part has a colour and stripes of a width of its own, and noise."""
-    regions = maps.repeat_interleave(PATCH, 1).repeat_interleave(PATCH, 2).numpy()
-    rows = np.arange(regions.shape[1])[None, :, None]
-    stripes = np.where(regions > 0, 20 * (rows // (1 + regions % 4) % 2), 0)
-    pixels = COLOURS[regions] - stripes[..., None]
-    pixels = np.clip(pixels + np.random.default_rng(0).normal(0, noise, pixels.shape), 0, 255) / 255
-    scaled = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    return torch.from_numpy(scaled).permute(0, 3, 1, 2).float()
 
 
 @pytest.mark.slow

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.cluster import KMeans
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -53,17 +50,6 @@ def test_labelled_points_keep_their_category_and_others_find_one(digits) -> None
     assert kmeans.score(points[free]) > -apart.inertia_
 
 
-def test_without_labels_it_is_k_means(digits) -> None:
-    points = digits[0]
-    for y in (None, np.full(600, -1)):
-        kmeans = SemiSupervisedKMeans(n_clusters=10, random_state=0).fit(points, y)
-        theirs = KMeans(10, n_init=10, random_state=0).fit(points)
-        assert kmeans.inertia_ == pytest.approx(theirs.inertia_, rel=0.02)
-        assert kmeans.score(points) == pytest.approx(-kmeans.inertia_)
-    assert kmeans.predict(points.astype("float32")).dtype == np.int64
-    assert SemiSupervisedKMeans().n_clusters == 8
-
-
 def test_parameters_are_those_of_scikit_learn(digits) -> None:
     points, _, known = digits
     few = {"n_clusters": 9, "n_init": 2, "max_iter": 5, "tol": 0.1, "fix_labelled": True}
@@ -79,17 +65,6 @@ def test_parameters_are_those_of_scikit_learn(digits) -> None:
     assert SemiSupervisedKMeans(9, n_init=1, random_state=0).fit(points).inertia_ > (
         SemiSupervisedKMeans(9, random_state=0).fit(points).inertia_
     )
-
-
-def test_it_stands_in_pipelines_and_searches(digits) -> None:
-    points, _, known = digits
-    model = make_pipeline(StandardScaler(), SemiSupervisedKMeans(10, n_init=2, random_state=0))
-    assert model.fit(points, known).predict(points[:5]).shape == (5,)
-    search = GridSearchCV(SemiSupervisedKMeans(n_init=1, random_state=0), {"n_clusters": [2, 10]}, cv=2)
-    assert search.fit(points).best_params_ == {"n_clusters": 10}
-    tensors = torch.from_numpy(points), torch.from_numpy(known)
-    expected = SemiSupervisedKMeans(10, n_init=2, random_state=0).fit(points, known).labels_
-    assert np.array_equal(SemiSupervisedKMeans(10, n_init=2, random_state=0).fit(*tensors).labels_, expected)
 
 
 @pytest.mark.parametrize(

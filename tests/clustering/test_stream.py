@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.clustering.stream import Stream, false_openings
-from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
+from promptccd.clustering.stream import Stream
+from promptccd.discovery.grouping import EarlierImages, KnownCategories, group_images
 from promptccd.discovery.project.observe import NO_CATEGORY
 
 WIDTH, KINDS = 16, 6
@@ -114,20 +114,6 @@ def test_what_may_err_more_opens_more_and_says_so():
     assert found[first].doubtful == 1
     assert found[first - 1].missed >= 1
     assert (found[0].doubtful, found[0].missed) == (0, 0)
-
-
-def test_a_year_may_err_a_few_times_and_most_of_it_at_first():
-    year = [false_openings(stage) for stage in range(1, 53)]
-    assert year == sorted(year, reverse=True)
-    assert sum(year[:4]) > sum(year[4:])
-    assert sum(year) < 8
-    assert sum(false_openings(stage) for stage in range(1000, 1052)) < 3
-
-
-def test_few_earlier_images_tell_nothing():
-    assert not enough_earlier(99, 10)
-    assert enough_earlier(100, 200)
-    assert not enough_earlier(100, 201)
 
 
 def known_and_earlier(centres: torch.Tensor, counts: list[int]) -> KnownCategories:

@@ -2,16 +2,16 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from promptccd.discovery import DiscoverySession, Project
-from promptccd.discovery.project import CategoryRegistry, Command, edits
+from promptccd.discovery.project import CategoryRegistry, edits
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.record import CATEGORIES, PROJECT
-from promptccd.discovery.project.store import Store
 from tests.discovery.project.streams import Edit, do
 
 
@@ -23,26 +23,30 @@ def correct(
     tell: Callable[[CategoryRegistry], object] = lambda registry: None,
 ) -> CategoryRegistry:
     """Do something to the registry of a folder, or make an edit; returns it."""
-    project = Project(folder, Command(command, tell) if command else None)
-    project.correct(lambda: do(project.registry, act) if isinstance(act, tuple) else act(project.registry))
-    return project.registry
+    project = Project(folder)
+    with project.command(command) if command else nullcontext(False) as is_done:
+        if not is_done:
+            with project.transaction():
+                do(project, act) if isinstance(act, tuple) else act(project)
+        tell(project)
+    return project
 
 
 def registry_in(folder: Path) -> CategoryRegistry:
     """The registry of a folder."""
-    return Project(folder).registry.copy()
+    return Project(folder).copy()
 
 
 def content_of(folder: Path) -> bytes:
     """The bytes of the categories of a project, without traces of how they came about."""
     with tempfile.TemporaryDirectory() as place:
-        CategoryRegistry.open(folder / PROJECT / CATEGORIES).store.run(f"vacuum into '{place}/copy'")
+        CategoryRegistry.open(folder / PROJECT / CATEGORIES).run(f"vacuum into '{place}/copy'")
         return Path(place, "copy").read_bytes()
 
 
 def rows_of(path: Path) -> str:
     """All rows of a file of categories, without the numbers that count how often it was written."""
-    store = Store.open(path)
+    store = CategoryRegistry.open(path)
     tables = {
         "state": "num_known, stage, next_id, next_number",
         "log": "number, kind, what, stage, time, undone, final",

@@ -194,7 +194,7 @@ def test_a_number_that_is_given_counts_nothing_that_is_set_aside(
 @pytest.mark.slow
 def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
     project = Project(found)
-    for each in [each.id for each in project.registry.active]:
+    for each in [each.id for each in project.active]:
         project.set_aside(each)
     result = discover(DiscoverySession.open(tiny_backbone), album, found)
     assert {row.status for row in result.rows} == {"aside"}
@@ -217,19 +217,19 @@ def test_single_photographs_are_set_aside_and_draw_no_other(
 ) -> None:
     project, rows = Project(found), rows_of(found)
     home = group_of(found, 1)
-    before = project.registry.prototypes[project.registry.category(home).prototype_row].copy()
+    before = project.prototypes[project.category(home).prototype_row].copy()
     names = [name for name in rows if name.startswith("1-")][:2]
     project.set_images_aside([rows[name]["picture"] for name in names])
     project.set_images_aside([rows[name]["picture"] for name in rows if name.startswith("2-")][:1])
-    (place,) = project.registry.aside
+    (place,) = project.aside
     assert (place.name, place.size) == ("set aside", 3)
-    assert (project.registry.prototypes[project.registry.category(home).prototype_row] != before).any()
+    assert (project.prototypes[project.category(home).prototype_row] != before).any()
     mean = project.features().mean([rows[names[0]]["picture"]])
-    np.testing.assert_allclose(project.registry.prototypes[place.prototype_row], mean, atol=1e-6)
+    np.testing.assert_allclose(project.prototypes[place.prototype_row], mean, atol=1e-6)
     project.move([rows[names[0]]["picture"]], home)
-    assert project.registry.category(place.id).prototype_row == place.prototype_row
+    assert project.category(place.id).prototype_row == place.prototype_row
     result = discover(DiscoverySession.open(tiny_backbone), album, found)
     assert sum(row.status == "aside" for row in result.rows) == 2
     assert len(registry_in(found).log) == 4
     project.restore(place.id)
-    assert project.registry.active[-1].id == place.id
+    assert project.active[-1].id == place.id

@@ -145,7 +145,9 @@ def corrections(out: Path) -> list[dict[str, Any]]:
 def test_every_way_to_correct_leaves_the_bytes_of_python(
     way: Way, three_stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptccd.discovery.project.project.now", lambda: "2026-01-01T00:00:00+00:00")
+    monkeypatch.setattr(
+        "promptccd.discovery.project.project.Project.now", lambda project: "2026-01-01T00:00:00+00:00"
+    )
     folders = [
         Path(shutil.copytree(three_stages / "found", tmp_path / name / "found")) for name in ("a", "b")
     ]

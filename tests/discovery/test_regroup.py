@@ -38,24 +38,24 @@ def test_as_many_groups_as_asked_for_and_undo_takes_it_back(found: Path) -> None
     assert sum(map(len, groups(found).values())) == 24
     for _ in range(3):
         project.undo()
-    assert project.registry.state_hash() == before == registry_in(found).state_hash()
+    assert project.state_hash() == before == registry_in(found).state_hash()
 
 
 def test_what_a_person_said_stays(found: Path) -> None:
     project = Project(found)
-    named, other, junk = (each.id for each in project.registry.active)
-    kept = sorted(project.registry.members_of(named))
+    named, other, junk = (each.id for each in project.active)
+    kept = sorted(project.members_of(named))
     project.rename(named, "heron")
-    moved, out = project.registry.members_of(other)[:2]
+    moved, out = project.members_of(other)[:2]
     project.move([moved], None)
     project.confirm([out])
     project.set_aside(junk)
-    aside = sorted(project.registry.members_of(junk))
+    aside = sorted(project.members_of(junk))
     project.regroup(4)
     assert groups(found)["heron"] == kept
-    assert project.registry.members[out] == other
-    assert project.registry.members.get(moved) != other
-    assert sorted(project.registry.put_aside) == aside
+    assert project.members[out] == other
+    assert project.members.get(moved) != other
+    assert sorted(project.put_aside) == aside
     assert len(groups(found)) == 4
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_grou
         project.regroup(2)
     record["found_with"] = {"model": "photographs", "method": ""}
     (found / PROJECT / RECORD).write_text(json.dumps(record))
-    for each in [each.id for each in project.registry.active]:
+    for each in [each.id for each in project.active]:
         project.rename(each, f"kind {each}")
     with pytest.raises(RegistryError, match="nothing to group"):
         project.regroup(4)
@@ -120,14 +120,14 @@ def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_grou
 
 def test_a_group_that_is_none_goes_to_the_nearest_or_to_none(found: Path) -> None:
     project = Project(found)
-    first = project.registry.active[0].id
-    members = project.registry.members_of(first)
+    first = project.active[0].id
+    members = project.members_of(first)
     project.dissolve(first, to_nearest=False)
-    assert not any(key in project.registry.members for key in members)
+    assert not any(key in project.members for key in members)
     project.undo()
     assert main(["categories", str(found), "dissolve", str(first), "none"]) == 0
     assert not any(key in registry_in(found).members for key in members)
     assert main(["categories", str(found), "undo"]) == 0
     project.refresh()
     project.dissolve(first)
-    assert all(key in project.registry.members for key in members)
+    assert all(key in project.members for key in members)

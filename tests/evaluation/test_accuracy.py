@@ -1,9 +1,7 @@
 """Clustering accuracy against all permutations, and Algorithm 1 on features a person can check."""
 
-import inspect
 import itertools
 import time
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -63,14 +61,6 @@ def test_a_cluster_is_matched_to_a_category_it_shares_images_with() -> None:
     assert clustering_accuracy(true, found, [0, 1]) == (75.0, pytest.approx(100 * 18 / 22), 0.0)
 
 
-def test_all_is_the_weighted_mean_of_old_and_new() -> None:
-    generator = np.random.default_rng(1)
-    y_true, y_pred = generator.integers(0, 20, 500), generator.integers(0, 25, 500)
-    score = clustering_accuracy(y_true, y_pred, range(14))
-    share = np.mean(y_true < 14)
-    assert score.all == pytest.approx(share * score.old + (1 - share) * score.new)
-
-
 def test_separate_assignments_are_the_best_for_each_part() -> None:
     """Against all permutations of each part, never below the joint matching, All their weighted mean."""
     generator = np.random.default_rng(4)
@@ -91,33 +81,6 @@ def test_separate_assignments_are_the_best_for_each_part() -> None:
                 assert np.isnan(getattr(found, name))
         expected = share * parts.get("old", 0) + (1 - share) * parts.get("new", 0)
         assert found.all == pytest.approx(expected, abs=1e-9)
-
-
-def test_separate_assignments_count_one_cluster_twice() -> None:
-    y_true, y_pred = [0, 0, 1, 1], [5, 5, 5, 5]
-    assert clustering_accuracy(y_true, y_pred, [0]) in ((50.0, 100.0, 0.0), (50.0, 0.0, 100.0))
-    assert separate_clustering_accuracy(y_true, y_pred, [0]) == (100.0, 100.0, 100.0)
-    with pytest.raises(DataError, match="2 and 1"):
-        separate_clustering_accuracy([0, 1], [0], [0])
-
-
-def test_large_and_sparse_labels() -> None:
-    y_true = np.array([10**12, 10**12, 5, 5])
-    assert clustering_accuracy(y_true, [1, 1, 0, 0], [5]).all == 100.0
-    assert clustering_accuracy(np.array([-(10**12), 10**12]), [1, 0], [5]).all == 100.0
-
-
-def test_gaps_between_labels_cost_no_memory() -> None:
-    """Two clusters of two categories are four numbers, and not 1,501 times 1,501."""
-    labels = np.repeat([0, 1500], 500)
-    clustering_accuracy(labels, labels, [0])  # SciPy is imported
-    tracemalloc.start()
-    try:
-        assert clustering_accuracy(labels, labels, [0]).all == 100.0
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 1_000_000
 
 
 @pytest.mark.fault(34)
@@ -203,19 +166,6 @@ def test_what_was_predicted_is_the_reference_and_not_the_truth() -> None:
     assert set(truth.category_ids.tolist()) == {2}
 
 
-def test_every_seed_draws_starts_of_its_own() -> None:
-    points = torch.nn.functional.normalize(torch.randn(80, 8, generator=torch.Generator().manual_seed(0)))
-    groups = {
-        tuple(
-            discover_categories(
-                points[4:], points[:4], np.arange(4), 12, restarts=1, seed=seed
-            ).category_ids.tolist()
-        )
-        for seed in (1, 2, 3, 2**32 + 1)  # which is the first again
-    }
-    assert len(groups) == 3
-
-
 @pytest.mark.slow
 @pytest.mark.fault(32)
 def test_ten_stages_and_a_thousand_categories_are_linear_and_keep_their_ids() -> None:
@@ -239,18 +189,6 @@ def test_ten_stages_and_a_thousand_categories_are_linear_and_keep_their_ids() ->
                 assert given.setdefault(category, identity) == identity
         assert sorted(given.values()) == list(range(1000))
     assert seconds[4] < 9 * seconds[1], seconds
-
-
-def test_ids_of_different_stages_never_collide() -> None:
-    features, labels, _ = oracle(5)
-    first = discover_categories(features[1], features[0], labels[0], 3, restarts=3, seed=0)
-    assert set(first.category_ids) == {0, 1, 2}
-    reference = torch.cat(features[:2])
-    earlier_ids = np.concatenate([labels[0], first.category_ids])
-    second = discover_categories(features[2], reference, earlier_ids, 4, restarts=3, seed=0)
-    assert set(second.category_ids) == {0, 2, 3}
-    assert second.prototype_ids == [0, 1, 2, 3]
-    torch.testing.assert_close(second.prototypes, torch.eye(8)[:4])
 
 
 @pytest.mark.parametrize("accumulate", [True, False], ids=["cacc", "gcd"])
@@ -303,15 +241,11 @@ def test_missing_kind_is_null_in_json() -> None:
     assert score.to_dict()["stages"][0]["old"] is None
 
 
-def test_figures_are_those_of_a_hundred_restarts_unless_said_otherwise() -> None:
-    assert inspect.signature(continual_accuracy).parameters["restarts"].default == 100
-
-
 @pytest.mark.parametrize(
     ("true", "old", "said"),
     [
-        ([0, 0, 1], ["0"], "integers such as 0, got text such as '0'"),
-        (["0", "0", "1"], [0], "got integers such as"),
+        ([0, 0, 1], ["0"], "such as 0, got .0."),
+        (["0", "0", "1"], [0], "such as .0., got 0"),
         (["cat", "dog", "dog"], "cat", r"a sequence such as \['cat'\], got 'cat'"),
         ([0, 0, 1], 1, r"a sequence such as \[1\], got 1"),
         ([0, 0, 1], [0.5], "old_classes to be a flat sequence of integers or strings"),

@@ -14,11 +14,8 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS, cut_sizes
 from promptccd.errors import DataError
 from promptccd.evaluation import (
-    ContinualScore,
-    StageScore,
     audit,
     audit_row,
-    clustering_accuracy,
     implied_old_share,
     published,
     published_rows,
@@ -103,16 +100,6 @@ def test_values_that_are_no_percentages_are_refused(wrong: float) -> None:
         audit_row((0.7, 0.8, wrong), (1, 1))
 
 
-def test_a_run_of_ones_own_is_consistent_with_its_split() -> None:
-    generator = np.random.default_rng(3)
-    for old, new in ((70, 51), (30, 83), (45, 180)):
-        true = generator.permutation(np.repeat([0, 1], [old, new]))
-        guess = np.where(generator.random(old + new) < 0.7, true, generator.integers(0, 2, old + new))
-        score = clustering_accuracy(true, guess, [0])
-        assert audit_row(score, (old, new)).outcome == "consistent"
-        assert audit_row(score, (old + 30, new)).outcome == "impossible"
-
-
 def test_an_average_is_judged_by_its_stages() -> None:
     rows = published_rows(benchmark="cub", method="promptccd-pp", protocol="transductive_cacc", setting="")
     rows = rows[(rows["backbone"] == "dinov2")]
@@ -159,19 +146,6 @@ def test_declared_numbers_of_images_are_cut_by_the_rule_of_the_data(
         assert declared.loc[stage].tolist() == [*[blocks[0] * sizes[0][stage]] * 2, *[new] * 2, 0, 0]
 
 
-def test_declared_numbers_of_images_of_other_settings() -> None:
-    rows = published()
-    for setting, (known, streams) in {"b50t5": (50, 5), "b50t10": (50, 10), "b10t9": (10, 9)}.items():
-        own = rows[(rows["split"] == setting) & rows["old_images"].notna()]
-        new = (100 - known) / streams
-        share = own["new_images"] / (own["old_images"] + own["new_images"])
-        assert np.allclose(share, new / (known + own["stage"].astype(int) * new))
-        assert set(own["benchmark"]) <= {"cifar100", "imagenet100", "tinyimagenet"}
-    sessions = rows[(rows["split"] == "metagcd") & rows["stage"].notna()]
-    assert (sessions["old_images"] == 8000).all()
-    assert (sessions["new_images"] == 500 * sessions["stage"]).all()
-
-
 def test_every_clean_row_of_the_main_tables_agrees() -> None:
     """Most rows fit their split to the last image, so the rows that do not say something."""
     for benchmark in ("cifar100", "tinyimagenet", "imagenet100", "cub", "aircraft", "cars", "caltech101"):
@@ -180,18 +154,6 @@ def test_every_clean_row_of_the_main_tables_agrees() -> None:
     assert outcomes("transductive_cacc")["consistent"] == 519
     assert outcomes("transductive_cacc").total() == 600
     assert outcomes("transductive_cacc", benchmark="cifar100") == {"consistent": 105, "impossible": 9}
-
-
-def test_the_metagcd_table_mixes_two_evaluation_sets() -> None:
-    assert outcomes("metagcd", method="promptccd-gcd") == {"consistent": 4}
-    assert outcomes("metagcd", method="promptccd") == {"impossible": 4}
-    assert outcomes("metagcd") == {"consistent": 8, "impossible": 16}
-    rows = EVERYTHING[(EVERYTHING["protocol"] == "metagcd") & (EVERYTHING["method"] == "promptccd")]
-    rows = rows[rows["stage"].notna()].sort_values("stage")
-    shares = (rows["implied_low"] + rows["implied_high"]) / 2
-    assert shares.tolist() == pytest.approx((0.573, 0.512, 0.462, 0.323), abs=1e-3)
-    first = rows.iloc[0]
-    assert first["implied_low"] <= 2000 / 3500 <= first["implied_high"]  # unlabelled images of session 1
 
 
 # --- the table and the command --------------------------------------------------------------------------------
@@ -229,23 +191,6 @@ def test_published_rows_are_the_paper() -> None:
     assert {key[3] for key in accuracies} <= {"seed=1"}
 
 
-def test_rows_are_found_by_what_is_asked() -> None:
-    rows = published_rows(
-        benchmark="cub", method="promptccd-pp", protocol="transductive_cacc", backbone="dinov2", setting=""
-    )
-    assert rows.loc[rows["table"] == "main_complete_result_ssb_w_dinov2", "stage"].tolist() == [1, 2, 3]
-    (average,) = rows[rows["stage"].isna()].to_dict("records")
-    assert (average["all"], average["old"], average["new"]) == (76.02, 86.31, 71.73)
-    assert math.isnan(average["std_all"] + average["forgetting"])
-    assert not len(published_rows(benchmark="digits"))
-    (spread,) = published_rows(benchmark="cifar100", method="promptccd-b-l2p", setting="seeds=5").to_dict(
-        "records"
-    )
-    assert [spread[name] for name in ("all", "std_all", "std_old", "std_new")] == [51.59, 6.3, 8.7, 6.1]
-    assert set(published_rows(protocol="pa_cgcd")["forgetting"]) == {9.57, 23.24, 9.49, 6.07}
-    assert not AUDITED.duplicated([*RUN, "stage"]).any()
-
-
 def test_command_prints_the_verdicts(capsys: pytest.CaptureFixture) -> None:
     assert main(["audit", "--benchmark", "cifar100", "--method", "happy", "--backbone", "dino"]) == 0
     printed = capsys.readouterr().out
@@ -255,15 +200,6 @@ def test_command_prints_the_verdicts(capsys: pytest.CaptureFixture) -> None:
     values = json.loads(capsys.readouterr().out)
     assert len(values) == 9
     assert {value["outcome"] for value in values} == {"consistent"}
-
-
-def test_command_names_what_the_paper_has(capsys: pytest.CaptureFixture) -> None:
-    assert main(["audit", "--benchmark", "cub200"]) == 2
-    assert (
-        "no benchmark 'cub200': it has aircraft, caltech101, cars, cifar100, cub" in capsys.readouterr().err
-    )
-    assert main(["audit", "--benchmark", "aircraft", "--protocol", "metagcd"]) == 2
-    assert "prints no row of benchmark aircraft, protocol metagcd" in capsys.readouterr().err
 
 
 def test_marks_of_the_papers_runs() -> None:
@@ -313,32 +249,3 @@ def test_printed_figures_of_cgcd_are_means_by_numbers_of_categories_except_for_m
     assert found == MISPRINTS
     assert len(staged) == 520
     assert len(CGCD) == 749
-
-
-def test_the_audit_knows_the_split_of_cgcd() -> None:
-    """By rounded accuracies as printed; of CUB's unequal categories nothing is declared."""
-    impossible = CGCD[CGCD["stage"].notna() & (CGCD["outcome"] == "impossible")]
-    keys = set(zip(*(impossible[name] for name in ("method", "benchmark", "setting", "stage")), strict=True))
-    named = keys & {each[:4] for each in MISPRINTS}
-    assert {benchmark for _, benchmark, *_ in named} == {"cifar100", "imagenet100", "tinyimagenet"}
-    assert len(named) == 9
-    # Two more are off by 0.03 points, where rounding explains 0.01.
-    assert {(method, setting, stage) for method, _, setting, stage in keys - named} == {
-        ("metagcd", "b50t10", 3),
-        ("vb-cgcd", "b50t5;dim=200", 2),
-    }
-    assert CGCD.loc[CGCD["benchmark"] == "cub", "declared"].isna().all()
-
-
-def test_happys_stage_table_gives_its_summary() -> None:
-    printed = published_rows(
-        benchmark="cifar100", method="happy", protocol="c-gcd", backbone="dino", setting="b50t5"
-    )
-    rows = [
-        StageScore(row.stage, row.all, row.old, row.new, 0, 0, figures={"initial": 0.0, "lost": 90.36})
-        for row in printed[printed["stage"] > 0].itertuples()
-    ]
-    summary = ContinualScore("c-gcd", rows).summary
-    assert round(summary["CAA"], 2) == 69.00
-    assert round(summary["M_d"], 2) == 51.36
-    assert round(summary["M_f_goal"], 2) == 29.40  # as GOAL prints it for Happy

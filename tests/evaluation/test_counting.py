@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from benchmarks.bench_count import Setting, simulated
 from promptccd.clustering import CountEstimate, estimate_as_taught
 from promptccd.data import StageStream
 from promptccd.data.randomness import seed_of
-from promptccd.evaluation import counting as module
 from promptccd.evaluation.counting import COUNTS, estimate_by_accuracy
 from promptccd.training.options import TrainingArguments
 
@@ -82,77 +80,6 @@ def test_later_categories_are_known_ones_but_only_labelled_ones_are_held_out() -
     found = counting.estimate(2, features, assigned)
     assert found.count == 18
     assert len(np.unique(np.concatenate(assigned))) == 13
-
-
-@pytest.mark.parametrize(("replayed", "kept"), [(0, 1), (1, 1), (12, 12)])
-def test_what_splitting_and_merging_is_given(
-    monkeypatch: pytest.MonkeyPatch, replayed: int, kept: int
-) -> None:
-    """All new images, and as many of every settled category; its prior is learnt from the labelled stage alone."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(
-        module,
-        "estimate_as_taught",
-        lambda points, count, **rest: given.update(rest, points=points, count=count),
-    )
-    labels = [np.arange(60) % 3, np.arange(60) % 4]
-    features = [torch.arange(60.0)[:, None] + 100 * stage for stage in range(3)]
-    arguments = replace(
-        ARGUMENTS,
-        category_count="split_merge",
-        count_prior="matched",
-        replay_samples=replayed,
-        init_components=5,
-    )
-    COUNTS["split_merge"](arguments).estimate(2, features, labels)
-    assert given["count"] == 4 + 5
-    points, fixed = given["points"][:, 0], given["fixed"]
-    assert torch.equal(points[:60], features[2][:, 0])
-    assert (fixed[:60] == -1).all()
-    assert fixed[60:].bincount().tolist() == [kept] * 4
-    places = (points[60:] % 100 + 60 * (points[60:] // 100)).long()
-    assert torch.equal(torch.from_numpy(np.concatenate(labels))[places], fixed[60:])
-    assert (points[60:].diff() > 0).all()  # in the order of the stages
-    assert torch.equal(given["labelled"], features[0])
-    assert torch.equal(given["labels"], torch.from_numpy(labels[0]))
-    assert (given["seed"], given["prior"]) == (seed_of("count", 3, 2), "matched")
-
-
-def test_how_far_k_means_is_off_is_learnt_from_the_labelled_stage_by_the_same_k_means(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[dict[str, Any]] = []
-    learnt: dict[str, Any] = {}
-
-    def estimate(labelled: Any, labels: Any, unlabelled: Any, **options: Any) -> CountEstimate:
-        asked.append({"labelled": labelled, "labels": labels, "unlabelled": unlabelled, **options})
-        return CountEstimate(6, 5, 7, "k-means", "a point")
-
-    def calibrate(features: Any, labels: Any, seed: int, count: Any, *, prior: str) -> Any:
-        learnt.update(features=features, labels=labels, seed=seed, prior=prior)
-        learnt["count"] = count(SimpleNamespace(labelled="held", labels="out", unlabelled="rest"), 1.0)
-        return SimpleNamespace(widened=lambda estimate, known: (estimate.count, known))
-
-    monkeypatch.setattr(module, "estimate_by_accuracy", estimate)
-    monkeypatch.setattr(module, "calibrate", calibrate)
-    labels = [np.arange(60) % 3, np.arange(60) % 4]
-    features = [torch.full((60, 2), float(stage)) for stage in range(3)]
-    counting = COUNTS["kmeans"](replace(ARGUMENTS, category_count="kmeans", count_prior="calibrated"))
-    assert counting.estimate(2, features, labels) == (6, 4)
-    first, trial = asked
-    assert torch.equal(first["labelled"], torch.cat(features[:2]))
-    assert torch.equal(first["labels"], torch.from_numpy(np.concatenate(labels)))
-    assert first["unlabelled"] is features[2]
-    assert trial == {
-        "labelled": "held",
-        "labels": "out",
-        "unlabelled": "rest",
-        "restarts": 3,
-        "seed": learnt["seed"],
-    }
-    assert learnt["features"] is features[0]
-    assert torch.equal(learnt["labels"], torch.from_numpy(labels[0]))
-    assert (learnt["count"], learnt["prior"], learnt["seed"]) == (6, "matched", seed_of("count", 3, 2))
 
 
 def test_the_labelled_stage_has_its_categories_and_later_ones_are_counted(stages: StageStream) -> None:

@@ -15,10 +15,8 @@ from promptccd.evaluation import (
     continual,
     continual_accuracy,
     discover_categories,
-    protocols,
     score_part_routing,
     score_table,
-    session_accuracy,
 )
 
 ROWS = [
@@ -124,35 +122,21 @@ def test_agreement_of_parts_is_summed_so_that_all_is_the_weighted_mean_to_nine_p
         assert math.isnan(score_part_routing(1, agreement, ids, 7, 8).new)
 
 
-@pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Restarts and random state of every k-means."""
-    found: list[tuple[int, int]] = []
-    for module in (continual, protocols):
-
-        class Watched(module.AnchoredKMeans):  # type: ignore[misc, name-defined]
-            def fit(self, *points: Any) -> Any:
-                found.append((self.n_init, self.random_state))
-                return super().fit(*points)
-
-        monkeypatch.setattr(module, "AnchoredKMeans", Watched)
-    return found
-
-
-@pytest.mark.parametrize("name", ["cacc", "metagcd"])
 def test_every_stage_and_seed_has_a_random_state_of_32_bits_of_its_own(
-    name: str, given: list[tuple[int, int]]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All of these bits are used; the restarts are those that were asked for."""
-    labels = [np.arange(4)] * 9
-    features = [torch.eye(4)] * 9
+    given: list[tuple[int, int]] = []
+
+    class Watched(continual.AnchoredKMeans):  # type: ignore[misc, name-defined]
+        def fit(self, *points: Any) -> Any:
+            given.append((self.n_init, self.random_state))
+            return super().fit(*points)
+
+    monkeypatch.setattr(continual, "AnchoredKMeans", Watched)
+    labels, features = [np.arange(4)] * 9, [torch.eye(4)] * 9
     for seed in (1, 2):
-        if name == "cacc":
-            continual_accuracy(
-                lambda t: features[: t + 1], labels, [4] * 9, num_known=4, restarts=3, seed=seed
-            )
-        else:
-            session_accuracy(lambda t: features[t], labels[1:], [4] * 8, num_known=4, restarts=3, seed=seed)
+        continual_accuracy(lambda t: features[: t + 1], labels, [4] * 9, num_known=4, restarts=3, seed=seed)
     restarts, states = zip(*given, strict=True)
     assert set(restarts) == {3}
     assert len(set(states)) == 16

@@ -82,15 +82,18 @@ def _declare_categories(categories: argparse.ArgumentParser) -> None:
 @command(("promptccd.discovery.project.project",), _declare_categories)
 def categories_command(options: argparse.Namespace) -> None:
     """``promptccd categories``."""
-    from promptccd.discovery.project import Command, Project
+    from promptccd.discovery.project import Project
 
     folder, name, typed = Path(os.path.expanduser(options.model)), options.action, options.arguments
     if (view := _VIEWS.get(name)) is not None:
         project = Project(folder)
         view.run(project, options, *view.values(project, name, typed))
         return
-    project = Project(folder, Command([name, *typed], lambda registry: _show_list(project, options)))
-    _ACTIONS[name].run(project, *_ACTIONS[name].values(project, name, typed))
+    project = Project(folder)
+    with project.command([name, *typed]) as is_done:
+        if not is_done:
+            _ACTIONS[name].run(project, *_ACTIONS[name].values(project, name, typed))
+        _show_list(project, options)
     if stale := [each for each in (PAGE, TABLE) if (folder / each).exists()]:
         logger.info(
             "The next promptccd discover with --out %s brings %s up to date.", folder, " and ".join(stale)
@@ -98,7 +101,7 @@ def categories_command(options: argparse.Namespace) -> None:
 
 
 def _show_list(project: Project, options: argparse.Namespace) -> None:
-    registry = project.registry
+    registry = project
     away = Counter(registry.members.get(key) for key in project.away())
     shown = [each for each in registry.categories.values() if options.json or not each.retired]
 
@@ -127,11 +130,11 @@ def _show_right(project: Project, options: argparse.Namespace) -> None:
 
 
 def _dissolve(project: Project, category: int, *to: None) -> None:
-    members = project.registry.members_of(category)
+    members = project.members_of(category)
     project.dissolve(category, to_nearest=not to)
-    counts = Counter(project.registry.members.get(key) for key in members)
+    counts = Counter(project.members.get(key) for key in members)
     parts = [
-        f"{count} to {'no category' if found is None else f'{found} ({project.registry.category(found).name})'}"
+        f"{count} to {'no category' if found is None else f'{found} ({project.category(found).name})'}"
         for found, count in counts.most_common()
     ]
     logger.info(
@@ -142,7 +145,7 @@ def _dissolve(project: Project, category: int, *to: None) -> None:
 
 
 def _aside(project: Project, *typed: str) -> None:
-    registry = project.registry
+    registry = project
     ids = {str(each) for each in registry.categories} | {each.name for each in registry.active}
     if len(typed) > 1 or typed[0] not in ids:
         project.set_images_aside([project.find(each) for each in typed])
@@ -151,7 +154,7 @@ def _aside(project: Project, *typed: str) -> None:
     project.set_aside(identity)
     logger.info(
         "Category %d is set aside with its %d images: results leave it out, and similar images follow it.",
-        identity, project.registry.category(identity).size,
+        identity, project.category(identity).size,
     )  # fmt: skip
 
 
@@ -159,7 +162,7 @@ def _category(project: Project, text: str) -> int:
     """The id of a category, from its number or its name."""
     if text.isdecimal() and len(text) <= MOST_DIGITS:
         return int(text)
-    for each in project.registry.categories.values():
+    for each in project.categories.values():
         if not each.retired and each.name == text:
             return each.id
     raise RegistryError(

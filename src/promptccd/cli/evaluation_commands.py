@@ -73,9 +73,6 @@ def _list_protocols(evaluate: Parser) -> None:
     lines = ["protocols (--protocol NAME):"]
     for name, protocol in PROTOCOLS.items():
         lines += [f"  {name}", f"      {protocol.text}"]
-        if evaluate.shows_all:
-            lines += [f"      scored: {protocol.images}", f"      reference: {protocol.reference}"]
-            lines += [f"      {protocol.counted}: {protocol.count}"]
     evaluate.epilog = "\n".join(lines)
 
 

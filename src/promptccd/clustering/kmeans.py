@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -74,22 +74,7 @@ class Restarts:
         return Restarts(**{name: values[:count] for name, values in vars(self).items()})
 
 
-@dataclass(frozen=True)
-class Moves:
-    """Points that entered (+1) or left (-1) clusters, grouped by cluster row r * K + k."""
-
-    rows: Tensor  # (M,) rows whose members changed
-    sizes: Tensor  # (M,) how many entries of `points` and `signs` belong to each
-    points: Tensor  # (P,)
-    signs: Tensor  # (P,)
-
-    def sum_of(self, table: Tensor) -> Tensor:
-        """Signed sums of rows of ``table`` ``(N, W)``: ``(M, W)``."""
-        return sum_rows(table, self.points, self.signs, self.sizes)
-
-
-@dataclass(frozen=True)
-class Solution:
+class Solution(NamedTuple):
     """The best of the restarts that converged together."""
 
     inertia: float
@@ -181,7 +166,7 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
     """The best restart after Lloyd's iterations until all have converged."""
     solutions = []
     for iteration in range(1, max_iter + 1):
-        shift = update(problem, restarts, reassign(restarts))
+        shift = step(problem, restarts)
         done = (shift.square() < tol) | (shift == 0) | (iteration == max_iter)
         if not done.any():
             continue
@@ -198,8 +183,14 @@ def run_lloyd(problem: Problem, restarts: Restarts, max_iter: int, tol: float) -
     return min(solutions, key=lambda solution: (solution.inertia, solution.restart))
 
 
-def reassign(restarts: Restarts) -> Moves:
-    """Assign every unlabelled point to its nearest centre; returns the changes."""
+def step(problem: Problem, restarts: Restarts) -> Tensor:
+    """One iteration of Lloyd, in place: points go to the nearest centre, then centres to the mean of their members.
+
+    An empty cluster keeps its centre.
+
+    Returns:
+        ``(R,)`` sum over clusters of the distance that their centre moved.
+    """
     num_clusters = restarts.affinity.shape[1]
     own = restarts.affinity.gather(1, restarts.labels.clamp(min=0)[:, None])[:, 0]
     unassigned = (restarts.affinity.amax(1) > own) | (restarts.labels < 0)
@@ -214,36 +205,27 @@ def reassign(restarts: Restarts) -> Moves:
     old = restarts.labels[restart, point]
     restarts.labels[restart, point] = new
 
+    # Points that entered (+1) or left (-1) clusters, grouped by the rows r * K + k of clusters that changed.
     had = old >= 0
     entered, left = restart * num_clusters + new, (restart * num_clusters + old)[had]
     rows, order = torch.cat([entered, left]).sort(stable=True)
     rows, sizes = rows.unique_consecutive(return_counts=True)
     signs = restarts.affinity.new_ones(len(order))
     signs[len(entered) :] = -1
-    return Moves(rows, sizes, torch.cat([point, point[had]])[order], signs[order])
-
-
-def update(problem: Problem, restarts: Restarts, moves: Moves) -> Tensor:
-    """Move centres to the means of their members; an empty cluster keeps its centre.
-
-    Returns:
-        ``(R,)`` sum over clusters of the distance that their centre moved.
-    """
+    moved, signs = torch.cat([point, point[had]])[order], signs[order]
     counts, sums, centres, affinity = (
         getattr(restarts, name).flatten(0, 1) for name in ("counts", "sums", "centres", "affinity")
     )
-    counts[moves.rows] += moves.sum_of(torch.ones_like(problem.points[:, :1]))[:, 0]
-    sums[moves.rows] += moves.sum_of(problem.points)
+    counts[rows] += sum_rows(torch.ones_like(problem.points[:, :1]), moved, signs, sizes)[:, 0]
+    sums[rows] += sum_rows(problem.points, moved, signs, sizes)
 
-    num_clusters = restarts.counts.shape[1]
-    rows = moves.rows[(counts[moves.rows] > 0) & (moves.rows % num_clusters >= problem.num_fixed)]
-    old, new = centres[rows], sums[rows] / counts[rows, None]
-    centres[rows] = new
-    for some in rows.split(max(1, min(ROWS_PER_PRODUCT, AFFINITIES_AT_ONCE // max(1, affinity.shape[1])))):
-        affinity[some] = problem.affinities(centres[some])
-
+    rows = rows[(counts[rows] > 0) & (rows % num_clusters >= problem.num_fixed)]
+    before, after = centres[rows], sums[rows] / counts[rows, None]
+    centres[rows] = after
+    for part in rows.split(max(1, min(ROWS_PER_PRODUCT, AFFINITIES_AT_ONCE // max(1, affinity.shape[1])))):
+        affinity[part] = problem.affinities(centres[part])
     shift = torch.zeros_like(counts)
-    shift[rows] = (new - old).norm(dim=1)
+    shift[rows] = (after - before).norm(dim=1)
     return shift.view_as(restarts.counts).sum(1)
 
 
@@ -277,27 +259,13 @@ MAX_BATCH_AFFINITIES = 2**22  # affinities (R, K, N) at a time: 16 MB in float32
 class AnchoredKMeans:
     """k-means over labelled and unlabelled points, given apart; labelled points keep their category.
 
-    `promptccd.clustering.SemiSupervisedKMeans` is the same for scikit-learn.
+    `promptccd.clustering.SemiSupervisedKMeans` is the same for scikit-learn, and has these parameters and attributes.
+    Here `labels_` are of the unlabelled points, centres have the dtype of the features, and too few clusters are raised
+    to the number of labelled categories, with a warning.
 
     Centres of labelled categories start at the class means, all other centres by greedy k-means++ on the unlabelled
-    points; the restart with the lowest inertia wins. Centres are not re-normalised.
-
-    Args:
-        n_clusters: K, labelled categories included; raised to their number, with a warning, if below it.
-        n_init: restarts.
-        max_iter: Lloyd iterations per restart.
-        tol: a restart stops once (sum over clusters of the centre's movement)^2 is below this.
-        random_state: seed; restart r draws from a generator keyed by (random_state, r), so that batching
-            changes nothing. None draws a fresh seed.
-        fix_labelled: leave the centres of labelled categories at the class means.
-
-    Attributes:
-        labels_: ``(N,)`` int64, category of every unlabelled point, in the caller's ids.
-        cluster_centers_: ``(K, D)``, in the order of ``cluster_ids_`` and the dtype of the features.
-        cluster_ids_: ``(K,)`` int64, the labelled ids sorted, then max + 1, max + 2, ... for the new clusters
-            (0, 1, ... if nothing is labelled) in the order in which their first members appear.
-        inertia_: sum of squared distances, unlabelled to the nearest centre and labelled to their own.
-        n_iter_: iterations of the winning restart.
+    points. Centres are not re-normalised. Restart r draws from a generator keyed by (random_state, r), so that batching
+    changes nothing; None draws a fresh seed. New clusters are numbered in the order of their first members.
     """
 
     n_clusters: int

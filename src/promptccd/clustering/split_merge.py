@@ -24,22 +24,14 @@ class NormalInverseWishart:
     """Prior over the mean and covariance of a cluster: the paper's, section S5, with Psi_0 = psi I.
 
     Attributes:
-        mean: ``(D,)``; None is the mean of the data.
-        kappa: weight of the prior mean, in points.
+        kappa: weight of the prior mean, that of the data, in points.
         psi: scale of every dimension, in squared units of the features.
         nu: degrees of freedom, above D - 1; None is D + 1.
     """
 
-    mean: Tensor | None = None
     kappa: float = 1e-4
     psi: float = 0.005
     nu: float | None = None
-
-    def completed(self, points: Tensor) -> tuple[Tensor, float]:
-        """Mean ``(D,)`` float64 and degrees of freedom for points ``(N, D)``."""
-        width = points.shape[1]
-        mean = points.mean(0, dtype=torch.float64) if self.mean is None else self.mean.to(points).double()
-        return mean, width + 1 if self.nu is None else self.nu
 
 
 def log_posterior(points: Tensor, labels: Tensor, prior: NormalInverseWishart) -> float:
@@ -131,7 +123,8 @@ def _log_terms(sizes: Tensor, log_marginals: Tensor) -> Tensor:
 def _log_marginals(sets: PointSets, prior: NormalInverseWishart) -> Tensor:
     """Log h of every set, ``(S,)`` float64."""
     width = sets.points.shape[1]
-    mean, nu = prior.completed(sets.points)
+    mean = sets.points.mean(0, dtype=torch.float64)
+    nu = width + 1 if prior.nu is None else prior.nu
     sizes, inverse = sets.sizes.double().unique(return_inverse=True)
     by_size = 0.5 * width * (math.log(prior.kappa) - (prior.kappa + sizes).log())
     by_size -= 0.5 * width * sizes * math.log(math.pi * prior.psi)  # |Psi_0|, and psi factored out of |Psi*|
@@ -169,19 +162,11 @@ LLOYD_ITERATIONS = 3  # after the moves of a sweep
 
 @dataclass(frozen=True)
 class SplitMergeResult:
-    """The result of splitting and merging.
-
-    Attributes:
-        labels: ``(N,)`` int64, ``0..count-1``, each with at least one point.
-        count: number of clusters.
-        log_posterior: log probability of the partition and the features, up to a constant; see `log_posterior`.
-        converged: whether a sweep among at most `MAX_SWEEPS` changed nothing.
-    """
+    """Labels ``(N,)``, ``0..count-1``, each with at least one point, and the `log_posterior` of the partition."""
 
     labels: Tensor
     count: int
     log_posterior: float
-    converged: bool
 
 
 @torch.no_grad()
@@ -226,13 +211,13 @@ def split_and_merge(
     anchors = torch.full((len(points),), -1) if fixed is None else fixed
     anchors = anchors.to(points.device)
     labels = _first_clusters(points, anchors, start, seed_of("split and merge, start", seed))
-    changed, sweep = True, 0
-    while changed and sweep < MAX_SWEEPS:
+    for sweep in range(MAX_SWEEPS):
         generator = torch_generator("split and merge", seed, sweep)
         labels, changed = _sweep(points, labels, anchors, prior, generator)
-        sweep += 1
+        if not changed:
+            break
     count = int(labels.max()) + 1
-    return SplitMergeResult(labels, count, log_posterior(points, labels, prior), not changed)
+    return SplitMergeResult(labels, count, log_posterior(points, labels, prior))
 
 
 def _first_clusters(points: Tensor, anchors: Tensor, start: int, seed: int) -> Tensor:

@@ -57,7 +57,7 @@ def measure_spread(
     folds = [images.fold(chosen, places == left_out, shrinkage) for left_out in range(FOLDS)]
     own, nearest, without_own = torch.empty(3, len(rows), dtype=torch.float64)
     for fold in folds:
-        for which, distances in fold.distances(fold.outside):
+        for which, distances in images.distances(*fold):
             column = images.rows[which, None]
             own[which] = distances.gather(1, column)[:, 0]
             nearest[which] = distances.amin(1)
@@ -77,7 +77,7 @@ def measure_spread(
         reach=float(own.quantile(REACHED)),
         border=border,
         slope=slope,
-        temperature=_temperature(folds, reliable, typical),
+        temperature=_temperature(images, folds, reliable, typical),
         separation=separation,
     )
 
@@ -112,27 +112,17 @@ class _Images:
             sums.index_add_(0, self.rows[some], points)
         return torch.where(sizes > 0, sums / sizes.clamp(min=1), self.prototypes)
 
-    def fold(self, chosen: Tensor, left_out: Tensor, shrinkage: float) -> "_Fold":
-        """The metric and the means of the chosen images without the left-out images."""
+    def fold(self, chosen: Tensor, left_out: Tensor, shrinkage: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Positions of the left-out images, and the metric and the whitened means of the other chosen images."""
         inside = chosen[~left_out]
         means = self.means(inside)
         whitener = _whitener(self.scatter(inside, means)[0], len(inside), shrinkage, len(means))
-        return _Fold(self, chosen[left_out], whitener, means @ whitener)
+        return chosen[left_out], whitener, means @ whitener
 
-
-@dataclass(frozen=True)
-class _Fold:
-    """The values without the images at the positions `outside`."""
-
-    images: _Images
-    outside: Tensor
-    whitener: Tensor
-    centres: Tensor  # (C, D), whitened
-
-    def distances(self, which: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Positions ``(B,)`` and squared distances ``(B, C)`` of images, a block at a time."""
-        for some, points in self.images.blocks(which):
-            yield some, squared_distances(points @ self.whitener, self.centres)
+    def distances(self, which: Tensor, whitener: Tensor, centres: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Positions ``(B,)`` and squared distances ``(B, C)`` of images in a metric, a block at a time."""
+        for some, points in self.blocks(which):
+            yield some, squared_distances(points @ whitener, centres)
 
 
 def shrinkage_of(products: Tensor, squares: Tensor) -> float:
@@ -174,12 +164,14 @@ def _separation(known: Tensor, unknown: Tensor) -> float:
     return float(roc_auc_score(is_unknown, torch.cat([known, unknown]).numpy()))
 
 
-def _temperature(folds: list[_Fold], reliable: Tensor, typical: Tensor) -> float:
+def _temperature(
+    images: _Images, folds: list[tuple[Tensor, Tensor, Tensor]], reliable: Tensor, typical: Tensor
+) -> float:
     """The temperature under which the categories of left-out images are likeliest."""
     losses = torch.zeros_like(TEMPERATURES)
-    for fold in folds:
-        for some, squared in fold.distances(fold.outside[reliable[fold.outside]]):
-            logits, rows = squared.div_(typical).sqrt_().neg_(), fold.images.rows[some]
+    for outside, *metric in folds:
+        for some, squared in images.distances(outside[reliable[outside]], *metric):
+            logits, rows = squared.div_(typical).sqrt_().neg_(), images.rows[some]
             for place, each in enumerate(TEMPERATURES):
                 losses[place] += torch.nn.functional.cross_entropy(logits / each, rows, reduction="sum")
     return float(TEMPERATURES[int(losses.argmin())])

@@ -94,9 +94,9 @@ def save_progress(session: DiscoverySession, out: Path, source: str | Path | Non
         "decoding": {"max_pixels": decoding.max_pixels, **decoding.rendering.to_dict()},
         "sources": list(dict.fromkeys(sources)),
     }
-    session.current.before.store.write_to(project / BEFORE)
+    session.current.before.write_to(project / BEFORE)
     write_file(project / RECORD, json.dumps(record, indent=1) + "\n")
-    session.registry.store.write_to(project / CATEGORIES)
+    session.registry.write_to(project / CATEGORIES)
 
 
 def found_with(model: CategoryDiscoveryModel, out: Path) -> dict[str, str]:

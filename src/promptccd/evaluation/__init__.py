@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation.paper import published_rows as published_rows
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
     from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
-    from promptccd.evaluation.protocols import session_accuracy as session_accuracy
     from promptccd.evaluation.tables import ABSENT as ABSENT
     from promptccd.evaluation.tables import average_grid as average_grid
     from promptccd.evaluation.tables import markdown as markdown

@@ -84,14 +84,10 @@ def _checked_old(old_classes: Iterable, true: np.ndarray) -> np.ndarray:
             f"Expected old_classes to be a sequence such as [{old_classes!r}], got {old_classes!r}."
         )
     old = _checked(list(old_classes), "old_classes")
-    if not len(old):
-        return old
-    kinds = {"U": "text", "S": "bytes"}
-    one, other = (kinds.get(each.dtype.kind, "integers") for each in (old, true))
-    if one != other:
+    if len(old) and (old.dtype.kind == "U") != (true.dtype.kind == "U"):
         raise DataError(
-            f"Expected old_classes of the type of y_true, which is {other} such as {true[0].item()!r}, got {one} such "
-            f"as {old[0].item()!r}. Give values of y_true."
+            f"Expected old_classes of the type of y_true, such as {true[0].item()!r}, got {old[0].item()!r}. "
+            "Give values of y_true."
         )
     return old
 
@@ -138,7 +134,7 @@ def _checked(values: ArrayLike, name: str) -> np.ndarray:
         isinstance(each, str) for each in array.flat
     ):  # as pandas and CSV have it
         array = array.astype(str)
-    if array.ndim != 1 or (array.dtype.kind not in "iuUS" and len(array)):
+    if array.ndim != 1 or (array.dtype.kind not in "iuU" and len(array)):
         raise DataError(
             f"Expected {name} to be a flat sequence of integers or strings, got {array.dtype} of shape {array.shape}."
         )

@@ -49,7 +49,7 @@ def estimate_by_accuracy(
 
     Raises:
         DataError: NaN or infinite features, ``max_count`` below the number of labelled categories, or fewer images
-            than ``max_count``.
+            than a count that is tried.
     """
     points = torch.cat([labelled, unlabelled.to(labelled)])
     known = len(labels.unique())
@@ -58,11 +58,6 @@ def estimate_by_accuracy(
         raise DataError(
             f"Expected max_count >= number of labelled categories ({known}), got {max_count}: "
             "every label is a category, so allow at least that number."
-        )
-    if len(points) < max_count:
-        raise DataError(
-            f"Expected at least max_count ({max_count}) images to cluster, got {len(points)}: "
-            "lower max_count or give more images."
         )
     scores: dict[int, float] = {}
 

@@ -1,6 +1,6 @@
-"""Every evaluation protocol of the paper in words: the scored images, the reference, and the number of groups.
+"""Every evaluation protocol of the paper in words, and the three parts of an accuracy.
 
-And the three parts of an accuracy. For help and messages, without torch or NumPy; `promptccd.evaluation.protocols`
+For help and messages, without torch or NumPy; `promptccd.evaluation.protocols`
 scores by them.
 """
 
@@ -63,12 +63,7 @@ class ProtocolOptions:
 class ProtocolTerms:
     """A protocol in words."""
 
-    text: str  # all of it in one line
-    images: str = "unlabelled training images of the stage"
-    reference: str = (
-        "labelled images, and earlier stages under their predicted labels"  # known to the grouping
-    )
-    count: str = "as the run was trained: given, or its estimate"
+    text: str
     counted: str = "categories"  # definition of the groups
     options: tuple[str, ...] = ()  # fields of `ProtocolOptions` that it reads
     has_baselines: bool = True  # whether it can score features of another model
@@ -78,55 +73,37 @@ _SEEN = "test images of all categories seen so far"
 
 PROTOCOLS = {
     "cacc": ProtocolTerms("continual accuracy, Algorithm 1: predicted labels accumulate"),
-    "gcd": ProtocolTerms(
-        "GCD's accuracy at every stage: the labelled set stays as it was", reference="labelled images"
-    ),
+    "gcd": ProtocolTerms("GCD's accuracy at every stage: the labelled set stays as it was"),
     "inductive": ProtocolTerms(
         "continual accuracy on unseen images: stages cut by the same rule from the test split",
-        images="test images, cut into stages",
-        reference="labelled test images, and earlier test stages under their predicted labels",
         options=("test_split",),
     ),
     "unknown": ProtocolTerms(
         "continual accuracy with an unknown number of categories, estimated at every stage",
-        count="estimated from the features of the stage's model; the range is reported",
         options=("estimator",),
     ),
     "pa-cgcd": ProtocolTerms(
         "PA-CGCD's setting: M_all, M_o, M_f and M_d on the unlabelled images of the stage"
     ),
     "pa-cgcd-test": ProtocolTerms(
-        f"the same on {_SEEN}, each in the category of its nearest prototype",
-        images=_SEEN,
-        options=("test_split",),
+        f"the same on {_SEEN}, each in the category of its nearest prototype", options=("test_split",)
     ),
     "metagcd": ProtocolTerms(
-        f"MetaGCD's setting: {_SEEN}, plain k-means without labels",
-        images=_SEEN,
-        reference="none",
-        count="given: the categories seen so far",
-        options=("test_split",),
+        f"MetaGCD's setting: {_SEEN}, plain k-means without labels", options=("test_split",)
     ),
     "native": ProtocolTerms(
-        "the method's native prediction: of its classifier or mixture, else of a calibrated mixture over its features",
-        reference="nothing, or labels and earlier stages as far as the model stores them",
+        "the method's native prediction: of its classifier or mixture, else of a calibrated mixture over its features"
     ),
     "c-gcd": ProtocolTerms(
         f"C-GCD, the setting of Happy: native predictions on {_SEEN}; Old are all categories of earlier stages",
-        images=_SEEN,
-        reference="none",
-        count="given: the categories seen so far",
         counted="classes",
         options=("test_split",),
     ),
     "calibrated": ProtocolTerms(
-        "a calibrated mixture over the same features: known categories from labels, new categories from streams",
-        reference="labelled images, and the new categories of earlier stages",
+        "a calibrated mixture over the same features: known categories from labels, new categories from streams"
     ),
     "part-routing": ProtocolTerms(
         "PromptCCD++: share of patches that are routed to the part they are labelled with",
-        reference="part labels from features of the frozen backbone",
-        count="the parts of the model",
         counted="parts",
         has_baselines=False,
     ),

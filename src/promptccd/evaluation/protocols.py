@@ -30,42 +30,6 @@ from promptccd.evaluation.continual import (
 from promptccd.evaluation.protocol_terms import ClusteringAccuracy
 
 
-def session_accuracy(
-    features_of: Callable[[int], Tensor],
-    labels: Sequence[np.ndarray],
-    num_categories: Sequence[int],
-    *,
-    num_known: int,
-    restarts: int,
-    seed: int,
-) -> ContinualScore:
-    """Group the test images of every session without any label and score them twice.
-
-    Rows have All, Old and New, and as further figures the same clusters under separate assignments (v1), which
-    MetaGCD publishes.
-
-    Args:
-        features_of: for session s from 1 on, features of its test images under the model of stage s, ``(N, D)``.
-        labels: true category ids of these images, for sessions 1, 2, ...
-        num_categories: K for sessions 1, 2, ...: the categories seen so far.
-        num_known: number of initially labelled categories; ids below it are Old in every session.
-        restarts: of k-means.
-        seed: of the restarts.
-
-    Raises:
-        DataError: a session has fewer test images than categories.
-    """
-    rows = []
-    for session, (true_ids, count) in enumerate(zip(labels, num_categories, strict=True), start=1):
-        kmeans = AnchoredKMeans(count, restarts, random_state=seed_of("session", seed, session) % 2**32)
-        clusters = torch.as_tensor(kmeans.fit_predict(features_of(session))).cpu().numpy()
-        row = StageScore.of(session, true_ids, clusters, num_known)
-        separate = separate_clustering_accuracy(true_ids, clusters, range(num_known))._asdict()
-        separate = {f"{part}_v1": value for part, value in separate.items()}
-        rows.append(replace(row, figures={**separate, **row.figures}))
-    return ContinualScore("metagcd", rows)
-
-
 def cgcd_score(
     true_ids: Sequence[np.ndarray], predicted: Sequence[np.ndarray], num_categories: Sequence[int]
 ) -> ContinualScore:
@@ -284,15 +248,21 @@ def _steps_on_test(task: Task) -> ContinualScore:
 
 
 def _sessions(task: Task) -> ContinualScore:
-    """MetaGCD's setting; native predictions are scored under separate assignments alone."""
-    found = session_accuracy(
-        task.seen_test_features,
-        task.seen_test_ids(),
-        task.categories_so_far,
-        num_known=task.num_known,
-        restarts=task.restarts,
-        seed=task.seed,
-    )
+    """MetaGCD's setting: test images of every session are grouped without any label and scored twice.
+
+    Rows have All, Old and New, and as further figures the same clusters under separate assignments (v1), which
+    MetaGCD publishes. Native predictions are scored under separate assignments alone.
+    """
+    rows = []
+    for session, true_ids in enumerate(task.seen_test_ids(), start=1):
+        state = seed_of("session", task.seed, session) % 2**32
+        kmeans = AnchoredKMeans(task.categories_so_far[session - 1], task.restarts, random_state=state)
+        clusters = torch.as_tensor(kmeans.fit_predict(task.seen_test_features(session))).cpu().numpy()
+        row = StageScore.of(session, true_ids, clusters, task.num_known)
+        separate = separate_clustering_accuracy(true_ids, clusters, task.known)._asdict()
+        separate = {f"{part}_v1": value for part, value in separate.items()}
+        rows.append(replace(row, figures={**separate, **row.figures}))
+    found = ContinualScore("metagcd", rows)
     return _with_native(task, found, task.seen_test, separate_clustering_accuracy)
 
 

@@ -21,8 +21,8 @@ from promptccd.data.randomness import torch_generator
 from promptccd.data.readable import Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import EvaluationView, TrainingViews
-from promptccd.discovery.project.changes import GROUPING
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
+from promptccd.discovery.project.store import GROUPING
 from promptccd.disk import trusted
 from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories

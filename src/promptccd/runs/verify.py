@@ -9,9 +9,9 @@ from typing import Any
 from huggingface_hub import ModelCard
 
 from promptccd.discovery.project import edits
-from promptccd.discovery.project.changes import GROUPING
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.registry import has_registry, load_registry
+from promptccd.discovery.project.store import GROUPING
 from promptccd.disk import problems_of
 from promptccd.errors import PromptCCDError, RunError, one_line
 from promptccd.evaluation.protocol_terms import PARTS

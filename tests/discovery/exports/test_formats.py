@@ -86,10 +86,10 @@ def found_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) ->
     for album in (first, second):
         discover(DiscoverySession.open(tiny_backbone), album, here / "found", num_categories=13)
     project = Project(here / "found")
-    for each, name in zip(project.registry.active, HOSTILE, strict=True):
+    for each, name in zip(project.active, HOSTILE, strict=True):
         project.rename(each.id, name)
-    members = [key for each in project.registry.active for key in project.registry.members_of(each.id)]
-    project.move(members[::5], project.registry.active[0].id)
+    members = [key for each in project.active for key in project.members_of(each.id)]
+    project.move(members[::5], project.active[0].id)
     return here
 
 
@@ -120,7 +120,7 @@ def rows_in(path: Path) -> list[dict[str, str]]:
 
 def groups_of(here: Path) -> dict[str, str]:
     """Name of the group by content."""
-    registry = Project(here / "found").registry
+    registry = Project(here / "found")
     seen = pictures_in(here / "found/.promptccd")
     name_of = {key: registry.categories[registry.members[key]].name for key in seen}
     return {content: name_of[key] for key, picture in seen.items() for content in picture.dates}
@@ -167,7 +167,7 @@ def test_sorted_into_folders_files_stay_what_they_are(here: Path) -> None:
 @pytest.mark.parametrize("way", WITH_PHOTOGRAPHS)
 def test_what_is_in_no_group_is_left_out_and_counted(here: Path, way: str) -> None:
     project = Project(here / "found")
-    project.move(project.registry.members_of(project.registry.active[0].id)[:2], None)
+    project.move(project.members_of(project.active[0].id)[:2], None)
     found = export(here, way)[way]
     assert found.photographs == len(photographs(here)) - 2
     assert "In no group, and left out: 2." in found.lines()
@@ -245,9 +245,7 @@ def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(her
         (place / name).write_text(text)
     nodes = {path.stat().st_ino for path in place.rglob("*") if path.is_file()}
     project = Project(here / "found")
-    project.rename(
-        next(each.id for each in project.registry.active if each.name == "steam train"), "night heron"
-    )
+    project.rename(next(each.id for each in project.active if each.name == "steam train"), "night heron")
     found = export(here, way)[way]
     assert {name: (place / name).read_text() for name in mine} == mine and not found.left
     fresh = [path for path in place.rglob("*") if path.is_file() and path.stat().st_ino not in nodes]
@@ -277,7 +275,7 @@ def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_back
 def test_a_table_says_what_is_not_here(here: Path) -> None:
     gone = here / "card A/白鹭.jpg"
     gone.unlink()
-    registry = Project(here / "found").registry
+    registry = Project(here / "found")
     rows = project_rows(registry, Photos(here / "found", registry.images))
     assert [(row.file, row.path) for row in rows if row.status == "away"] == [("白鹭.jpg", str(gone))]
     assert Counter(row.status for row in rows)["used"] == len(rows) - 1 == len(photographs(here))

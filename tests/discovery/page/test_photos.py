@@ -95,7 +95,7 @@ def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) ->
 
 
 def test_what_is_at_hand_gives_bytes_first_and_hears_of_a_file_that_is_not_what_it_seemed(own: Path) -> None:
-    registry, asked = ProjectView(own / "found").registry, list[str]()
+    registry, asked = ProjectView(own / "found"), list[str]()
 
     def at_hand(key: str) -> bytes | None:
         asked.append(key)

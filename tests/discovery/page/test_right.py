@@ -310,16 +310,16 @@ def test_it_is_kept(tmp_path: Path) -> None:
 def test_only_the_image_that_was_drawn_answers_a_draw(project: Path) -> None:
     opened = Project(project)
     image = opened.drawn()
-    other = next(key for key in opened.registry.members if key != image)
+    other = next(key for key in opened.members if key != image)
     with pytest.raises(GoneError, match="another photograph's turn"), opened.blind():
         opened.confirm([other])
-    assert not opened.registry.reviews
+    assert not opened.reviews
     with opened.blind():
         opened.confirm([image])
     opened.confirm([other])
     again = Project(project)
     assert again.how_right() == opened.how_right()
-    assert [bool(review.left) for review in again.registry.reviews.values()].count(True) == 1
+    assert [bool(review.left) for review in again.reviews.values()].count(True) == 1
 
 
 def test_the_command_line_says_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,11 +343,11 @@ def test_what_is_approved_says_so_in_tables(window: Window, project: Path) -> No
     asked = {"do": "confirm", "generation": window.get("state")["generation"], "images": [0]}
     assert window.do(**asked)[0] == 200
     split = Project(project)
-    split.split(0, split.registry.members_of(0)[2:4])
+    split.split(0, split.members_of(0)[2:4])
     rows = list(csv.DictReader(window.ask("/api/groups.csv")[2].decode().splitlines()))
     assert Counter(row["state"] for row in rows) == {"reviewed": 1, "pinned": 2, "found": len(rows) - 3}
     assert rows[0]["state"] == "reviewed"
-    assert len(Project(project).registry.reviews) == 1
+    assert len(Project(project).reviews) == 1
 
 
 def test_a_window_answers_what_was_drawn_and_no_other(window: Window) -> None:

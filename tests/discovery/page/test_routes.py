@@ -42,7 +42,7 @@ def columns_of(window: Window) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_groups_and_photographs_are_those_of_the_project(reader: Window) -> None:
-    reply, registry = reader.get("state"), reader.page.project.registry
+    reply, registry = reader.get("state"), reader.page.project
     assert {each["id"]: (each["name"], each["size"]) for each in reply["groups"]} == {
         each.id: (each.name, each.size) for each in registry.active
     }
@@ -69,7 +69,7 @@ def test_groups_that_may_be_one_are_named_until_both_have_a_name(project: Path, 
 
 
 def test_a_project_opens_without_what_can_be_made_again(project: Path) -> None:
-    groups = [(each.id, each.name) for each in ProjectView(project).registry.active]
+    groups = [(each.id, each.name) for each in ProjectView(project).active]
     (project / PROJECT / SEEN).unlink()
     page = OpenPage(project)
     page.start()
@@ -356,10 +356,10 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_done_is_said_and_changes_nothing(reader: Window, case: str) -> None:
     edit, reason = REFUSED[case]
-    before = reader.page.project.registry.state_hash()
+    before = reader.page.project.state_hash()
     status, reply = reader.do(**{"generation": reader.get("state")["generation"], **edit})
     assert (status, reason in reply["error"]) == (409, True), reply
-    assert reader.page.project.registry.state_hash() == before
+    assert reader.page.project.state_hash() == before
 
 
 HOSTILE = {
@@ -379,13 +379,13 @@ HOSTILE = {
 @pytest.mark.parametrize("path", ["/api/state", "/api/picture/0/0/128", "/desk.js", "/api/edit"])
 def test_strangers_are_turned_away(reader: Window, case: str, path: str) -> None:
     sent, expected = HOSTILE[case]
-    before = reader.page.project.registry.state_hash()
+    before = reader.page.project.state_hash()
     body = {"do": "rename", "category": 0, "name": "taken"} if path == "/api/edit" else None
     status, headers, _ = reader.ask(path, body, **sent)
     assert status == expected
     assert "default-src 'none'" in headers["content-security-policy"]
     assert not any(name.startswith("access-control-") for name in headers)
-    assert reader.page.project.registry.state_hash() == before
+    assert reader.page.project.state_hash() == before
 
 
 def test_who_corrects_says_from_where_and_with_the_right_token(reader: Window) -> None:

@@ -19,8 +19,8 @@ def test_only_what_a_person_looked_at_is_reviewed(project: Path, seed: int) -> N
     view, rng = ProjectView(project), np.random.default_rng(seed)
     looked, before = set[str](), list[set[str]]()
     for _ in range(STEPS):
-        active = [each for each in view.registry.active if each.size]
-        keys = [key for key in view.photos.keys if view.registry.members.get(key) is not None]
+        active = [each for each in view.active if each.size]
+        keys = [key for key in view.photos.keys if view.members.get(key) is not None]
         some = [str(key) for key in rng.choice(keys, min(3, len(keys)), replace=False)]
         group, other = rng.choice([each.id for each in active], 2, replace=len(active) < 2).tolist()
         acts = {
@@ -36,7 +36,7 @@ def test_only_what_a_person_looked_at_is_reviewed(project: Path, seed: int) -> N
         }
         what = str(rng.choice(list(acts)))
         fits = {
-            "split": view.registry.category(group).size > 2,
+            "split": view.category(group).size > 2,
             "merge": group != other,
             "undo": bool(before),
         }
@@ -49,23 +49,23 @@ def test_only_what_a_person_looked_at_is_reviewed(project: Path, seed: int) -> N
         else:
             before.append(set(looked))
             looked |= set(some) if what in ("confirm", "move", "take out", "sort", "gather") else set()
-        assert view.registry.reviews.keys() == looked
-        columns, members = view.columns(), view.registry.members
+        assert view.reviews.keys() == looked
+        columns, members = view.columns(), view.members
         inside = {key for key in looked if members.get(key) is not None}
         flagged = {key for key, bits in zip(view.photos.keys, columns.flags, strict=True) if bits & REVIEWED}
         assert flagged == inside
         assert all(bits & PINNED for bits in columns.flags if bits & REVIEWED)
-        rows = project_rows(view.registry, view.photos)
+        rows = project_rows(view, view.photos)
         assert {row.picture for row in rows if row.state == "reviewed"} == inside
         assert view.right()["looked"] == len(inside)
 
 
 def test_a_split_reviews_nothing(project: Path) -> None:
     view = ProjectView(project)
-    view.split(view.registry.active[0].id)
-    assert {row.state for row in project_rows(view.registry, view.photos)} == {"found", "pinned"}
+    view.split(view.active[0].id)
+    assert {row.state for row in project_rows(view, view.photos)} == {"found", "pinned"}
     assert view.right()["looked"] == 0
-    group = view.registry.active[-1].id
+    group = view.active[-1].id
     row = view.columns().shown(group)["cover"][0]
     assert view.why(row)["state"] == "pinned"
     assert view.screen([])["reviewed"] == 0

@@ -58,7 +58,7 @@ def test_who_waits_for_news_gets_them_soon(page: OpenPage, window: Window, proje
 def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: Path) -> None:
     registry = registry_in(project).copy()
     edits.merge(registry, [0, 1])
-    registry.store.write_to(project / ".promptccd/categories.sqlite")
+    registry.write_to(project / ".promptccd/categories.sqlite")
     assert len(window.get("state")["groups"]) == KINDS - 1
     status, _ = window.do(do="rename", category=0, name="heron")
     assert (status, registry_in(project).category(0).name) == (200, "heron")
@@ -172,7 +172,7 @@ def test_whoever_corrects_groups_look_the_same_afterwards(
             by_command(project, rows, to)
         else:
             assert window.do(do="move", images=rows, to=to, generation=generation)[0] == 200
-        undone = page.project.registry.log[-1].number if number == 2 else None
+        undone = page.project.log[-1].number if number == 2 else None
         if undone is not None:
             for step in ("undo", "redo"):
                 assert window.do(do=step, number=undone)[0] == 200
@@ -236,7 +236,7 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
         logged = [entry.what["name"] for entry in registry_in(project).log if entry.kind == "rename"]
         assert len(set(logged)) == len(logged)
         assert set(completed) <= set(logged) <= set(asked)
-        assert ProjectView(project).registry.state_hash() == registry_in(project).state_hash()
+        assert ProjectView(project).state_hash() == registry_in(project).state_hash()
     assert len(completed) > 10 * KILLS
 
 

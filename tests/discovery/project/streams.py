@@ -93,11 +93,17 @@ def known_registry(num_known: int = 3, per_category: int = 10) -> CategoryRegist
     )
 
 
-def do(registry: CategoryRegistry, edit: Edit, **log: Any) -> LogEntry:
-    """Make an edit: a function of `edits` with its arguments; `log` is for `CategoryRegistry.noted`."""
+def do(
+    registry: CategoryRegistry, edit: Edit, time: str | None = None, drawn: tuple[str, int] | None = None
+) -> LogEntry:
+    """Make an edit: a function of `edits` with its arguments; `time` and `drawn` for its entry in the log."""
     function, *arguments = edit
-    with registry.noted(**log):
+    registry.now, registry.sampled = lambda: time, drawn  # type: ignore[method-assign]
+    try:
         return function(registry, *arguments)
+    finally:
+        registry.sampled = None
+        del registry.now
 
 
 def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> Edit:

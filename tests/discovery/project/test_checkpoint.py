@@ -83,9 +83,9 @@ def test_equal_registries_give_equal_bytes(registry: CategoryRegistry, tmp_path:
     edits.rename(other, 3, "of no account")
     other.undo()
     edits.dissolve(other, 3)
-    other.store.run("update log set number = number - 1 where number = ?", other.log[-1].number)
-    other.store.run("update change set entry = entry - 1 where entry = ?", other.log[-1].number + 1)
-    other.store.run("update state set next_number = next_number - 1")
+    other.run("update log set number = number - 1 where number = ?", other.log[-1].number)
+    other.run("update change set entry = entry - 1 where entry = ?", other.log[-1].number + 1)
+    other.run("update state set next_number = next_number - 1")
     contents = []
     for each in (one, other):
         save_registry(each, tmp_path)

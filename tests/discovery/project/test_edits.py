@@ -195,7 +195,7 @@ def test_any_sequence_is_undone_and_redone_to_the_same_states_in_a_file_and_in_m
     registry: CategoryRegistry, seed: int, tmp_path: Path
 ) -> None:
     generator, path = np.random.default_rng(seed), tmp_path / "categories.sqlite"
-    registry.store.write_to(path)
+    registry.write_to(path)
     ours = give_features(CategoryRegistry.open(path), S1)
     hashes, given = [ours.state_hash()], set(ours.categories)
     while len(hashes) < 26:
@@ -491,7 +491,7 @@ def test_an_undone_id_is_not_given_to_anything_else(registry: CategoryRegistry) 
 
 
 def test_undo_redo_and_resolve_say_when_there_is_nothing(registry: CategoryRegistry) -> None:
-    with pytest.raises(RegistryError, match="nothing to undo since stage 1"):
+    with pytest.raises(RegistryError, match="nothing to undo: stage 1 was grouped since"):
         registry.undo()
     with pytest.raises(RegistryError, match="nothing to redo"):
         registry.redo()

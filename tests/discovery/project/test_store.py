@@ -27,45 +27,45 @@ def path(tmp_path: Path) -> Path:
     registry = known_registry()
     registry.observe(1, S1.groups(confidences=np.linspace(0, 1, len(S1.keys))))
     do(registry, (edits.rename, 3, "heron"), time="2026-01-01T00:00:00Z")
-    registry.store.write_to(tmp_path / "categories.sqlite")
+    registry.write_to(tmp_path / "categories.sqlite")
     return tmp_path / "categories.sqlite"
 
 
 def test_who_has_the_file_open_learns_what_others_changed(path: Path) -> None:
     ours, theirs = CategoryRegistry.open(path), CategoryRegistry.open(path)
-    seen, moved = ours.store.revision, S1.of(3)[:2]
+    seen, moved = ours.revision, S1.of(3)[:2]
     edits.move(theirs, moved, 0)
-    changes = ours.store.changes_since(seen)
+    changes = ours.changes_after(seen)
     assert changes is not None
     assert (changes.images, changes.forgotten) == (set(moved), False)
     assert ours.members[moved[0]] == 0 and ours.categories[0].size == theirs.categories[0].size
-    seen = ours.store.revision
+    seen = ours.revision
     theirs.undo()
     edits.rename(theirs, 0, "wasp")  # what was undone is gone, and with it what it had changed
-    assert ours.store.changes_since(seen) is None
-    seen = ours.store.revision
+    assert ours.changes_after(seen) is None
+    seen = ours.revision
     edits.set_aside(theirs, 3)
-    changes = ours.store.changes_since(seen)
+    changes = ours.changes_after(seen)
     assert changes is not None and changes.turned == {3}
-    seen = ours.store.revision
+    seen = ours.revision
     edits.forget(theirs, moved[:1])
-    changes = ours.store.changes_since(seen)
+    changes = ours.changes_after(seen)
     assert changes is not None and changes.forgotten
-    seen = ours.store.revision
+    seen = ours.revision
     theirs.replace_prototypes({0: np.ones(WIDTH)})
-    assert ours.store.changes_since(seen) is None
-    assert ours.store.changes_since(ours.store.revision) is not None
+    assert ours.changes_after(seen) is None
+    assert ours.changes_after(ours.revision) is not None
 
 
 def test_a_refused_edit_within_a_transaction_leaves_the_rest_of_it(path: Path) -> None:
     registry = CategoryRegistry.open(path)
-    with registry.store.transaction():
+    with registry.transaction():
         edits.rename(registry, 4, "owl")
         with pytest.raises(RegistryError):
             edits.merge(registry, [4, 4])
         assert registry.categories[4].name == "owl"
     before = registry.state_hash()
-    with pytest.raises(ZeroDivisionError), registry.store.transaction():
+    with pytest.raises(ZeroDivisionError), registry.transaction():
         edits.rename(registry, 4, "newt")
         assert registry.categories[4].name == "newt"
         raise ZeroDivisionError
@@ -92,9 +92,9 @@ def test_killed_at_any_time_every_edit_is_there_whole_or_not_at_all(path: Path) 
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         registry = CategoryRegistry.open(path)
-        assert registry.store.all("pragma integrity_check") == [("ok",)]
+        assert registry.all("pragma integrity_check") == [("ok",)]
         registry.require_whole()
-        assert not registry.store.all("pragma foreign_key_check")
+        assert not registry.all("pragma foreign_key_check")
         for entry in registry.log:
             if entry.kind == "rename":
                 newest = entry.what["name"]
@@ -149,13 +149,13 @@ def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:
     later = opened.copy()
     edits.answer(later, S1.keys[0], S1.keys[1], same=False)
     assert later.state_hash() != opened.state_hash()
-    later.store.write_to(path)
+    later.write_to(path)
     assert opened.state_hash() == later.state_hash()
     opened.undo()
     later.undo()
     assert opened.state_hash() == later.state_hash()
     with pytest.raises(DiskError):
-        later.store.write_to(tmp_path / "missing" / "categories.sqlite")
+        later.write_to(tmp_path / "missing" / "categories.sqlite")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["categories.sqlite"]
 
 
@@ -167,7 +167,7 @@ def test_a_closed_file_is_whole_without_its_log(
     registry = CategoryRegistry.open(path)
     for name in ("owl", "newt", "wren"):
         edits.rename(registry, 4, name)
-    assert (registry.store.one("pragma journal_mode") == "wal") != is_network
+    assert (registry.one("pragma journal_mode") == "wal") != is_network
     (folder := path.parent / "copy").mkdir()
     for each in path.parent.glob(f"{path.name}*"):
         shutil.copy(each, folder)

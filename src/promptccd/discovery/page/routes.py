@@ -25,8 +25,8 @@ from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignments_csv, project_rows
 from promptccd.discovery.intake.locations import item_name, sound_file
 from promptccd.discovery.project import ProjectView
+from promptccd.discovery.project.edits import CORRECTIONS, Correction, Kind
 from promptccd.discovery.project.photos import SIDES
-from promptccd.discovery.project.project import CORRECTIONS, Correction, Kind
 from promptccd.errors import PromptCCDError, RegistryError, RunError
 from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import media_type
@@ -190,7 +190,7 @@ def _like_these(project: ProjectView, asked: Request) -> dict[str, Any]:
 def rows_of(project: ProjectView) -> list[AssignmentRow]:
     """A row of every photograph, in the order of the files."""
     with project.lock:
-        registry, photos = project.registry.copy(), project.photos
+        registry, photos = project.copy(), project.photos
     return project_rows(registry, photos)
 
 
@@ -305,12 +305,12 @@ def arguments_of(correction: Correction, asked: Mapping[str, Any], project: Proj
 
 def _corrected(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Make the correction that a window asks for: ``do`` names it; ``blind`` if it answers a random draw."""
-    correction = CORRECTIONS.get(str(asked.get("do")))
+    correction = CORRECTIONS.get(name := str(asked.get("do")))
     if correction is None:
         raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
     arguments = arguments_of(correction, asked, project)
     with project.blind() if asked.get("blind") is True else nullcontext():
-        return _state(project.corrected(lambda: correction.function(project, **arguments)))
+        return _state(project.corrected(lambda: getattr(project, name)(**arguments)))
 
 
 def _regrouped(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,33 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from promptccd.discovery.project.rows import Snapshot
 
-GROUPING = "grouping"  # kind of the entries that no person made
 SURE = 0.5  # least confidence of an image that the model is sure of
-
-
-@dataclass(frozen=True)
-class LogEntry:
-    """One thing that happened to a registry.
-
-    Attributes:
-        number: counts up and is never used twice.
-        kind: kind of the edit, or ``"grouping"``.
-        what: values of the edit or of the grouping.
-        stage: the newest stage at that time.
-        time: when, in ISO 8601, if the caller gave it; no hash includes it.
-        final: whether it can no longer be undone, because a new stage came since.
-    """
-
-    number: int
-    kind: str
-    what: Mapping[str, Any]
-    stage: int
-    time: str | None = None
-    final: bool = False
 
 
 @dataclass(frozen=True)

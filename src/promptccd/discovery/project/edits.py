@@ -8,6 +8,8 @@ keeps its prototype.
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Concatenate, ParamSpec
 from unicodedata import normalize
 
@@ -15,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from promptccd.discovery.project.categories import CategoryState, check_name, free_name
-from promptccd.discovery.project.changes import LogEntry
 from promptccd.discovery.project.observe import weighted_mean
 from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.store import LogEntry
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
@@ -25,30 +27,79 @@ ASIDE = "set aside"  # name of the category of single images
 Arguments = ParamSpec("Arguments")
 
 
+class Kind(StrEnum):
+    """The kinds of arguments of corrections."""
+
+    CATEGORY = "category"  # an id
+    CATEGORY_OR_NONE = "category or none"  # an id, or `None` for no category
+    CATEGORIES = "categories"  # a list of ids
+    TARGETS = "targets"  # for each of the images an id, or `None`
+    IMAGE = "image"  # a key
+    IMAGES = "images"  # a list of keys
+    NAME = "name"  # text
+    FLAG = "flag"  # true or false
+    ENTRY = "entry"  # the number of an entry of the log
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A correction that anybody who has a project can make: a method of `Project`.
+
+    Attributes:
+        arguments: kind of every argument, by its name, in the order of the method.
+        required: names of the arguments without a default.
+    """
+
+    arguments: Mapping[str, Kind]
+    required: frozenset[str]
+
+
+CORRECTIONS: dict[str, Correction] = {}  # by name, in the order of the declarations
+
+
+def _list(function: Callable[..., LogEntry], *kinds: Kind) -> None:
+    """List a correction in `CORRECTIONS`; `kinds` are those of its arguments, in their order."""
+    _, *own = list(inspect.signature(function).parameters.values())[: len(kinds) + 1]
+    arguments = dict(zip((each.name for each in own), kinds, strict=True))
+    required = frozenset(each.name for each in own if each.default is each.empty)
+    CORRECTIONS[function.__name__] = Correction(arguments, required)
+
+
 def edit(
-    function: Callable[Concatenate[CategoryRegistry, Arguments], Mapping[str, Any] | None],
-) -> Callable[Concatenate[CategoryRegistry, Arguments], LogEntry]:
-    """Make a function an entry of the log, whole or not at all; earlier undone edits can no longer be redone.
+    *kinds: Kind,
+) -> Callable[
+    [Callable[Concatenate[CategoryRegistry, Arguments], Mapping[str, Any] | None]],
+    Callable[Concatenate[CategoryRegistry, Arguments], LogEntry],
+]:
+    """Make a function a correction, and an entry of the log, whole or not at all; undone edits can no longer be redone.
 
     It raises a `RegistryError` where the edit is not possible; nothing changed then. The log contains the arguments,
-    and the values that the function returns, if any.
+    and the values that the function returns, if any. `kinds` are those of the arguments.
     """
-    signature = inspect.signature(function)
 
-    @functools.wraps(function)
-    def logged(registry: CategoryRegistry, *arguments: Arguments.args, **named: Arguments.kwargs) -> LogEntry:
-        bound = signature.bind(registry, *arguments, **named)
-        bound.apply_defaults()
-        _, *values = bound.arguments.items()
-        what = {"kind": function.__name__} | dict(values)
-        what.pop("prototype", None)  # the registry has it
-        with registry.entry(function.__name__, what):
-            what |= function(registry, *arguments, **named) or {}
-        newest = registry.newest
-        assert newest is not None
-        return newest
+    def declare(
+        function: Callable[Concatenate[CategoryRegistry, Arguments], Mapping[str, Any] | None],
+    ) -> Callable[Concatenate[CategoryRegistry, Arguments], LogEntry]:
+        signature = inspect.signature(function)
 
-    return logged
+        @functools.wraps(function)
+        def logged(rows: CategoryRegistry, *arguments: Arguments.args, **named: Arguments.kwargs) -> LogEntry:
+            bound = signature.bind(rows, *arguments, **named)
+            bound.apply_defaults()
+            _, *values = bound.arguments.items()
+            what = {"kind": function.__name__} | dict(values)
+            what.pop("prototype", None)  # the registry has it
+            with rows.transaction():
+                with rows.entry(function.__name__, what):
+                    what |= function(rows, *arguments, **named) or {}
+                newest = rows.newest
+            assert newest is not None
+            return newest
+
+        _list(logged, *kinds)
+        return logged
+
+    return declare
 
 
 def _refit(rows: CategoryRegistry, categories: Iterable[int | None]) -> None:
@@ -59,7 +110,7 @@ def _refit(rows: CategoryRegistry, categories: Iterable[int | None]) -> None:
             rows.set_prototypes({} if mean is None else {identity: mean})
 
 
-@edit
+@edit(Kind.CATEGORY, Kind.NAME)
 def rename(rows: CategoryRegistry, category: int, name: str) -> None:
     """Give a category a name, see `check_name`.
 
@@ -80,7 +131,7 @@ def _rename(rows: CategoryRegistry, category: int, name: str | None) -> None:
     rows.change(renamed.id, name=name)
 
 
-@edit
+@edit(Kind.CATEGORIES, Kind.NAME)
 def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = None) -> None:
     """Join two categories or more.
 
@@ -97,7 +148,7 @@ def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = 
             f"Only some of the categories {[each.id for each in merged]} are ignored. Ignore all of them, or restore "
             "the ignored categories."
         )
-    (survivor, *others), run = merged, rows.store.run
+    (survivor, *others), run = merged, rows.run
     ids, gone = (", ".join(str(each.id) for each in some) for some in (merged, others))
     run(  # answers "different" between the categories; answers within a category stay
         "delete from link where (select count(distinct category) from image where id in (a, b) and "
@@ -127,7 +178,7 @@ def merge(rows: CategoryRegistry, categories: Sequence[int], name: str | None = 
     _rename(rows, survivor.id, name)
 
 
-@edit
+@edit(Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
 def split(
     rows: CategoryRegistry, category: int, images: Sequence[str] | None = None, name: str | None = None
 ) -> Mapping[str, Any]:
@@ -165,7 +216,7 @@ def split(
     return {"images": keys}
 
 
-@edit
+@edit(Kind.IMAGES, Kind.NAME)
 def gather(
     rows: CategoryRegistry,
     images: Sequence[str],
@@ -197,7 +248,7 @@ def _gather(
     rows.drop_contradicted_answers()
 
 
-@edit
+@edit(Kind.CATEGORY, Kind.FLAG)
 def dissolve(rows: CategoryRegistry, category: int, *, to_nearest: bool = True) -> None:
     """Retire a discovered category that is wrong; later groupings do not bring it back.
 
@@ -221,14 +272,14 @@ def dissolve(rows: CategoryRegistry, category: int, *, to_nearest: bool = True) 
             targets[key] = next((each for each in near if each not in banned.get(key, ())), None)
     rows.choose_members([found.id])
     rows.drop_looks()  # they are unreviewed in the new category
-    rows.store.run("insert or ignore into forbidden select image, ? from chosen", found.id)
+    rows.run("insert or ignore into forbidden select image, ? from chosen", found.id)
     for target in dict.fromkeys(targets.values()):
         rows.choose([key for key, each in targets.items() if each == target])
         rows.place(target)
     rows.change(found.id, state=CategoryState.RETIRED, dormant=False)
 
 
-@edit
+@edit(Kind.IMAGES, Kind.CATEGORY_OR_NONE)
 def move(rows: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
     """Put images into a category and pin them there, or with `None` take them out of theirs, which is then banned."""
     _put(rows, dict.fromkeys(images, to))
@@ -240,7 +291,7 @@ def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> Non
     for home in dict.fromkeys(categories_of.values()):
         rows.choose([key for key, each in categories_of.items() if each == home])
         if home is None:
-            rows.store.run(
+            rows.run(
                 "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
             )
         rows.place(None if home is None else rows.category(home).id, pin=home is not None, review=review)
@@ -250,7 +301,7 @@ def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> Non
     _refit(rows, (place for key in moved for place in (before.get(key), categories_of[key])))
 
 
-@edit
+@edit(Kind.IMAGES, Kind.TARGETS)
 def sort(rows: CategoryRegistry, images: Sequence[str], to: Sequence[int | None]) -> None:
     """Put each image into the category at its place in `to`, as `move` does, all in one step."""
     if not len(rows.choose(images)) == len(images) == len(to):
@@ -258,7 +309,7 @@ def sort(rows: CategoryRegistry, images: Sequence[str], to: Sequence[int | None]
     _put(rows, dict(zip(images, to, strict=True)))
 
 
-@edit
+@edit(Kind.CATEGORY)
 def set_aside(rows: CategoryRegistry, category: int) -> None:
     """Take a discovered category out of the result, since it is nothing to find; its images are pinned to it.
 
@@ -274,7 +325,7 @@ def set_aside(rows: CategoryRegistry, category: int) -> None:
     rows.drop_contradicted_answers()
 
 
-@edit
+@edit(Kind.IMAGES)
 def set_images_aside(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Take images out of the result, whatever category they are in.
 
@@ -295,7 +346,7 @@ def set_images_aside(rows: CategoryRegistry, images: Sequence[str]) -> None:
     _put(rows, {key: categories_of[key] if categories_of.get(key) in aside else place for key in keys})
 
 
-@edit
+@edit(Kind.CATEGORY)
 def restore(rows: CategoryRegistry, category: int) -> None:
     """Restore an ignored category; its pinned images stay pinned."""
     found = rows.category(category)
@@ -304,7 +355,7 @@ def restore(rows: CategoryRegistry, category: int) -> None:
     rows.change(found.id, state=CategoryState.DISCOVERED, dormant=found.size == 0)
 
 
-@edit
+@edit(Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
 def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> None:
     """Say whether an image is of the category of another: it is put there, or kept out of there.
 
@@ -319,10 +370,10 @@ def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> No
     if same or home == other:
         _put(rows, {first: other if same else None})
     else:
-        rows.store.run("insert or ignore into link select min(image), max(image) from chosen")
+        rows.run("insert or ignore into link select min(image), max(image) from chosen")
 
 
-@edit
+@edit(Kind.IMAGES)
 def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
     keys = rows.choose(images)
@@ -332,11 +383,24 @@ def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     _put(rows, categories_of)
 
 
-@edit
-def forget(rows: CategoryRegistry, images: Sequence[str]) -> None:
-    """Delete missing images, with all corrections of them; prototypes stay."""
-    rows.choose(images)
+@edit(Kind.IMAGES)
+def forget(rows: CategoryRegistry, images: Sequence[str] | None = None) -> Mapping[str, Any]:
+    """Delete images, by default missing images, with all corrections of them; prototypes stay.
+
+    By default it is also refused if all images or no images are missing.
+    """
+    keys, count = rows.choose(rows.away() if images is None else images), len(rows.images)
+    if images is None and len(keys) == count:
+        raise RegistryError(
+            f"None of the {count} images is where it was: plug their disk in, or move their folder back. To forget "
+            "them all, delete this folder."
+        )
     rows.place(None)
-    rows.store.run("delete from link where a in chosen or b in chosen")
-    rows.store.run("delete from forbidden where image in chosen")
-    rows.store.run("delete from image where id in chosen")
+    rows.run("delete from link where a in chosen or b in chosen")
+    rows.run("delete from forbidden where image in chosen")
+    rows.run("delete from image where id in chosen")
+    return {"images": keys}
+
+
+_list(CategoryRegistry.undo, Kind.ENTRY)
+_list(CategoryRegistry.redo, Kind.ENTRY)

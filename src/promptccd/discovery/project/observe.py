@@ -148,14 +148,14 @@ def _write_images(
     """
     moved = {key for key, category in category_of.items() if before.members.get(key) != category}
     reviewed = rows.reviews.keys() & category_of.keys() if moved else set()
-    rows.store.run_each(
+    rows.run_each(
         "insert into image(key, stage, category, confidence, pinned, unseen) values(?, ?, ?, ?, 0, 0)",
         [
             (stored_key(key), stage, category_of[key], sure.get(key))
             for key in sorted(category_of.keys() - before.images.keys())
         ],
     )
-    rows.store.run_each(
+    rows.run_each(
         "update image set category = ?, confidence = coalesce(?, confidence) where key = ?",
         [
             (category, sure.get(key), stored_key(key))
@@ -168,7 +168,7 @@ def _write_images(
     if reviewed & moved:
         rows.choose(reviewed & moved)
         rows.drop_looks()
-    rows.store.run_each(
+    rows.run_each(
         "update image set unseen = 0 where key = ?", [(stored_key(key),) for key in sorted(reviewed - moved)]
     )
 

@@ -4,28 +4,24 @@ The command line, the windows of `open`, a visitor of the Space and Python all c
 corrections give byte-identical files.
 """
 
-import functools
-import inspect
 import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING
 
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project import edits
-from promptccd.discovery.project.changes import LogEntry, StageChange
+from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.opened import place_of, registry_of_model, save_model
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
-from promptccd.discovery.project.store import Changes
+from promptccd.discovery.project.store import Changes, GoneError, connect
 from promptccd.disk import parsed_json, remove_leftovers, write_file
 from promptccd.errors import RegistryError
 from promptccd.locks import FolderLock
@@ -34,104 +30,16 @@ if TYPE_CHECKING:
     from promptccd.discovery.project.features import Features
 
 logger = logging.getLogger(__name__)
-Method = TypeVar("Method", bound=Callable[..., Any])
-Arguments = ParamSpec("Arguments")
 
 PENDING = ".edit.json"  # names a correction that its command has not reported yet
 OTHERS_TAKE_S = 2.0  # for a correction, such as one of a page that is open; a discovery takes longer
 
 
-class GoneError(RegistryError):
-    """The requested object is gone; the message explains the next step."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command that must not act twice, even if it was killed at an unknown moment.
-
-    It stays written down until `tell` has returned, and until then the same words act once, however often they come.
-
-    Attributes:
-        words: of the command.
-        tell: reports the corrected categories.
-    """
-
-    words: Sequence[str]
-    tell: Callable[[CategoryRegistry], object]
-
-
-class Kind(StrEnum):
-    """The kinds of arguments of corrections."""
-
-    CATEGORY = "category"  # an id
-    CATEGORY_OR_NONE = "category or none"  # an id, or `None` for no category
-    CATEGORIES = "categories"  # a list of ids
-    TARGETS = "targets"  # for each of the images an id, or `None`
-    IMAGE = "image"  # a key
-    IMAGES = "images"  # a list of keys
-    NAME = "name"  # text
-    FLAG = "flag"  # true or false
-    ENTRY = "entry"  # the number of an entry of the log
-
-
-@dataclass(frozen=True)
-class Correction:
-    """A correction that anybody who has a project can make.
-
-    Attributes:
-        name: of the correction, and of the method of `Project`.
-        arguments: kind of every argument, by its name, in the order of the method.
-        required: names of the arguments without a default.
-        function: the method of `Project`, which takes a project first.
-    """
-
-    name: str
-    arguments: Mapping[str, Kind]
-    required: frozenset[str]
-    function: Callable[..., Any]
-
-
-CORRECTIONS: dict[str, Correction] = {}  # by name, in the order of the declarations
-
-
-def correction(*kinds: Kind) -> Callable[[Method], Method]:
-    """Let a method of `Project` make a correction, under the lock and with an entry in the log.
-
-    It is listed in `CORRECTIONS`; `kinds` are those of its arguments, in their order.
-    """
-
-    def declare(method: Method) -> Method:
-        @functools.wraps(method)
-        def made(project: "Project", *given: Any, **named: Any) -> LogEntry:
-            entry: LogEntry = project.correct(lambda: project.note(lambda: method(project, *given, **named)))
-            return entry
-
-        _, *own = list(inspect.signature(method).parameters.values())[: len(kinds) + 1]
-        arguments = dict(zip((each.name for each in own), kinds, strict=True))
-        required = frozenset(each.name for each in own if each.default is each.empty)
-        CORRECTIONS[method.__name__] = Correction(method.__name__, arguments, required, made)
-        return cast(Method, made)
-
-    return declare
-
-
-def _edit(
-    edit: Callable[Concatenate[CategoryRegistry, Arguments], LogEntry], *kinds: Kind
-) -> Callable[Concatenate["Project", Arguments], LogEntry]:
-    """A method of `Project` that makes an edit of its registry."""
-
-    @functools.wraps(edit)
-    def method(project: "Project", *given: Arguments.args, **named: Arguments.kwargs) -> LogEntry:
-        return edit(project.registry, *given, **named)
-
-    return correction(*kinds)(method)
-
-
-class Project:
+class Project(CategoryRegistry):
     """The categories of images in a folder, which other processes may correct at the same time.
 
-    A correction is made under the folder's lock, in the state that the last one left, and is on the disk when its
-    method returns; the newest can be undone. Images are named by their content: the ``picture`` that
+    Every transaction is made under the folder's lock, in the state that the last one left, and is on the disk when its
+    method returns; the newest correction can be undone. Images are named by their content: the ``picture`` that
     ``assignments.csv`` gives, or ``row:NUMBER`` in a stage of a run.
 
         >>> project = Project("groups")  # doctest: +SKIP
@@ -141,7 +49,6 @@ class Project:
     Args:
         folder: the ``--out`` of a discovery, or a finished stage: its model then follows its categories, and
             its records of training (``assignments.json``, its card) stays.
-        command: a command that must not act twice; by default every call acts.
 
     Attributes:
         folder: absolute.
@@ -151,54 +58,116 @@ class Project:
         RegistryError: its categories are missing or damaged.
     """
 
-    def __init__(self, folder: str | Path, command: Command | None = None):
+    def __init__(self, folder: str | Path):
         self.folder = Path(folder).absolute()  # "." has no name to put a new folder under
-        self._command = command
         self.lock, self._loading = threading.RLock(), threading.Lock()
         self._place = place_of(self.folder)
-        self._is_stage = self._place == self.folder
-        self.registry = (
-            registry_of_model(self._place) if self._is_stage else CategoryRegistry.open(self._place)
-        )
-        self._seen = self.registry.store.revision
+        self._is_stage, self._is_locked = self._place == self.folder, False
+        self._record = self._place.parent / PENDING
+        self._command: list[str] | None = None
         self._features: Features | None = None
         self._shown: Sequence[str] = ()
-        self._draw: Callable[[], tuple[str, int] | None] | None = None
+        if self._is_stage:
+            super().__init__()
+            self.read_from(registry_of_model(self._place))
+        else:
+            super().__init__(connect(self._place), self._place)
+            self.require_whole(counted=False)  # counting takes long where there are millions of images
+        self._seen = self.revision
+
+    def now(self) -> str:
+        """UTC, in ISO 8601, to the second."""
+        return datetime.now(UTC).isoformat(timespec="seconds")
 
     def refresh(self) -> str:
         """Apply the corrections of other processes; returns the name of the state, which no other state has."""
         with self.lock:
-            if self._is_stage:
+            if self._is_stage and not self._database.in_transaction:
                 remove_leftovers(self._place.parent)
-                self.registry = registry_of_model(self._place)
+                self.read_from(registry_of_model(self._place))
                 self._on_change(None)
-            else:
-                before, self._seen = self._seen, self.registry.store.revision
-                if before != self._seen:
-                    self._on_change(self.registry.store.changes_since(before))
+            elif not self._is_stage and self._seen != (revision := self.revision):
+                before, self._seen = self._seen, revision
+                self._on_change(self.changes_after(before))
             return self._mark()
 
     def _mark(self) -> str:
-        registry = self.registry
         if not self._is_stage:
-            return str(registry.store.revision)
-        counts = registry.next_number, len(registry.log), len(registry.redo_stack)
-        return f"{registry.state_hash()} {counts}"
+            return str(self.revision)
+        return f"{self.state_hash()} {(self.next_number, len(self.log), len(self.redo_stack))}"
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Change the categories, all or nothing, under the lock of the folder; nested ones belong to the outer one.
+
+        Raises:
+            RegistryError: it is not possible; nothing changed.
+            RunError: another process writes there and does not end soon, or a link is in the way.
+            DiskError: it cannot be written; nothing changed.
+        """
+        with self.lock:
+            if self._database.in_transaction:
+                with super().transaction():
+                    yield
+                return
+            with self._locked():
+                try:
+                    self.refresh()
+                    with super().transaction():
+                        yield
+                        if self._command:
+                            write_file(self._record, json.dumps([self._command, self._mark()]))
+                    if self._is_stage:
+                        save_model(self._place, self)
+                finally:
+                    self.refresh()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from writing; within, it is locked already."""
+        if self._is_locked:
+            yield
+            return
+        with FolderLock(self._place.parent, wait_s=OTHERS_TAKE_S):
+            self._is_locked = True
+            try:
+                yield
+            finally:
+                self._is_locked = False
+
+    @contextmanager
+    def command(self, words: Sequence[str]) -> Iterator[bool]:
+        """A command that must not act twice, even if it was killed at an unknown moment.
+
+        Its correction stays written down until the command has reported it; until then the same words act once.
+
+        Args:
+            words: of the command.
+
+        Yields:
+            Whether it was done already, by a process that ended before it could report it.
+        """
+        with self.lock, self._locked():
+            remove_leftovers(self._record.parent)
+            mark, self._command = self.refresh(), [self.folder.name, *words]
+            if is_done := _read(self._record) == [self._command, mark]:
+                logger.info(
+                    "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
+                    "the command again to do it once more.",
+                    words[0],
+                )
+            try:
+                yield is_done
+            finally:
+                self._command = None
+            self._record.unlink(missing_ok=True)
 
     # Corrections; each raises an error if it is not possible, and then nothing changed
 
-    rename = _edit(edits.rename, Kind.CATEGORY, Kind.NAME)
-    merge = _edit(edits.merge, Kind.CATEGORIES, Kind.NAME)
-    move = _edit(edits.move, Kind.IMAGES, Kind.CATEGORY_OR_NONE)
-    sort = _edit(edits.sort, Kind.IMAGES, Kind.TARGETS)
-    gather = _edit(edits.gather, Kind.IMAGES, Kind.NAME)
-    split = _edit(edits.split, Kind.CATEGORY, Kind.IMAGES, Kind.NAME)
-    dissolve = _edit(edits.dissolve, Kind.CATEGORY, Kind.FLAG)
-    set_aside = _edit(edits.set_aside, Kind.CATEGORY)
-    set_images_aside = _edit(edits.set_images_aside, Kind.IMAGES)
-    restore = _edit(edits.restore, Kind.CATEGORY)
-    confirm = _edit(edits.confirm, Kind.IMAGES)
-    answer = _edit(edits.answer, Kind.IMAGE, Kind.IMAGE, Kind.FLAG)
+    rename, merge, move, sort = edits.rename, edits.merge, edits.move, edits.sort
+    gather, split, dissolve = edits.gather, edits.split, edits.dissolve
+    set_aside, set_images_aside, restore = edits.set_aside, edits.set_images_aside, edits.restore
+    confirm, answer, forget = edits.confirm, edits.answer, edits.forget
 
     def regroup(self, num_categories: int) -> StageChange:
         """Make the newest images of a discovery fewer or more categories; names and corrections of a person stay.
@@ -215,89 +184,14 @@ class Project:
         from promptccd.discovery.stage_grouping import find_again
 
         with self.lock:
-            mark, registry = self.refresh(), self.registry.copy()
+            mark, registry = self.refresh(), self.copy()
         found = find_again(registry, self.folder, num_categories)
-
-        def act() -> StageChange:
+        with self.transaction():
             if self.refresh() != mark:
                 raise GoneError(
                     "A correction was made while images were grouped, so nothing was changed. Group them again."
                 )
-            return self.registry.observe(found.stage, found.groups)
-
-        return self.correct(act)
-
-    @correction(Kind.IMAGES)
-    def forget(self, images: Sequence[str] | None = None) -> LogEntry:
-        """Forget images with all corrections of them; by default missing images.
-
-        Raises:
-            RegistryError: by default also if all images or no images are missing.
-        """
-        return edits.forget(self.registry, self._away() if images is None else images)
-
-    @correction(Kind.ENTRY)
-    def undo(self, number: int | None = None) -> LogEntry:
-        """Take the newest correction back.
-
-        Args:
-            number: of the log entry that it has to be; any by default.
-
-        Raises:
-            GoneError: something else was corrected meanwhile.
-        """
-        _require_latest(self.registry.newest, number)
-        return self.registry.undo()
-
-    @correction(Kind.ENTRY)
-    def redo(self, number: int | None = None) -> LogEntry:
-        """Redo the last undone edit; arguments and errors as in `undo`."""
-        _require_latest(self.registry.next_redo, number)
-        return self.registry.redo()
-
-    def note(self, act: Callable[[], LogEntry]) -> LogEntry:
-        """Make an edit, at this time; within `blind` that of the image that was drawn."""
-        drawn = self._draw and self._draw()
-        with self.registry.noted(now(), drawn, self.features):
-            entry = act()
-        if self._draw and (drawn is None or list(entry.what.get("images", ())) != [drawn[0]]):
-            raise GoneError("It is another photograph's turn: this photograph was reviewed meanwhile.")
-        return entry
-
-    def correct(self, act: Callable[[], Any]) -> Any:
-        """Change the registry by `act`, all of it or nothing; returns what that returns, `None` if it was done already.
-
-        Raises:
-            RegistryError: it is not possible; nothing changed.
-            RunError: another process writes there and does not end soon, or a link is in the way.
-            DiskError: it cannot be written; nothing changed.
-        """
-        command, place, result = self._command, self._place.parent, None
-        record = place / PENDING
-        with self.lock, FolderLock(place, wait_s=OTHERS_TAKE_S):
-            if command is not None:
-                remove_leftovers(place)
-            mark, words = self.refresh(), [self.folder.name, *(command.words if command else ())]
-            if command is not None and _read(record) == [words, mark]:
-                logger.info(
-                    "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
-                    "the command again to do it once more.",
-                    command.words[0],
-                )
-            else:
-                try:
-                    with self.registry.store.transaction():
-                        result = act()
-                        if command is not None:
-                            write_file(record, json.dumps([words, self._mark()]))
-                    if self._is_stage:
-                        save_model(self._place, self.registry)
-                finally:
-                    self.refresh()
-            if command is not None:
-                command.tell(self.registry)
-            record.unlink(missing_ok=True)
-        return result
+            return self.observe(found.stage, found.groups)
 
     def find(self, image: str) -> str:
         """The key of an image from a path or hash.
@@ -309,10 +203,10 @@ class Project:
         Raises:
             RegistryError: no image, or several images, match.
         """
-        if image in self.registry.images:
+        if image in self.images:
             return image
         seen, path = pictures_in(self._place.parent), os.path.abspath(os.path.expanduser(image))
-        found = [key for key in self.registry.images if key in seen and seen[key].is_called(key, image, path)]
+        found = [key for key in self.images if key in seen and seen[key].is_called(key, image, path)]
         if len(found) != 1:
             raise RegistryError(
                 f"{len(found) or 'No'} images are called {image!r}: give its path, or its picture or sha256 as "
@@ -322,25 +216,16 @@ class Project:
 
     def away(self) -> list[str]:
         """Images whose files are not where they were: deleted, moved away, or on a disk that is not plugged in."""
-        images, seen = self.registry.images, pictures_in(self._place.parent)
+        images, seen = self.images, pictures_in(self._place.parent)
         there = present(seen.values())
         return sorted(key for key, each in seen.items() if key in images and not each.is_here(there))
-
-    def _away(self) -> list[str]:
-        found, count = self.away(), len(self.registry.images)
-        if found and len(found) == count:
-            raise RegistryError(
-                f"None of the {count} images is where it was: plug their disk in, or move their folder back. To forget "
-                "them all, delete this folder."
-            )
-        return found
 
     # How much is right
 
     def how_right(self) -> Right:
         """How many images in groups are right, by randomly sampled photographs; see `drawn`."""
         with self.lock:
-            return how_right(self.registry, self._in_groups())
+            return how_right(self, self._in_groups())
 
     def drawn(self) -> str | None:
         """The randomly sampled image to review, from all unreviewed images in groups; or `None`.
@@ -353,7 +238,7 @@ class Project:
             >>> print(project.how_right().line())  # doctest: +SKIP
         """
         with self.lock:
-            found = draw(self.registry, self._in_groups())
+            found = draw(self, self._in_groups())
         return None if found is None else found[0]
 
     @contextmanager
@@ -361,22 +246,27 @@ class Project:
         """A correction within is an answer to `drawn`.
 
         Raises:
-            GoneError: at a correction of other images.
+            GoneError: it was a correction of other images; nothing changed.
         """
-        with self.lock:
-            self._draw = lambda: draw(self.registry, self._in_groups())
+        with self.transaction():
+            number, self.sampled = self.next_number, draw(self, self._in_groups())
             try:
                 yield
+                images = self.newest.what.get("images", ()) if self.newest else ()
+                if self.next_number > number and list(images) != [self.sampled and self.sampled[0]]:
+                    raise GoneError(
+                        "It is another photograph's turn: this photograph was reviewed meanwhile."
+                    )
             finally:
-                self._draw = None
+                self.sampled = None
 
     def _in_groups(self) -> list[str]:
-        return in_groups(self.registry, self._here())
+        return in_groups(self, self._here())
 
     def _here(self) -> Iterable[str]:
         """Images whose files are where they were."""
         away = set(self.away())
-        return [key for key in self.registry.images if key not in away]
+        return [key for key in self.images if key not in away]
 
     # Edits that need features
 
@@ -392,7 +282,7 @@ class Project:
         with self._loading:
             if self._features is None:
                 shown = set(self._shown)
-                rest = sorted(key for key in self.registry.images if key not in shown)
+                rest = sorted(key for key in self.images if key not in shown)
                 self._features = features_of(self.folder, [*self._shown, *rest])
             if needed and not self._features.row_of:
                 return features_of(self.folder, self._features.keys, needed=True)
@@ -406,18 +296,6 @@ class Project:
         """Bring what follows from the categories up to date; `None` if it is not known what changed."""
         if changes is None or changes.forgotten:
             self._features = None
-
-
-def _require_latest(entry: LogEntry | None, number: int | None) -> None:
-    if number is not None and (entry is None or entry.number != number):
-        raise GoneError(
-            "Another correction was made meanwhile, so nothing was undone. Load the page again, and try again."
-        )
-
-
-def now() -> str:
-    """The time for the log of a registry: UTC, in ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _read(record: Path) -> object:

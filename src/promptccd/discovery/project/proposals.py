@@ -10,6 +10,7 @@ from torch import Tensor
 
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.rows import ACTIVE
 
 SCREEN = 24
 OFFERED = 9  # groups that a digit chooses
@@ -137,20 +138,22 @@ def alike_pairs(registry: CategoryRegistry) -> list[tuple[int, int]]:
 
     Two categories with labels or given names are distinct already, and a category whose images a person mostly
     chose is final.
-
     """
-    active = registry.active
-    if len(active) < 3:  # nothing is unusual about the only distance
+    rows = registry.all(
+        "select category.id, state = 'known' or name <> 'discovered ' || category.id, 2 * ifnull(chosen, 0) > size, "
+        "value from category join vector on vector.id = vector left join (select category as home, count(*) as chosen "
+        f"from image where pinned group by category) on home = category.id where {ACTIVE} order by category.id"
+    )
+    if len(rows) < 3:  # nothing is unusual about the only distance
         return []
-    chosen = Counter(registry.pinned.values())
-    made = np.array([2 * chosen[each.id] > each.size for each in active])
-    named = np.array([each.known or each.named for each in active])
-    points = registry.prototypes_of(active).matrix.astype(np.float64)
+    ids, named, made, values = zip(*rows, strict=True)
+    is_named, is_made = np.array(named, dtype=bool), np.array(made, dtype=bool)
+    points = np.stack([np.frombuffer(each, "<f4") for each in values]).astype(np.float64)
     points /= np.linalg.norm(points, axis=1, keepdims=True).clip(min=1e-12)
     squared = 2 - 2 * points @ points.T
     np.fill_diagonal(squared, np.inf)
     limit = ALIKE * np.median(squared.min(1))
-    decided = (named[:, None] & named) | made[:, None] | made
-    rows, columns = np.nonzero(np.triu(squared < limit) & ~decided)
-    closest = np.argsort(squared[rows, columns], kind="stable")[:MOST_ALIKE].tolist()
-    return [(active[rows[each]].id, active[columns[each]].id) for each in closest]
+    decided = (is_named[:, None] & is_named) | is_made[:, None] | is_made
+    first, second = np.nonzero(np.triu(squared < limit) & ~decided)
+    closest = np.argsort(squared[first, second], kind="stable")[:MOST_ALIKE].tolist()
+    return [(ids[first[each]], ids[second[each]]) for each in closest]

@@ -1,22 +1,18 @@
 """The registry of categories: every id, name and correction over all stages, with undo and redo."""
 
 import hashlib
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from promptccd.discovery.project.categories import CategoryState, check_name, mended_name
-from promptccd.discovery.project.changes import GROUPING, LogEntry, StageChange, compare
+from promptccd.discovery.project.categories import CategoryState, mended_name
+from promptccd.discovery.project.changes import StageChange, compare
 from promptccd.discovery.project.observe import StageGroups, apply_grouping
 from promptccd.discovery.project.rows import Rows
-from promptccd.discovery.project.store import CATEGORIES, Store, stored_key
-from promptccd.disk import plain_json
-from promptccd.errors import RegistryError
+from promptccd.discovery.project.store import CATEGORIES, GROUPING, connect, stored_key
 
 _STATE = (  # rows that the hash of a state covers
     "select num_known, stage from state",
@@ -54,18 +50,11 @@ class CategoryRegistry(Rows):
     Ids only count up: the id of a split that was undone is not given again, except to the same split when it is
     redone. Within a stage rows of prototypes are only appended; a new stage drops unused rows.
 
-    Args:
-        store: see `Rows`.
-
     Attributes:
         features: gives the features of images, for edits; see `Project.features`. By default there are none.
     """
 
-    _noted: tuple[str | None, tuple[str, int] | None] = None, None
-
-    def __init__(self, store: Store | None = None):
-        super().__init__(store)
-        self.features: Callable[..., Any] = NoFeatures
+    features: Callable[..., Any] = NoFeatures
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":
@@ -74,42 +63,9 @@ class CategoryRegistry(Rows):
         Raises:
             RegistryError: it is missing or damaged, or a newer version wrote it.
         """
-        registry = cls(Store.open(path))
+        registry = cls(connect(path), path)
         registry.require_whole(counted=False)  # counting takes long where there are millions of images
         return registry
-
-    @property
-    def next_number(self) -> int:
-        """The number that the next log entry gets."""
-        return int(self.store.one("select next_number from state"))
-
-    @property
-    def log(self) -> tuple[LogEntry, ...]:
-        """Entries, oldest first, without undone ones."""
-        return self._entries("where not undone order by number")
-
-    @property
-    def redo_stack(self) -> tuple[LogEntry, ...]:
-        """Undone entries that can be redone, the next one last."""
-        return self._entries("where undone order by number desc")
-
-    def _entries(self, condition: str) -> tuple[LogEntry, ...]:
-        rows = self.store.all(f"select number, kind, what, stage, time, final from log {condition}")
-        return tuple(
-            LogEntry(number, kind, json.loads(what), stage, time, bool(final))
-            for number, kind, what, stage, time, final in rows
-        )
-
-    @property
-    def newest(self) -> LogEntry | None:
-        """The entry that `undo` would undo, or `None`."""
-        found = self._entries("where not undone order by number desc limit 1")
-        return found[0] if found and not found[0].final else None
-
-    @property
-    def next_redo(self) -> LogEntry | None:
-        """The entry that `redo` would repeat, or `None`."""
-        return next(iter(self._entries("where undone order by number limit 1")), None)
 
     @classmethod
     def from_categories(
@@ -136,8 +92,8 @@ class CategoryRegistry(Rows):
             RegistryError: an id occurs twice, an image's category is not among the ids, or a prototype does not fit.
         """
         registry, taken = cls(), set[str]()
-        run, run_each = registry.store.run, registry.store.run_each
-        with registry.store.transaction():
+        run, run_each = registry.run, registry.run_each
+        with registry.transaction():
             for identity, name, prototype in zip(map(int, ids), names, prototypes, strict=True):
                 taken.add(kept := mended_name(name, identity, taken))
                 state, born = (
@@ -162,7 +118,9 @@ class CategoryRegistry(Rows):
 
     def copy(self) -> "CategoryRegistry":
         """Another registry in the same state, with the same log, in memory."""
-        return CategoryRegistry(self.store.copy())
+        copied = CategoryRegistry()
+        copied.read_from(self)
+        return copied
 
     def observe(self, stage: int, groups: StageGroups) -> StageChange:
         """Add a grouping of a stage's images: known ids stay, new clusters get new ids, edits stay in force.
@@ -182,10 +140,11 @@ class CategoryRegistry(Rows):
         """
         is_new, before = stage > self.stage, self.snapshot()
         what = {"stage": int(stage), "images": len(groups.keys), "clusters": len(groups.prototypes)}
-        with self.store.transaction():
-            self.store.run("update state set stage = max(stage, ?)", int(stage))
+        with self.transaction():
+            self.run("update state set stage = max(stage, ?)", int(stage))
             with self.entry(GROUPING, what, final=is_new):
                 ids = apply_grouping(self, int(stage), groups, before)
+                self.drop_unused_prototypes() if is_new else None
         return replace(compare(before, self.snapshot(), int(stage)), cluster_ids=ids)
 
     def replace_prototypes(self, vectors: Mapping[int, np.ndarray]) -> None:
@@ -201,42 +160,11 @@ class CategoryRegistry(Rows):
         """
         with self.entry(GROUPING, {"stage": self.stage, "prototypes": len(vectors)}, final=True):
             self.set_prototypes(vectors)
+            self.drop_unused_prototypes()
 
     def changes_since(self, earlier: "CategoryRegistry") -> StageChange:
         """Changes since an earlier state, such as the last stage's checkpoint; edits count."""
         return compare(earlier.snapshot(), self.snapshot(), self.stage)
-
-    def undo(self) -> LogEntry:
-        """Take the newest entry back, and return it. The state is the one before it, hash for hash.
-
-        Raises:
-            RegistryError: no entry of this stage is left.
-        """
-        if (entry := self.newest) is None:
-            if not self.log:
-                raise RegistryError("There is nothing to undo: nothing was edited yet.")
-            raise RegistryError(
-                f"There is nothing to undo since stage {self.stage} was grouped. Earlier edits are final: "
-                "rename, merge, split or move what should be different now."
-            )
-        return self._replayed(entry, undo=True)
-
-    def redo(self) -> LogEntry:
-        """Redo the entry that was undone last, with the same ids, and return it.
-
-        Raises:
-            RegistryError: nothing was undone since the last edit.
-        """
-        if (entry := self.next_redo) is None:
-            raise RegistryError("There is nothing to redo: nothing was undone since the last edit.")
-        return self._replayed(entry, undo=False)
-
-    def _replayed(self, entry: LogEntry, *, undo: bool) -> LogEntry:
-        with self.store.transaction():
-            self.require_whole(self.store.replay(entry.number, undo=undo))
-            self.store.run("update log set undone = ? where number = ?", undo, entry.number)
-            self.store.count_revision(entry.number)
-        return entry
 
     def state_hash(self) -> str:
         """SHA-256 of the state, the same wherever and however it was reached.
@@ -246,98 +174,9 @@ class CategoryRegistry(Rows):
         """
         digest = hashlib.sha256()
         for query in _STATE:
-            for row in self.store.run(query):
+            for row in self.run(query):
                 digest.update(repr(row).encode())
         return digest.hexdigest()
-
-    def require_whole(self, ids: Collection[int] | None = None, *, counted: bool = True) -> None:
-        """Refuse categories that contradict themselves, beyond the checks of the tables.
-
-        Args:
-            ids: of the categories; by default all.
-            counted: whether their images are counted.
-
-        Raises:
-            RegistryError: the message names the first such category.
-        """
-        for each in self.categories.values():
-            if not each.name.isprintable():
-                check_name(each.name)
-        those = "true" if ids is None else f"id in ({', '.join(map(str, ids))})"
-        sizes = "size <> (select count(*) from image where image.category = each.id)" if counted else "false"
-        found = self.store.one(
-            f"select id from category as each, state where {those} and (id >= next_id "
-            "or (each.state <> 'retired' and (each.state = 'known') <> (id < num_known)) "
-            "or (each.state = 'retired' and size > 0) or merged_into >= id or vector not in (select id from vector) "
-            "or exists(select 1 from json_each(earlier) where value not in (select id from vector)) "
-            f"or {sizes}) limit 1"
-        )
-        if found is not None:
-            raise RegistryError(
-                f"Category {found} contradicts other rows: the file was altered. Copy it again."
-            )
-
-    @contextmanager
-    def noted(
-        self,
-        time: str | None = None,
-        drawn: tuple[str, int] | None = None,
-        features: Callable[..., Any] | None = None,
-    ) -> Iterator[None]:
-        """Entries that are made within get a time.
-
-        Args:
-            time: in ISO 8601.
-            drawn: an image that nobody chose, with ``left``, see `Review`.
-            features: other `features` within; kept longer, those of a project would keep its file open.
-        """
-        before = self.features
-        self._noted, self.features = (time, drawn), features or before
-        try:
-            yield
-        finally:
-            self._noted, self.features = (None, None), before
-
-    @contextmanager
-    def entry(self, kind: str, what: Mapping[str, Any], *, final: bool = False) -> Iterator[None]:
-        """A change that the log names, whole or not at all.
-
-        Args:
-            kind: of the entry.
-            what: its values.
-            final: whether the change and all earlier changes are final.
-        """
-        store = self.store
-        with store.transaction():
-            number, (time, drawn) = self.next_number, self._noted
-            is_new = drawn is not None and drawn[0] not in self.reviews
-            store.record(None if final else number)
-            yield
-            if drawn is not None and is_new:
-                store.run(
-                    "update image set unseen = ? where key = ? and reviewed is not null",
-                    drawn[1],
-                    stored_key(drawn[0]),
-                )
-            store.record(None)
-            has_changed = store.one("select 1 from change where entry = ? limit 1", number)
-            if kind == GROUPING and not final and not has_changed:
-                return  # the same groups again are nothing to undo
-            store.run(
-                "update state set next_number = next_number + 1, "
-                "forgotten = max(forgotten, (select coalesce(max(revision), 0) from log where undone))"
-            )
-            store.run("delete from change where entry in (select number from log where undone)")
-            store.run("delete from log where undone")
-            store.run(
-                "insert into log values(?, ?, ?, ?, ?, 0, 0, 0)",
-                number, kind, plain_json(what).decode(), self.stage, time,
-            )  # fmt: skip
-            store.count_revision(number, final=final)
-            if final:
-                store.run("update log set final = 1")
-                store.run("delete from change")
-                self.drop_unused_prototypes()
 
 
 def has_registry(folder: str | Path) -> bool:
@@ -351,7 +190,7 @@ def save_registry(registry: CategoryRegistry, folder: str | Path) -> None:
     Raises:
         DiskError: they cannot be written.
     """
-    registry.store.write_snapshot(Path(folder) / CATEGORIES)
+    registry.write_snapshot(Path(folder) / CATEGORIES)
 
 
 def load_registry(folder: str | Path) -> CategoryRegistry:
@@ -360,6 +199,6 @@ def load_registry(folder: str | Path) -> CategoryRegistry:
     Raises:
         RegistryError: they are missing or damaged or contradict each other, or a newer version wrote them.
     """
-    registry = CategoryRegistry(Store.open(Path(folder) / CATEGORIES, is_reader=True))
+    registry = CategoryRegistry(connect(Path(folder) / CATEGORIES, is_reader=True))
     registry.require_whole()
     return registry

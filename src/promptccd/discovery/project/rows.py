@@ -18,8 +18,9 @@ from promptccd.errors import RegistryError
 STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
 _LINKS = "select one.key, two.key from link join image one on one.id = a join image two on two.id = b"
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
+ACTIVE = "state in ('known', 'discovered') and not dormant"  # condition of `Rows.active`
 _CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
-# One image in `Rows.columns`: -1 in place of a row or a category, 1 in place of a confidence.
+# One image in `Rows.image_table`: -1 in place of a row or a category, 1 in place of a confidence.
 COLUMNS = np.dtype("i4, i4, i4, f8, u1, u1")
 COLUMNS.names = "row", "stage", "category", "confidence", "pinned", "reviewed"
 
@@ -50,23 +51,15 @@ class Snapshot(NamedTuple):
         return _resolved(self.categories, identity)
 
 
-class Rows:
-    """Categories and images.
+class Rows(Store):
+    """Categories and images of a store."""
 
-    Args:
-        store: their rows; by default an empty store in memory.
-    """
-
-    def __init__(self, store: Store | None = None):
-        self.store = Store.in_memory() if store is None else store
-        self._known: tuple[Any, dict[str, Mapping[Any, Any]]] = (
-            None,
-            {},
-        )  # read values, since the last change
+    sampled: tuple[str, int] | None = None  # an image that nobody chose, with `Review.left`
+    _known: tuple[Any, dict[str, Mapping[Any, Any]]] = None, {}  # read values, since the last change
 
     def _read(self, name: str, read: Callable[[], Mapping[Any, Any]]) -> Mapping[Any, Any]:
         """A mapping that is read again once any row has changed."""
-        if self._known[0] != (token := self.store.token):
+        if self._known[0] != (token := self.token):
             self._known = token, {}
         if name not in self._known[1]:
             self._known[1][name] = MappingProxyType(read())
@@ -75,7 +68,7 @@ class Rows:
     def _by_image(self, columns: str, condition: str, make: Callable[..., Any]) -> Mapping[str, Any]:
         rows = f"select key, {columns} from image where {condition}"
         return self._read(
-            columns, lambda: {text_key(key): make(*each) for key, *each in self.store.images(rows)}
+            columns, lambda: {text_key(key): make(*each) for key, *each in self.image_rows(rows)}
         )
 
     @property
@@ -110,7 +103,7 @@ class Rows:
 
     def categories_of(self, keys: Iterable[str]) -> dict[str, int]:
         """The categories of some assigned images, without reading all."""
-        rows = self.store.images("select key, category from image where category is not null", keys)
+        rows = self.image_rows("select key, category from image where category is not null", keys)
         return {text_key(key): category for key, category in rows}
 
     # Categories
@@ -123,22 +116,22 @@ class Rows:
             RegistryError: a row is damaged.
         """
         rows = f"select {_CATEGORY} from category order by id"
-        return self._read("categories", lambda: {row[0]: _category(*row) for row in self.store.all(rows)})
+        return self._read("categories", lambda: {row[0]: _category(*row) for row in self.all(rows)})
 
     @property
     def num_known(self) -> int:
         """Ids below it were labelled at stage 0."""
-        return int(self.store.one("select num_known from state"))
+        return int(self.one("select num_known from state"))
 
     @property
     def stage(self) -> int:
         """Newest stage that was observed, -1 before the first."""
-        return int(self.store.one("select stage from state"))
+        return int(self.one("select stage from state"))
 
     @property
     def next_id(self) -> int:
         """The id that the next new category gets."""
-        return int(self.store.one("select next_id from state"))
+        return int(self.one("select next_id from state"))
 
     @property
     def active(self) -> list[Category]:
@@ -156,7 +149,7 @@ class Rows:
         Raises:
             RegistryError: the id is unknown; for a merged category the message names its survivor.
         """
-        rows = self.store.all(f"select {_CATEGORY} from category where id = ?", int(identity))
+        rows = self.all(f"select {_CATEGORY} from category where id = ?", int(identity))
         if not rows:
             ids = [str(each) for each in self.names()]
             listed = ", ".join(ids[:20] + ["..."] * (len(ids) > 20)) or "none yet"
@@ -172,7 +165,7 @@ class Rows:
 
     def names(self) -> dict[int, str]:
         """Names of the categories that are not retired, by id."""
-        return dict(self.store.all("select id, name from category where state <> 'retired' order by id"))
+        return dict(self.all("select id, name from category where state <> 'retired' order by id"))
 
     def resolve(self, identity: int) -> int | None:
         """The category that contains the images of this one: itself, its merge target, or `None`.
@@ -187,9 +180,7 @@ class Rows:
     @property
     def prototypes(self) -> np.ndarray:
         """All rows of prototypes ``(R, D)`` float32; `Category.prototype_row` points into them."""
-        rows = [
-            np.frombuffer(row, "<f4") for (row,) in self.store.all("select value from vector order by id")
-        ]
+        rows = [np.frombuffer(row, "<f4") for (row,) in self.all("select value from vector order by id")]
         return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
 
     def active_prototypes(self) -> ActivePrototypes:
@@ -217,17 +208,21 @@ class Rows:
         """Keys of a category's images, sorted."""
         return sorted(self._keys("category = ?", identity))
 
+    def away(self) -> list[str]:
+        """Keys of images whose files are not where they were; a registry by itself knows no files."""
+        return []
+
     def _keys(self, condition: str, *values: Any) -> set[str]:
-        rows = self.store.all(f"select key from image where {condition}", *values)
+        rows = self.all(f"select key from image where {condition}", *values)
         return {text_key(key) for (key,) in rows}
 
-    def columns(self, row_of: Mapping[str, int], keys: Iterable[str] | None = None) -> np.ndarray:
+    def image_table(self, row_of: Mapping[str, int], keys: Iterable[str] | None = None) -> np.ndarray:
         """Images, all of them or some, as a table of `COLUMNS`; ``row`` is that of `row_of`."""
         query = (
             "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned, "
             "pinned and reviewed is not null from image where true"
         )
-        rows = ((row_of.get(text_key(key), -1), *values) for key, *values in self.store.images(query, keys))
+        rows = ((row_of.get(text_key(key), -1), *values) for key, *values in self.image_rows(query, keys))
         return np.fromiter(rows, COLUMNS)
 
     def snapshot(self) -> Snapshot:
@@ -238,7 +233,7 @@ class Rows:
     def forbidden(self) -> dict[str, tuple[int, ...]]:
         """The categories that a person has taken an image out of, by key."""
         found = dict[str, tuple[int, ...]]()
-        for key, category in self.store.all(f"{_BANS} order by image, 2"):
+        for key, category in self.all(f"{_BANS} order by image, 2"):
             found[text_key(key)] = (*found.get(text_key(key), ()), category)
         return found
 
@@ -249,10 +244,10 @@ class Rows:
             DataError: it contradicts itself.
         """
         bans = dict[str, set[int]]()
-        for key, category in self.store.all(_BANS):
+        for key, category in self.all(_BANS):
             bans.setdefault(text_key(key), set()).add(category)
         return GroupingConstraints(
-            cannot_link=tuple((text_key(a), text_key(b)) for a, b in self.store.all(_LINKS)),
+            cannot_link=tuple((text_key(a), text_key(b)) for a, b in self.all(_LINKS)),
             pinned=dict(self.pinned),
             forbidden={key: frozenset(each) for key, each in bans.items()},
         )
@@ -262,14 +257,14 @@ class Rows:
     def change(self, identity: int, **values: Any) -> None:
         """Change columns of a category."""
         sets = ", ".join(f"{name} = ?" for name in values)
-        self.store.run(f"update category set {sets} where id = ?", *values.values(), identity)
+        self.run(f"update category set {sets} where id = ?", *values.values(), identity)
 
     def new_category(self, born: int) -> int:
         """Add a discovered category without images or a prototype, and return its id."""
         identity = self.next_id
         name = free_name(default_name(identity), self.names().values())
-        self.store.run("update state set next_id = next_id + 1")
-        self.store.run(
+        self.run("update state set next_id = next_id + 1")
+        self.run(
             "insert into category values(?, ?, 'discovered', ?, 0, 0, 0, null, '[]')", identity, name, born
         )
         return identity
@@ -290,7 +285,7 @@ class Rows:
             RegistryError: it is not a vector of finite numbers of the common length.
         """
         row = np.asarray(vector, dtype=np.float32)
-        place, width = self.store.all(
+        place, width = self.all(
             "select ifnull(max(id) + 1, 0), ifnull(length(value) / 4, ?) from vector", row.size
         )[0]
         if row.shape != (width,) or not width or not np.isfinite(row).all():
@@ -298,27 +293,23 @@ class Rows:
                 f"Expected a prototype of {width or 'some'} finite numbers, got shape {row.shape}"
                 f"{'' if np.isfinite(row).all() else ' with NaN or infinity'}."
             )
-        self.store.run("insert into vector values(?, ?)", place, row.astype("<f4").tobytes())
+        self.run("insert into vector values(?, ?)", place, row.astype("<f4").tobytes())
         return int(place)
 
     def drop_unused_prototypes(self) -> None:
         """Delete the prototypes that no category refers to, and renumber the remaining ones from 0."""
-        categories, vectors = self.categories.values(), dict(self.store.all("select * from vector"))
+        categories, vectors = self.categories.values(), dict(self.all("select * from vector"))
         used = sorted({row for each in categories for row in each.rows})
         position = {row: place for place, row in enumerate(used)}
-        self.store.run("delete from vector")
-        self.store.run_each(
-            "insert into vector values(?, ?)", [(position[row], vectors[row]) for row in used]
-        )
+        self.run("delete from vector")
+        self.run_each("insert into vector values(?, ?)", [(position[row], vectors[row]) for row in used])
         for each in categories:
             earlier = plain_json([position[row] for row in each.earlier_rows]).decode()
             self.change(each.id, vector=position[each.prototype_row], earlier=earlier)
 
     def count_images(self) -> None:
         """Update the sizes of all categories."""
-        sizes = dict(
-            self.store.all("select category, count(*) from image where category >= 0 group by category")
-        )
+        sizes = dict(self.all("select category, count(*) from image where category >= 0 group by category"))
         self._resize(
             [
                 (each.id, sizes.get(each.id, 0) - each.size)
@@ -329,7 +320,7 @@ class Rows:
 
     def _resize(self, steps: Sequence[tuple[Any, ...]]) -> None:
         """Add to the sizes of categories: ids, each with a number."""
-        self.store.run_each(
+        self.run_each(
             "update category set size = size + ?2, dormant = size + ?2 = 0 and state = 'discovered' where id = ?1",
             steps,
         )
@@ -345,9 +336,9 @@ class Rows:
         unique = list(dict.fromkeys([keys] if isinstance(keys, str) else keys))
         if not unique:
             raise RegistryError("Expected at least one image, got 0: select images first.")
-        self.store.run("delete from chosen")
+        self.run("delete from chosen")
         stored = [(stored_key(key),) for key in unique]
-        if self.store.run_each("insert into chosen select id from image where key = ?", stored) < len(unique):
+        if self.run_each("insert into chosen select id from image where key = ?", stored) < len(unique):
             unknown = [key for key in unique if key not in self.images]
             raise RegistryError(
                 f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
@@ -357,19 +348,19 @@ class Rows:
 
     def choose_members(self, categories: Collection[int]) -> None:
         """Choose all images of some categories."""
-        self.store.run("delete from chosen")
-        self.store.run_each(
+        self.run("delete from chosen")
+        self.run_each(
             "insert into chosen select id from image where category = ?", [(each,) for each in categories]
         )
 
     def chosen_born(self) -> int:
         """The first stage of the chosen images."""
-        return int(self.store.one("select min(stage) from image where id in chosen"))
+        return int(self.one("select min(stage) from image where id in chosen"))
 
     def next_review(self) -> int:
         """The order of the next review. Reviews may have been dropped, so their number alone is no order."""
         return int(
-            self.store.one(
+            self.one(
                 "select max(count(*), coalesce(max(reviewed), -1) + 1) from image indexed by reviews "
                 "where reviewed is not null"
             )
@@ -384,32 +375,35 @@ class Rows:
             review: the order of the review, if a person reviewed each image. The first review of an image counts;
                 without a review, the reviews of images follow them.
         """
-        left = self.store.all(
+        left = self.all(
             "select category, count(*) from image where id in chosen and category is not ? group by category",
             category,
         )
+        sampled = self.sampled or ("", 0)
         if review is None:
             reviews = "was = iif(reviewed is not null and was is category, ?1, was)"
         else:
-            reviews = f"was = iif(reviewed is null, category, was), reviewed = ifnull(reviewed, {review})"
-        self.store.run(
+            reviews = (
+                f"was = iif(reviewed is null, category, was), reviewed = ifnull(reviewed, {review}), "
+                "unseen = iif(reviewed is null and key = ?3, ?4, unseen)"
+            )
+        self.run(
             f"update image set category = ?1, pinned = ifnull(?2, pinned), {reviews} where id in chosen",
-            category,
-            pin,
-        )
+            category, pin, *((stored_key(sampled[0]), sampled[1]) if review is not None else ()),
+        )  # fmt: skip
         if pin:
-            self.store.run("delete from forbidden where category = ? and image in chosen", category)
+            self.run("delete from forbidden where category = ? and image in chosen", category)
         if category is not None and left:
             left.append((category, -sum(count for _, count in left)))
         self._resize([(identity, -count) for identity, count in left])
 
     def drop_looks(self) -> None:
         """Forget that a person has reviewed the chosen images."""
-        self.store.run("update image set reviewed = null, was = null, unseen = 0 where id in chosen")
+        self.run("update image set reviewed = null, was = null, unseen = 0 where id in chosen")
 
     def drop_contradicted_answers(self) -> None:
         """Remove answers about the chosen images, which a person has just placed, if they contradict the places."""
-        self.store.run(
+        self.run(
             "delete from link where (a in chosen or b in chosen) and exists(select 1 from image one join image two "
             "using (category) where one.id = a and two.id = b and one.pinned and two.pinned)"
         )

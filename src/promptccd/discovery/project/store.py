@@ -10,7 +10,7 @@ import re
 import sqlite3
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from promptccd.database import close_whole, open_database, use_wal
-from promptccd.disk import newer_format, temporary
+from promptccd.discovery.project.categories import check_name
+from promptccd.disk import newer_format, plain_json, temporary
 from promptccd.errors import DiskError, RegistryError
 from promptccd.systems import flush, rename
 
 FORMAT = 1
+GROUPING = "grouping"  # kind of the entries that no person made
 CATEGORIES = "categories.sqlite"  # name of the file, in a project and in a stage
 _AT_ONCE, _READ_AT_ONCE = 500, 10_000  # values in a statement; rows
 WAIT_S = 10  # for another process, while the file is replaced
@@ -107,70 +109,91 @@ class Changes:
     forgotten: bool = False
 
 
+@dataclass(frozen=True)
+class LogEntry:
+    """One thing that happened to a registry.
+
+    Attributes:
+        number: counts up and is never used twice.
+        kind: kind of the edit, or ``"grouping"``.
+        what: values of the edit or of the grouping.
+        stage: the newest stage at that time.
+        time: when, in ISO 8601, in a project; no hash includes it.
+        final: whether it can no longer be undone, because a new stage came since.
+    """
+
+    number: int
+    kind: str
+    what: Mapping[str, Any]
+    stage: int
+    time: str | None = None
+    final: bool = False
+
+
+class GoneError(RegistryError):
+    """The requested object is gone; the message explains the next step."""
+
+
+def connect(path: Path, *, is_reader: bool = False) -> sqlite3.Connection:
+    """Open a file of categories, which anybody may have written: nothing in it is executed.
+
+    Args:
+        path: of the file.
+        is_reader: copy it into memory, and check every row. The file stays as it is, and may be a link.
+
+    Raises:
+        RegistryError: it is missing or damaged, or a newer version wrote it.
+        DiskError: it cannot be opened.
+    """
+    if not path.is_file():
+        raise RegistryError(f"There is no file {path.name} in {str(path.parent)!r}.")
+    problems = (
+        "select 1 from pragma_integrity_check(1) where integrity_check <> 'ok'",
+        "select 1 from pragma_foreign_key_check",
+        "select 1 from log where not json_valid(what)",
+        "select 1 where 1 <> (select count(*) from state)",
+    )
+    try:
+        place = f"{path.resolve().as_uri()}?mode=ro&immutable=1" if is_reader else path
+        database = open_database(place, _SCHEMA)
+        if is_reader:  # SQLite does not check constraints of a file that it may only read
+            with closing(database) as read:
+                database = open_database(":memory:", _SCHEMA, create=True)
+                read.backup(database)
+        if is_reader and any(database.execute(problem).fetchone() for problem in problems):
+            raise ValueError("its rows contradict each other")
+        version = database.execute("pragma user_version").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        raise DiskError(f"{str(path)!r} cannot be opened ({error}).") from error
+    except (sqlite3.Error, ValueError) as error:
+        raise RegistryError(
+            f"{str(path)!r} is refused: {error}. Copy the checkpoint again, or group the images again with "
+            "another --out."
+        ) from error
+    if (newer := newer_format(version, FORMAT)) is not None:
+        raise RegistryError(f"{path.name} {newer}")
+    return database
+
+
 class Store:
     """A database of categories.
 
     Args:
-        database: a connection to it.
+        database: a connection to it; by default an empty database in memory.
         path: of its file; `None` in memory.
     """
 
-    def __init__(self, database: sqlite3.Connection, path: Path | None = None):
-        self._database, self.path = database, path
-        self._transactions = self._failures = 0
-        weakref.finalize(self, close_whole, database)
+    def __init__(self, database: sqlite3.Connection | None = None, path: Path | None = None):
+        self._database, self.path = database or open_database(":memory:", _SCHEMA, create=True), path
+        self._transactions = self._resets = 0
+        weakref.finalize(self, close_whole, self._database)
+        if database is None:
+            self.run("insert into state values(0, 0, -1, 0, 0, 0, 0)")
 
-    @classmethod
-    def in_memory(cls) -> "Store":
-        """An empty store."""
-        store = cls(open_database(":memory:", _SCHEMA, create=True))
-        store.run("insert into state values(0, 0, -1, 0, 0, 0, 0)")
-        return store
-
-    @classmethod
-    def open(cls, path: Path, *, is_reader: bool = False) -> "Store":
-        """The store in a file, which anybody may have written: nothing in it is executed.
-
-        Args:
-            path: of the file.
-            is_reader: read every row into memory, and check it. The file stays as it is, and may be a link.
-
-        Raises:
-            RegistryError: it is missing or damaged, or a newer version wrote it.
-            DiskError: it cannot be opened.
-        """
-        if not path.is_file():
-            raise RegistryError(f"There is no file {path.name} in {str(path.parent)!r}.")
-        try:
-            place = f"{path.resolve().as_uri()}?mode=ro&immutable=1" if is_reader else path
-            store = cls(open_database(place, _SCHEMA), path)
-            if is_reader:
-                store = store.copy()
-                problems = (
-                    "select 1 from pragma_integrity_check(1) where integrity_check <> 'ok'",
-                    "select 1 from pragma_foreign_key_check",
-                    "select 1 from log where not json_valid(what)",
-                    "select 1 where 1 <> (select count(*) from state)",
-                )
-                if any(store.one(problem) for problem in problems):
-                    raise ValueError("its rows contradict each other")
-        except sqlite3.OperationalError as error:
-            raise DiskError(f"{str(path)!r} cannot be opened ({error}).") from error
-        except (sqlite3.Error, ValueError) as error:
-            raise RegistryError(
-                f"{str(path)!r} is refused: {error}. Copy the checkpoint again, or group the images again with "
-                "another --out."
-            ) from error
-        if (newer := newer_format(store.one("pragma user_version"), FORMAT)) is not None:
-            raise RegistryError(f"{path.name} {newer}")
-        return store
-
-    def copy(self) -> "Store":
-        """A store in memory with the same rows."""
-        copied = Store(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
-        copied.run("pragma foreign_keys = on")
-        self._try(lambda: self._database.backup(copied._database))
-        return copied
+    def read_from(self, other: "Store") -> None:
+        """Replace all rows by the rows of another store."""
+        other._try(lambda: other._database.backup(self._database))
+        self._resets += 1
 
     def write_to(self, path: Path) -> None:
         """Replace the rows of a file, whole or not at all.
@@ -197,7 +220,8 @@ class Store:
         Raises:
             DiskError: it cannot be written; the earlier file stays.
         """
-        copied, place = self.copy(), temporary(path)
+        copied, place = Store(), temporary(path)
+        copied.read_from(self)
         copied.run("update state set revision = 0, forgotten = 0")
         copied.run("update log set revision = 0")
         copied.run("create temp table again as select entry, tab, before, after from change order by id")
@@ -237,7 +261,7 @@ class Store:
                 raise DiskError(f"{place!r} cannot be written ({error}); nothing changed.") from error
             raise RegistryError(f"{place!r} would contradict itself, or is damaged ({error}).") from error
 
-    def images(self, query: str, keys: Iterable[str] | None = None) -> Iterator[tuple[Any, ...]]:
+    def image_rows(self, query: str, keys: Iterable[str] | None = None) -> Iterator[tuple[Any, ...]]:
         """Rows of a query of images, whose last words are a condition; of all, or of some by key."""
         if keys is None:
             cursor = self.run(f"{query} order by id")
@@ -265,7 +289,7 @@ class Store:
             yield
             self.run("release inner" if is_inner else "commit")
         except BaseException:
-            self._failures += 1
+            self._resets += 1
             if self._database.in_transaction:
                 self.run("rollback to inner" if is_inner else "rollback")
                 if is_inner:
@@ -275,17 +299,129 @@ class Store:
     @property
     def token(self) -> tuple[int, ...]:
         """A value that differs after every change of rows, by any process."""
-        return self._database.total_changes, self._failures, self.one("pragma data_version")
+        return self._database.total_changes, self._resets, self.one("pragma data_version")
 
-    # Undo and redo
+    # The log
 
-    def record(self, entry: int | None) -> None:
-        """Record all rows that change from now on for an entry of the log, or stop recording."""
-        self.run("delete from recording")
-        if entry is not None:
-            self.run("insert into recording values(?)", entry)
+    @property
+    def next_number(self) -> int:
+        """The number that the next log entry gets."""
+        return int(self.one("select next_number from state"))
 
-    def replay(self, entry: int, *, undo: bool) -> set[int]:
+    @property
+    def log(self) -> tuple[LogEntry, ...]:
+        """Entries, oldest first, without undone ones."""
+        return self.entries("where not undone order by number")
+
+    @property
+    def redo_stack(self) -> tuple[LogEntry, ...]:
+        """Undone entries that can be redone, the next one last."""
+        return self.entries("where undone order by number desc")
+
+    @property
+    def newest(self) -> LogEntry | None:
+        """The entry that `undo` would undo, or `None`."""
+        found = self.entries("where not undone order by number desc limit 1")
+        return found[0] if found and not found[0].final else None
+
+    @property
+    def next_redo(self) -> LogEntry | None:
+        """The entry that `redo` would repeat, or `None`."""
+        return next(iter(self.entries("where undone order by number limit 1")), None)
+
+    def entries(self, condition: str) -> tuple[LogEntry, ...]:
+        """Entries of the log with a condition and an order."""
+        rows = self.all(f"select number, kind, what, stage, time, final from log {condition}")
+        return tuple(
+            LogEntry(number, kind, json.loads(what), stage, time, bool(final))
+            for number, kind, what, stage, time, final in rows
+        )
+
+    def now(self) -> str | None:
+        """The time of new entries, in ISO 8601; `None` where equal edits have to give equal files."""
+        return None
+
+    @contextmanager
+    def entry(self, kind: str, what: Mapping[str, Any], *, final: bool = False) -> Iterator[None]:
+        """A change that the log names, whole or not at all. Without a change a grouping is no entry.
+
+        Args:
+            kind: of the entry.
+            what: its values, which may be added until the end.
+            final: whether the change and all earlier changes are final.
+        """
+        with self.transaction():
+            number = self.next_number
+            self.run("delete from recording")
+            if not final:
+                self.run("insert into recording values(?)", number)
+            yield
+            self.run("delete from recording")
+            if (
+                kind == GROUPING
+                and not final
+                and not self.all("select 1 from change where entry = ?", number)
+            ):
+                return
+            self.run(
+                "update state set next_number = next_number + 1, revision = revision + 1, forgotten = iif(?, "
+                "revision + 1, max(forgotten, (select coalesce(max(revision), 0) from log where undone)))",
+                final,
+            )
+            self.run("delete from change where ? or entry in (select number from log where undone)", final)
+            self.run("delete from log where undone")
+            self.run(
+                "insert into log select ?, ?, ?, stage, ?, 0, 0, revision from state",
+                number, kind, plain_json(what).decode(), self.now(),
+            )  # fmt: skip
+            if final:
+                self.run("update log set final = 1")
+
+    def undo(self, number: int | None = None) -> LogEntry:
+        """Take the newest entry back, and return it. The state is the one before it, hash for hash.
+
+        Args:
+            number: of the entry that it has to be; any by default.
+
+        Raises:
+            RegistryError: no entry of this stage is left.
+            GoneError: something else was corrected meanwhile.
+        """
+        with self.transaction():
+            nothing = "nothing was edited yet."
+            if self.log:
+                nothing = (
+                    f"stage {self.one('select stage from state')} was grouped since, so earlier edits are final. "
+                    "Rename, merge, split or move what should be different now."
+                )
+            return self._replayed(self.newest, number, True, f"There is nothing to undo: {nothing}")
+
+    def redo(self, number: int | None = None) -> LogEntry:
+        """Redo the entry that was undone last, with the same ids, and return it; arguments and errors as in `undo`."""
+        with self.transaction():
+            return self._replayed(
+                self.next_redo,
+                number,
+                False,
+                "There is nothing to redo: nothing was undone since the last edit.",
+            )
+
+    def _replayed(self, entry: LogEntry | None, number: int | None, undo: bool, nothing: str) -> LogEntry:
+        if number is not None and (entry is None or entry.number != number):
+            raise GoneError(
+                "Another correction was made meanwhile, so nothing was undone. Load the page again, and try again."
+            )
+        if entry is None:
+            raise RegistryError(nothing)
+        self.require_whole(self._replay(entry.number, undo=undo))
+        self.run("update state set revision = revision + 1")
+        self.run(
+            "update log set undone = ?, revision = (select revision from state) where number = ?",
+            undo, entry.number,
+        )  # fmt: skip
+        return entry
+
+    def _replay(self, entry: int, *, undo: bool) -> set[int]:
         """Put rows back as they were before an entry of the log, or as they were after it.
 
         Returns:
@@ -313,27 +449,40 @@ class Store:
             self.run_each(statement, [row for _, row in alike])
         return {each for each in touched if isinstance(each, int)}
 
-    # Revisions
+    def require_whole(self, ids: Collection[int] | None = None, *, counted: bool = True) -> None:
+        """Refuse categories that contradict themselves, beyond the checks of the tables.
+
+        Args:
+            ids: of the categories; by default all.
+            counted: whether their images are counted.
+
+        Raises:
+            RegistryError: the message names the first such category.
+        """
+        for (name,) in self.all("select name from category"):
+            if not name.isprintable():
+                check_name(name)
+        those = "true" if ids is None else f"id in ({', '.join(map(str, ids))})"
+        sizes = "size <> (select count(*) from image where image.category = each.id)" if counted else "false"
+        found = self.one(
+            f"select id from category as each, state where {those} and (id >= next_id "
+            "or each.state not in ('known', 'discovered', 'aside', 'retired') "
+            "or (each.state <> 'retired' and (each.state = 'known') <> (id < num_known)) "
+            "or (each.state = 'retired' and size > 0) or merged_into >= id or vector not in (select id from vector) "
+            "or exists(select 1 from json_each(earlier) where value not in (select id from vector)) "
+            f"or {sizes}) limit 1"
+        )
+        if found is not None:
+            raise RegistryError(
+                f"Category {found} contradicts other rows: the file was altered. Copy it again."
+            )
 
     @property
     def revision(self) -> int:
         """Counts transactions that changed something."""
         return int(self.one("select revision from state"))
 
-    def count_revision(self, entry: int | None = None, *, final: bool = False) -> None:
-        """Begin a revision, in which an entry of the log was made, undone or redone.
-
-        Args:
-            entry: its number.
-            final: whether more changed than the log tells, such as by a new stage.
-        """
-        self.run("update state set revision = revision + 1")
-        if final:
-            self.run("update state set forgotten = revision")
-        if entry is not None:
-            self.run("update log set revision = (select revision from state) where number = ?", entry)
-
-    def changes_since(self, revision: int) -> Changes | None:
+    def changes_after(self, revision: int) -> Changes | None:
         """Changes since a revision; `None` if the log lacks them, so that all has to be read again."""
         now = self.revision
         if revision == now:

@@ -14,16 +14,17 @@ import torch
 
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import assigned
-from promptccd.discovery.project.changes import SURE, LogEntry
+from promptccd.discovery.project.changes import SURE
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
-from promptccd.discovery.project.project import GoneError, Project
+from promptccd.discovery.project.project import Project
 from promptccd.discovery.project.proposals import alike_pairs, halves, screen
 from promptccd.discovery.project.record import PROJECT, has_categories, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
-from promptccd.discovery.project.store import Changes
+from promptccd.discovery.project.rows import ACTIVE
+from promptccd.discovery.project.store import Changes, GoneError, LogEntry
 from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
@@ -60,7 +61,7 @@ class Columns:
     def _read(
         self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Collection[str] | None = None
     ) -> None:
-        found = registry.columns(row_of, keys)
+        found = registry.image_table(row_of, keys)
         found = found[found["row"] >= 0]
         rows = found["row"]
         aside = np.isin(found["category"], [each.id for each in registry.aside])
@@ -133,12 +134,12 @@ class ProjectView(Project):
         self.title = self.folder.name
         self._laying = threading.Lock()
         self._columns: Columns | None = None
-        self._near: tuple[list[Any], tuple[dict[int, list[int]], list[tuple[int, int]]]] = ([], ({}, []))
+        self._near: tuple[Sequence[tuple[Any, ...]], dict[int, list[int]]] = [], {}
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
-        self._images = frozenset(self.registry.images)
-        photos = Photos(self.out, self.registry.images)
+        self._images = frozenset(self.images)
+        photos = Photos(self.out, self.images)
         self._show(photos.keys)
         return photos
 
@@ -146,25 +147,25 @@ class ProjectView(Project):
         """Update the view, entirely if the changes are unknown."""
         super()._on_change(changes)
         if changes is None or changes.forgotten:
-            self._columns, self._near = None, ([], ({}, []))
-            if self._images != self.registry.images.keys():
+            self._columns, self._near = None, ([], {})
+            if self._images != self.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
         elif self._columns is not None and (keys := self._changed(changes)):
-            self._columns.take(self.registry, keys, self.photos.rows)
+            self._columns.take(self, keys, self.photos.rows)
 
     def _changed(self, changes: Changes) -> set[str]:
         """Photographs that look different in a window."""
         images = set(changes.images)
         for identity in changes.turned:
-            images.update(self.registry.members_of(identity))
+            images.update(self.members_of(identity))
         return images & self.photos.rows.keys()
 
     def columns(self) -> Columns:
         """The group of every photograph, and how sure it is."""
         with self.lock:
             if self._columns is None:
-                self._columns = Columns(self.registry, self.photos.keys, self.photos.here)
+                self._columns = Columns(self, self.photos.keys, self.photos.here)
             return self._columns
 
     def keys_of(self, rows: Sequence[int], generation: str) -> list[str]:
@@ -204,7 +205,7 @@ class ProjectView(Project):
         """Photographs to check next, see `proposals.screen`, with rows in the place of keys."""
         features, keys = self.features(), self.photos.keys
         with self.lock:
-            registry, here = self.registry.copy(), self._in_groups()
+            registry, here = self.copy(), self._in_groups()
         found = screen(registry, features, here, {keys[row] for row in skipped})
         if found is not None:
             found["rows"] = [self.photos.rows[key] for key in found.pop("images")]
@@ -214,14 +215,14 @@ class ProjectView(Project):
         """Rows of the two parts of a category that looks like two, see `proposals.halves`; else `None`."""
         features, rows = self.features(), self.photos.rows
         with self.lock:
-            registry = self.registry.copy()
+            registry = self.copy()
         is_there = any(each.id == category for each in registry.active)
         found = (halves(registry, features, category) if is_there else None) or ()
         return [[rows[key] for key in part if key in rows] for part in found]
 
     def why(self, row: int) -> dict[str, Any]:
         """Why a photograph is in its category, and where else it could be."""
-        key, registry = self.photos.keys[row], self.registry
+        key, registry = self.photos.keys[row], self
         features, columns = self.features(), self.columns()
         group = int(columns.group[row])
         why: dict[str, Any] = {
@@ -254,7 +255,7 @@ class ProjectView(Project):
         """How much is right, see `Right`, and the ``row`` to be looked at blind next."""
         with self.lock:
             self.refresh()
-            registry, keys, photos = self.registry.copy(), self._in_groups(), self.photos
+            registry, keys, photos = self.copy(), self._in_groups(), self.photos
         drawn = draw(registry, keys)  # which takes longer than other requests should wait
         row = None if drawn is None else photos.rows[drawn[0]]
         return {**asdict(how_right(registry, keys)), "row": row}
@@ -275,7 +276,7 @@ class ProjectView(Project):
 
         keys, features = self.photos.keys, self.features()
         with self.lock:
-            registry, columns = self.registry.copy(), self.columns()
+            registry, columns = self.copy(), self.columns()
             open_rows = np.flatnonzero((columns.group >= 0) & (columns.flags & (PINNED | AWAY) == 0))
             covers = [row for each in registry.active for row in columns.shown(each.id)["cover"]]
             unsure = open_rows[np.argsort(columns.sure[open_rows], kind="stable")[:MOST_ASKED_OF]]
@@ -329,7 +330,7 @@ class ProjectView(Project):
         if before is None:
             return {"new": [], "grown": [], "shrunk": [], "moved": [], "doubted": []}
         with self.lock:
-            change, row_of = self.registry.changes_since(before), self.photos.rows
+            change, row_of = self.changes_since(before), self.photos.rows
         return {
             "new": list(change.new),
             "grown": [[each, *sizes] for each, sizes in change.grown.items()],
@@ -338,30 +339,30 @@ class ProjectView(Project):
             "doubted": sorted(row_of[key] for key in change.unsure if key in row_of),
         }
 
-    def _resembling(self) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
-        """For every category the similar categories, most alike first, and pairs that may be one.
-
-        Both are kept until a prototype or a name changes.
-        """
-        looks = [(each.id, each.prototype_row, each.name) for each in self.registry.active]
+    def _resembling(self, looks: Sequence[tuple[Any, ...]]) -> dict[int, list[int]]:
+        """For every category the similar categories, most alike first; kept until a prototype changes."""
         if looks != self._near[0]:
-            found = self.registry.active_prototypes()
+            found = self.active_prototypes()
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
             order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
-            near = [[found.ids[each] for each in row] for row in order.tolist()]
-            self._near = looks, (dict(zip(found.ids, near, strict=True)), alike_pairs(self.registry))
+            self._near = (
+                looks,
+                {
+                    identity: [found.ids[each] for each in row]
+                    for identity, row in zip(found.ids, order.tolist(), strict=True)
+                },
+            )
         return self._near[1]
 
     def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
         """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
         with self.lock:
-            base, store = self.refresh(), self.registry.store
-            revision = store.revision
+            base, revision = self.refresh(), self.revision
         act()
         with self.lock:
-            changes = store.changes_since(revision)
-            answer = {**self._summary(self.refresh()), "base": base, "changed": None}
+            changes = self.changes_after(revision)
+            answer = {**self.summary(), "base": base, "changed": None}
             if changes is not None and not changes.forgotten:
                 rows = sorted(self.photos.rows[key] for key in self._changed(changes))
                 values = {
@@ -373,39 +374,38 @@ class ProjectView(Project):
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows except single photographs."""
         with self.lock:
-            return self._summary(self.refresh())
-
-    def _summary(self, revision: str) -> dict[str, Any]:
-        registry, columns = self.registry, self.columns()
-        near, alike = self._resembling()
-        groups = [
-            {
-                "id": each.id,
-                "name": each.name,
-                "named": each.named,
-                "origin": each.origin(registry.stage),
-                **columns.shown(each.id),
-                "near": near.get(each.id, []),
+            revision, columns = self.refresh(), self.columns()
+            rows = self.all(
+                "select id, vector, name, name <> 'discovered ' || id, case when category.state = 'known' then 'known' "
+                "when born < stage then 'earlier' else 'new' end from category, state where category."
+                f"{ACTIVE} order by id"
+            )
+            near = self._resembling([row[:2] for row in rows])
+            groups = [
+                {
+                    "id": identity, "name": name, "named": bool(named), "origin": origin,
+                    **columns.shown(identity), "near": near[identity],
+                }
+                for identity, _, name, named, origin in rows
+            ]  # fmt: skip
+            return {
+                "revision": revision,
+                "generation": self.photos.generation,
+                "title": self.title,
+                "can_write": self.can_write,
+                "photos": int(self.photos.here.sum()),
+                "stage": self.stage,
+                "groups": groups,
+                "alike": alike_pairs(self),
+                "undo": _described(self.newest),
+                "redo": _described(self.next_redo),
             }
-            for each in registry.active
-        ]
-        undo, redo = registry.newest, registry.next_redo
-        return {
-            "revision": revision,
-            "generation": self.photos.generation,
-            "title": self.title,
-            "can_write": self.can_write,
-            "photos": int(self.photos.here.sum()),
-            "stage": registry.stage,
-            "groups": groups,
-            "alike": alike,
-            "undo": None if undo is None else _described(undo),
-            "redo": None if redo is None else _described(redo),
-        }
 
 
-def _described(entry: LogEntry) -> dict[str, Any]:
+def _described(entry: LogEntry | None) -> dict[str, Any] | None:
     """A correction in values that a window puts into words."""
+    if entry is None:
+        return None
     what, images = entry.what, entry.what.get("images") or ()  # a grouping says how many, and not which
     name = what.get("name") if isinstance(what.get("name"), str) else None
     return {
