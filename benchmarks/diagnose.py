@@ -39,9 +39,16 @@ from promptccd.evaluation.continual import ContinualScore, StageScore, continual
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.methods.processes import exact_device
 from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
-from promptccd.methods.prompts import insert_prompts
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.models.backbone import Rotation, blocks_of, patch_count, run_block
+from promptccd.models.backbone import (
+    Rotation,
+    blocks_of,
+    embed,
+    insert_prompts,
+    patch_count,
+    rotation_of,
+    run_block,
+)
 from promptccd.models.mixture import GaussianMixture
 from promptccd.runs import stage_of
 from promptccd.training.devices import device_named
@@ -435,7 +442,7 @@ def with_mixture(model: CategoryDiscoveryModel) -> PromptCCDModel:
 
 def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict[str, Tensor]:
     """Of each image the lengths of tokens ``(B,)``, and the cosine among its prompts entering each block ``(B, n)``."""
-    tokens, rotation = model.embed(pixels), model.rotation(pixels)
+    tokens, rotation = embed(model.backbone, pixels), rotation_of(model.backbone, pixels)
     patches = tokens[:, -patch_count(model.backbone, tokens) :].norm(dim=-1)
     plain = _entering_blocks(model, tokens, rotation)[-1].norm(dim=-1)
     found = {

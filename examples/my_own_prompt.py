@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from promptccd.methods import Method, register
 from promptccd.models import CategoryDiscoveryConfig, CategoryDiscoveryModel, CategoryDiscoveryOutput
-from promptccd.models.backbone import class_token
+from promptccd.models.backbone import Rotation
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
 
@@ -36,13 +36,11 @@ class TintModel(CategoryDiscoveryModel):
         nn.init.normal_(self.tint.weight, std=0.02, generator=generator)
 
     def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
-    ) -> CategoryDiscoveryOutput:
-        tokens = self.embed(pixel_values)  # (B, 1 + L, D): [CLS], then patches
+        self, tokens: Tensor, rotation: Rotation | None, prompted: bool | None, project: bool
+    ) -> CategoryDiscoveryOutput:  # of tokens (B, 1 + L, D): [CLS], then patches
         tinted = tokens[:, 1:] + self.config.strength * self.tint.weight
         tokens = torch.cat([tokens[:, :1], tinted], dim=1)
-        features = class_token(self.backbone, tokens, self.rotation(pixel_values))
-        return CategoryDiscoveryOutput(features, bottleneck=self.head(features) if project else None)
+        return super().compute_output(tokens, rotation, prompted, project)
 
 
 register(Method("tint", TintModel, "Tint", "a learnt vector on every patch"))

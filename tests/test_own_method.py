@@ -23,7 +23,7 @@ from promptccd import GCDModel, PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.methods import COMMON_PARTS, LOSSES, METHODS, Method, Objective, Rows, register
 from promptccd.models import VARIANTS, CategoryDiscoveryModel
-from promptccd.runs import RunDirectory, count_parameters, load_model, train_run
+from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import resumable_recipe
 from tests.contributing import blocks, section
@@ -196,7 +196,7 @@ def test_a_persons_images_are_grouped_and_trained_on(run: Trained, tmp_path: Pat
 
 
 def test_a_name_is_given_once(own_method: Method) -> None:
-    other = Method(OWN, own_method.model, own_method.objective, title="Another", summary="")
+    other = replace(own_method, title="Another")
     with pytest.raises(ValueError, match="give yours another name"):
         register(other)
 
@@ -240,21 +240,13 @@ def test_an_objective_over_a_model_that_is_there(
     recipe_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may leave out a term of the objective that it is made from."""
-    monkeypatch.setitem(METHODS, "one-sum", Method("one-sum", GCDModel, OneSum, "One sum", "without prompts"))
+    monkeypatch.setitem(METHODS, "one-sum", Method("one-sum", GCDModel, "One sum", "without prompts", OneSum))
     model = {**recipe_values["model"], "variant": "one-sum"}
     train_run(Recipe.from_dict({**recipe_values, "model": model}))
     records = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     assert {name for line in records for name in json.loads(line)["losses"]} == {"loss"}
     assert type(load_model(tmp_path / "run" / "stage3")) is GCDModel
     assert "One sum (without prompts)" in (tmp_path / "run" / "stage3" / "README.md").read_text()
-
-
-def test_a_part_without_a_title_is_counted_all_the_same(
-    own_method: Method, recipe_values: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(METHODS, OWN, replace(own_method, parts={}))
-    recipe = Recipe.from_dict({**recipe_values, "model": {**recipe_values["model"], "variant": OWN}})
-    assert {row.part: row.labelled for row in count_parameters(recipe)}["prompt"] == 4 * 32
 
 
 def run_python(words: list[str], folder: Path) -> str:

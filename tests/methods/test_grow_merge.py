@@ -11,7 +11,7 @@ from transformers import AutoModel
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import Objective, Rows, pairs
 from promptccd.methods.grow_merge import GrowMergeModel, GrowMergeObjective
-from promptccd.models.backbone import blocks_of, class_attention, run_prefix
+from promptccd.models.backbone import blocks_of, class_attention, embed, run_prefix
 from tests.conftest import TINY_HEAD, fresh
 from tests.methods import steps
 
@@ -173,7 +173,7 @@ def test_a_checkpoint_holds_all_branches_and_looks_through_the_newest(grown, tmp
         assert {name for name, each in loaded.named_parameters() if each.requires_grad} == {
             name for name, each in model.named_parameters() if each.requires_grad
         }
-    entering = run_prefix(model.backbone, model.embed(pixels))
+    entering = run_prefix(model.backbone, embed(model.backbone, pixels))
     expected = class_attention(model.backbone, entering, model.branches[1])
     assert torch.equal(model.attention_row(pixels), expected)
     assert not torch.allclose(

@@ -24,7 +24,6 @@ from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.methods import StageContext
 from promptccd.methods.processes import gather_rows, same_on_all
 from promptccd.methods.promptccd import MixtureObjective
-from promptccd.processes import is_first_process
 from promptccd.training.batches import BatchPlan
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
@@ -214,20 +213,6 @@ def losses_of(
     }
 
 
-@pytest.mark.parametrize(
-    ("rank", "processes", "first"),
-    [(None, None, True), ("0", "2", True), ("1", "2", False), ("3", "1", True)],
-)
-def test_the_first_of_several_processes_speaks(
-    rank: str | None, processes: str | None, first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("RANK", rank), ("WORLD_SIZE", processes)):
-        monkeypatch.delenv(name, raising=False)
-        if value is not None:
-            monkeypatch.setenv(name, value)
-    assert is_first_process() == first
-
-
 # Fields of the model, and of the training.
 DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mixture": ({}, {}),
@@ -270,19 +255,3 @@ def test_two_processes_give_the_losses_of_one(recipe_values: dict, tmp_path: Pat
         difference = np.abs(np.subtract(first["losses"], expected["losses"])).max()
         print(f"{name}: largest difference of {len(expected['losses'])} losses: {difference:.1e}")
         assert first["score"] == expected["score"], name
-
-
-@pytest.mark.slow
-def test_three_processes_of_which_two_images_leave_one_idle_give_the_losses_of_one(
-    recipe_values: dict, tmp_path: Path
-) -> None:
-    """Stage 1 has 66 images, of which the last batch has two."""
-    recipe = {
-        **recipe_values,
-        "data": {**recipe_values["data"], **ONE_STEP},
-        "training": {**recipe_values["training"], "batch_size": 16},
-    }
-    [alone] = losses_of(1, {"idle": recipe}, tmp_path)["idle"]
-    for each in losses_of(3, {"idle": recipe}, tmp_path)["idle"]:
-        np.testing.assert_allclose(each["losses"], alone["losses"], rtol=0, atol=1e-5)
-        assert each["score"] == alone["score"]

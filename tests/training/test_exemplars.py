@@ -155,20 +155,6 @@ def test_how_many_of_a_class_are_kept(options: dict, counts: list[int], read: li
     assert np.bincount(found.class_ids).tolist() == counts
 
 
-@pytest.mark.parametrize(("turn", "chosen"), [(3e-5, 0), (3e-4, 1)])
-def test_of_images_about_as_near_to_the_mean_the_first_is_kept(
-    turn: float, chosen: int, read: list[StageImages]
-) -> None:
-    """The second is nearer by a part in a million, which another machine may round the other way; or by ten."""
-    angles = torch.tensor([0.1, -0.1 + turn, 0.0])
-    features = torch.stack([angles.cos(), angles.sin()], dim=1)
-    apart = (features.double() @ features.double().mean(0)).diff()[0]
-    assert 0.01 * turn < float(apart) < 0.1 * turn
-    images = StageImages(read[0].stage, np.arange(3), read[0].copies, read[0].report)
-    found = extended(NOTHING, features, [0, 0, 0], images, exemplar_share=0.6)
-    assert found.sample_ids.tolist() == images.sample_ids[[chosen, 2]].tolist()
-
-
 def test_a_class_is_chosen_for_once(read: list[StageImages]) -> None:
     """Also where a correction has moved all that was kept of one; and who is in no class is never kept."""
     before = kept([7, 9], [0, 0], [0, 1], [0, 1])

@@ -35,7 +35,7 @@ def embedded(kind: str, folder: Path) -> tuple[GCDModel, Tensor, tuple[Tensor, T
     model = GCDModel.from_pretrained(write_backbone(kind, folder), **TINY_HEAD)
     draw_weights(model.backbone)
     pixels = torch.randn(3, 3, 16, 24)
-    return model, model.embed(pixels), model.rotation(pixels)
+    return model, embed(model.backbone, pixels), rotation_of(model.backbone, pixels)
 
 
 def cosine(one: Tensor, other: Tensor) -> float:

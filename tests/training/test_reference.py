@@ -72,14 +72,6 @@ TRAINING: Values = {
 }
 POOL: Values = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
 MIXTURE: Values = {"prompts_per_image": 2, "prompts_at_test": False}
-MOVED: Values = {
-    "prompts_per_image": 1,
-    "prompt_place": "last",
-    "prompt_copies": 3,
-    "prompt_scale": "tokens",
-    "prompt_centred": True,
-    "prompts_at_test": True,
-}
 PARTS: Values = {
     "num_parts": 3,
     "pool_size": 5,
@@ -97,17 +89,13 @@ CLASSIFIED: Values = {
     "discovery_epochs": 3,
 }
 ANSWERS: Values = {"entropy_weight": 1.5}
-# The forward of the reference, the sections of the recipe.
+# The forward of the reference, the sections of the recipe. `test_batches` compares one step of further variants.
 METHODS: dict[str, tuple[str, Values, Values]] = {
-    "gcd": ("plain", {"variant": "promptccd-gcd"}, {}),
-    "l2p": ("l2p", {"variant": "promptccd-b", "pool": "l2p", **POOL}, {}),
     "dualprompt": ("dualprompt", {"variant": "promptccd-b", "pool": "dualprompt", **POOL}, {}),
     "mixture": ("gaussians", {**MIXTURE, "covariance_type": "diag"}, {}),
     "spherical": ("gaussians", {**MIXTURE, "covariance_type": "spherical", "prompts_at_test": True}, {}),
-    "moved prompts": ("moved_gaussians", {**MOVED, "covariance_type": "diag"}, {}),
     "unknown count": ("gaussians", {**MIXTURE, "covariance_type": "diag"}, COUNTED),
     "parts": ("parts", {"variant": "promptccd-pp", **PARTS}, {}),
-    "parts, [CLS] held": ("parts", {"variant": "promptccd-pp", **PARTS, "anchor_on": "cls"}, {}),
     "simgcd": ("plain", {"variant": "simgcd", "options": ANSWERS}, CLASSIFIED),
     "happy": ("plain", {"variant": "happy", "options": ANSWERS}, CLASSIFIED),
 }

@@ -26,17 +26,9 @@ from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
 from promptccd.training.devices import accelerator_for
 from promptccd.training.history import EpochRecord
-from promptccd.training.options import TrainingArguments, cosine_rate
+from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD
-
-
-def test_learning_rate_is_the_papers_cosine() -> None:
-    rates = [0.1 * cosine_rate(epoch, 200, 1e-3) for epoch in range(201)]
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[200] == pytest.approx(1e-4)
-    assert rates[100] == pytest.approx((0.1 + 1e-4) / 2)
-    assert rates == sorted(rates, reverse=True)
 
 
 @pytest.mark.parametrize(("disabled", "expected"), [(True, True), (False, None), (None, None)])

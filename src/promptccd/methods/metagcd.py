@@ -95,17 +95,18 @@ class MetaGCDObjective(Objective):
         """
         if self.stage.labels is None or not self.config.meta_episodes:
             return
+        self.learning = [each for role in self.model.learning().values() for each in role]
         outer = self._optimizer(META_LEARNING_RATE)
         held_out_losses: list[Tensor] = []
         for episode in range(self.config.meta_episodes):
             generator = numpy_generator("meta", self.arguments.seed, episode)
             for session in list(pseudo_sessions(self.stage.labels.numpy(), META_SESSIONS, generator)):
-                before = [each.detach().clone() for each in self._learning()]
+                before = [each.detach().clone() for each in self.learning]
                 self._adapt(session, len(held_out_losses), generator)
                 outer.zero_grad()
                 held_out_losses.append(self._judge(session, len(held_out_losses), generator))
                 with torch.no_grad():
-                    for own, value in zip(self._learning(), before, strict=True):
+                    for own, value in zip(self.learning, before, strict=True):
                         own.copy_(value)
                 outer.step()
         if held_out_losses and self.accelerator.is_main_process:
@@ -138,12 +139,9 @@ class MetaGCDObjective(Objective):
         decay, of_all = self.arguments.weight_decay, self.arguments.decay_vectors
         groups = [
             {"params": [each], "weight_decay": decay if each.ndim > 1 or of_all else 0.0}
-            for each in self._learning()
+            for each in self.learning
         ]
         return torch.optim.SGD(groups, lr=rate, momentum=self.arguments.momentum)
-
-    def _learning(self) -> list[torch.nn.Parameter]:
-        return [each for role in self.model.learning().values() for each in role]
 
     def _lap(self, images: np.ndarray, generator: np.random.Generator) -> list[np.ndarray]:
         """Batches of images in a drawn order; a batch of one, which has nothing to contrast with, is left out."""
@@ -160,9 +158,8 @@ class MetaGCDObjective(Objective):
 
     def _add_gradient(self, loss: Tensor, share: float) -> None:
         """Add a share of a loss's gradient, averaged over the processes as DistributedDataParallel does."""
-        learning = self._learning()
-        gradients = torch.autograd.grad(loss, learning)
-        for parameter, gradient in zip(learning, gradients, strict=True):
+        gradients = torch.autograd.grad(loss, self.learning)
+        for parameter, gradient in zip(self.learning, gradients, strict=True):
             mean = share * self.accelerator.reduce(gradient, "mean")
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean
 

@@ -14,8 +14,8 @@ from promptccd.clustering import PRIORS, calibrate, estimate_categories, fit_gau
 from promptccd.data.randomness import seed_of
 from promptccd.methods.base import Method, Objective
 from promptccd.methods.processes import exact_device, same_on_all
-from promptccd.methods.prompts import arbitrary_scores, insert_prompts
-from promptccd.models.backbone import class_row, class_token, patch_count, run_prefix
+from promptccd.methods.prompts import arbitrary_scores
+from promptccd.models.backbone import Rotation, class_row, insert_prompts, patch_count, run_prefix
 from promptccd.models.base import CategoryDiscoveryModel, CategoryDiscoveryOutput, Replay
 from promptccd.models.configuration import STORED, CategoryDiscoveryConfig, bounded
 from promptccd.models.mixture import GaussianMixture
@@ -107,7 +107,7 @@ class PromptCCDModel(CategoryDiscoveryModel):
         return self.mixture.num_components
 
     def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+        self, tokens: Tensor, rotation: Rotation | None, prompted: bool | None, project: bool
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means `prompts_at_test` of the configuration.
 
@@ -115,16 +115,15 @@ class PromptCCDModel(CategoryDiscoveryModel):
         the prompt slots with copies of the first patches; we do not.)
         """
         prompted = self.config.prompts_at_test if prompted is None else prompted
-        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
-        if not prompted or self.mixture.num_components == 0:
-            return self._output(class_token(self.backbone, tokens, rotation), project)
+        if not prompted or self.config.num_components == 0:
+            return super().compute_output(tokens, rotation, prompted, project)
         entering = run_prefix(self.backbone, tokens, rotation)
         with torch.no_grad():
             query = F.normalize(class_row(self.backbone, entering, rotation=rotation).float(), dim=-1)
             log_joint, means = self.mixture(query)
             # As in the paper by log-likelihood, weights included. The released code ranks posteriors in float32, which
             # are one-hot in 768 dimensions, so that its second to fifth choices are arbitrary.
-            count = self.mixture.num_components
+            count = log_joint.shape[1]
             ranked_by = arbitrary_scores(query, count) if self.config.random_prompts else log_joint
             components = ranked_by.topk(min(self.config.prompts_per_image, count)).indices
         if self.config.prompt_place == "last":  # no token has a position of its own there

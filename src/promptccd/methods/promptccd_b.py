@@ -10,12 +10,13 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from promptccd.methods.base import Method
-from promptccd.methods.prompts import Pool, insert_prompts
+from promptccd.methods.prompts import Pool
 from promptccd.models.backbone import (
     Prefix,
+    Rotation,
     blocks_of,
     class_row,
-    class_token,
+    insert_prompts,
     open_attention,
     run_prefix,
 )
@@ -57,34 +58,22 @@ class PromptCCDBConfig(CategoryDiscoveryConfig):
 COS_WEIGHT = 0.1
 
 
-class PromptPool(Pool):
-    """A pool whose prompts are chosen per image; a subclass says how they enter a backbone."""
+class L2PPool(Pool):
+    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes."""
 
     num_prefixed = 0  # blocks whose attention receives keys and values
 
     def __init__(self, config: PromptCCDBConfig):
         size, width = config.pool_size, config.vision_config.hidden_size
         super().__init__(config.prompt_reach, (size, width), config.prompts_per_image)
-
-    def forward(self, indices: Tensor) -> tuple[Tensor | None, list[Prefix]]:
-        """The chosen prompts ``(B, P)``: tokens ``(B, P * S, D)``, or keys and values of the first blocks."""
-        raise NotImplementedError
-
-
-class L2PPool(PromptPool):
-    """Learning to prompt (L2P): prompts are tokens behind [CLS]; 46,080 parameters at the paper's sizes."""
-
-    def __init__(self, config: PromptCCDBConfig):
-        super().__init__(config)
-        size, width = self.keys.shape
         self.prompts = nn.Parameter(torch.empty(size, config.prompt_length, width))
 
-    def forward(self, indices: Tensor) -> tuple[Tensor | None, list[Prefix]]:
-        """See the base class."""
+    def forward(self, indices: Tensor) -> tuple[Tensor, list[Prefix]]:
+        """Tokens ``(B, P * S, D)`` of the chosen prompts ``(B, P)``, and no keys and values."""
         return self.prompts[indices].flatten(1, 2), []
 
 
-class DualPromptPool(PromptPool):
+class DualPromptPool(Pool):
     """DualPrompt: prompts are keys and values of attention (prefix tuning); 253,440 parameters at ViT-B.
 
     The first two blocks get one general prompt, the next three the expert prompts chosen for the image, of which
@@ -94,17 +83,17 @@ class DualPromptPool(PromptPool):
     """
 
     def __init__(self, config: PromptCCDBConfig):
-        super().__init__(config)
+        size, width = config.pool_size, config.vision_config.hidden_size
+        super().__init__(config.prompt_reach, (size, width), config.prompts_per_image)
         depth, length = config.vision_config.num_hidden_layers, config.prompt_length
-        size, width = self.keys.shape
         self.first_expert = min(2, depth - 1)
         num_experts = min(3, depth - self.first_expert)
         self.num_prefixed = self.first_expert + num_experts
         self.general = nn.Parameter(torch.empty(self.first_expert, 2, length, width))
         self.experts = nn.Parameter(torch.empty(num_experts, 2, size, length, width))
 
-    def forward(self, indices: Tensor) -> tuple[Tensor | None, list[Prefix]]:
-        """See the base class."""
+    def forward(self, indices: Tensor) -> tuple[None, list[Prefix]]:
+        """No tokens, and keys and values ``(B, ., D)`` of the first blocks, for the chosen prompts ``(B, P)``."""
         images = indices.shape[0]  # not len(), which an exported model would keep for good
         general = [pair.unsqueeze(1).expand(-1, images, -1, -1) for pair in self.general]
         experts = [pair[:, indices].flatten(2, 3) for pair in self.experts]
@@ -146,12 +135,11 @@ class PromptCCDBModel(CategoryDiscoveryModel):
         self.pool.reset_parameters(generator)
 
     def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+        self, tokens: Tensor, rotation: Rotation | None, prompted: bool | None, project: bool
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted."""
-        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if prompted is False:
-            return self._output(class_token(self.backbone, tokens, rotation), project)
+            return super().compute_output(tokens, rotation, prompted, project)
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens, rotation)
             query = class_row(self.backbone, entering, self.pretrained_block, rotation)

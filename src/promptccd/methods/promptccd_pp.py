@@ -295,15 +295,14 @@ class PromptCCDPlusPlusModel(CategoryDiscoveryModel):
         self._teacher = Teacher(last_block.to(device), first.pools.to(device), first.head.to(device))
 
     def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+        self, tokens: Tensor, rotation: Rotation | None, prompted: bool | None, project: bool
     ) -> CategoryDiscoveryOutput:
         """Features of images; see the base class. `prompted=None` means prompted, as in the paper.
 
         With `project` the output also contains the inputs of the losses.
         """
-        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
         if prompted is False:
-            return self._output(class_token(self.backbone, tokens, rotation), project)
+            return super().compute_output(tokens, rotation, prompted, project)
         with torch.no_grad():
             entering = run_prefix(self.backbone, tokens, rotation)  # shared by attention, labels and teacher
         # At later stages the anchor, the only loss that reads the logits there, sends a gradient through the attention.

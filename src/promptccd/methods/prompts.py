@@ -1,4 +1,4 @@
-"""Common parts of prompted methods: prompts as tokens behind [CLS], pools of learnt prompts, arbitrary choices."""
+"""Common parts of prompted methods: pools of learnt prompts, arbitrary choices."""
 
 from functools import cache
 from typing import NamedTuple
@@ -6,21 +6,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers import initialization as init
-
-from promptccd.models.backbone import class_position
-
-
-def insert_prompts(backbone: PreTrainedModel | None, tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Put ``(B, P, D)`` prompts behind [CLS], the first of tokens ``(B, T, D)``.
-
-    Before block 0 of a backbone each prompt gets the position of [CLS], as in the released code.
-    """
-    prompts = prompts.to(tokens)
-    if backbone is not None:
-        prompts = prompts + class_position(backbone)
-    return torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], dim=1)
 
 
 class Selection(NamedTuple):

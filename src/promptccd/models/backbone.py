@@ -84,6 +84,17 @@ def class_position(backbone: PreTrainedModel) -> Tensor:
         return position
 
 
+def insert_prompts(backbone: PreTrainedModel | None, tokens: Tensor, prompts: Tensor) -> Tensor:
+    """Put ``(B, P, D)`` prompts behind [CLS], the first of tokens ``(B, T, D)``.
+
+    Before block 0 of a backbone each prompt gets the position of [CLS], as in the released code.
+    """
+    prompts = prompts.to(tokens)
+    if backbone is not None:
+        prompts = prompts + class_position(backbone)
+    return torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], dim=1)
+
+
 def run_prefix(
     backbone: PreTrainedModel,
     tokens: Tensor,
@@ -106,7 +117,7 @@ def run_prefix(
     if rotation is None and hasattr(backbone, "rope_embeddings"):
         raise ValueError(
             "This backbone rotates queries and keys by the place of their patch: pass rotation=, which is "
-            "self.rotation(pixel_values) in a model and rotation_of(backbone, pixel_values) elsewhere."
+            "rotation_of(backbone, pixel_values)."
         )
     learns = any(map(_learns, blocks_of(backbone)[:-1]))
     needs_graph = tokens.requires_grad or learns or any(key.requires_grad for key, _ in prefixes)

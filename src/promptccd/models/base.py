@@ -296,15 +296,15 @@ class CategoryDiscoveryModel(PreTrainedModel):
     @torch.no_grad()
     def attention_row(self, pixel_values: Tensor) -> Tensor:
         """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
-        tokens, rotation = self.embed(pixel_values), self.rotation(pixel_values)
+        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
         entering = run_prefix(self.backbone, tokens, rotation)
         return class_attention(self.backbone, entering, self.last_block(), rotation)
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
         """Patch features ``(B, L, D)`` of the pretrained backbone; only after `keep_pretrained_block`."""
-        rotation = self.rotation(pixel_values)
-        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
+        entering = run_prefix(self.backbone, tokens, rotation)
         return patch_features(self.backbone, entering, self.pretrained_block, rotation)
 
     def adopt_backbone(self) -> None:
@@ -336,20 +336,27 @@ class CategoryDiscoveryModel(PreTrainedModel):
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
             return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple; `None` asks the configuration.
         """
-        output = self.compute_output(pixel_values, prompted, project)
+        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
+        output = self.compute_output(tokens, rotation, prompted, project)
         # A decorator would not last: Accelerate takes all of them off a model that it trained in bfloat16.
         as_dict = self.config.return_dict if return_dict is None else return_dict
         return output if as_dict else output.to_tuple()
 
     def compute_output(
-        self, pixel_values: Tensor, prompted: bool | None = None, project: bool = False
+        self, tokens: Tensor, rotation: Rotation | None, prompted: bool | None, project: bool
     ) -> CategoryDiscoveryOutput:
-        """The features, and with `project` the projection; see `forward`."""
-        rotation = self.rotation(pixel_values)
-        entering = run_prefix(self.backbone, self.embed(pixel_values), rotation)
+        """The features, and with `project` the projection, without prompts; `forward` says the last two arguments.
+
+        Args:
+            tokens: that enter block 0, ``(B, L, D)``: [CLS], registers if there are any, patches.
+            rotation: rotary position embedding of the patches; `None` where tokens have positions.
+            prompted: whether prompts act.
+            project: whether the losses read the output.
+        """
+        entering = run_prefix(self.backbone, tokens, rotation)
         features = class_row(self.backbone, entering, self.last_block(prompted), rotation)
-        tokens = {"entering": entering, "rotation": rotation} if project and self.compares_blocks else {}
-        return self._output(features, project, **tokens)
+        more = {"entering": entering, "rotation": rotation} if project and self.compares_blocks else {}
+        return self._output(features, project, **more)
 
     def features_of(self, pixel_values: Tensor, prompted: bool | None = None) -> Tensor:
         """Unit features ``(B, D)`` in float32, computed in the precision of training; `forward` says the arguments.
@@ -360,14 +367,6 @@ class CategoryDiscoveryModel(PreTrainedModel):
         with torch.autocast(pixel_values.device.type, torch.bfloat16, enabled=mixed):
             features = self(pixel_values, prompted=prompted, return_dict=True).features
         return F.normalize(features.float(), dim=-1)
-
-    def embed(self, pixel_values: Tensor) -> Tensor:
-        """Tokens that enter block 0, ``(B, L, D)``, without a graph unless the embeddings learn."""
-        return embed(self.backbone, pixel_values)
-
-    def rotation(self, pixel_values: Tensor) -> Rotation | None:
-        """Rotary position embedding of these images; `None` where the backbone adds positions to its tokens."""
-        return rotation_of(self.backbone, pixel_values)
 
     def _output(self, features: Tensor, project: bool, **others: Any) -> CategoryDiscoveryOutput:
         bottleneck = self.head(features) if project else None

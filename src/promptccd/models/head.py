@@ -57,7 +57,7 @@ class BottleneckHead(UnitHead):
 
     def forward(self, features: Tensor) -> Tensor:
         """See the base class."""
-        return super().forward(self.mlp(features))
+        return F.normalize(self.mlp(features), dim=-1)
 
 
 class ProjectionHead(BottleneckHead):

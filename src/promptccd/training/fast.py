@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _LAYERS = (Dinov2Layer, Dinov2WithRegistersLayer, DINOv3ViTLayer, ViTLayer)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_SAME = nn.Identity()  # where a block has no layer scale
 DTYPES = {"same": None, "bf16": torch.bfloat16}
 
 
@@ -117,8 +118,8 @@ class FastCalls(BlockCalls):
         if prefix is not None:
             values = prefix[1].to(mixed).unflatten(-1, heads)
             mixed = mixed + torch.einsum("bhs,bshd->bhd", weights[..., :before], values)
-        out = tokens[:, 0] + _scaled(block, "layer_scale1", attention.o_proj(mixed.flatten(1)))
-        return out + _scaled(block, "layer_scale2", block.mlp(_norms(block)[1](out)))
+        out = tokens[:, 0] + getattr(block, "layer_scale1", _SAME)(attention.o_proj(mixed.flatten(1)))
+        return out + getattr(block, "layer_scale2", _SAME)(block.mlp(_norms(block)[1](out)))
 
     def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
         """See the base class."""
@@ -165,10 +166,6 @@ def rotate(rows: Tensor, rotation: Rotation | None) -> Tensor:
 def _norms(block: nn.Module) -> list[nn.Module]:
     """Before the attention and before the MLP."""
     return [each for each in block.children() if isinstance(each, nn.LayerNorm)]
-
-
-def _scaled(block: Any, name: str, rows: Tensor) -> Tensor:
-    return getattr(block, name)(rows) if hasattr(block, name) else rows
 
 
 class FrozenBlock(nn.Module):
