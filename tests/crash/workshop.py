@@ -18,6 +18,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import SEEN
+from promptccd.discovery.project import Project
 from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
 from promptccd.training.history import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
@@ -190,7 +191,7 @@ def _stop_clocks() -> None:
         "process": 0,
         "accelerator": None,
     }
-    vars(import_module("promptccd.discovery.project.project"))["now"] = lambda: "2026-01-01T00:00:00+00:00"
+    Project.now = lambda project: "2026-01-01T00:00:00+00:00"  # type: ignore[method-assign]
 
 
 def _fork_cells() -> None:

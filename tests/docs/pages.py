@@ -26,16 +26,15 @@ def anchors(path: Path) -> set[str]:
 
 
 # Pages whose commands and code tests/docs/test_site.py runs, those that another test runs, and why others are not run.
-TYPED = ["README.md", "docs/start.md"]
+TYPED = ["README.md", "docs/start.md", "docs/own_images.md"]
 TYPED += [f"docs/how_to/{name}.md" for name in ("estimators", "export", "measure_groups", "number_of_groups")]
 RUN_BY = {
-    "docs/own_images.md": "tests/test_own_images_doc.py",
     "docs/python.md": "tests/test_python_docs.py",
     "docs/how_to/add_a_method.md": "tests/test_own_method.py",
     "docs/how_to/transformers.md": "tests/models/test_trainer_and_adapters.py",
 }
 NOT_RUN = {  # commands of these pages are parsed by tests/cli/test_first_hour.py
-    "docs/how_to/add_a_week.md": "tests/test_own_images_doc.py adds the same weeks",
+    "docs/how_to/add_a_week.md": "docs/own_images.md adds the same weeks",
     "docs/how_to/backbone.md": "needs backbones of the Hub",
     "docs/how_to/cluster.md": "needs Slurm or Ray",
     "docs/how_to/compare_methods.md": "needs the benchmarks of the paper",

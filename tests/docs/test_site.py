@@ -17,6 +17,7 @@ import pytest
 from docs.building.run_notebooks import FOLDER, executed
 from promptccd.cli.main import main
 from tests.browsing import watch
+from tests.conftest import coloured_images
 from tests.docs.pages import NOTEBOOKS, ROOT, TYPED
 
 if TYPE_CHECKING:
@@ -104,11 +105,32 @@ def lay_out(here: Path) -> None:
         shutil.copy(FOLDER / "album/bonsai/photo-01.jpg", here / name)
 
 
+def lay_out_own_images(here: Path) -> None:
+    """Folders of docs/own_images.md: twenty categories of plain colours, three of them labelled and in weeks."""
+    for name in ("my_photos", "labelled", *(f"week0{week}" for week in range(1, 5))):
+        shutil.rmtree(here / name, ignore_errors=True)
+    for number, record in enumerate(coloured_images(20, 40)):
+        kind, place = f"kind {record['label']:02d}", number // 20
+        home = f"labelled/{kind}" if place < 16 and record["label"] < 3 else f"week0{place % 4 + 1}"
+        for folder in [f"my_photos/{kind}"] * (place < 6) + [home] * (record["label"] < 4):
+            (here / folder).mkdir(parents=True, exist_ok=True)
+            record["image"].save(here / folder / f"{number}.png")
+    first = next((here / "week01").iterdir())
+    (here / "validated.csv").write_text(f"path,label\nweek01/{first.name},moth\n")
+
+
+# A folder of plain colours learns as well in one epoch, and tests/runs/test_sweep.py trains the sweep.
+SOONER = "--epochs 1 --kmeans_restarts 1 --projection_output_size 64 --projection_hidden_size 32"
+
+
 @pytest.mark.parametrize("page", [ROOT / name for name in TYPED], ids=lambda page: page.stem)
 def test_commands_and_code_of_a_page_run(page: Path, tmp_path: Path, monkeypatch, capsys, caplog) -> None:
     """In their order, where every folder that they name is there; lines of outputs are as shown."""
     monkeypatch.chdir(tmp_path)
     lay_out(tmp_path)
+    is_own = page.stem == "own_images"
+    if is_own:
+        lay_out_own_images(tmp_path)
     caplog.set_level("INFO")
     text, names = page.read_text(encoding="utf-8"), dict[str, object]()
     if page.parent.name == "how_to":
@@ -125,5 +147,8 @@ def test_commands_and_code_of_a_page_run(page: Path, tmp_path: Path, monkeypatch
             if command == "promptccd" and words[0] != "open":  # the page has tests of its own
                 quick = ["--epochs", "1"] if words[0] == "train" and "--epochs" not in words else []
                 quick += ["--backbone", "photographs"] if quick and Path(words[1]).name == "labelled" else []
+                if is_own:
+                    is_new = words[0] == "train" and not words[1].startswith("runs/")
+                    quick = ["--dry-run"] if words[0] == "sweep" else SOONER.split() if is_new else []
                 assert main([*words, *quick]) == 0, line
     assert all(Path(name).exists() for name in re.findall(r"[Oo]pen `([\w/.]+)`", text))

@@ -3,12 +3,9 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
-from promptccd import systems
 from promptccd.errors import DiskError
 from promptccd.runs import RunDirectory
 from promptccd.training import history
@@ -16,9 +13,7 @@ from promptccd.training.history import (
     HISTORY,
     EpochRecord,
     add_epoch,
-    memory_used,
     read_history,
-    reset_peak_memory,
 )
 
 RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)
@@ -80,19 +75,3 @@ def test_a_history_that_cannot_be_written_says_that_the_stages_are_whole(
     monkeypatch.setattr(history, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
     with pytest.raises(DiskError, match=r"Could not write history.jsonl: No space left .*: free some space"):
         add_epoch(tmp_path, RECORD)
-
-
-def test_memory_of_a_gpu_is_measured_from_its_reset_and_that_of_the_process_in_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gpu, cpu, reset = torch.device("cuda:1"), torch.device("cpu"), []
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", {gpu: 7_000}.__getitem__)
-    monkeypatch.setattr(systems.resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=3))
-    for device in (cpu, gpu):
-        reset_peak_memory(device)
-    assert reset == [gpu]
-    monkeypatch.setattr(systems.sys, "platform", "linux")
-    assert memory_used(gpu) == {"process": 3 * 1024, "accelerator": 7_000}
-    monkeypatch.setattr(systems.sys, "platform", "darwin")
-    assert memory_used(cpu) == {"process": 3, "accelerator": None}

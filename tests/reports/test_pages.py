@@ -14,7 +14,7 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
-from promptccd.evaluation.tables import count_texts, over_runs, score_table, signed
+from promptccd.evaluation.tables import count_texts, over_runs, score_table
 from promptccd.reports import csv_text, render_page, safe_cell, write_comparison
 from promptccd.reports.cards import thumbnail
 from promptccd.reports.charts import TOP, line_chart, nice_ticks
@@ -95,12 +95,6 @@ def test_lines_lie_on_the_drawing() -> None:
     few = line_chart("f", {"a": [(1, 2.0, 3.0)]}, x_label="x", y_label="y", y_least=0)
     assert few.y_ticks[0].label == "0"
     assert few.series[0].points[0].low == few.base
-
-
-def test_sign() -> None:
-    assert signed(-1.25)[1:] == "1.2"
-    assert signed(2) == "+2.0"
-    assert signed(-0.01) == "+0.0"
 
 
 def test_thumbnails_are_small_and_hold_their_picture() -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,10 @@ import pytest
 
 from promptccd.cli.main import main, parse
 from promptccd.cli.sweep_commands import _table_plan
-from promptccd.cli.tables import comparison_table
 from promptccd.evaluation import (
     PROTOCOLS,
-    ContinualScore,
-    StageScore,
     published_rows,
 )
-from promptccd.evaluation.tables import variant_averages
 from promptccd.reports.paper_tables import (
     TableEntry,
     TablePart,
@@ -34,7 +29,6 @@ from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 RECIPES = Path(__file__).parents[2] / "hub_configs"
 TABLES = paper_tables()
 BACKBONES = ("dino", "dinov2")
-SEPARATE = {"all_v1": 55.0, "old_v1": 65.0, "new_v1": 45.0}
 
 
 def plan(out: Path, **options: Any) -> TablePlan:
@@ -254,15 +248,6 @@ def test_a_dry_run_fetches_nothing_and_lists_the_cells(tmp_path: Path, capsys) -
     assert not (tmp_path / "runs").exists()
 
 
-def test_of_sessions_the_paper_prints_separate_assignments() -> None:
-    rows = [StageScore(1, 50.0, 60.0, 40.0, 5, 100)]
-    printed = ContinualScore("metagcd", [replace(rows[0], figures=SEPARATE)]).as_published
-    assert (printed.stages[0].all, printed.stages[0].old, printed.stages[0].new) == (55.0, 65.0, 45.0)
-    assert printed.stages[0].num_images == 100
-    score = ContinualScore("cacc", rows)
-    assert score.as_published is score
-
-
 @pytest.fixture(scope="module")
 def twenty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty categories, 40 images each."""
@@ -340,14 +325,3 @@ def test_another_protocol_is_scored_once_beside_the_run(twenty: Path, tmp_path: 
     assert main([*words, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["rows"][0]
     assert (row["all"], row["all_std"]) == (12.5, 0.0)
-
-
-def test_a_classifier_of_sessions_stands_beside_figures_of_the_same_matching() -> None:
-    """Its answers are scored by separate assignments alone: beside the others nothing could be compared."""
-    rows = [StageScore(1, 50.0, 60.0, 40.0, 4, 10, native=(45.0, 46.0, 47.0))]
-    sessions = {"ours": [ContinualScore("metagcd", [replace(rows[0], figures=SEPARATE)])]}
-    shown = variant_averages(sessions).set_index("variant")["all"].to_dict()
-    assert shown == {"ours": 50.0, "ours, v1": 55.0, "ours, native prediction, v1": 45.0}
-    assert "ours, native prediction, v1" in comparison_table(sessions)
-    plain = variant_averages({"ours": [ContinualScore("cacc", rows)]})
-    assert plain["variant"].tolist() == ["ours", "ours, native prediction"]

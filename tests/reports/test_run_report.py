@@ -195,18 +195,6 @@ def test_runs_of_one_name_are_averaged_only_over_seeds(
     assert [(row["variant"], row["runs"]) for row in averages] == expected
 
 
-@pytest.mark.moderate
-def test_old_runs_without_a_history_say_so(runs: list[Path], tmp_path: Path) -> None:
-    old = tmp_path / "runs" / "old"
-    shutil.copytree(runs[0], old, ignore=shutil.ignore_patterns("history.jsonl"))
-    manifest = json.loads((old / "manifest.json").read_text())
-    manifest.pop("peak_memory")
-    manifest["seconds"].pop("stage2")
-    (old / "manifest.json").write_text(json.dumps(manifest))
-    page = write_report([old], tmp_path / "out", 1, dataset=str(runs[0].parent / "images")).read_text()
-    assert "Losses were not recorded by this run" in page
-
-
 def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(RunError, match="Nothing is at"):
         write_report([tmp_path / "nothing"], tmp_path / "out")
@@ -227,13 +215,6 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="has finished only stage 0"):
         write_report([other], tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
-
-
-def test_routing_and_estimates_are_left_to_those_who_have_them(runs: list[Path]) -> None:
-    measured = ReportedRun(RunEvaluation(str(runs[0])))
-    assert measured.routing is None
-    assert all(stage.count_range is None for stage in measured.score.stages)
-    assert measured.num_true == [3, 4, 5]
 
 
 def test_costs_are_means_over_runs(runs: list[Path]) -> None:

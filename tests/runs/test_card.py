@@ -217,12 +217,6 @@ def test_the_recipe_in_a_card_is_a_recipe(tmp_path: Path) -> None:
         assert again == recipe
 
 
-def test_a_backbone_that_comes_along_is_called_so() -> None:
-    summary = card_of(recipe_of("promptccd-pp-cub", model={"backbone": "photographs"}))
-    assert "over `photographs`, the small backbone bundled with promptccd, after stage" in summary
-    assert "bundled with promptccd" not in card_of(recipe_of("promptccd-pp-cub"))
-
-
 def test_a_folder_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine" / "birds").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

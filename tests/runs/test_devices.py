@@ -110,18 +110,6 @@ def test_a_lost_device_is_one_line_and_the_run_goes_on(
     assert (tmp_path / "run" / name).read_bytes() == (trained_run / name).read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.fault(53)
-def test_features_are_computed_in_parts_where_all_at_once_do_not_fit(
-    values: Values, tmp_path: Path, caplog
-) -> None:
-    with failing(TOO_LITTLE, above=7, training=False) as sizes:
-        train_run(changed(values, epochs=1))
-    assert max(size for size in sizes if size <= 7) == 7
-    assert "Too little memory for 52 images at once: batches have 26 now." in caplog.text
-    assert (tmp_path / "run" / "stage3" / "model-00002-of-00002.safetensors").exists()
-
-
 def test_parts_are_the_rows_of_the_whole_in_order() -> None:
     batch, sizes = torch.arange(13.0).reshape(13, 1), []
 
@@ -133,14 +121,6 @@ def test_parts_are_the_rows_of_the_whole_in_order() -> None:
 
     assert torch.equal(in_smaller_batches(forward, batch), 2 * batch)
     assert sizes == [13, 6, 3, 3, 7, 3, 4, 2, 2]  # halves
-
-
-def test_one_image_that_does_not_fit_is_an_error() -> None:
-    def forward(rows: torch.Tensor) -> torch.Tensor:
-        raise TOO_LITTLE
-
-    with pytest.raises(torch.OutOfMemoryError):
-        in_smaller_batches(forward, torch.zeros(4, 1))
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "nonsense", "cpu:x"])

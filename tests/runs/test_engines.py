@@ -26,20 +26,6 @@ from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
 __all__ = ["recipes", "undisturbed"]  # fixtures
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--slurm", "partition=gpu"], "--slurm belongs to --engine slurm."),
-        (["--cell-gpus", "0.5"], "--cell-gpus belongs to --engine ray."),
-        (["--engine", "slurm", "--slurm", "gpu"], "Expected --slurm KEY=VALUE."),
-    ],
-)
-def test_options_of_another_engine_are_refused(recipes: Path, tmp_path: Path, capsys, words, message) -> None:
-    sweep = ["sweep", "--config", str(recipes / "tiny.yaml"), "--seeds", "1", "--out", str(tmp_path)]
-    assert main([*sweep, *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("engine", "module"), [("slurm", "submitit"), ("ray", "ray")])
 def test_an_engine_that_is_not_installed_says_how_it_is(
     recipes: Path, tmp_path: Path, capsys, monkeypatch, engine: str, module: str
@@ -117,18 +103,6 @@ def test_what_ray_is_told_of_a_cell(ray) -> None:
     }  # fmt: skip
     assert called[1] == ("one", 2)
     assert cancelled == [("cancel", False), ("cancel", True)]
-
-
-def test_other_work_of_a_cluster_comes_back_as_it_ends_and_is_given_up_with_us(ray) -> None:
-    """Of two calls at once one fails, and the other would last."""
-    pretended, looks = ray(OSError("no room"), ""), list[int]()
-    found = RayEngine().outcomes(repr, [("a",), ("b",), ("c",)], "abc", lambda: looks.append(1), 2)
-    assert next(found) in [(0, "OSError: no room"), (1, "OSError: no room")]
-    assert looks
-    found.close()
-    assert [each for each in pretended.calls if each[0] in ("call", "cancel")] == [
-        ("call", ("a",)), ("call", ("b",)), ("cancel", True),
-    ]  # fmt: skip
 
 
 def test_what_slurm_is_told_of_a_cell(tmp_path: Path, monkeypatch) -> None:

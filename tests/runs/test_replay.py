@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from promptccd.methods.exemplars import Memory
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import EXEMPLARS
 from promptccd.training.recipe import Recipe
-from tests.conftest import quick_recipe, resumable_recipe, sum_again
-from tests.runs.test_variants import RATE, Signals, in_a_fork, listen, merged, train_through_signals
+from tests.conftest import quick_recipe, sum_again
+from tests.runs.test_variants import RATE
 
 METHODS = {
     "gcd": {"variant": "promptccd-gcd"},
@@ -162,32 +161,3 @@ def test_a_memory_that_was_altered_or_never_kept_is_refused(run: RunDirectory, t
     sum_again(path.parent)
     with pytest.raises(RunError, match="has no exemplars.json: it was trained without exemplars_per_class"):
         train_run(recipe)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_that_was_killed_inside_an_epoch_ends_in_the_same_bytes(
-    method: str, image_folder: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed once in the first stage that shows images again, then stopped by signals."""
-    values = resumable_recipe(image_folder, tiny_backbone, tmp_path / "run")
-    values = merged(values, {"model": METHODS[method], "training": REPLAY})
-    whole = merged(values, {"training": {"output_dir": str(tmp_path / "whole")}})
-    train_run(Recipe.from_dict(whole))
-    recipe = Recipe.from_dict(values)
-
-    def train_until_killed() -> None:
-        listen(Signals(every=15, numbers=[signal.SIGKILL]), monkeypatch)
-        train_run(recipe)
-
-    assert in_a_fork(train_until_killed) == -signal.SIGKILL
-    loaded = RunDirectory(tmp_path / "run").load_state(1)
-    assert loaded is not None
-    assert loaded[0].step > 0
-    listen(Signals(every=7, numbers=[signal.SIGTERM, signal.SIGINT]), monkeypatch)
-    _, stops = train_through_signals(recipe)
-    assert sum(step > 0 for step in stops) > 1
-    for stage in range(4):
-        for name in ("model-00002-of-00002.safetensors", EXEMPLARS, "assignments.json"):
-            one, other = (tmp_path / each / f"stage{stage}" / name for each in ("run", "whole"))
-            assert one.read_bytes() == other.read_bytes(), (stage, name)

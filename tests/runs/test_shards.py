@@ -11,14 +11,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from promptccd import PromptCCDModel, systems
+from promptccd import PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.disk import problems_of, remove_leftovers, sha256_of, write_directory
+from promptccd.disk import problems_of, sha256_of, write_directory
 from promptccd.runs.stage import FROZEN, LEARNT, frozen_names, save_shards
 from promptccd.runs.start import model_on_meta
 from promptccd.training.recipe import Recipe
-from tests.crash.system_calls import Call, Verdict, can_watch, run_watched
-from tests.crash.test_crash import at
 
 INDEX = "model.safetensors.index.json"
 
@@ -96,18 +94,6 @@ def test_a_backbone_that_changed_has_a_shard_of_its_own(run: Path) -> None:
     assert not any(problems_of(stage) for stage in stages_of(run))
 
 
-def test_a_backbone_that_learns_in_part_keeps_the_rest_apart(run: Path) -> None:
-    model = PromptCCDModel.from_pretrained(run / "stage3")
-    before = frozen_names(model)
-    learns = sorted(before)[0]
-    dict(model.named_parameters())[learns].requires_grad_(True)
-    assert frozen_names(model) == before - {learns}
-    save_again(model, run / "stage4")
-    assert len(load_file(run / "stage4" / FROZEN)) == len(before) - 1
-    loaded = PromptCCDModel.from_pretrained(run / "stage4").state_dict()
-    assert all(torch.equal(value, loaded[name]) for name, value in model.state_dict().items())
-
-
 def test_a_shard_that_was_altered_or_is_a_link_is_not_shared(run: Path, tmp_path: Path) -> None:
     model = PromptCCDModel.from_pretrained(run / "stage3")
     shutil.copyfile(run / "stage0" / FROZEN, tmp_path / "elsewhere")
@@ -120,18 +106,6 @@ def test_a_shard_that_was_altered_or_is_a_link_is_not_shared(run: Path, tmp_path
     save_again(model, run / "stage4")
     assert (run / "stage4" / FROZEN).stat().st_nlink == 1
     assert (run / "stage4" / FROZEN).read_bytes() == (tmp_path / "elsewhere").read_bytes()
-
-
-def test_a_disk_without_hard_links_keeps_a_copy_for_each(run: Path, monkeypatch) -> None:
-    def refuse(source: Path, target: Path) -> None:
-        raise OSError(1, "Operation not permitted")
-
-    shutil.rmtree(run / "stage3")
-    model = PromptCCDModel.from_pretrained(run / "stage2")
-    monkeypatch.setattr(systems, "link", refuse)
-    save_again(model, run / "stage3")
-    assert not same_file(run / "stage3" / FROZEN, run / "stage2" / FROZEN)
-    assert sha256_of(run / "stage3" / FROZEN) == sha256_of(run / "stage2" / FROZEN)
 
 
 @pytest.mark.moderate
@@ -157,28 +131,3 @@ def test_a_corrected_stage_goes_on_sharing(run: Path) -> None:
     assert same_file(run / "stage3" / FROZEN, run / "stage0" / FROZEN)
     assert not problems_of(run / "stage3")
     assert PromptCCDModel.from_pretrained(run / "stage3").config.category_names[0] == "of another name"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not can_watch(), reason="this machine does not let a process be watched")
-def test_killed_at_any_system_call_every_stage_is_whole(run: Path) -> None:
-    model = PromptCCDModel.from_pretrained(run / "stage3")
-
-    def work() -> int:
-        remove_leftovers(run)
-        save_again(model, run / "stage4")
-        return 0
-
-    calls: list[Call] = []
-    assert run_watched(work, run, lambda call: calls.append(call) or Verdict.GO_ON) == 0
-    assert any(call.name.startswith("link") for call in calls)
-    wanted = {path.name: sha256_of(path) for path in (run / "stage4").iterdir() if path.is_file()}
-    for number, call in enumerate(calls):
-        shutil.rmtree(run / "stage4", ignore_errors=True)
-        assert run_watched(work, run, at(number, Verdict.KILL)) is None
-        assert not any(problems_of(stage) for stage in stages_of(run)), (number, call)
-        assert not (run / "stage4").exists() or not problems_of(run / "stage4"), (number, call)
-        shutil.rmtree(run / "stage4", ignore_errors=True)
-        work()
-        assert {path.name: sha256_of(path) for path in (run / "stage4").iterdir() if path.is_file()} == wanted
-        assert same_file(run / "stage4" / FROZEN, run / "stage0" / FROZEN)

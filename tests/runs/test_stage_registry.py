@@ -249,19 +249,3 @@ def test_what_people_correct_later_changes_no_number_of_a_finished_stage(
     (run / "results.json").unlink()  # as where a stage comes from the Hub
     go_on(run)
     assert RunDirectory(run).results.to_dict()["stages"] == rows
-
-
-def test_a_cluster_that_people_rejected_is_no_category(trained_run: Path) -> None:
-    registry = load_registry(trained_run / "stage1")
-    new = next(each for each in registry.active if not each.known)
-    edits.dissolve(registry, new.id)
-    sample_ids = [np.array(RunDirectory(trained_run).assignments(stage)["sample_ids"]) for stage in (0, 1)]
-    earlier = earlier_images(RunDirectory(trained_run), sample_ids)
-    earlier = type(earlier)(registry, earlier.ids)
-    prototypes = registry.prototypes[[registry.category(0).prototype_row, new.prototype_row]]
-    found = Discovery(np.array([0, new.id, new.id]), torch.from_numpy(prototypes.copy()), [0, new.id + 50])
-    found = Discovery(np.array([0, new.id + 50, new.id + 50]), found.prototypes, found.prototype_ids)
-    after, observed = observe_stage(earlier, found, np.array([9001, 9002, 9003]), ["a", "b"])
-    assert observed.category_ids.tolist() == [0, NO_CATEGORY, NO_CATEGORY]
-    assert new.id not in observed.prototype_ids
-    assert {"row:9002", "row:9003"} <= set(after.unassigned)

@@ -174,20 +174,6 @@ def test_one_call_from_python_is_the_command(
     assert trainer.recipe.data.unlabelled == weeks
 
 
-@pytest.mark.moderate
-def test_data_sets_in_memory_are_named_as_such(tiny_backbone: Path, tmp_path: Path) -> None:
-    table = coloured_images(3, 12)
-    labels = np.array(table["label"][:])
-    known, rest = table.select(np.flatnonzero(labels < 2)), table.select(np.flatnonzero(labels == 2))
-    stages = StageStream.from_dataset(known, unlabelled=[rest.remove_columns("label")], labels=[rest])
-    training = quick_recipe(tmp_path, tiny_backbone, tmp_path / "run")["training"]
-    trainer = CategoryDiscoveryTrainer(
-        PromptCCDModel.from_pretrained(tiny_backbone, **TINY_HEAD), TrainingArguments(**training), stages
-    )
-    assert (trainer.recipe.data.unlabelled, trainer.recipe.data.labels) == (["in-memory"], ["in-memory"])
-    assert len(stages.later_labels) == 12
-
-
 @pytest.fixture
 def begun(all_at_once: Path, tmp_path: Path) -> RunDirectory:
     """A copy with two finished streams of three, the third not begun."""
@@ -356,43 +342,6 @@ def test_places_are_called_as_they_lie(begun: RunDirectory, collection: Path) ->
     recipe = begun.recipe
     assert recipe.data.unlabelled == [str(collection / each) for each in WEEKS]
     assert recipe.data.dataset == str(collection / "labelled")
-
-
-@pytest.mark.slow
-def test_numbers_of_stages_that_were_trained_stay(
-    collection: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    values = values_of(collection, tiny_backbone, tmp_path / "run", WEEKS[0])
-    values["training"]["category_count"] = [4]
-    train_run(Recipe.from_dict(values))
-    values["data"]["unlabelled"].append(str(collection / WEEKS[1]))
-    values["training"]["category_count"] = [3, 5]
-    with pytest.raises(RunError, match=r"category_count was \[4\], is \[3\]"):
-        train_run(Recipe.from_dict(values))
-    shutil.rmtree(tmp_path / "run" / "stage1")
-    (tmp_path / "run" / "resume").mkdir()
-    (tmp_path / "run" / "resume" / "stage1.safetensors").touch()  # the stage is begun
-    with pytest.raises(RunError, match=r"category_count was \[4\], is \[3\]"):
-        train_run(Recipe.from_dict(values))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_kills_change_no_byte_of_streams(
-    collection: Path, tiny_backbone: Path, all_at_once: Path, tmp_path: Path
-) -> None:
-    values = values_of(collection, tiny_backbone, tmp_path / "run", *WEEKS)
-    values["training"]["save_minutes"] = 0.0
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps(values))
-    victim = Path(__file__).with_name("victim.py")
-    result = subprocess.run(
-        [sys.executable, str(victim), str(recipe), "8", "7"], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    for number in range(json.loads(result.stdout)["runs"]):
-        killed = files_of(tmp_path / f"run-{number}", "README.md", "checksums.json", "SHA256SUMS")
-        assert killed == files_of(all_at_once, "README.md", "checksums.json", "SHA256SUMS")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.cli.sweep_commands import parse_settings
-from promptccd.errors import ConfigurationError, InterruptedRunError, RunError
+from promptccd.errors import InterruptedRunError, RunError
 from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, run_sweep
 from promptccd.reports.engines import Engine, Job
 from promptccd.reports.sweep import CellWork, score_baselines
@@ -85,22 +85,6 @@ def test_values_of_a_key_are_read_as_the_command_line_reads_them() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["epoch=1"], "'epoch'. Did you mean 'epochs'"),
-        (["training.epoch=1"], "'training.epoch'. Did you mean 'training.epochs'"),
-        (["trainin.epochs=1"], "'trainin.epochs'. Did you mean 'training.epochs'"),
-        (["epochs"], "Expected --set KEY=V1,V2, got 'epochs'"),
-        (["epochs=1", "training.epochs=2"], "gives training.epochs twice"),
-    ],
-)
-def test_a_key_that_is_no_field_is_refused(texts: list[str], message: str) -> None:
-    with pytest.raises(ConfigurationError) as error:
-        parse_settings(texts)
-    assert message in str(error.value)
-
-
 def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path) -> None:
     settings = {"data.class_blocks": [[2, 1, 1, 1], [1, 2, 1, 1]], "training.learning_rate": [0.1]}
     cells = plan(recipes, tmp_path, names=("tiny", "tiny-gcd"), seeds=(7,), settings=settings)
@@ -122,6 +106,13 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--set", "epoch=1"], "'epoch'. Did you mean 'epochs'"),
+        (["--set", "trainin.epochs=1"], "'trainin.epochs'. Did you mean 'training.epochs'"),
+        (["--set", "epochs"], "Expected --set KEY=V1,V2, got 'epochs'"),
+        (["--set", "epochs=1", "training.epochs=2"], "gives training.epochs twice"),
+        (["--slurm", "partition=gpu"], "--slurm belongs to --engine slurm."),
+        (["--cell-gpus", "0.5"], "--cell-gpus belongs to --engine ray."),
+        (["--engine", "slurm", "--slurm", "gpu"], "Expected --slurm KEY=VALUE."),
         (["--set", "epochs=1,many"], "Expected training.epochs to be int, got 'many'"),
         (["--set", "epochs=1,0"], "Expected epochs >= 1, got 0"),
         (
@@ -202,26 +193,6 @@ def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepC
     assert (collected.failures, collected.unfinished) == ({}, {"quick-seed2": "new"})
     assert run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine).groups == result.groups
     assert len(engine.given) == 1
-
-
-def fails(recipe: Recipe) -> None:
-    """CellWork of a cell that comes to nothing."""
-    raise RuntimeError("no room")
-
-
-@pytest.mark.moderate
-def test_a_cell_that_fails_is_told_beside_those_that_are_there(begun: list[SweepCell], caplog) -> None:
-    caplog.set_level("INFO")
-    out, engine = begun[0].path.parent, in_threads()
-    result = run_sweep(begun, out, train=fails, engine=engine)
-    assert engine.given == [(fails, "quick-seed2")]
-    assert result.failures == {"quick-seed2": "RuntimeError: no room"}
-    assert list(result.scores) == ["quick-seed1"]
-    lines = ["1 of 2 cells are finished already.", "[1/1] quick-seed2 starts", "quick-seed2: FAILED, see"]
-    assert all(line in caplog.text for line in lines)
-    caplog.clear()
-    run_sweep(begun[1:], out, train=fails, engine=engine)
-    assert "finished already" not in caplog.text
 
 
 @pytest.mark.slow

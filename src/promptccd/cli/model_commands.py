@@ -19,6 +19,7 @@ from promptccd.cli.options import (
 )
 from promptccd.cli.tables import explanation_table
 from promptccd.data.names import display_name
+from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.errors import MismatchError
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,8 @@ def predict_command(options: argparse.Namespace) -> None:
 
     show(options, found.to_dict(), lines)
     counted = len(found.predictions), len(found.skipped)
-    logger.info("Files: %d, %d assigned, %d skipped.", sum(counted), *counted)
+    remedy = f"; {FOLLOWED}" * (OUTSIDE in found.skipped.values())
+    logger.info("Files: %d, %d assigned, %d skipped%s.", sum(counted), *counted, remedy)
 
 
 @command(("promptccd.hub.push",), _PUSH, PLUGIN)

@@ -3,7 +3,6 @@
 import argparse
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from promptccd import data, hub, runs
@@ -104,7 +103,7 @@ def parameters_command(options: argparse.Namespace) -> None:
     if what is not None and not names_recipe(what) and not Path(what).expanduser().exists():
         raise ConfigurationError(f"{nothing_at(what)} `promptccd recipes` lists the recipes.")
     counts = runs.count_parameters(recipe_from(options))
-    show(options, [asdict(count) for count in counts], lambda: parameter_table(counts))
+    show(options, [count._asdict() for count in counts], lambda: parameter_table(counts))
 
 
 @command((), _RECIPES)

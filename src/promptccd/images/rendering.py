@@ -101,11 +101,6 @@ class Rendering:
         given = {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether values of files decided, or a person."""
-        return any((self.integer, self.real, self.given))
-
     def over(self, other: "Rendering") -> "Rendering":
         """The other rule with what this one says in place of it."""
         return replace(other, **{name: value for name, value in vars(self).items() if value is not None})

@@ -3,8 +3,8 @@
 import base64
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,61 +49,43 @@ NEAREST = 3
 COLUMNS = ("stage", "category", "images", "mostly", "purity", "sample_ids")
 
 
-@dataclass
-class CardMaker:
-    """Makes the cards of a run, stage by stage, at most `MAX_CARDS`.
+def card_of(
+    rows: np.ndarray,
+    table: pd.DataFrame,
+    images: StageImages,
+    features: np.ndarray,
+    known: Mapping[str, np.ndarray],
+    samples: int,
+) -> dict[str, Any]:
+    """The card of a category at the stage that discovered it: `COLUMNS`, its ``thumbnails``, and ``near``.
 
-    A card is a discovered category at the stage that discovered it: `COLUMNS`, its ``thumbnails``, and ``near``: names
-    of known categories and the cosine of their mean features, nearest first.
+    ``near`` are names of labelled categories and the cosine of their mean features, nearest first.
+
+    Args:
+        rows: of its images in the stage.
+        table: the images of the stage, see `promptccd.reports.tables.ReportedRun`.
+        images: their pictures.
+        features: theirs under the stage's model, normalised, ``(N, D)``.
+        known: mean features of the labelled categories under that model, by name, see `mean_direction`.
+        samples: pictures per card.
     """
-
-    labels: np.ndarray  # (N,), categories of the readable images of stage 0
-    categories: Sequence[str]  # names of the true categories; position is category id
-    samples: int  # pictures per card
-    cards: list[dict[str, Any]] = field(default_factory=list)
-    left_out: int = 0  # discovered categories beyond `MAX_CARDS`
-    _seen: set[int] = field(default_factory=set)
-
-    def add_stage(
-        self, table: pd.DataFrame, images: StageImages, known_features: np.ndarray, own_features: np.ndarray
-    ) -> None:
-        """Add a card for every category that a stage discovers.
-
-        Args:
-            table: the images of the stage, see `promptccd.reports.tables.ReportedRun`.
-            images: their pictures.
-            known_features: of stage 0 under the stage's model, normalised, ``(M, D)``.
-            own_features: of the stage itself, ``(N, D)``.
-        """
-        known = {int(item): _mean(known_features[self.labels == item]) for item in np.unique(self.labels)}
-        for category, rows in table.reset_index(drop=True).groupby("found").groups.items():
-            if category < 0 or category in known or category in self._seen:  # -1 is no category
-                continue
-            self._seen.add(category)
-            if len(self.cards) >= MAX_CARDS:
-                self.left_out += 1
-                continue
-            own = table.iloc[rows]
-            mean = _mean(own_features[rows])
-            typical = rows[np.argsort(-(own_features[rows] @ mean), kind="stable")][: self.samples].tolist()
-            counts = own["category"].value_counts()  # empty without labels
-            near = [(self.categories[item], float(known[item] @ mean)) for item in known]
-            near = sorted(near, key=lambda each: -each[1])[:NEAREST]
-            self.cards.append(
-                {
-                    "stage": int(own["stage"].iloc[0]),
-                    "category": own["group"].iloc[0],
-                    "images": len(own),
-                    "mostly": counts.index[0] if len(counts) else "",
-                    "purity": 100 * counts.iloc[0] / len(own) if len(counts) else math.nan,
-                    "sample_ids": images.sample_ids[typical].tolist(),
-                    "thumbnails": [thumbnail(images[row]) for row in typical],
-                    "near": near,
-                }
-            )
+    own, mean = table.iloc[rows], mean_direction(features[rows])
+    typical = rows[np.argsort(-(features[rows] @ mean), kind="stable")][:samples].tolist()
+    counts = own["category"].value_counts()  # empty without labels
+    near = sorted(((name, float(each @ mean)) for name, each in known.items()), key=lambda each: -each[1])
+    return {
+        "stage": int(own["stage"].iloc[0]),
+        "category": own["group"].iloc[0],
+        "images": len(own),
+        "mostly": counts.index[0] if len(counts) else "",
+        "purity": 100 * counts.iloc[0] / len(own) if len(counts) else math.nan,
+        "sample_ids": images.sample_ids[typical].tolist(),
+        "thumbnails": [thumbnail(images[row]) for row in typical],
+        "near": near[:NEAREST],
+    }
 
 
-def _mean(features: np.ndarray) -> np.ndarray:
-    """Mean direction, of length 1."""
+def mean_direction(features: np.ndarray) -> np.ndarray:
+    """The mean of features, with length 1."""
     mean = features.mean(axis=0)
     return mean / max(float(np.linalg.norm(mean)), 1e-12)

@@ -21,10 +21,6 @@ from promptccd.reports.page import render_page, write_report_files
 VariantScores = Mapping[str, Sequence[ContinualScore]]
 Costs = Mapping[str, Sequence[pd.DataFrame]]
 COSTS = ["variant", "stage", "seconds", "process_mb", "gpu_mb"]
-_SHORT = {
-    "num_categories": "categories", "num_categories_std": "categories_std",
-    "count_low": "categories_low", "count_high": "categories_high",
-}  # fmt: skip
 
 
 def write_comparison(
@@ -51,7 +47,7 @@ def write_comparison(
     tables = [each.assign(variant=name) for name, runs in (costs or {}).items() for each in runs if len(each)]
     sections = {
         "averages": averages,
-        "stages": stages.rename(columns=_SHORT),
+        "stages": stages,
         "costs": over_runs(pd.concat(tables), ["variant", "stage"])[COSTS] if tables else pd.DataFrame(),
     }
     page = render_page(

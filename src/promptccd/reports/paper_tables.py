@@ -13,12 +13,12 @@ import pandas as pd
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.tables import open_images
 from promptccd.errors import ConfigurationError, DataError
-from promptccd.evaluation import ContinualScore, audit, published_rows
+from promptccd.evaluation import audit, published_rows
 from promptccd.evaluation.paper import MARKS, mark_of
 from promptccd.evaluation.protocol_terms import NATIVE_PREDICTION, PARTS
 from promptccd.evaluation.tables import ABSENT, Grid, signed, text_of
 from promptccd.reports.page import JsonRecord, render_page, write_report_files
-from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells, predicts_natively
+from promptccd.reports.sweep import ProtocolScoring, Settings, SweepCell, plan_cells
 from promptccd.reports.table_parts import TablePart, paper_tables
 from promptccd.training.recipe import Recipe, laid_over
 
@@ -176,35 +176,28 @@ def table_records(entries: Sequence[TableEntry], keys: Collection[str] = ()) -> 
     def varied(cell: SweepCell) -> str:
         return ", ".join(f"{key.partition('.')[2]}={cell.settings[key]}" for key in keys)
 
-    finished = [cell for entry in entries for cell in entry.finished]
+    variations = dict.fromkeys(varied(cell) for entry in entries for cell in entry.finished) or [""]
     records = []
-    for entry, variation in product(entries, dict.fromkeys(map(varied, finished)) or [""]):
-        cells = [cell for cell in entry.finished if varied(cell) == variation]
-        scoring, names = ProtocolScoring(entry.part.protocol), [entry.method, *filter(None, [variation])]
-        scores = [[scoring.stored(cell, is_other) for cell in cells] for is_other in (False, True)]
-        own, other = ([score for score in each if score is not None] for each in scores)
-        records.append(_table_record(entry, names, own, entry.printed, entry.mark))
-        if other:
-            who = "k-means" if predicts_natively(cells[0].recipe) else NATIVE_PREDICTION
-            records.append(_table_record(entry, [*names, who], other, dict.fromkeys(PARTS, math.nan), ""))
+    for entry, variation, is_other in product(entries, variations, (False, True)):
+        cells, scoring = entry.finished, ProtocolScoring(entry.part.protocol)
+        scores = [scoring.stored(cell, is_other) for cell in cells if varied(cell) == variation]
+        averages = pd.DataFrame([each.average for each in scores if each], columns=[*PARTS], dtype=float)
+        names, paper, mark = [entry.method, variation], entry.printed, entry.mark
+        if is_other:
+            if averages.empty:
+                continue
+            names.append("k-means" if cells[0].predicts_natively else NATIVE_PREDICTION)
+            paper, mark = dict.fromkeys(PARTS, math.nan), ""
+        record: JsonRecord = {
+            "part": entry.part.title, "method": ", ".join(filter(None, names)), "benchmark": entry.benchmark,
+            "runs": len(averages), "mark": mark,
+        }  # fmt: skip
+        for part, mean in averages.mean().items():
+            figures = (mean, averages[part].std(), paper[part], mean - paper[part])
+            for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
+                record[f"{part}{name}"] = None if math.isnan(value) else round(value, 4)
+        records.append(record)
     return records
-
-
-def _table_record(
-    entry: TableEntry,
-    names: Sequence[str],
-    own: Sequence[ContinualScore],
-    paper: Mapping[str, float],
-    mark: str,
-) -> JsonRecord:
-    record: JsonRecord = {"part": entry.part.title, "method": ", ".join(names), "benchmark": entry.benchmark}
-    record |= {"runs": len(own), "mark": mark}
-    averages = pd.DataFrame([score.average for score in own], columns=list(PARTS), dtype=float)
-    for part, mean in averages.mean().items():
-        figures = (mean, averages[part].std(), paper[part], mean - paper[part])
-        for name, value in zip(("", "_std", "_paper", "_difference"), figures, strict=True):
-            record[f"{part}{name}"] = None if math.isnan(value) else round(value, 4)
-    return record
 
 
 def layout(records: Sequence[JsonRecord]) -> dict[str, Grid]:
@@ -237,7 +230,7 @@ def _cell(record: JsonRecord, part: str, what: str) -> str:
 
 def remarks(entries: Sequence[TableEntry], records: Sequence[JsonRecord]) -> list[str]:
     """The lines below a table: omissions, differences, and the meaning of marks."""
-    native = [entry.method for entry in entries if entry.cells and predicts_natively(entry.cells[0].recipe)]
+    native = [entry.method for entry in entries if entry.cells and entry.cells[0].predicts_natively]
     names = ", ".join(dict.fromkeys(native))
     notes = [
         f"Rows without the name of a prediction show the native prediction for {names}, k-means for all other methods."

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.errors import ConfigurationError
 from promptccd.evaluation import ContinualScore
 from promptccd.evaluation.protocol_terms import PARTS
@@ -23,7 +24,7 @@ from promptccd.evaluation.tables import (
 )
 from promptccd.methods import LOSSES, method_named
 from promptccd.models.checkpoint import BUNDLED
-from promptccd.reports.cards import CardMaker
+from promptccd.reports.cards import MAX_CARDS, card_of, mean_direction
 from promptccd.reports.charts import NUM_STYLES, Chart, Series, line_chart
 from promptccd.reports.compare import stage_charts, stage_table, write_comparison
 from promptccd.reports.map import SIDE, map_series
@@ -94,32 +95,25 @@ def write_report(
         if baselines and is_scored:
             scores.setdefault(FROZEN, []).append(evaluation.frozen_backbone())
         if len(runs) == 1:
-            maker, drawn = _cards(evaluation, runs[0], samples)
-    first, facts = runs[0], _run_facts(runs)
-    tables = report_tables(runs, maker.cards)
+            found, drawn = _cards(evaluation, runs[0], samples)
+    first, facts, cards = runs[0], _run_facts(runs), [card for card in found if card]
+    tables = report_tables(runs, cards)
     if is_scored:
-        title, template, sections = (
-            f"Report of {name}",
-            "report.html.jinja",
-            _scored_sections(runs, tables, scores),
-        )
+        title, template = f"Report of {name}", "report.html.jinja"
+        sections = _scored_sections(runs, tables, scores)
         tables |= {"compared": variant_averages(scores).round(4)} if baselines else {}
     else:
         title, template = f"Report of {first.name}", "streams.html.jinja"
         tables = stream_tables(evaluation) | tables
-        held_out = text_grid(tables["held_out"])
-        sections = {
-            "found": stream_grid(stream_rows(evaluation.run)),
-            "held_out": held_out,
-            "routing": ([], []),
-        }
+        streams, held_out = stream_grid(stream_rows(evaluation.run)), text_grid(tables["held_out"])
+        sections = {"found": streams, "held_out": held_out, "routing": ([], [])}
     page = render_page(
         template,
         title=title,
         facts=facts,
         runs=runs,
-        cards=maker.cards,
-        left_out=maker.left_out,
+        cards=cards,
+        left_out=len(found) - len(cards),
         map=drawn,
         map_side=SIDE,
         history=history_charts(first),
@@ -158,24 +152,31 @@ def write_run_comparison(paths: Sequence[str | Path], out: str | Path) -> Path:
     return write_comparison(scores, out, title=f"{len(scores)} variants compared", facts=facts, costs=costs)
 
 
-def _cards(evaluation: RunEvaluation, run: ReportedRun, samples: int) -> tuple[CardMaker, list[Series]]:
-    """The cards of a run, and the map of the labelled images and the last stream; neither without `samples`.
+def _cards(
+    evaluation: RunEvaluation, run: ReportedRun, samples: int
+) -> tuple[list[dict[str, Any] | None], list[Series]]:
+    """Cards of discovered categories, `None` beyond `MAX_CARDS`, and the map of the labelled images and last stream.
 
-    The features of every stage are computed once.
+    Neither without `samples`. The features of every stage are computed once.
     """
-    images, drawn = evaluation.images, list[Series]()
-    maker = CardMaker(evaluation.true_ids(images[0]), run.categories, samples)
-    labelled = pd.Series([run.categories[item] for item in maker.labels])
+    images, cards, drawn = evaluation.images, dict[int, dict[str, Any] | None](), list[Series]()
+    labels = evaluation.true_ids(images[0])
+    labelled = pd.Series([run.categories[item] for item in labels])
     for index in range(1, evaluation.num_stages if samples else 0):
         logger.info("Features of stage %d of %d.", index, evaluation.num_stages - 1)
         known, own = (each.cpu().numpy() for each in evaluation.features(index, [images[0], images[index]]))
-        table = run.images[run.images["stage"] == index]
-        maker.add_stage(table, images[index], known, own)
+        means = {run.categories[item]: mean_direction(known[labels == item]) for item in np.unique(labels)}
+        table = run.images[run.images["stage"] == index].reset_index(drop=True)
+        for category, rows in table.groupby("found").groups.items():
+            if category not in {NO_CATEGORY, *labels.tolist(), *cards}:
+                is_shown = len(cards) < MAX_CARDS
+                found = card_of(rows, table, images[index], own, means, samples) if is_shown else None
+                cards[category] = found
         if index == evaluation.num_stages - 1:
             shown = pd.DataFrame({"group": labelled, "category": labelled})
             shown = pd.concat([shown, table[["group", "category"]]], ignore_index=True)
             drawn = map_series(np.concatenate([known, own]), shown, run.recipe.training.seed)
-    return maker, drawn
+    return list(cards.values()), drawn
 
 
 def _run_facts(runs: Sequence[ReportedRun]) -> dict[str, str]:
@@ -217,7 +218,8 @@ def _scored_sections(
     runs: Sequence[ReportedRun], tables: ReportTables, scores: Mapping[str, Sequence[ContinualScore]]
 ) -> dict[str, object]:
     """Sections of the page of scored runs; figures without ``±`` are of the first run."""
-    run, summary, compared, charts = runs[0], tables["summary"], ([], []), list[Chart]()
+    run, summary, charts = runs[0], tables["summary"], list[Chart]()
+    compared: Grid = ([], [])
     if FROZEN in scores:
         stages, compared = stage_table(scores), average_grid(scores)
         charts = stage_charts(stages, stages["variant"].unique())[1:]  # Old and New

@@ -7,7 +7,7 @@ from typing import Any
 
 from promptccd.errors import ConfigurationError
 from promptccd.runs.folder import RunDirectory
-from promptccd.runs.start import FREE_FIELDS
+from promptccd.runs.start import deciding_fields
 from promptccd.training.recipe import Recipe
 
 PIXELS = "raw pixels"
@@ -108,30 +108,19 @@ class _Run:
 
     def __init__(self, path: Path):
         run, recipe = RunDirectory(path), RunDirectory(path).recipe
-        self.path, self.seed = path, recipe.training.seed
-        finished = sum(run.stage(stage).exists() for stage in range(run.num_stages))
+        self.path, self.seed, finished = path, recipe.training.seed, run.num_finished
         is_whole = finished == run.num_stages
         self.unfinished = "" if is_whole else f" ({finished - 1} of {run.num_stages - 1} stages)"
-        self.settings = _fields(recipe) | {"finished stages": finished}
+        self.settings = deciding_fields(recipe.to_dict()) | {"finished stages": finished}
+        del self.settings["training.seed"]
+        own_seed = rf"(?:^|.*/)([^/]*)-seed{self.seed}(?=/)"  # in the place of a backbone that a run kept
+        self.settings["model.backbone"] = re.sub(own_seed, r"\1", recipe.model.backbone or "")
         # The seed orders categories in other splits.
         if recipe.data.resolved.split_rule in (None, "mixed"):
             self.settings["data.fingerprint"] = run.manifest["data_fingerprint"]
         self.baselines = str(
             sorted(each for each in self.settings.items() if each[0].startswith(_OF_BASELINES))
         )
-
-
-def _fields(recipe: Recipe) -> dict[str, Any]:
-    """A recipe by ``section.field``, without free fields and the seed, also in the place of a run's backbone."""
-    fields = {
-        f"{section}.{name}": value
-        for section, values in recipe.to_dict().items()
-        for name, value in values.items()
-        if name not in FREE_FIELDS.get(section, ()) and (section, name) != ("training", "seed")
-    }
-    own_seed = rf"(?:^|.*/)([^/]*)-seed{recipe.training.seed}(?=/)"  # of a run that kept its backbone
-    fields["model.backbone"] = re.sub(own_seed, r"\1", recipe.model.backbone or "")
-    return fields
 
 
 def _difference(runs: Sequence[_Run]) -> str | None:

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,11 @@ class SweepCell:
     variant: str
     recipe: Recipe
     run: RunDirectory
+
+    @property
+    def predicts_natively(self) -> bool:
+        """Whether the paper's rows of its method show the method's own classifier."""
+        return method_named(self.recipe.model.variant).predicts_natively
 
     @property
     def path(self) -> Path:
@@ -186,11 +191,6 @@ def _same_place(recorded: str, given: str) -> bool:
     return recorded == given or (all(place.exists() for place in places) and places[0].samefile(places[1]))
 
 
-def predicts_natively(recipe: Recipe) -> bool:
-    """Whether the paper's rows of its method show the method's own classifier."""
-    return method_named(recipe.model.variant).predicts_natively
-
-
 def _evaluation_of(recipe: Recipe) -> RunEvaluation:
     training = recipe.training
     return RunEvaluation(
@@ -236,7 +236,7 @@ class ProtocolScoring:
         score = ContinualScore.from_dict(values)
         if score.native is None:
             return None if other else score.as_published
-        return score.native if predicts_natively(cell.recipe) != other else score.as_published
+        return score.native if cell.predicts_natively != other else score.as_published
 
 
 def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
@@ -401,67 +401,46 @@ def run_sweep(
     done = [
         cell for cell in cells if states[cell.name] == "finished" and not cell.recipe.training.push_to_hub
     ]
-    if done:
-        logger.info("%d of %d cells are finished already.", len(done), len(cells))
+    logger.info("%d of %d cells are finished already.", len(done), len(cells))
+    failures, unfinished = dict[str, str](), dict[str, str]()
+    pool, folder = engine or PoolOfDevices(visible_devices()), str(Path.cwd())
+    files = [str(Path(each).absolute()) for each in plugins]
     with StopRequest() as stop:
-        plugins = [str(Path(each).absolute()) for each in plugins]
-        sweep = _Sweep(cells, jobs, stop, engine or PoolOfDevices(visible_devices()), plugins, len(done))
+
+        def work_through(todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
+            """Train cells, or score trained ones, whose names then have a prefix."""
+            names, logs = [f"{prefix}{cell.name}" for cell in todo], [cell.path / LOG for cell in todo]
+            calls = [
+                (cell.recipe.to_dict(), work, str(log.absolute()), folder, files)
+                for cell, log in zip(todo, logs, strict=True)
+            ]
+            for number, problem in pool.outcomes(work_into_log, calls, names, lambda: stop.received, jobs):
+                cell, name, log = todo[number], names[number], logs[number]
+                if not problem:
+                    done.extend([cell] * (not prefix))
+                    average = math.nan if prefix else cell.run.results.average["all"]
+                    logger.info("%s: done%s", name, "" if math.isnan(average) else f", All {average:.1f}")
+                elif owner := owner_of(cell.path):  # the cell waited for its lock
+                    unfinished[cell.name] = f"running on {owner}"
+                    logger.info("%s: running on %s", cell.name, owner)
+                elif not stop.received:
+                    failures[name] = words = _last_words(log, problem)
+                    logger.error("%s: FAILED, see %s\n  %s", name, log, words.splitlines()[-1])
+            if stop.received:
+                raise stop.error(f"stopped; {len(done)} of {len(cells)} cells are finished")
+
         todo = [cell for cell in cells if cell not in done]
-        sweep.work_through(sorted(todo, key=lambda cell: states[cell.name].startswith("running")), train)
-        finished = SweepResult(cells, sweep.failures, sweep.unfinished, baselines).finished
+        work_through(sorted(todo, key=lambda cell: states[cell.name].startswith("running")), train)
+        finished = SweepResult(cells, failures, unfinished, baselines).finished
         if baselines:
             sources = [cell for cell, _ in _baseline_rows(finished)]
             unscored = [cell for cell in sources if cell.run.read(BASELINES) is None]
-            sweep.work_through(unscored, score_baselines, "baselines of ")
+            work_through(unscored, score_baselines, "baselines of ")
         for scoring in scorings:
             unscored = [cell for cell in finished if scoring.stored(cell) is None]
-            sweep.work_through(unscored, scoring, f"{scoring.protocol} of ")
-    failures = dict(sorted(sweep.failures.items()))  # not in the order in which they happened
-    return SweepResult(cells, failures, sweep.unfinished, baselines)
-
-
-@dataclass
-class _Sweep:
-    """Works on cells, several at once; failures and cells of other processes by name, as in `SweepResult`."""
-
-    cells: Sequence[SweepCell]
-    jobs: int
-    stop: StopRequest
-    engine: Engine
-    plugins: Sequence[str]
-    num_done: int  # trained cells
-    failures: dict[str, str] = field(default_factory=dict)
-    unfinished: dict[str, str] = field(default_factory=dict)
-
-    def work_through(self, todo: Sequence[SweepCell], work: CellWork, prefix: str = "") -> None:
-        """Train cells, or score trained ones, whose names then have a prefix.
-
-        Raises:
-            InterruptedRunError: Ctrl-C or SIGTERM.
-        """
-        folder, names = str(Path.cwd()), [f"{prefix}{cell.name}" for cell in todo]
-        logs = [str((cell.path / LOG).absolute()) for cell in todo]
-        calls = [
-            (cell.recipe.to_dict(), work, log, folder, self.plugins)
-            for cell, log in zip(todo, logs, strict=True)
-        ]
-        outcomes = self.engine.outcomes(work_into_log, calls, names, lambda: self.stop.received, self.jobs)
-        for number, problem in outcomes:
-            self._end(todo[number], names[number], problem, is_trained=not prefix)
-        if self.stop.received:
-            raise self.stop.error(f"stopped; {self.num_done} of {len(self.cells)} cells are finished")
-
-    def _end(self, cell: SweepCell, name: str, problem: str, is_trained: bool) -> None:
-        if not problem:
-            self.num_done += is_trained
-            average = cell.run.results.average["all"] if is_trained else math.nan
-            logger.info("%s: done%s", name, "" if math.isnan(average) else f", All {average:.1f}")
-        elif owner := owner_of(cell.path):  # the cell waited for its lock
-            self.unfinished[cell.name] = f"running on {owner}"
-            logger.info("%s: running on %s", cell.name, owner)
-        elif not self.stop.received:
-            self.failures[name] = words = _last_words(cell.path / LOG, problem)
-            logger.error("%s: FAILED, see %s\n  %s", name, cell.path / LOG, words.splitlines()[-1])
+            work_through(unscored, scoring, f"{scoring.protocol} of ")
+    # Failures are not in the order in which they happened.
+    return SweepResult(cells, dict(sorted(failures.items())), unfinished, baselines)
 
 
 def work_into_log(

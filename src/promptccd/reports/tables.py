@@ -54,7 +54,8 @@ class ReportedRun:
         self.images = pd.concat([_read_images(evaluation, index) for index in unlabelled], ignore_index=True)
         self.score = run.results_up_to(evaluation.num_stages - 1)
         self.num_true = [evaluation.images[row.stage].stage.num_categories for row in self.score.stages]
-        self.costs, self.history = stage_costs(run.manifest), read_history(run.path)
+        self.costs: pd.DataFrame = stage_costs(run.manifest)
+        self.history = read_history(run.path)
         self.routing = evaluation.part_routing() if stages.is_scored else None
 
 

@@ -183,11 +183,12 @@ def predict_folder(
         _batches(images, view, batch_size), math.ceil(len(files) / batch_size), "predicting"
     )
     for batch in batches:
-        named = [(files[row], pixels, verdict) for row, pixels, verdict in batch]
-        rows = [(name, verdict, pixels) for name, pixels, verdict in named if pixels is not None]
-        skipped |= {
-            name: reason_of_raw(name) or verdict.note for name, pixels, verdict in named if pixels is None
-        }
+        rows = []
+        for row, pixels, verdict in batch:
+            if pixels is None:
+                skipped[files[row]] = reason_of_raw(files[row]) or verdict.note
+            else:
+                rows.append((files[row], verdict, pixels))
         if rows:
             predictions += _assigned(model, view, rows, top_k)
     return FolderPredictions(predictions, skipped)

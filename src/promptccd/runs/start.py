@@ -7,10 +7,10 @@ import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 # Fields that may change before a run is continued: they change no byte of its stages.
 FREE_FIELDS = {
     # The same data in another place; the split's fingerprint decides. Streams and labels are added to earlier ones.
-    "data": {"dataset", "unlabelled", "labels"},
+    "data": {"dataset", "split", "unlabelled", "labels"},
     "model": {"max_model_bytes"},
     "training": {
         "output_dir", "num_workers", "image_cache", "save_minutes", "report_to", "push_to_hub", "hub_namespace",
@@ -123,14 +123,19 @@ def require_recipe(run: RunDirectory, recipe: Recipe) -> None:
         )
 
 
-def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, Any]:
-    """The fields of a recorded recipe that decide the stages of a run, by ``section.field``."""
-    fields = {
+def deciding_fields(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The plain values of a recipe that decide its stages, by ``section.field``."""
+    return {
         f"{section}.{name}": value
         for section, part in values.items()
         for name, value in part.items()
         if name not in FREE_FIELDS.get(section, ())
     }
+
+
+def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, Any]:
+    """The fields that decide the stages which a run has begun."""
+    fields = deciding_fields(values)
     if fields.get("training.mixed_precision") == "auto":  # `train_run` replaces it by the recorded precision
         fields["training.mixed_precision"] = run.recipe.training.mixed_precision
     if values.get("data", {}).get("unlabelled") is not None:  # later streams may follow, with their numbers
@@ -404,15 +409,8 @@ def ensure_backbone(
     write_directory(run.backbone, backbone.save_pretrained)
 
 
-@dataclass(frozen=True)
-class ParameterCount:
-    """One row of the table.
-
-    Attributes:
-        part: what learns.
-        labelled: values it learns at stage 0.
-        unlabelled: values it learns at the last stage.
-    """
+class ParameterCount(NamedTuple):
+    """What learns, and how many values of it at stage 0 and at the last stage."""
 
     part: str
     labelled: int

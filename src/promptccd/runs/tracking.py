@@ -70,29 +70,20 @@ class Tracking(CategoryDiscoveryCallback):
         self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
         """Losses by part, rates and images per second."""
-        self._log(
-            {f"stage{state.stage}/{name}": value for name, value in metrics.items()},
-            args.epochs_before(state.stage) + state.epoch,
-        )
+        self._log(args.epochs_before(state.stage) + state.epoch, metrics, f"stage{state.stage}/")
 
     def on_evaluate(
         self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
         """All, Old and New of a protocol, and the number of categories."""
-        self._log(metrics, _last_epoch(args, state))
+        self._log(args.epochs_before(state.stage + 1) - 1, metrics)
 
     def on_stage_end(
         self, args: TrainingArguments, state: RunState, control: TrainingControl, metrics: Mapping[str, float]
     ) -> None:
         """Measures of the prompts."""
-        self._log(
-            {f"stage{state.stage}/{name}": value for name, value in metrics.items()}, _last_epoch(args, state)
-        )
+        self._log(args.epochs_before(state.stage + 1) - 1, metrics, f"stage{state.stage}/")
 
-    def _log(self, values: Mapping[str, float], step: int) -> None:
+    def _log(self, epoch: int, values: Mapping[str, float], prefix: str = "") -> None:
         if values and self.accelerator.trackers:
-            self.accelerator.log(dict(values), step=step)
-
-
-def _last_epoch(args: TrainingArguments, state: RunState) -> int:
-    return args.epochs_before(state.stage + 1) - 1
+            self.accelerator.log({f"{prefix}{name}": value for name, value in values.items()}, step=epoch)

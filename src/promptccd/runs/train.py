@@ -478,6 +478,6 @@ def _score(
         assignments["category_ids"],
         stages.num_known,
         num_categories=num_categories,
-        count_range=estimate and (estimate["low"], estimate["high"]),
+        count_range=None if estimate is None else (estimate["low"], estimate["high"]),
         native_ids=assignments.get("class_ids"),
     )

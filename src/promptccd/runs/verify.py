@@ -32,47 +32,35 @@ class Check:
 
 
 def stage_checks(folder: Path, name: str) -> Iterator[Check]:
-    """A stage by itself: its sums, its model, its categories."""
+    """A stage by itself: its sums, its model, its categories, its images."""
     damaged = problems_of(folder)
     yield Check(f"{name}: sums of all files", "; ".join(damaged))
     if damaged:
         return
+    what = "the model loads"
     try:
         model = load_model(folder)
-    except PromptCCDError as error:
-        yield Check(f"{name}: the model loads", str(error))
-        return
-    yield Check(f"{name}: the model loads")
-    yield from _category_checks(folder, name, ids := model.config.category_ids)
-    problem = f"{len(model.prototypes)} prototypes for {len(ids)} categories"
-    yield Check(f"{name}: a prototype for every category", problem * (len(model.prototypes) != len(ids)))
-
-
-def _category_checks(folder: Path, name: str, category_ids: list[int]) -> Iterator[Check]:
-    """Whether images, categories and corrections of a stage go together."""
-    ids = set(category_ids)
-    if has_registry(folder):
-        try:
+        yield Check(f"{name}: {what}")
+        ids, what = set(model.config.category_ids), "its registry loads"
+        if has_registry(folder):
             registry = load_registry(folder)
-        except PromptCCDError as error:
-            yield Check(f"{name}: its registry loads", str(error))
-            return
-        made = Counter(entry.kind.replace("_", " ") for entry in registry.log if entry.kind != GROUPING)
-        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(made.items()))
-        people = f", with {counts} by people" if made else ""
-        active = {each.id for each in registry.active}
-        problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
-        yield Check(f"{name}: its categories are those of its registry{people}", problem)
-        ids |= {*registry.categories, NO_CATEGORY}  # retired since, or empty
-    if not (folder / ASSIGNMENTS).exists():  # of a person's images, which have no rows
+            made = Counter(entry.kind.replace("_", " ") for entry in registry.log if entry.kind != GROUPING)
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(made.items()))
+            people = f", with {counts} by people" if made else ""
+            active = {each.id for each in registry.active}
+            problem = "" if active == ids else f"the model has {sorted(ids)}, the registry {sorted(active)}"
+            yield Check(f"{name}: its categories are those of its registry{people}", problem)
+            ids |= {*registry.categories, NO_CATEGORY}  # retired since, or empty
+        what = "images were assigned to its own categories"
+        if (folder / ASSIGNMENTS).exists():  # images of a person have no rows
+            strangers = sorted(set(assignments_in(folder)["category_ids"]) - ids)
+            yield Check(f"{name}: {what}", f"{strangers[:5]} are no category ids" if strangers else "")
+    except PromptCCDError as error:
+        yield Check(f"{name}: {what}", str(error))
         return
-    what = f"{name}: images were assigned to its own categories"
-    try:
-        strangers = sorted(set(assignments_in(folder)["category_ids"]) - ids)
-    except RunError as error:
-        yield Check(what, str(error))
-        return
-    yield Check(what, f"{strangers[:5]} are no category ids" if strangers else "")
+    prototypes, categories = len(model.prototypes), len(model.config.category_ids)
+    problem = f"{prototypes} prototypes for {categories} categories" * (prototypes != categories)
+    yield Check(f"{name}: a prototype for every category", problem)
 
 
 def run_checks(run: RunDirectory, recompute: bool, dataset: str | None) -> Iterator[Check]:

@@ -18,7 +18,7 @@ from PIL import ExifTags, Image
 
 from promptccd.cli.main import main
 from promptccd.discovery import FORMATS, DiscoverySession, Project, discover, export_project
-from promptccd.discovery.exports.export_folder import Export, ExportFolder, text_item
+from promptccd.discovery.exports.export_folder import Export, text_item
 from promptccd.discovery.exports.formats import Format
 from promptccd.discovery.exports.rows import project_rows
 from promptccd.discovery.intake.seen import pictures_in
@@ -302,12 +302,11 @@ def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[
         export_project(here / "card B", ["folders"])
 
 
-def listed(photos, rows, out, on_progress, project):
+def listed(folder, photos, rows):
     """A format of a plugin: one text file with the names of all groups."""
-    with ExportFolder.opened(out / "listed", project=project) as folder:
-        names = sorted({row.name for row in rows if row.category is not None})
-        folder.add(text_item("groups.txt", "\n".join(names), "groups"))
-        return folder.finish()
+    names = sorted({row.name for row in rows if row.category is not None})
+    folder.add(text_item("groups.txt", "\n".join(names), "groups"))
+    return folder.finish()
 
 
 def test_a_new_format_is_one_entry(
@@ -315,7 +314,7 @@ def test_a_new_format_is_one_entry(
 ) -> None:
     """The command line, its help and `discover` read the list; the page is tested in ``page/test_routes.py``."""
     monkeypatch.setitem(
-        FORMATS, "listed", Format("a text with the names of the groups", f"{__name__}:listed")
+        FORMATS, "listed", Format("listed", "a text with the names of the groups", f"{__name__}:listed")
     )
     monkeypatch.delitem(
         sys.modules, "promptccd.cli.discovery_commands", raising=False

@@ -40,7 +40,7 @@ NEW, OLD = "new", "old"  # folders in there
 _LARGEST_RECORD = 2**30  # bytes, for some million files
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _SHOWN = 10  # names in a message
-OnProgress = Callable[[], None]  # called for every photograph; its exceptions end the export
+OnProgress = Callable[[], None]
 
 
 class Item(NamedTuple):
@@ -129,8 +129,11 @@ class ExportFolder:
         export: the result so far.
     """
 
-    def __init__(self, path: Path, originals: Mapping[str, str] | None, project: str):
+    def __init__(
+        self, path: Path, originals: Mapping[str, str] | None, project: str, on_progress: OnProgress
+    ):
         self.path, self.export, self._originals, self._project = path, Export(path), originals, project
+        self._on_progress = on_progress
         work = path.with_name(f"{WORK}{path.name}")
         self._new, self._old = work / NEW, work / OLD
         if self._old.exists():  # a process was killed on the way
@@ -151,7 +154,11 @@ class ExportFolder:
     @classmethod
     @contextmanager
     def opened(
-        cls, path: Path, originals: Mapping[str, str] | None = None, project: str = ""
+        cls,
+        path: Path,
+        originals: Mapping[str, str] | None = None,
+        project: str = "",
+        on_progress: OnProgress = lambda: None,
     ) -> Iterator["ExportFolder"]:
         """The folder, with no other process exporting into it.
 
@@ -160,6 +167,7 @@ class ExportFolder:
             originals: if it contains photographs themselves, the paths of all of them, by the first `DIGITS` of their
                 checksum, which is what their items are made of. A file whose original is gone is not removed.
             project: a name that distinguishes the exports of projects in a folder outside of them.
+            on_progress: called for every file; its exceptions end the export.
 
         Raises:
             DiskError: something else made the folder, or it cannot be written.
@@ -176,7 +184,7 @@ class ExportFolder:
         with FolderLock(work):
             try:
                 remove_leftovers(work)
-                yield cls(path, originals, project)
+                yield cls(path, originals, project, on_progress)
             except OSError as error:
                 raise DiskError(
                     f"Could not write {error.filename or path}: {error.strerror}. The earlier export is unchanged: "
@@ -195,6 +203,7 @@ class ExportFolder:
         Raises:
             OSError: the disk is full or cannot be written.
         """
+        self._on_progress()
         target, place = self._new / item.place, item.place
         spare = self._spare.get(item.source_hash, [])
         try:

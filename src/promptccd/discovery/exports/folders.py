@@ -13,7 +13,6 @@ from promptccd.discovery.exports.export_folder import (
     Export,
     ExportFolder,
     Item,
-    OnProgress,
     link_or_copy,
 )
 from promptccd.discovery.exports.names import Names, folder_names
@@ -21,30 +20,20 @@ from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
 
 
-def export_folders(
-    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
-) -> Export:
-    """Write ``folders/<group>/<own name>``: links to the untouched files where the disk can, else copies.
-
-    Arguments and errors as in `promptccd.discovery.exports.formats.Format.write`.
-    """
-    originals = {row.sha256[:DIGITS]: photos.path(row.picture) for row in rows}
-    with ExportFolder.opened(out / "folders", originals, project) as folder:
-        inside, notes = grouped(rows)
-        there = list[tuple[str, AssignmentRow]]()
-        for row, item in zip(inside, _items(photos, inside), strict=True):
-            on_progress()
-            if place := folder.add(item):
-                there.append((place, row))
-        found = folder.finish(len(there), notes)
-        copies = sum(max(0, len(photos.files_of(row.picture)) - 1) for row in inside)
-        if copies:
-            found.notes.append(f"Further files with the same pictures, left out: {copies}.")
-        linked = sum(_is_link(folder.path / place, photos.path(row.picture)) for place, row in there)
-        if linked:
-            found.notes.append(
-                f"{linked} of them are links to your files and use no space: do not edit a link in place."
-            )
+def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) -> Export:
+    """Write ``folders/<group>/<own name>``: links to the untouched files where the disk can, else copies."""
+    inside, notes = grouped(rows)
+    added = [(folder.add(item), row) for row, item in zip(inside, _items(photos, inside), strict=True)]
+    there = [(place, row) for place, row in added if place]
+    found = folder.finish(len(there), notes)
+    copies = sum(max(0, len(photos.files_of(row.picture)) - 1) for row in inside)
+    if copies:
+        found.notes.append(f"Further files with the same pictures, left out: {copies}.")
+    linked = sum(_is_link(folder.path / place, photos.path(row.picture)) for place, row in there)
+    if linked:
+        found.notes.append(
+            f"{linked} of them are links to your files and use no space: do not edit a link in place."
+        )
     return found
 
 

@@ -21,13 +21,19 @@ class Format:
     """A format in which the groups of a project can be exported.
 
     Attributes:
+        name: of the format, and of its folder.
         title: a noun phrase for help and page.
-        function: ``module:function`` with the arguments of `write`, imported when it is called: help is quick. A
-            module without dots belongs to this package.
+        function: ``module:function``, imported when it is called: help is quick. A module without dots belongs to this
+            package. It gets an `ExportFolder`, `Photos` and rows, and returns `ExportFolder.finish`.
+        has_originals: whether the folder contains the photographs themselves.
+        needs_images: whether it has nothing for items without image files.
     """
 
+    name: str
     title: str
     function: str
+    has_originals: bool = False
+    needs_images: bool = True
 
     def write(
         self,
@@ -51,24 +57,30 @@ class Format:
             RunError: it is of another project, another export is writing it, or no group contains image files.
         """
         # Help reads the list, and imports no pictures.
+        from promptccd.discovery.exports.export_folder import DIGITS, ExportFolder
         from promptccd.discovery.intake.locations import item_name
 
         paths = [photos.path(row.picture) for row in rows if row.category is not None]
-        if self is not FORMATS["table"] and paths and all(map(item_name, paths)):
+        if self.needs_images and paths and all(map(item_name, paths)):
             raise RunError("The project contains items without image files. Export it in the format table.")
         module, _, function = self.function.partition(":")
-        place = import_module(module if "." in module else f"{__package__}.{module}")
-        found: Export = getattr(place, function)(photos, rows, out, on_progress, project)
+        fill = getattr(import_module(module if "." in module else f"{__package__}.{module}"), function)
+        originals = {row.sha256[:DIGITS]: photos.path(row.picture) for row in rows}
+        with ExportFolder.opened(
+            out / self.name, originals if self.has_originals else None, project, on_progress
+        ) as folder:
+            found: Export = fill(folder, photos, rows)
         return found
 
 
 FORMATS = {
-    "folders": Format(
-        "the files themselves in a folder per group, linked where the disk can", "folders:export_folders"
-    ),
-    "sidecars": Format("keywords in XMP files", "sidecars:export_sidecars"),
-    "publish": Format("pixels without metadata, as an ImageFolder", "publish:export_publish"),
-    "table": Format("names and categories as CSV, of all weeks", "rows:export_table"),
+    each.name: each
+    for each in (
+        Format("folders", "the files in a folder per group, linked where the disk can", "folders:fill", True),
+        Format("sidecars", "keywords in XMP files", "sidecars:fill"),
+        Format("publish", "pixels without metadata, as an ImageFolder", "publish:fill"),
+        Format("table", "names and categories as CSV, of all weeks", "rows:fill", needs_images=False),
+    )
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from promptccd.discovery.exports.export_folder import Export, ExportFolder, Item, OnProgress, text_item
+from promptccd.discovery.exports.export_folder import Export, ExportFolder, Item, text_item
 from promptccd.discovery.exports.names import folder_names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
@@ -19,30 +19,24 @@ _SPLIT_WORDS = re.compile("train|test|val|dev|eval")
 _FACTS = ("category", "known", "confidence", "stage", "sha256")
 
 
-def export_publish(
-    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
-) -> Export:
+def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) -> Export:
     """Write ``publish/train/<group>/<hash>.jpg`` and ``metadata.jsonl``, an ImageFolder of `datasets`.
 
     The pixels are exactly as they were grouped, without metadata, see `promptccd.images.clean`. ``label`` is
     the name of the group, letter by letter; in names of folders the words that `datasets` takes for splits begin with a
     capital letter.
-
-    Arguments and errors as in `promptccd.discovery.exports.formats.Format.write`.
     """
-    with ExportFolder.opened(out / "publish", project=project) as folder:
-        inside, notes = grouped(rows)
-        names = {row.category: _without_splits(row.name) for row in inside if row.category is not None}
-        folders, listed = folder_names(names), list[dict[str, Any]]()
-        for row in inside:
-            on_progress()
-            if place := folder.add(_picture(photos, row, folders)):
-                facts = {"label": row.name, **{name: getattr(row, name) for name in _FACTS}}
-                listed.append({"file_name": place.removeprefix(f"{_SPLIT}/"), **facts})
-        text = "".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) + "\n" for each in listed)
-        metadata = f"{_SPLIT}/metadata.jsonl"
-        folder.add(text_item(metadata, text, metadata))
-        return folder.finish(len(listed), notes)
+    inside, notes = grouped(rows)
+    names = {row.category: _without_splits(row.name) for row in inside if row.category is not None}
+    folders, listed = folder_names(names), list[dict[str, Any]]()
+    for row in inside:
+        if place := folder.add(_picture(photos, row, folders)):
+            facts = {"label": row.name, **{name: getattr(row, name) for name in _FACTS}}
+            listed.append({"file_name": place.removeprefix(f"{_SPLIT}/"), **facts})
+    text = "".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) + "\n" for each in listed)
+    metadata = f"{_SPLIT}/metadata.jsonl"
+    folder.add(text_item(metadata, text, metadata))
+    return folder.finish(len(listed), notes)
 
 
 def _picture(photos: Photos, row: AssignmentRow, folders: Mapping[int, str]) -> Item:

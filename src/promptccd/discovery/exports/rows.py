@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptccd.data.names import display_name, is_of_windows
-from promptccd.discovery.exports.export_folder import Export, ExportFolder, OnProgress, text_item
+from promptccd.discovery.exports.export_folder import Export, ExportFolder, text_item
 from promptccd.discovery.options import TABLE
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.registry import CategoryRegistry
@@ -184,15 +184,7 @@ def assignments_csv(rows: Sequence[AssignmentRow]) -> str:
     return csv_text([item.name for item in fields(AssignmentRow)], [asdict(row) for row in rows])
 
 
-def export_table(
-    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
-) -> Export:
-    """Write ``table/assignments.csv`` of all images and items, also without a file.
-
-    Arguments and errors as in `promptccd.discovery.exports.formats.Format.write`.
-    """
-    with ExportFolder.opened(out / "table", project=project) as folder:
-        for _ in rows:
-            on_progress()
-        folder.add(text_item(TABLE, assignments_csv(rows), TABLE))
-        return folder.finish(len(rows))
+def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) -> Export:
+    """Write ``table/assignments.csv`` of all images and items, also without a file."""
+    folder.add(text_item(TABLE, assignments_csv(rows), TABLE))
+    return folder.finish(len(rows))

@@ -3,10 +3,9 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from xml.sax.saxutils import escape
 
-from promptccd.discovery.exports.export_folder import Export, ExportFolder, Item, OnProgress, text_item
+from promptccd.discovery.exports.export_folder import Export, ExportFolder, Item, text_item
 from promptccd.discovery.exports.names import Names
 from promptccd.discovery.exports.rows import AssignmentRow, grouped
 from promptccd.discovery.project.photos import Photos
@@ -27,32 +26,26 @@ xmlns:lr="http://ns.adobe.com/lightroom/1.0/">
 """
 
 
-def export_sidecars(
-    photos: Photos, rows: Sequence[AssignmentRow], out: Path, on_progress: OnProgress, project: str = ""
-) -> Export:
+def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) -> Export:
     """Write ``sidecars/<folder of photographs>/<path in it>.xmp``.
 
     Every file that shows a picture gets one, copies included. None is written into the folder of photographs, which
     may contain side files of a person. Lightroom looks for ``IMG_1.xmp`` of camera RAW, so RAW also gets a file of that
     name.
-
-    Arguments and errors as in `promptccd.discovery.exports.formats.Format.write`.
     """
-    with ExportFolder.opened(out / "sidecars", project=project) as folder:
-        inside, notes = grouped(rows)
-        files = {row.picture: photos.files_of(row.picture) for row in inside}
-        unique = Names()  # of each folder of photographs, in which the tree of its files is rebuilt
-        found = sorted({root for each in files.values() for root, _ in each})
-        roots = {root: unique.add(os.path.basename(root), []) for root in found}
-        for row in inside:
-            on_progress()
-            for item in _items(row, files[row.picture], roots):
-                folder.add(item)
-            if not files[row.picture]:
-                folder.export.missing.append(
-                    (row.file, "it is not where it was, or lies in an archive or a data set")
-                )
-        return folder.finish(sum(map(bool, files.values())), notes)
+    inside, notes = grouped(rows)
+    files = {row.picture: photos.files_of(row.picture) for row in inside}
+    unique = Names()  # of each folder of photographs, in which the tree of its files is rebuilt
+    found = sorted({root for each in files.values() for root, _ in each})
+    roots = {root: unique.add(os.path.basename(root), []) for root in found}
+    for row in inside:
+        for item in _items(row, files[row.picture], roots):
+            folder.add(item)
+        if not files[row.picture]:
+            folder.export.missing.append(
+                (row.file, "it is not where it was, or lies in an archive or a data set")
+            )
+    return folder.finish(sum(map(bool, files.values())), notes)
 
 
 def _items(row: AssignmentRow, files: Sequence[tuple[str, str]], roots: dict[str, str]) -> Iterator[Item]:
