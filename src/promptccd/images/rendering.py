@@ -251,8 +251,7 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     nodata = _number(tags.get(_GDAL_NODATA))
     if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
         raise UnusableValuesError(
-            "16-bit colours that are stored one after the other, which are not read: save it with its colours side by "
-            "side (contiguous), or as PNG"
+            "16-bit colours in separate planes are not read: save it with interleaved colours (contiguous), or as PNG"
         )
     is_grey = image.mode == "F" or image.mode.startswith("I")
     is_coloured = image.mode in ("RGB", "RGBA") and tiles and all(";16" in _stored_as(tile) for tile in tiles)

@@ -118,8 +118,8 @@ def require_recipe(run: RunDirectory, recipe: Recipe) -> None:
     ]
     if changed:
         raise RunError(
-            f"The run in {run.path} was made with other settings: {'; '.join(changed)}. Use those again, or give a new "
-            f"folder, such as --output_dir {run.path}-2"
+            f"The run in {run.path} was made with other settings: {'; '.join(changed)}. Use the earlier settings, or "
+            f"give a new folder, such as --output_dir {run.path}-2"
         )
 
 
