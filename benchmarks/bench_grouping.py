@@ -75,8 +75,7 @@ def by_score(points: np.ndarray, score: Callable[[np.ndarray, np.ndarray], float
     most = max(4, min(len(points) // 4, 300))
     tried = []
     for count in np.unique(np.geomspace(2, most, COUNTS).round().astype(int)).tolist():
-        labels = AnchoredKMeans(count, 4, random_state=0).fit(points).labels_
-        labels = np.asarray(labels)
+        labels = AnchoredKMeans(count, 4, random_state=0).fit(torch.from_numpy(points)).labels_.numpy()
         tried.append((score(points, labels), labels))
     return max(tried, key=lambda each: each[0])[1]
 

@@ -157,7 +157,7 @@ export function Groups({ desk }: { desk: Desk }) {
           {desk.counts.open > 0 && <button onClick={() => desk.go("desk")}>{t("quick")}</button>}
           {desk.counts.open > 0 && <button onClick={() => desk.go("check")}>{t("check")}</button>}
           <button onClick={() => desk.go("map")}>{t("map")}</button>
-          {desk.summary!.can_write && <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>}
+          <button onClick={() => desk.open({ kind: "regroup" })}>{t("regroup")}</button>
           <Places desk={desk} />
         </Menu>
         <Choice label={t("sortBy")} value={desk.groupOrder} values={GROUP_ORDERS} take={(each) => ((desk.groupOrder = each), desk.changed())} />

@@ -91,7 +91,7 @@ export function Same({ desk }: { desk: Desk }) {
   const [left, setLeft] = useState<Question[] | null>(null);
   const seen = useRef<string[]>([]);
   const busy = useRef(false);
-  const ask = () => get<Question[]>(`questions?skip=${seen.current.join()}`).then(setLeft, (error) => desk.fail(error));
+  const ask = () => get<Question[]>(`questions?skip=${seen.current.slice(-500).join()}`).then(setLeft, (error) => desk.fail(error));
   const question = left?.[0];
   const group = question && desk.byId.get(question.group);
   const isOpen = question && group && desk.columns.group[question.second] === question.group;

@@ -53,8 +53,7 @@ class CategoryDiscoveryPipeline(Pipeline):
     def __init__(self, model: CategoryDiscoveryModel, **kwargs: Any):
         super().__init__(model, **kwargs)
         if self.image_processor is None:
-            place = model.name_or_path
-            self.image_processor = load_processor(place, **model.hub_options) if place else None
+            self.image_processor = load_processor(model.source) if model.source else None
         if self.image_processor is None:
             raise CheckpointError(
                 f"{model.name_or_path or 'The model'} has no {PREPROCESSOR}, which says how images enter it: give "
@@ -145,7 +144,7 @@ class CategoryDiscoveryPipeline(Pipeline):
         found = [
             {
                 "category_id": category,
-                "name": config.names_by_id[category],
+                "name": config.id2label[category],
                 "known": category < config.num_known,
                 "novel": bool(outputs["novel"][0]),
                 "confidence": confidence,

@@ -88,7 +88,7 @@ MISTAKES = [
     ("discover photographs my_photos/ --out my_photos/groups", "my_photos/groups", "--out"),
     ("categories groups/ rename 99 heron", "99", "promptccd categories --help"),
     ("categories group/ rename 0 heron", "group", "groups"),
-    ("categories groups/ merge 1", "['1']", "promptccd categories --help"),
+    ("categories groups/ merge 1", "got 1", "promptccd categories --help"),
     ("categories groups/ undo", "stage 0", "rename"),
     ("categories groups/", "ACTION", "promptccd categories --help"),
     ("categories runs/promptccd-my_photos list", "promptccd-my_photos", "promptccd-my_photos/stage2"),

@@ -58,7 +58,7 @@ MISTAKES = {
     # Values
     "a variant that does not exist": ("train --variant promptccd++", "| promptccd | promptccd-b"),
     "a benchmark that does not exist": ("train --benchmark cifar", "to be digits | cifar100"),
-    "a field of another variant": ("train --config {recipe} --pool_size 5", "for promptccd 'pool_size'"),
+    "a field of another variant": ("train --config {recipe} --pool_size 5", "'pool_size' of section 'model' for"),
     "class blocks that are too many": ("split {recipe} --class_blocks 4 4", "sum to 8, but the data set has 5"),
     "a column that is not there": ("split {recipe} --label_column kind", "No column 'kind'. Columns: "),
     "a crop larger than the picture": ("split {recipe} --image_size 64", "Expected image_size <= resize_size"),

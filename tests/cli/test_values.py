@@ -112,7 +112,7 @@ def test_words_are_read_by_the_type_of_their_field(words: object, hint: Any, val
         (b"training: !!python/object/new:os.system ['touch pwned']", "must consist of the sections"),
         (b"training: &a [*a]", "training"),
         (b"trainer: {}", "Unknown section 'trainer'. Did you mean 'training'?"),
-        (b"training: {epoch: 3}", "Unknown field of section 'training' 'epoch'. Did you mean 'epochs'?"),
+        (b"training: {epoch: 3}", "Unknown field 'epoch' of section 'training'. Did you mean 'epochs'?"),
         (b"? {a: b}\n: c", "is not YAML"),
     ],
     ids=lambda value: str(value)[:25],

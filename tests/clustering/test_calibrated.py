@@ -79,12 +79,13 @@ def written_out(points: np.ndarray, means: np.ndarray, factor: float) -> tuple[f
 
 def first_means(points: np.ndarray, known: np.ndarray) -> list[np.ndarray]:
     """Both starts: k-means around the known means, and the new clusters' images that no known mean is nearer to."""
-    seed, rows = module.seed_of("calibrated", 0, KNOWN), np.arange(KNOWN)
+    seed, (points, known) = module.seed_of("calibrated", 0, KNOWN), map(torch.from_numpy, (points, known))
     fixed = AnchoredKMeans(KNOWN + NEW, module.RESTARTS, random_state=seed, fix_labelled=True)
     alone = AnchoredKMeans(NEW, module.RESTARTS, random_state=seed).fit(points)
-    is_new = squared(points, alone.cluster_centers_).min(1) < squared(points, known).min(1)
+    is_new = torch.cdist(points, alone.cluster_centers_).amin(1) < torch.cdist(points, known).amin(1)
     means = [points[(alone.labels_ == each) & is_new].mean(0) for each in range(NEW)]
-    return [fixed.fit(points, known, rows).cluster_centers_[KNOWN:], np.stack(means)]
+    first = fixed.fit(points, known, torch.arange(KNOWN)).cluster_centers_[KNOWN:]
+    return [first.numpy(), torch.stack(means).numpy()]
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,9 @@ def test_labelled_points_keep_their_category_and_others_find_one(digits) -> None
     assert np.array_equal(known, before)
     free = known < 0
     assert np.array_equal(kmeans.labels_[~free], known[~free])
-    apart = AnchoredKMeans(10, 10, random_state=1).fit(points[free], points[~free], known[~free])
-    assert np.array_equal(kmeans.labels_[free], apart.labels_)
+    parts = map(torch.from_numpy, (points[free], points[~free], known[~free]))
+    apart = AnchoredKMeans(10, 10, random_state=1).fit(*parts)
+    assert np.array_equal(kmeans.labels_[free], apart.labels_.numpy())
     assert kmeans.inertia_ == apart.inertia_ and kmeans.n_iter_ == apart.n_iter_
     assert np.array_equal(kmeans.cluster_ids_, np.arange(10))
     assert np.array_equal(kmeans.predict(points)[free], kmeans.labels_[free])

@@ -55,8 +55,6 @@ def categories(
 def listed(
     folder: Path,
     name: str = "list.csv",
-    by: str = ",",
-    encoding: str = "utf-8",
     head: str = "path,label",
     path: str = "photos/{}.png",
     labels: Iterable[str] = ("cat", "dog", "cat", "7", "12", "château"),
@@ -64,13 +62,13 @@ def listed(
 ) -> Path:
     """A list of images in ``photos``; `more` are further lines."""
     stream = io.StringIO()
-    rows = csv.writer(stream, delimiter=by, lineterminator="\r\n")
+    rows = csv.writer(stream, lineterminator="\r\n")
     rows.writerow(head.split(","))
     for number, label in enumerate(labels):
         put(folder / "photos" / f"{number}.png", number)
         rows.writerow([path.format(number), *label.split(",")])
     text = stream.getvalue() + "".join(f"{each}\r\n" for each in more)
-    return put(folder / name, text.encode(encoding))
+    return put(folder / name, text.encode())
 
 
 def table(labels: Iterable[int], first: int = 0, paths: bool = False, **more: list[Any]) -> Dataset:
@@ -290,23 +288,12 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "a list of another order of columns": lambda folder: listed(
         folder, head="Label,noted,File Name", path="kind {}", labels=[f"{'ab'[n % 2]},photos/{n}.png" for n in range(4)]
     ),
-    "a list of Excel": lambda folder: listed(
-        folder, by=";", encoding="utf-8-sig", head="File_Name,Category", path="photos\\{}.png"
-    ),
-    "a list in UTF-16 with tabs": lambda folder: listed(folder, "list.tsv", by="\t", encoding="utf-16"),
-    "a list with bars": lambda folder: listed(folder, "list.txt", by="|"),
     "a list with missing labels and streams": _missing_labels,
     "a list of missing files": lambda folder: listed(folder, more=["photos/gone.png,cat", "photos/50.png,dog"]),
-    "a list of letters with accents": lambda folder: listed(
-        folder, labels=(normalize("NFC", "Möwe"), normalize("NFD", "Möwe"), "Ente")
-    ),
     "a list of a path elsewhere": lambda folder: _addresses(folder, "../elsewhere.png"),
     "a list of an address": lambda folder: _addresses(folder, "https://example.org/a.png"),
     "a list of Windows' drive": lambda folder: _addresses(folder, "C:\\photos\\a.png"),
     "a list with a short row": lambda folder: listed(folder, more=["photos/0.png"]),
-    "a list with a long row": lambda folder: listed(folder, more=["photos/0.png,cat,dog"]),
-    "a list in an old code page": lambda folder: listed(folder, encoding="cp1252"),
-    "a list without names of columns": lambda folder: listed(folder, head="photos/9.png,owl"),
     "a workbook": _workbook,
     "metadata.csv": lambda folder: described(folder, ".", "csv"),
     "metadata.jsonl": lambda folder: described(folder, ".", "jsonl"),

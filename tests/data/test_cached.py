@@ -1,12 +1,12 @@
 """Copies of images: the same views, made once for all processes, and never those of other images."""
 
-import io
 import logging
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -33,28 +33,12 @@ from promptccd.errors import InterruptedRunError
 from promptccd.images.decode import DecodedImage, Status, Verdict
 from promptccd.images.rendering import Rendering
 from promptccd.training.progress import progress_bar
-from tests.images.test_decode import oriented, photograph
+from tests.images.test_decode import encoded, oriented, photograph
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
 SIZES = [
-    (60, 45),
-    (45, 60),
-    (33, 33),
-    (32, 32),
-    (20, 20),
-    (1, 1),
-    (1, 60),
-    (90, 34),
-    (200, 36),
-    (300, 200),
-    (900, 40),
-]
-
-
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
+    (60, 45), (45, 60), (33, 33), (32, 32), (20, 20), (1, 1), (1, 60), (90, 34), (200, 36), (300, 200), (900, 40),
+]  # fmt: skip
 
 
 def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:
@@ -165,26 +149,20 @@ def folder_of(place: Path, count: int = 12) -> Path:
     return place
 
 
-@pytest.mark.parametrize(
-    "how", ["the time is kept, as by who turns photographs", "the end alone is another", "it is longer"]
-)
+@pytest.mark.parametrize("how", ["time", "end", "longer"])
 def test_an_image_that_changed_under_its_name_is_read_again(
     how: str, tmp_path: Path, decoded: list[int]
 ) -> None:
+    """The time is kept, as by programs that turn photographs; or the end alone is another; or it is longer."""
     data, cache = folder_of(tmp_path / "data"), tmp_path / "cache"
     read(StageStream.from_dataset(str(data), class_blocks=[1, 1]), ImageCache(SMALL, cache))
     changed = data / "a" / "01.bmp"
     content, before = changed.read_bytes(), changed.stat()
-    if how.startswith("the time"):
-        changed.write_bytes(encoded(noise(41, 40).transpose(Image.Transpose.FLIP_LEFT_RIGHT), "BMP"))
-        assert changed.stat().st_size == before.st_size
-    elif how.startswith("the end"):
-        changed.write_bytes(content[:-120] + bytes(120))
-        os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    else:
-        changed.write_bytes(content + b"more")
-    if not how.startswith("the end"):
-        os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    turned = encoded(noise(41, 40).transpose(Image.Transpose.FLIP_LEFT_RIGHT), "BMP")
+    changed.write_bytes(
+        {"time": turned, "end": content[:-120] + bytes(120), "longer": content + b"more"}[how]
+    )
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + (how == "end")))
     stages = StageStream.from_dataset(str(data), class_blocks=[1, 1])
     decoded.clear()
     images = read(stages, ImageCache(SMALL, cache))
@@ -224,17 +202,13 @@ def test_where_nothing_can_be_kept_training_goes_on_without(
     elif why == "a file":
         place.write_text("")
     else:
-        monkeypatch.setattr(Path, "mkdir", _refuse)
+        monkeypatch.setattr(Path, "mkdir", Mock(side_effect=OSError(30, "Read-only file system")))
     images, later = read(stages_of(plain_table()), ImageCache(SMALL, place))
     assert [each.getMessage() for each in caplog.records if "--image_cache" in each.getMessage()] != []
     assert caplog.text.count("--image_cache") == 1, "once, not at every stage"
     assert str(place) in caplog.text
     assert isinstance(images.for_view(0, 32), ResizedImage), "in memory"
     assert isinstance(later.for_view(0, 32), ResizedImage)
-
-
-def _refuse(*_: object, **__: object) -> None:
-    raise OSError(30, "Read-only file system")
 
 
 def test_memory_holds_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch, decoded: list[int]) -> None:

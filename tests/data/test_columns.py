@@ -296,22 +296,13 @@ def test_names_with_marks_are_one_label(cells: list[str], folder: Path) -> None:
 
 
 def test_labels_that_are_lists_in_parquet(folder: Path) -> None:
-    def parquet(labels: list[list[int]]) -> Path:
-        pd.DataFrame({"path": NAMES, "label": labels}).to_parquet(folder / "list.parquet")
-        return folder / "list.parquet"
-
-    assert [label for _, label in read(parquet([[0], [1], [2], [0], [1], [2]]))] == [
-        "0",
-        "1",
-        "2",
-        "0",
-        "1",
-        "2",
-    ]
+    place, firsts = folder / "list.parquet", [0, 1, 2, 0, 1, 2]
+    pd.DataFrame({"path": NAMES, "label": [[each] for each in firsts]}).to_parquet(place)
+    assert read(place) == [*enumerate(map(str, firsts))]
+    pd.DataFrame({"path": NAMES, "label": [[0, 1], [1], [2], [0, 2], [1], [2]]}).to_parquet(place)
     with pytest.raises(DataError, match=r"several labels in 2 of 6 rows, such as \[0, 1\]\."):
-        read(parquet([[0, 1], [1], [2], [0, 2], [1], [2]]))
-    several = parquet([[0, 1], [1], [2], [0, 2], [1], [2]])
-    assert [label for _, label in read(several, separator="any")] == ["0", "1", "2", "0", "1", "2"]
+        read(place)
+    assert read(place, separator="any") == [*enumerate(map(str, firsts))]
 
 
 def test_bare_names_are_found_below_the_list(folder: Path, caplog) -> None:

@@ -27,16 +27,10 @@ def with_copies(pairs: dict[int, int]) -> Dataset:
     )  # fmt: skip
 
 
-def in_stages() -> dict[int, int]:
-    """Stage of every sample of the coloured images."""
-    stream = StageStream.from_dataset(coloured_images(5, 30), class_blocks=BLOCKS, seed=1)
-    return {sample: stage.index for stage in stream for sample in stage.sample_ids.tolist()}
-
-
 def samples(stage: int, category: int, count: int) -> list[int]:
-    """So many images of a category that the split gives a stage."""
-    where = in_stages()
-    return [sample for sample in range(150) if sample % 5 == category and where[sample] == stage][:count]
+    """So many of the coloured images of a category that the split gives a stage."""
+    stream = StageStream.from_dataset(coloured_images(5, 30), class_blocks=BLOCKS, seed=1)
+    return [sample for sample in stream[stage].sample_ids.tolist() if sample % 5 == category][:count]
 
 
 def read(table: Dataset, stage: int = 0, **options: object) -> StageImages:

@@ -75,22 +75,6 @@ def test_a_stream_of_sessions_has_the_categories_of_its_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            {"class_blocks": [2, 3], "split_rule": "session"},
-            "mixed | sessions | redrawn | whole, got 'session'",
-        ),
-        ({"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]}, "leave out cuts"),
-        ({"class_blocks": [2, 2], "split_rule": "sessions"}, "sum to 4, but the data set has 5"),
-    ],
-)
-def test_impossible_sessions_say_why(options: dict, said: str) -> None:
-    with pytest.raises(DataError, match=said.replace("|", r"\|")):
-        StageStream.from_dataset(coloured_images(5, 10), **options)
-
-
-@pytest.mark.parametrize(
     ("blocks", "images", "cuts", "stages", "seen"),
     [
         ([50, *[10] * 5], 500, None, [20_000, 5_250, 5_500, 5_750, 6_000, 6_250], 25),

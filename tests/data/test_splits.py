@@ -54,30 +54,18 @@ def test_counts_and_old_shares_of_the_paper(shape: tuple, images: list, shares: 
     assert [count.old_share for count in cut.counts[1:]] == shares
 
 
-def test_every_image_is_used_once() -> None:
+def test_every_image_is_used_once_and_stays_when_other_categories_change() -> None:
     labels, cut = split(10, 37, [7, 1, 1, 1])
-    together = np.concatenate(cut.sample_ids)
-    assert sorted(together.tolist()) == list(range(len(labels)))
-
-
-def test_images_of_a_category_stay_when_others_change() -> None:
-    labels, cut = split(10, 37, [7, 1, 1, 1])
-    fewer = labels[labels != 9]
-    other = cut_by_rule("mixed", fewer, [str(c) for c in range(9)], [6, 1, 1, 1], None, 1, lambda *_: "data")[
-        1
-    ]
+    assert sorted(np.concatenate(cut.sample_ids).tolist()) == list(range(len(labels)))
+    _, other = split(9, 37, [6, 1, 1, 1])
     assert set(cut.sample_ids[0][labels[cut.sample_ids[0]] < 6]) == set(other.sample_ids[0])
 
 
 def test_fingerprint_changes_with_all_that_matters() -> None:
-    fingerprints = {
-        split(10, 37, [7, 1, 1, 1])[1].fingerprint,
-        split(10, 37, [7, 1, 1, 1], seed=2)[1].fingerprint,
-        split(10, 37, [6, 2, 1, 1])[1].fingerprint,
-        split(10, 38, [7, 1, 1, 1])[1].fingerprint,
-    }
-    assert len(fingerprints) == 4
-    assert split(10, 37, [7, 1, 1, 1])[1].fingerprint in fingerprints
+    plain = split(10, 37, [7, 1, 1, 1])[1].fingerprint
+    assert split(10, 37, [7, 1, 1, 1])[1].fingerprint == plain
+    others = [split(10, 37, [7, 1, 1, 1], 2), split(10, 37, [6, 2, 1, 1]), split(10, 38, [7, 1, 1, 1])]
+    assert len({plain, *(cut.fingerprint for _, cut in others)}) == 4
 
 
 @pytest.mark.slow
@@ -177,6 +165,15 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
             r"sum to 6, but the data set has 5 categories \(.+, .+, .+, .+, .+\): let",
         ),
         ({"class_blocks": [5]}, "at least two sizes"),
+        (
+            {"class_blocks": [2, 3], "split_rule": "session"},
+            r"mixed \| sessions \| redrawn \| whole, got 'session'",
+        ),
+        (
+            {"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]},
+            "leave out cuts",
+        ),
+        ({"class_blocks": [2, 2], "split_rule": "sessions"}, "sum to 4, but the data set has 5"),
         ({"class_blocks": [4.9, 1.1]}, r"whole numbers of categories, got \[4\.9, 1\.1\]"),
         ({"class_blocks": [0, 5]}, "the first positive"),
         ({"class_blocks": [4, 1], "cuts": [[0.5, 1.0]]}, "rows of .2, 1. ratios"),

@@ -1,5 +1,6 @@
 """Which files a data set may name, and the layouts of folders and lists that are read."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from promptccd.data import StageStream
 from promptccd.data.hub import is_of_data_set
 from promptccd.data.image_rows import ForeignFileError, ImageRows
 from promptccd.data.readable import StageImages
+from promptccd.data.sources import read_regular_file
 from promptccd.data.tables import image_roots, load_images
 from promptccd.errors import DataError
 from promptccd.images.decode import Status
-from promptccd.images.limits import SkippedFileError
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from tests.conftest import coloured_images
 from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet
 
@@ -82,6 +84,23 @@ def test_a_file_that_became_a_link_is_not_followed_later(tmp_path: Path) -> None
     with pytest.raises(ForeignFileError):
         images.read(3)
     assert images.decode(3).image is None
+
+
+def test_a_file_that_grows_while_it_is_read_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, status = tmp_path / "grows.png", os.fstat
+    place.write_bytes(b"0123456789")
+
+    def fstat(descriptor: int) -> os.stat_result:
+        before = status(descriptor)
+        with place.open("ab") as more:
+            more.write(b"0123456789")
+        return before
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    with pytest.raises(SkippedFileError, match="grew while it was read"):
+        read_regular_file(str(place), ByteBudget(IntakeLimits(), "a test"))
 
 
 def test_a_repository_in_the_cache_is_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,62 +172,40 @@ def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
         stages_of(listed)
     listed.write_text("\n".join([*rows, "missing.png,b"]))
     stages = stages_of(listed)
-    notes = {
-        stage.decode(row).verdict.note
-        for stage in stages
-        for row in range(len(stage))
-        if not stage.decode(row).image
-    }
-    (note,) = notes
-    assert note == "no such file"
-
-
-def odd_files(folder: Path) -> dict[str, str]:
-    """Twelve images, and files that are none, with what is said of each when it is read."""
-    for number in range(12):
-        picture(folder / "img" / f"{number}.png", number)
-    (folder / "img" / "empty.png").write_bytes(b"")
-    (folder / "img" / "words.png").write_bytes(b"a heron\n")
-    return {
-        "img/empty.png": "empty file",
-        "img/words.png": "starts like text",
-        "img/gone.png": "no such file",
-    }
+    found = [stage.decode(row) for stage in stages for row in range(len(stage))]
+    assert {each.verdict.note for each in found if each.image is None} == {"no such file"}
 
 
 @pytest.mark.parametrize("kind", ["list", "list of Windows", "metadata", "parquet"])
 def test_every_row_of_a_table_is_used_or_listed(kind: str, tmp_path: Path) -> None:
-    odd = odd_files(tmp_path)
+    odd = {
+        "img/empty.png": "empty file", "img/words.png": "starts like text", "img/gone.png": "no such file",
+    }  # fmt: skip
+    for number in range(12):
+        picture(tmp_path / "img" / f"{number}.png", number)
+    (tmp_path / "img" / "empty.png").write_bytes(b"")
+    (tmp_path / "img" / "words.png").write_bytes(b"a heron\n")
     names = [*(f"img/{number}.png" for number in range(12)), *odd]
-    place = tmp_path / "list.csv"
     if kind == "parquet":
         place = tmp_path / "table.parquet"
-        content = [(tmp_path / name).read_bytes() if (tmp_path / name).exists() else None for name in names]
-        records = [
-            {"image": {"bytes": each, "path": None}, "label": row % 2} for row, each in enumerate(content)
-        ]
-        write_parquet(records, place)
-        odd = dict(
-            zip(
-                ["row 12", "row 13", "row 14"],
-                ["empty file", "starts like text", "no image given"],
-                strict=True,
-            )
+        files = [tmp_path / name for name in names]
+        content = [file.read_bytes() if file.exists() else None for file in files]
+        write_parquet(
+            [{"image": {"bytes": each, "path": None}, "label": row % 2} for row, each in enumerate(content)],
+            place,
         )
+        odd = {"row 12": "empty file", "row 13": "starts like text", "row 14": "no image given"}
     else:
-        called = {"metadata": "file_name"}.get(kind, "path")
         written = [name.replace("/", "\\") if kind == "list of Windows" else name for name in names]
         lines = [f"{name},{'ab'[row % 2]}" for row, name in enumerate(written)]
-        place = tmp_path / ("metadata.csv" if kind == "metadata" else "list.csv")
-        place.write_text("\n".join([f"{called},label", *lines]))
-        place = tmp_path if kind == "metadata" else place
+        is_metadata = kind == "metadata"
+        place = tmp_path / ("metadata.csv" if is_metadata else "list.csv")
+        place.write_text("\n".join([f"{'file_name' if is_metadata else 'path'},label", *lines]))
+        place = tmp_path if is_metadata else place
     stages = StageStream.from_dataset(str(place), class_blocks=[1, 1])
-    reports = [
-        StageImages.read(stage, 0, lambda batches, total, label: iter(batches)).report for stage in stages
-    ]
+    reports = [StageImages.read(stage, 0, lambda items, total, label: iter(items)).report for stage in stages]
     listed = {name: why for report in reports for name, why in report.skipped.items()}
     assert listed.keys() == odd.keys()
     assert all(said in listed[name] for name, said in odd.items())
-    assert sum(report.used for report in reports) == 12
-    assert sum(report.images for report in reports) == len(names)
+    assert (sum(each.used for each in reports), sum(each.images for each in reports)) == (12, len(names))
     assert not stages.left_out

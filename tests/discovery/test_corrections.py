@@ -57,7 +57,7 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
     correct(stage, (edits.merge, new[:2]))
     assert problems_of(stage) == []
     model, after = load_model(stage), registry_in(stage)
-    assert model.config.names_by_id[new[0]] == "heron"
+    assert model.config.id2label[new[0]] == "heron"
     assert new[1] not in model.config.category_ids
     assert torch.equal(model.prototypes, torch.from_numpy(after.active_prototypes().matrix))
     for name, value in load_file(stage / "model-00002-of-00002.safetensors").items():
@@ -177,7 +177,7 @@ def test_a_stage_of_a_run_is_split_by_its_features(run):
     chosen = registry.members_of(category)[:1]
     Project(run / "stage3").split(category, chosen, "odd one")
     assert registry_in(run / "stage3").members_of(registry.next_id) == chosen
-    assert load_model(run / "stage3").config.names_by_id[registry.next_id] == "odd one"
+    assert load_model(run / "stage3").config.id2label[registry.next_id] == "odd one"
 
 
 def test_a_stage_by_itself_cannot_be_split(run, tmp_path):
@@ -290,7 +290,7 @@ def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
     correct(stage, (edits.rename, 0, "heron"))
     assert has_registry(stage)
     assert problems_of(stage) == []
-    assert load_model(stage).config.names_by_id[0] == "heron"
+    assert load_model(stage).config.id2label[0] == "heron"
 
 
 def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(run, tmp_path):

@@ -26,28 +26,23 @@ def anchors(path: Path) -> set[str]:
 
 
 # Pages whose commands and code tests/docs/test_site.py runs, those that another test runs, and why others are not run.
-TYPED = ["README.md", "docs/start.md"]
-TYPED += [f"docs/how_to/{name}.md" for name in ("estimators", "export", "measure_groups", "number_of_groups")]
+TYPED = ["README.md", *(f"docs/{name}.md" for name in ("start", "own_images", "photos", "protocols"))]
+TYPED += [f"docs/how_to/{name}.md" for name in ("add_a_week", "correct_groups", "estimators", "export")]
+TYPED += [f"docs/how_to/{name}.md" for name in ("measure_groups", "number_of_groups", "resume")]
 RUN_BY = {
-    "docs/own_images.md": "tests/test_own_images_doc.py",
     "docs/python.md": "tests/test_python_docs.py",
     "docs/how_to/add_a_method.md": "tests/test_own_method.py",
     "docs/how_to/transformers.md": "tests/models/test_trainer_and_adapters.py",
 }
 NOT_RUN = {  # commands of these pages are parsed by tests/cli/test_first_hour.py
-    "docs/how_to/add_a_week.md": "tests/test_own_images_doc.py adds the same weeks",
     "docs/how_to/backbone.md": "needs backbones of the Hub",
     "docs/how_to/cluster.md": "needs Slurm or Ray",
     "docs/how_to/compare_methods.md": "needs the benchmarks of the paper",
-    "docs/how_to/correct_groups.md": "numbers are examples; tests/cli/test_discovery_commands.py has all actions",
     "docs/how_to/given_features.md": "needs a backbone of the Hub and features of your own",
     "docs/how_to/gpus.md": "needs several GPUs",
-    "docs/how_to/resume.md": "needs an interruption, as tests/crash makes",
     "docs/how_to/serve_the_page.md": "serves until it is stopped, and pushes to the Hub",
     "docs/how_to/share_a_model.md": "needs the Hub",
     "docs/method.md": "pseudocode",
     "docs/models.md": "needs an address of an image and a backbone of the Hub",
-    "docs/photos.md": "tests/discovery and tests/cli run the same commands",
-    "docs/protocols.md": "one command of docs/own_images.md with other protocols",
     "docs/versions.md": "installs packages",
 }

@@ -2,21 +2,18 @@
 
 import contextlib
 import io
-import platform
 import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from huggingface_hub import ModelCard
 
 from promptccd.errors import HubError
 from promptccd.hub import push_run
 from promptccd.models import load_configuration
 from promptccd.runs import RunDirectory, train_run
-from promptccd.runs.card import card_in_repository, licence_on, stage_card
+from promptccd.runs.card import licence_on
 from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
@@ -50,15 +47,6 @@ def test_the_card_of_a_person_without_our_snippets_is_sent_as_it_is(
         push_run(run, stages=[0])
 
 
-def test_the_card_names_hardware_python_and_the_paper(digits: RunDirectory) -> None:
-    card = (digits.stage(0) / "README.md").read_text()
-    made = re.search(r"^- Made with: (.*)$", card, re.MULTILINE)[1]
-    assert f", Python {platform.python_version()}, on {platform.machine()} CPU" in made
-    assert made.startswith(f"promptccd {digits.manifest['versions']['promptccd']}, ")
-    assert "@article{promptccd,\n  title = {Effective Prompt Pool Learning for" in card
-    assert "  author = {Cendra, Fernando Julio and Li, Xinghui and Han, Kai},\n}" in card
-
-
 @pytest.mark.moderate
 def test_every_snippet_of_a_pushed_card_runs_and_prints_a_name(
     digits: RunDirectory, hub: Hub, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,13 +65,6 @@ def test_every_snippet_of_a_pushed_card_runs_and_prints_a_name(
         assert f'"digits-stage{stage}' not in card
 
 
-def test_snippets_of_a_card_name_its_first_repository(digits: RunDirectory) -> None:
-    card = (digits.stage(1) / "README.md").read_text().replace("# digits-stage1", "# Ours")
-    there = card_in_repository(card, "lab/digits-stage1")
-    assert there.count('from_pretrained("lab/digits-stage1"') == 1
-    assert card_in_repository(there, "other/name") == there
-
-
 def test_the_headline_comes_first_for_readers_and_for_the_hub(digits: RunDirectory) -> None:
     text = (digits.stage(1) / "README.md").read_text()
     average = digits.results.to_dict()["average"]["all"]
@@ -93,23 +74,6 @@ def test_the_headline_comes_first_for_readers_and_for_the_hub(digits: RunDirecto
     assert results[0].metric_name == "Clustering accuracy, All, average of stage 1, in percent"
     assert (results[0].metric_type, results[0].dataset_type) == ("accuracy", "imagefolder")
     assert "%** of the unlabelled images" not in (digits.stage(0) / "README.md").read_text()
-
-
-def test_addresses_come_from_the_package(
-    digits: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def card() -> str:
-        ids, config = np.asarray(digits.assignments(0)["category_ids"]), load_configuration(digits.stage(0))
-        return stage_card(digits, config, fingerprint="f", category_ids=ids, device=torch.device("cpu"))
-
-    assert "- Code: " not in card()
-    info = tmp_path / "promptccd-9.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: promptccd\nVersion: 9\nProject-URL: Repository, https://example.org/code\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert "- Code: [promptccd](https://example.org/code)" in card()
 
 
 @pytest.mark.slow

@@ -156,13 +156,6 @@ def test_tables_that_differ_or_are_damaged_are_refused(hub: Hub, tables) -> None
         StageStream.from_dataset("team/broken", **OPTIONS)
 
 
-@pytest.mark.moderate
-def test_a_split_that_is_not_there_is_named(hub: Hub, tables) -> None:
-    publish(hub, tables)
-    with pytest.raises(DataError, match=r"has no split 'dev'; it has \['test', 'train', 'validation'\]"):
-        StageStream.from_dataset(NAME, **OPTIONS, split="dev")
-
-
 def test_data_set_of_the_hub_is_read(hub: Hub) -> None:
     coloured_images(3, 4).push_to_hub("user/pictures")
     with read_intake("user/pictures") as intake:

@@ -9,7 +9,7 @@ import pytest
 
 from promptccd.cli.main import main
 from promptccd.runs import RunDirectory
-from tests.hub.server import Fault, Hub
+from tests.hub.server import Hub
 
 
 def stage_bytes(run: Path) -> list[str]:
@@ -85,21 +85,3 @@ def test_a_stage_of_another_split_is_refused(recipe_values: dict, hub: Hub, tmp_
     other = in_folder(recipe_values, tmp_path / "other", resume_from="user/whole-stage1")
     assert main(["train", "--config", str(other)]) == 2
     assert "split" in capsys.readouterr().err
-
-
-def repositories(hub: Hub) -> list[str]:
-    return sorted(name for kind, name in hub.repos if kind == "model")
-
-
-@pytest.mark.slow
-@pytest.mark.fault(20)
-def test_a_stage_that_was_refused_goes_with_the_next_stage(
-    recipe_values: dict, hub: Hub, waits, tmp_path: Path, caplog
-) -> None:
-    hub.plan(lambda request: "/commit/" in request.path, Fault(status=402), times=1)
-    recipe = str(in_folder(recipe_values, tmp_path / "run", push_to_hub=True))
-    assert main(["train", "--config", recipe]) == 0
-    assert caplog.text.count("Not pushed: planned (402)") == 1
-    assert f"by promptccd push {tmp_path / 'run'}." in caplog.text
-    for stage in range(4):
-        assert hub.repo(f"user/run-stage{stage}").at("main").files["model-00002-of-00002.safetensors"]

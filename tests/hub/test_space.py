@@ -70,7 +70,7 @@ def test_what_is_pushed_to_the_model_later_waits_for_the_next_push_of_the_space(
     push_space("page", MODEL)
     newer = hub.add(MODEL, {"notes.md": b"later"}).sha
     assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
-    assert f"{MODEL}@{find_model(stage).options['revision']}" == stage
+    assert f"{MODEL}@{find_model(stage).revision}" == stage
     again = push_space("page", MODEL)
     assert again.model == f"{MODEL}@{newer}"
     assert push_space("page", stage).model == stage  # and back

@@ -26,55 +26,27 @@ def recipe(recipe_values: dict, tmp_path: Path) -> Path:
 
 
 @pytest.mark.moderate
-def test_stages_come_back_with_their_fingerprint(recipe: Path, image_folder: Path, hub: Hub, capsys) -> None:
+@pytest.mark.parametrize("rule", ["mixed", "sessions"])
+def test_stages_come_back_with_their_fingerprint(
+    recipe_values: dict, recipe: Path, image_folder: Path, hub: Hub, capsys, rule: str
+) -> None:
+    """In sessions, images recur in several stages, some are in none, and novel categories come in a seeded order."""
+    recipe_values["data"]["split_rule"] = rule
+    recipe.write_text(json.dumps(recipe_values))
     assert main(["split", str(recipe), "--push", "user/stages", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     stages = StageStream.from_hub("user/stages")
     assert stages.split.fingerprint == printed["fingerprint"]
-    original = StageStream.from_dataset(load_from_disk(str(image_folder)), class_blocks=[2, 1, 1, 1], seed=1)
+    options = {"class_blocks": [2, 1, 1, 1], "seed": 1, "split_rule": rule}
+    original = StageStream.from_dataset(load_from_disk(str(image_folder)), **options)
     assert stages.split.fingerprint == original.split.fingerprint
+    assert stages.categories == original.categories
     assert stages.num_known == 2
     assert np.array_equal(stages.labelled.labels, original.labelled.labels)
     for one, other in zip(stages, original, strict=True):
         assert np.array_equal(stages.evaluation_labels(one), original.evaluation_labels(other))
         assert one.images.read(3) == other.images.read(3)
         assert one.num_categories == other.num_categories
-
-
-@pytest.mark.moderate
-def test_sessions_come_back_with_their_fingerprint(
-    recipe_values: dict, image_folder: Path, tmp_path: Path, hub: Hub, capsys
-) -> None:
-    """Images recur in several stages, some stand in none, and novel categories come in a seeded order."""
-    recipe_values["data"]["split_rule"] = "sessions"
-    (tmp_path / "sessions.json").write_text(json.dumps(recipe_values))
-    command = ["split", str(tmp_path / "sessions.json"), "--push", "user/sessions", "--json"]
-    assert main(command) == 0
-    stages = StageStream.from_hub("user/sessions")
-    assert stages.split.fingerprint == json.loads(capsys.readouterr().out)["fingerprint"]
-    original = StageStream.from_dataset(
-        str(image_folder), class_blocks=[2, 1, 1, 1], seed=1, split_rule="sessions"
-    )
-    assert stages.categories == original.categories
-    for one, other in zip(stages, original, strict=True):
-        assert np.array_equal(stages.evaluation_labels(one), original.evaluation_labels(other))
-        assert one.images.read(3) == other.images.read(3)
-
-
-def test_unlabelled_stages_have_no_label_column(recipe: Path, hub: Hub) -> None:
-    assert main(["split", str(recipe), "--push", "user/stages"]) == 0
-    assert set(load_dataset("user/stages", "stage_0", split="train").column_names) == {
-        "sample_id",
-        "label",
-        "image",
-    }
-    for stage in (1, 2, 3):
-        table = load_dataset("user/stages", f"stage_{stage}", split="train")
-        assert set(table.column_names) == {"sample_id", "image"}
-    card = hub.repo("user/stages", "dataset").at("main").files["README.md"].data.decode()
-    assert "config_name: stage_0" in card
-    assert "StageStream.from_hub" in card
-    assert "More Information Needed" not in card
 
 
 @pytest.mark.parametrize("name", ["photos", "user/my photos", "user/a..b", "datasets/user/a"])
@@ -123,7 +95,9 @@ def test_published_stages_are_a_data_set_like_any(recipe: Path, hub: Hub) -> Non
     stages = StageStream.from_hub("user/stages")
     assert len(table["train"]) == len(stages.labelled)
     assert table["train"].features["label"].names == list(stages.labelled.category_names)
-    assert len(load_dataset("user/stages", "stage_2")["train"]) == len(stages[2])
+    later = load_dataset("user/stages", "stage_2")["train"]
+    assert len(later) == len(stages[2])
+    assert set(later.column_names) == {"sample_id", "image"}
     card = DatasetCard(hub.repo("user/stages", "dataset").at("main").files["README.md"].data.decode()).data
     assert [each["config_name"] for each in card.configs if each.get("default")] == ["stage_0"]
     assert "license" not in card.to_dict()

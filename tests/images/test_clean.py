@@ -9,6 +9,7 @@ from PIL import Image
 
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import decode_image
+from tests.images.test_decode import encoded
 from tests.photographs import MARKER, TELLING, jpeg, jpeg_segment, pixels, png, saved
 
 WITHOUT_WORDS = {
@@ -54,34 +55,28 @@ def test_upright_photographs_keep_their_coded_picture() -> None:
     assert suffix == ".jpg"
     scan = content[content.index(b"\xff\xda") : content.index(b"\xff\xd9", content.index(b"\xff\xda")) + 2]
     assert clean.endswith(scan)
-    plain = io.BytesIO()
-    pixels(3).save(plain, "JPEG", quality=90)
-    assert clean_image(plain.getvalue()) == (".jpg", plain.getvalue())
+    plain = encoded(pixels(3), "JPEG", quality=90)
+    assert clean_image(plain) == (".jpg", plain)
     assert clean_image(jpeg(pixels(3), orientation=6))[0] == ".webp"
 
 
 @pytest.mark.parametrize("frame", [b"\xff\xc1", b"\xff\xc2"])
 def test_other_codings_keep_their_picture(frame: bytes) -> None:
     """Extended, which eight bits of baseline are too, and progressive."""
-    content = io.BytesIO()
-    pixels(3).save(content, "JPEG", progressive=frame == b"\xff\xc2")
-    coded = content.getvalue().replace(b"\xff\xc0", frame, 1)
+    coded = encoded(pixels(3), "JPEG", progressive=frame == b"\xff\xc2").replace(b"\xff\xc0", frame, 1)
     assert frame in coded
     assert clean_image(coded) == (".jpg", coded)
 
 
 def test_plain_drawings_keep_their_bytes() -> None:
-    plain = io.BytesIO()
-    pixels(3).save(plain, "PNG")
-    assert clean_image(plain.getvalue()) == (".png", plain.getvalue())
+    plain = encoded(pixels(3), "PNG")
+    assert clean_image(plain) == (".png", plain)
     assert clean_image(png(pixels(3)))[0] == ".png"
     assert clean_image(saved("GIF")(pixels(3)))[0] == ".webp"
 
 
 def test_long_strips_are_no_webp() -> None:
-    strip = io.BytesIO()
-    Image.new("RGB", (17_000, 9), "teal").save(strip, "TIFF")
-    suffix, clean = clean_image(strip.getvalue())
+    suffix, clean = clean_image(encoded(Image.new("RGB", (17_000, 9), "teal"), "TIFF"))
     assert suffix == ".png"
     assert pixels_of(clean).shape == (9, 17_000, 3)
 
@@ -104,9 +99,7 @@ def test_what_cannot_be_decoded_does_not_leave() -> None:
     ids=["fill", "adobe", "jfif", "height", "no end"],
 )  # fmt: skip
 def test_odd_files_are_the_same_pixels_or_none(odd) -> None:
-    stream = io.BytesIO()
-    pixels(3).save(stream, "JPEG", quality=90)
-    content = odd(stream.getvalue())
+    content = odd(encoded(pixels(3), "JPEG", quality=90))
     clean = clean_image(content)
     if decode_image(content).image is None:
         assert clean is None

@@ -11,6 +11,7 @@ from PIL import Image, ImageCms
 from promptccd.images.clean import clean_image
 from promptccd.images.colour import STANDARD, standard_profile
 from promptccd.images.decode import Status, decode_image
+from tests.images.test_decode import encoded
 from tests.photographs import MARKER
 
 SCREEN = ImageCms.createProfile("sRGB")
@@ -35,12 +36,8 @@ def photograph() -> Image.Image:
 
 
 def saved(image: Image.Image, codec: str, profile: bytes) -> bytes:
-    stream = io.BytesIO()
-    options: dict[str, object] = {"quality": 95} if codec != "PNG" else {}
-    if codec == "WEBP":
-        options = {"lossless": True}
-    image.save(stream, codec, icc_profile=profile, **options)
-    return stream.getvalue()
+    options: dict[str, object] = {"WEBP": {"lossless": True}, "PNG": {}}.get(codec, {"quality": 95})
+    return encoded(image, codec, icc_profile=profile, **options)
 
 
 def as_a_managed_reader_shows(content: bytes) -> np.ndarray:
@@ -83,18 +80,14 @@ def test_other_kinds_of_pictures_with_a_profile(mode: str, turn: int | None) -> 
         exif[0x0112] = turn
     image = photograph().convert(mode)
     codec = "PNG" if mode in ("P", "RGBA") else "JPEG"
-    stream = io.BytesIO()
-    image.save(stream, codec, icc_profile=STANDARD["ProPhoto RGB"], exif=exif)
-    found = decode_image(stream.getvalue())
-    plain = io.BytesIO()
-    image.save(plain, codec, exif=exif)
-    without = decode_image(plain.getvalue())
+    content = encoded(image, codec, icc_profile=STANDARD["ProPhoto RGB"], exif=exif)
+    found, without = decode_image(content), decode_image(encoded(image, codec, exif=exif))
     assert found.image is not None and without.image is not None
     assert found.image.size == without.image.size == ((132, 180) if turn else (180, 132))
     assert (
         np.asarray(found.image) != np.asarray(without.image)
     ).any()  # a CMYK file says nothing of its inks
-    suffix, clean = clean_image(stream.getvalue()) or ("", b"")
+    suffix, clean = clean_image(content) or ("", b"")
     assert np.array_equal(np.asarray(decode_image(clean).image), np.asarray(found.image))
 
 

@@ -8,6 +8,7 @@ import textwrap
 import zlib
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import PIL
@@ -21,18 +22,9 @@ from promptccd.images.rendering import Rendering
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 CODECS = [
-    ("JPEG", {}),
-    ("JPEG", {"progressive": True}),
-    ("PNG", {}),
-    ("GIF", {}),
-    ("WEBP", {}),
-    ("WEBP", {"lossless": True}),
-    ("BMP", {}),
-    ("TIFF", {}),
-    ("TIFF", {"compression": "tiff_lzw"}),
-    ("PPM", {}),
-    ("AVIF", {}),
-]
+    ("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {}), ("GIF", {}), ("WEBP", {}), ("WEBP", {"lossless": True}),
+    ("BMP", {}), ("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"}), ("PPM", {}), ("AVIF", {}),
+]  # fmt: skip
 
 
 def picture(width=48, height=36, mode="RGB"):
@@ -272,15 +264,8 @@ def test_absent_and_impossible_sources_are_skipped(source, note):
 
 
 def test_file_without_permission_is_skipped(tmp_path, monkeypatch):
-    path = tmp_path / "secret.png"
-    path.write_bytes(PNG)
-    path.chmod(0)
-    if os.access(path, os.R_OK):  # root reads everything
-
-        def refuse(*args):
-            raise PermissionError(13, "Permission denied", str(path))
-
-        monkeypatch.setattr(systems, "open_file", refuse)
+    (path := tmp_path / "secret.png").write_bytes(PNG)
+    monkeypatch.setattr(systems, "open_file", Mock(side_effect=PermissionError(13, "Permission denied")))
     assert decode_image(path).verdict == Verdict(SKIPPED, "no permission to read the file")
 
 
@@ -484,13 +469,9 @@ def test_metadata_stays_behind_and_the_callers_image_is_untouched():
 
 
 def test_lack_of_memory_is_said(monkeypatch):
-    def no_memory(self):
-        raise MemoryError
-
-    monkeypatch.setattr(ImageFile.ImageFile, "load", no_memory)
-    assert decode_image(encoded(picture(), "BMP")).verdict == Verdict(
-        SKIPPED, "not enough memory to decode it", is_passing=True
-    )
+    monkeypatch.setattr(ImageFile.ImageFile, "load", Mock(side_effect=MemoryError))
+    verdict = Verdict(SKIPPED, "not enough memory to decode it", is_passing=True)
+    assert decode_image(encoded(picture(), "BMP")).verdict == verdict
 
 
 @functools.cache
@@ -503,29 +484,20 @@ def photograph(width=1030, height=773):
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-def part_shown(decoded, size=(103, 77)):
-    """What a decoded image shows of the picture, small, as integers."""
-    small = decoded.image.resize(size, Image.Resampling.BOX)
-    return np.asarray(small).astype(int)
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_reduced_decode_shows_the_same_picture(orientation):
     content = oriented("JPEG", orientation, photograph())
-    whole = decode_image(content)
+    whole, upright = decode_image(content), (1030, 773) if orientation < 5 else (773, 1030)
     for enough, scale in [(100, 4), (96, 8), (386, 2), (387, 1), (774, 1), (None, 1)]:
-        shows_the_same(whole, decode_image(content, enough=enough), orientation, scale)
-
-
-def shows_the_same(whole, reduced, orientation, scale):
-    upright = (1030, 773) if orientation < 5 else (773, 1030)
-    assert reduced.verdict == whole.verdict
-    assert reduced.size == whole.size == upright
-    assert reduced.image.size == tuple(-(-side // scale) for side in upright)
-    size = tuple(side // 10 for side in upright)
-    assert (
-        np.abs(part_shown(reduced, size) - part_shown(whole, size)).mean() < 3
-    )  # of 255; 60 for another turn
+        reduced = decode_image(content, enough=enough)
+        assert reduced.verdict == whole.verdict
+        assert reduced.size == whole.size == upright
+        assert reduced.image.size == tuple(-(-side // scale) for side in upright)
+        small = [
+            np.asarray(each.image.resize([side // 10 for side in upright], Image.Resampling.BOX)).astype(int)
+            for each in (whole, reduced)
+        ]
+        assert np.abs(small[0] - small[1]).mean() < 3  # of 255; 60 for another turn
 
 
 def test_limits_hold_for_the_whole_and_not_for_what_is_decoded():

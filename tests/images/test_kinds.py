@@ -32,18 +32,13 @@ RAW = {
 }
 
 
-@pytest.mark.parametrize("kind", READ)
-def test_pictures_that_are_read_are_told(kind: str) -> None:
-    head = READ[kind]
-    assert picture_kind(head) == kind.strip()
-    assert (camera_raw_kind(head), kind_name(head), why_skipped(head)) == ("", "an image", "")
-
-
-@pytest.mark.parametrize("kind", RAW)
-def test_camera_raw_is_told_and_may_hold_a_picture(kind: str) -> None:
-    assert camera_raw_kind(RAW[kind]) == kind.strip()
-    assert is_picture(RAW[kind])
-    assert why_skipped(RAW[kind]) == ""
+@pytest.mark.parametrize("kind", [*READ, *RAW])
+def test_pictures_and_camera_raw_are_told(kind: str) -> None:
+    head, is_raw = {**READ, **RAW}[kind], kind in RAW
+    assert (camera_raw_kind if is_raw else picture_kind)(head) == kind.strip()
+    assert bool(camera_raw_kind(head)) is is_raw
+    assert is_picture(head)
+    assert (kind_name(head), why_skipped(head)) == ("an image", "")
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,16 @@ def beside(folder: Path) -> None:
     (folder / "model-00001-of-00002.safetensors").rename(folder.parent / f"{folder.name}-1.safetensors")
 
 
+def in_both_shards(folder: Path) -> None:
+    """A tensor of each shard that the other has too, with other numbers."""
+    sharded()(folder)
+    names = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
+    stored = [load_file(folder / name) for name in names]
+    for name, own, other in zip(names, stored, stored[::-1], strict=True):
+        key = next(iter(other))
+        save_file({**own, key: other[key] + 1}, folder / name, {"format": "pt"})
+
+
 def renamed_twice(held: dict[str, torch.Tensor]) -> None:
     """The same tensor by the name of `state_dict` and by the one of published files."""
     key = next(key for key in sorted(held) if ".attention.q_proj.weight" in key)

@@ -29,6 +29,7 @@ from tests.models.hostile import (
     first,
     gone,
     header,
+    in_both_shards,
     linked_folder,
     moved,
     nested,
@@ -521,6 +522,50 @@ cases(
     {
         "bfloat16": tensors(lambda held: held.update({key: held[key].bfloat16() for key in held})),
         "a normalisation of nothing": filled("backbone.layernorm.weight", 0.0),
+    },
+    alters=True,
+)
+
+# Values that are right by themselves
+cases(
+    38,
+    {
+        "a tensor in both shards": in_both_shards,
+        "a shard named with a line": moved("model-00001-of-00002.safetensors\n"),
+        "a shard named with another alphabet": moved("m\u043edel-00001-of-00002.safetensors"),
+        "a shard that is the index": moved(INDEX),
+        "double precision beyond single": tensors(
+            lambda held: held.update(
+                {first(held, "layer.0"): held[first(held, "layer.0")].double().fill_(1e39)}
+            )
+        ),
+        "a metric in half precision": cast("whitener", torch.float16),
+        "prototypes in bfloat16 beyond measure": both(
+            filled("prototypes", 1e38), cast("prototypes", torch.bfloat16)
+        ),
+        "spreads of almost nothing": filled("spreads", 1e-45),
+        "weights with a scalar": tensors(
+            lambda held: held.update({first(held, "last_weight"): torch.tensor(1.0)})
+        ),
+        "an index with a byte order mark": both(sharded(), write(INDEX, b"\xef\xbb\xbf{}")),
+        "weights that are another folder's index": both(sharded(), as_link(INDEX, "../model/" + FIRST)),
+    },
+    alters=True,
+)
+cases(
+    37,
+    {
+        "a backbone of nothing": config(vision_config=None),
+        "a backbone of a list": config(vision_config=[["model_type", "dinov2"]]),
+        "a backbone within a backbone": config(vision_config__vision_config={"model_type": "promptccd"}),
+        "layer names": config(vision_config__out_features=["stage99"], vision_config__stage_names=["evil"]),
+        "a name that turns the line": config(category_names=["zero", "\u202eone"]),
+        "a configuration with a byte order mark": write(
+            CONFIG, b"\xef\xbb\xbf" + b'{"model_type": "promptccd"}'
+        ),
+        "a rendering of nothing": processor(rendering={"window": "evil", "colours": 7}),
+        "categories of another program": added("categories.sqlite", b"SQLite format 3\0" + b"\xff" * 4096),
+        "a card that is a pipe": as_pipe("README.md"),
     },
     alters=True,
 )

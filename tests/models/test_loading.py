@@ -65,4 +65,4 @@ def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a
         find_model(run)
     assert find_model(run, subfolder="stage9").values == {"stage": 9}
     (run / "config.json").write_text("{}")
-    assert find_model(run) == FoundModel(str(run), {}, {})
+    assert find_model(run) == FoundModel(str(run), str(run))

@@ -129,7 +129,7 @@ def test_a_device_that_is_not_there_is_said(name: str, trained_run: Path, tmp_pa
     assert device_named(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 2
     error = capsys.readouterr().err
-    assert f"Cannot compute on '{name}': " in error and "Give another device, such as cpu or cuda:0." in error
+    assert f"Cannot compute on '{name}' (" in error and "Give another device, such as cpu or cuda:0." in error
 
 
 @pytest.mark.moderate

@@ -174,7 +174,7 @@ def test_renaming_alone_changes_no_number(trained_run: Path, tmp_path: Path) -> 
     go_on(run)
     name = "stage3/model-00002-of-00002.safetensors"
     assert (run / name).read_bytes() == (trained_run / name).read_bytes()
-    assert load_model(run / "stage3").config.names_by_id[2] == "heron"
+    assert load_model(run / "stage3").config.id2label[2] == "heron"
     assert assignments(run, 3) == assignments(trained_run, 3)
     assert not [check for check in verify(str(run)) if check.problem]
 

@@ -243,7 +243,7 @@ def test_explanations_of_every_variant(variant: Values, image_folder: Path, tmp_
         assert sum(row["times"] for row in printed["prompts"]) == explanation.prompts.size
         for row in printed["prompts"] if model.mixture is not None else []:
             number, name = row["prompt"].removeprefix("component ").split(", ", 1)
-            assert name == model.config.names_by_id[model.config.component_categories[int(number)]]
+            assert name == model.config.id2label[model.config.component_categories[int(number)]]
     else:
         assert model.config.model_type == "promptccd-gcd"
 

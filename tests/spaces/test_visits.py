@@ -13,12 +13,12 @@ from promptccd.training.progress import StopRequest
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
-from promptccd.discovery.page.visits import EXAMPLE, SiteLimits, Visits
+from promptccd.discovery.page.visits import EXAMPLE, Visits
 
 
 @pytest.fixture
 def visits(tmp_path: Path) -> Iterator[Visits]:
-    opened = Visits(SiteLimits(visits=3), tmp_path)
+    opened = Visits(tmp_path, most=3)
     yield opened
     opened.close()
     assert not opened.root.exists()
@@ -26,7 +26,7 @@ def visits(tmp_path: Path) -> Iterator[Visits]:
 
 @pytest.mark.moderate
 def test_everybody_has_a_private_copy_of_an_example_whose_largest_groups_have_no_name(visits: Visits) -> None:
-    one, other = visits.enter(), visits.enter()
+    one, other = visits.enter("", "one"), visits.enter("", "other")
     assert one.folder != other.folder and one.address != other.address and len(one.address) >= 32
     assert stat.S_IMODE(one.folder.stat().st_mode) == stat.S_IMODE(visits.root.stat().st_mode) == 0o700
     assert (one.example / ".promptccd/project.json").is_file()  # before two windows ask for it at once
@@ -45,23 +45,28 @@ def test_everybody_has_a_private_copy_of_an_example_whose_largest_groups_have_no
 
 @pytest.mark.fault(44)
 def test_a_browser_with_a_cookie_sees_its_own_visit_alone(visits: Visits) -> None:
-    mine, frame = visits.enter("a secret"), visits.enter()  # browsers keep no cookie in some frames
+    mine, frame = (
+        visits.enter("a secret", "1"),
+        visits.enter("", "2"),
+    )  # browsers keep no cookie in some frames
     mine.seen_at = 0
-    assert visits.enter("a secret") is mine and mine.seen_at, "of a page that is loaded again"
+    assert visits.enter("a secret", "3") is mine and mine.seen_at, "of a page that is loaded again"
+    assert visits.of("a secret", "") is mine and visits.of("", "2") is frame
+    assert visits.of("", "1") is visits.of("2", "2") is visits.of("", "") is None
     assert visits.at(mine.address, "a secret") is mine and visits.at(frame.address, "") is frame
     for address, owner in (
         (mine.address, ""), (mine.address, "another"), ("x" * 32, "a secret"), ("", "a secret"),
     ):  # fmt: skip
         assert visits.at(address, owner) is None
-    assert visits.enter("another") not in (mine, frame)
+    assert visits.enter("another", "2") not in (mine, frame)
     with pytest.raises(PromptCCDError, match="3 people are here, which is the most"):
-        visits.enter()
+        visits.enter("", "4")
     visits.end(frame)
-    assert visits.enter()
+    assert visits.enter("", "4")
 
 
 def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits) -> None:
-    visit, stop, working, seen = visits.enter(), StopRequest(), threading.Event(), []
+    visit, stop, working, seen = visits.enter("", "1"), StopRequest(), threading.Event(), []
 
     def work() -> None:
         with visit.working(stop):
@@ -86,8 +91,8 @@ def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits)
 
 
 def test_a_visit_without_windows_is_forgotten(tmp_path: Path) -> None:
-    visits = Visits(SiteLimits(away_s=0.6), tmp_path)
-    stays, goes = visits.enter(), visits.enter()
+    visits = Visits(tmp_path, away_s=0.6)
+    stays, goes = visits.enter("", "1"), visits.enter("", "2")
     deadline = time.monotonic() + 30
     while goes.folder.exists() and time.monotonic() < deadline:
         assert visits.at(stays.address, "") is stays

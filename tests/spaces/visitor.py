@@ -74,14 +74,14 @@ class Visitor:
 
     def give(self, images: Sequence[tuple[str, bytes]]) -> Answer:
         """Upload images, and have them grouped with what was given before."""
-        return self.call("group", [0, self.upload(images)])
+        return self.call("group", [self.upload(images)])
 
-    def find(self, count: Any = 0) -> Answer:
+    def find(self) -> Answer:
         """Have all grouped once more."""
-        return self.call("group_again", [count])
+        return self.call("group_again", [])
 
     def call(self, name: str, values: Sequence[Any]) -> Answer:
-        """Call an end point by name; states are filled in."""
+        """Call an end point by name."""
         return self._call(next(each for each in self._functions if each.get("api_name") == name), values)
 
     @property
@@ -89,10 +89,7 @@ class Visitor:
         return self.config["dependencies"]
 
     def _call(self, function: dict[str, Any], values: Sequence[Any]) -> Answer:
-        kinds = {each["id"]: each["type"] for each in self.config["components"]}
-        given = iter(values)
-        data = [None if kinds[each] == "state" else next(given) for each in function["inputs"]]
-        body = {"data": data, "fn_index": function["id"], "session_hash": self.session}
+        body = {"data": list(values), "fn_index": function["id"], "session_hash": self.session}
         if not function["queue"]:
             answer = self.post("/gradio_api/run/predict", json=body)
             went_well = answer.status_code == 200

@@ -218,7 +218,6 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mixture": ({}, {}),
     "dualprompt": ({"variant": "promptccd-b", "pool": "dualprompt"}, {}),
     "parts": ({"variant": "promptccd-pp", "num_parts": 2}, {}),
-    "happy": ({"variant": "happy"}, {}),
     "metagcd": ({"variant": "metagcd", "options": {"meta_episodes": 1, "meta_epochs": 2}}, {}),
     # The direction of a drift that is hardly longer than rounding is rounding: at its full weight it would show.
     "frost": ({"variant": "frost", "options": {"drift_weight": 0.1}}, {}),

@@ -220,9 +220,6 @@ def test_what_cannot_be_read_any_more_shrinks_the_memory(
     assert Memory.of(kept([first[2]], [7], [0], [0]), np.array([4]), read) is None
 
 
-# What is learnt of it
-
-
 # Recipes
 
 

@@ -96,35 +96,27 @@ def test_a_block_with_a_hook_runs_whole(tmp_path: Path, place: str) -> None:
 # Copies of frozen blocks
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
-def test_a_copy_computes_what_its_block_does(kind: str, tmp_path: Path) -> None:
-    model, tokens, rotation = embedded(kind, tmp_path)
-    block = blocks_of(model.backbone)[0]
-    expected = run_block(block, tokens, rotation)
-    copied = FrozenBlock(block, torch.float32)
-    torch.testing.assert_close(copied(tokens, rotation), expected, rtol=1e-4, atol=1e-4)
-    assert not any(each.requires_grad for each in copied.parameters())
-    with torch.autocast("cpu", torch.bfloat16):  # which does not reach into it
-        torch.testing.assert_close(copied(tokens, rotation), expected, rtol=1e-4, atol=1e-4)
+PARTS: list[tuple[str, dict[str, bool]]] = [
+    *((kind, {}) for kind in BACKBONES),
+    ("dinov2", {"use_swiglu_ffn": True}),
+    ("dinov3", {"query_bias": False, "value_bias": False, "proj_bias": False, "mlp_bias": False}),
+    ("dinov3", {"key_bias": True, "use_gated_mlp": True}),
+    ("dino", {"qkv_bias": False}),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("dinov2", {"use_swiglu_ffn": True}),
-        ("dinov3", {"query_bias": False, "value_bias": False, "proj_bias": False, "mlp_bias": False}),
-        ("dinov3", {"key_bias": True, "use_gated_mlp": True}),
-        ("dino", {"qkv_bias": False}),
-    ],
-)
-def test_a_copy_of_a_block_with_other_parts_computes_the_same(kind: str, options: dict[str, bool]) -> None:
+@pytest.mark.parametrize(("kind", "options"), PARTS)
+def test_a_copy_computes_what_its_block_does(kind: str, options: dict[str, bool]) -> None:
     model_class, config = BACKBONES[kind]
     backbone = model_class(type(config())(**{**config().to_dict(), **options})).eval().requires_grad_(False)
     draw_weights(backbone)
     block, pixels = blocks_of(backbone)[0], torch.randn(2, 3, 16, 24)
     tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
-    found = FrozenBlock(block, torch.float32)(tokens, rotation)
-    torch.testing.assert_close(found, run_block(block, tokens, rotation), rtol=1e-4, atol=1e-4)
+    expected, copied = run_block(block, tokens, rotation), FrozenBlock(block, torch.float32)
+    torch.testing.assert_close(copied(tokens, rotation), expected, rtol=1e-4, atol=1e-4)
+    assert not any(each.requires_grad for each in copied.parameters())
+    with torch.autocast("cpu", torch.bfloat16):  # which does not reach into it
+        torch.testing.assert_close(copied(tokens, rotation), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -227,13 +219,3 @@ def test_a_run_with_frozen_blocks_in_bfloat16(
     )
     assert len(bare) == 18
     assert all(torch.equal(value, trained[name]) for name, value in bare.items())
-
-
-# Compiled steps; dynamo makes the graphs here, and PyTorch itself runs them
-
-
-def trained(values: dict[str, dict], folder: Path, **training: object) -> dict[str, bytes]:
-    AcceleratorState._reset_state(reset_partial_state=True)
-    own = {**values["training"], "output_dir": str(folder), **training}
-    train_run(Recipe.from_dict({**values, "training": own}))
-    return weights_of(folder)

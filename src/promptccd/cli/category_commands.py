@@ -44,8 +44,9 @@ class Action(NamedTuple):
         least = sum(not word.startswith("[") and "..." not in word for word in words)
         most = len(kinds) if "..." not in self.form else len(typed)
         if not least <= len(typed) <= most:
+            quotes = " Put a name of several words in quotes." if "NAME" in self.form else ""
             raise RegistryError(
-                f"Expected {name} {self.form or 'alone'}, got {typed}. Put a name of several words in quotes."
+                f"Expected {name} {self.form or 'alone'}, got {' '.join(typed) or 'nothing'}.{quotes}"
             )
         return [
             self._value(project, name, kinds[min(number, len(kinds) - 1)], text)
@@ -61,10 +62,8 @@ class Action(NamedTuple):
             return _category(project, text)
         is_count = text.isdecimal() and len(text) <= MOST_DIGITS and int(text) > 0
         if (kind == "COUNT" and not is_count) or (kind.islower() and text not in kind.split("|")):
-            wanted = ", a whole number from 1 on" if kind == "COUNT" else f" with {kind} at the end"
-            raise RegistryError(
-                f"Expected {name} {self.form.replace('[', '').replace(']', '')}{wanted}, got {text!r}."
-            )
+            wanted = "a whole number from 1 on" if kind == "COUNT" else kind.replace("|", " or ")
+            raise RegistryError(f"Expected {wanted}, got {text!r}: {name} {self.form}.")
         return int(text) if kind == "COUNT" else text
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,13 +21,14 @@ from promptccd.cli.options import (
     command,
     limits_of,
     rendering_of,
+    require_there,
     show,
     whole_number,
 )
 from promptccd.data.sources import FOLLOWED, OUTSIDE
 from promptccd.discovery.exports.formats import FORMATS, titles
 from promptccd.discovery.options import BATCH_SIZE, GPU_BATCH_SIZE, NEAR_DUPLICATE_MODES, AdaptationOptions
-from promptccd.errors import ConfigurationError, nothing_at
+from promptccd.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -81,13 +81,7 @@ def _check_source(options: argparse.Namespace) -> None:
                 "Give a model and images: promptccd discover MODEL IMAGES --out DIR. Or give --features FILE with "
                 "--images or --items."
             )
-        if options.images.startswith(("/", ".", "~")) and not os.path.exists(
-            os.path.expanduser(options.images)
-        ):
-            raise ConfigurationError(
-                f"{nothing_at(options.images)} Give a folder of images or a zip archive."
-            )
-        return
+        return require_there(options.images, "Give a folder of images or a zip archive.")
     excluded = {
         "MODEL": options.model, "--adapt": options.adapt, "--images": options.pictures and options.items,
     }  # fmt: skip

@@ -90,8 +90,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
     scores: dict[str, Scores] = {name: {} for name in chosen}
     baselines: dict[str, Scores] = {name: {} for name in chosen}
     routed: Scores = {}
-    ends = reports.baseline_rows(options.runs, rows) if options.baselines else [None for _ in rows]
-    for path, row, end in zip(options.runs, rows, ends, strict=True):
+    suffixes = reports.baseline_rows(options.runs, rows) if options.baselines else [None for _ in rows]
+    for path, row, suffix in zip(options.runs, rows, suffixes, strict=True):
         evaluation = runs.RunEvaluation(
             path,
             options.dataset,
@@ -106,10 +106,12 @@ def evaluate_command(options: argparse.Namespace) -> None:
         for name, own in chosen.items():
             score = evaluation.evaluate(name, own)
             scores[name].setdefault(row, []).append(score)
-            if end is not None and PROTOCOLS[name].has_baselines:
+            if suffix is not None and PROTOCOLS[name].has_baselines:
                 frozen = reports.frozen_name(evaluation.recipe, evaluation.run)
-                baselines[name].setdefault(f"{frozen}{end}", []).append(evaluation.frozen_backbone(name, own))
-                baselines[name].setdefault(f"{reports.PIXELS}{end}", []).append(
+                baselines[name].setdefault(f"{frozen}{suffix}", []).append(
+                    evaluation.frozen_backbone(name, own)
+                )
+                baselines[name].setdefault(f"{reports.PIXELS}{suffix}", []).append(
                     evaluation.raw_pixels(name, own)
                 )
             _print_score(options, f"{path} ({name})", score, name)

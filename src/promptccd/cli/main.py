@@ -24,58 +24,47 @@ from promptccd.cli.logs import log_to_stderr
 if TYPE_CHECKING:
     from promptccd.cli.options import Command, Parser
 
-# The module and description of every command, by group of the help. Only the module of the typed command is imported,
-# and its slow imports follow after its words were read: help does not load torch.
+# Module, description and example of every command, by group of the help. Only the module of the typed command is
+# imported, and its slow imports follow after its words were read: help does not load torch.
 COMMANDS = {
     "Sort photographs": {
-        "open": ("page", "Group your photographs and correct the groups in the browser."),
-        "discover": ("discovery", "Group your images into known categories and new ones."),
-        "categories": ("category", "Correct categories: rename, merge, split, move images, undo."),
-        "export": ("discovery", "Export groups as folders, as keywords, or as a data set."),
+        "open": ("page", "Group your photographs and correct the groups in the browser.", "photos/"),
+        "discover": ("discovery", "Group your images into known categories and new ones.",
+            "photographs photos/ --out groups/"),
+        "categories": ("category", "Correct categories: rename, merge, split, move images, undo.",
+            'groups/ rename 3 "night heron"'),
+        "export": ("discovery", "Export groups as folders, as keywords, or as a data set.", "groups/ folders"),
     },
     "Train": {
-        "train": ("training", "Train all stages on your images or by a recipe, or resume a run."),
-        "recipes": ("training", "List the bundled recipes."),
-        "split": ("training", "Show the stages of images or a recipe, without training."),
-        "parameters": ("training", "Count the parameters that a model learns."),
+        "train": ("training", "Train all stages on your images or by a recipe, or resume a run.",
+            "labelled/ --unlabelled week01/ week02/ --output_dir runs/birds"),
+        "recipes": ("training", "List the bundled recipes.", "cifar100"),
+        "split": ("training", "Show the stages of images or a recipe, without training.",
+            "labelled/ --class_blocks 10 5 5"),
+        "parameters": ("training", "Count the parameters that a model learns.", "--config promptccd-cub"),
     },
     "Use a model": {
-        "predict": ("model", "Assign images to the categories of a stage."),
-        "explain": ("model", "Show the parts of an image that a stage attended to."),
+        "predict": ("model", "Assign images to the categories of a stage.", "runs/birds/stage3 photos/"),
+        "explain": ("model", "Show the parts of an image that a stage attended to.",
+            "runs/birds/stage3 bird.jpg --out explained/"),
     },
     "Compare and check": {
-        "evaluate": ("evaluation", "Recompute the scores of runs from their saved stages."),
-        "report": ("evaluation", "Write a page about runs: one HTML file, with CSV and JSON."),
-        "sweep": ("sweep", "Train and compare recipes x values x seeds, or resume a sweep."),
-        "verify": ("model", "Recompute the results of a run or a repository."),
-        "audit": ("evaluation", "Check the rows that the paper prints against the paper's split."),
+        "evaluate": ("evaluation", "Recompute the scores of runs from their saved stages.", "runs/birds"),
+        "report": ("evaluation", "Write a page about runs: one HTML file, with CSV and JSON.",
+            "runs/birds --out report/"),
+        "sweep": ("sweep", "Train and compare recipes x values x seeds, or resume a sweep.",
+            "labelled/ --method promptccd gcd --seeds 1 2 3"),
+        "verify": ("model", "Recompute the results of a run or a repository.", "me/promptccd-birds-stage3"),
+        "audit": ("evaluation", "Check the rows that the paper prints against the paper's split.", "--benchmark cub"),
     },
     "Share": {
-        "push": ("model", "Push the stages of a run to the Hub, each to its own repository."),
-        "space": ("model", "Publish the page on the Hub as a Space with your model."),
-        "demo": ("page", "Serve a page on which people group their images."),
+        "push": ("model", "Push the stages of a run to the Hub, each to its own repository.",
+            "runs/birds --namespace me --dry-run"),
+        "space": ("model", "Publish the page on the Hub as a Space with your model.",
+            "push me/birds --model photographs"),
+        "demo": ("page", "Serve a page on which people group their images.", "photographs"),
     },
-}
-EXAMPLES = {
-    "open": "photos/",
-    "discover": "photographs photos/ --out groups/",
-    "categories": 'groups/ rename 3 "night heron"',
-    "export": "groups/ folders",
-    "train": "labelled/ --unlabelled week01/ week02/ --output_dir runs/birds",
-    "recipes": "cifar100",
-    "split": "labelled/ --class_blocks 10 5 5",
-    "parameters": "--config promptccd-cub",
-    "predict": "runs/birds/stage3 photos/",
-    "explain": "runs/birds/stage3 bird.jpg --out explained/",
-    "evaluate": "runs/birds",
-    "report": "runs/birds --out report/",
-    "sweep": "labelled/ --method promptccd gcd --seeds 1 2 3",
-    "verify": "me/promptccd-birds-stage3",
-    "audit": "--benchmark cub",
-    "push": "runs/birds --namespace me --dry-run",
-    "space": "push me/birds --model photographs",
-    "demo": "photographs",
-}
+}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -152,8 +141,8 @@ def command_parser(name: str, *, shows_all: bool = False) -> Parser | None:
 
     for commands in COMMANDS.values():
         if name in commands:
-            module, purpose = commands[name]
-            text = f"{purpose}\n\nExample: promptccd {name} {EXAMPLES[name]}"
+            module, purpose, example = commands[name]
+            text = f"{purpose}\n\nExample: promptccd {name} {example}"
             parser = Parser(prog=f"promptccd {name}", description=text, shows_all=shows_all)
             parser.add_argument("--json", action="store_true", help="JSON instead of a table")
             parser.add_argument("--debug", action="store_true", help="traceback of an error")

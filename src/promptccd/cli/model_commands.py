@@ -68,7 +68,7 @@ def explain_command(options: argparse.Namespace) -> None:
 
     device, place = device_named(options.device), runs.stage_of(options.model)
     model = runs.load_model(place, options.max_model_bytes)
-    view = runs.load_view(model.name_or_path, **model.hub_options)
+    view = runs.load_view(model.source or place)
     explanation = runs.explain_image(model.to(device), view, options.image)
     paths = explanation.save(options.out)
     show(options, explanation.to_dict(), lambda: explanation_table(explanation.to_dict()))

@@ -4,12 +4,13 @@ import argparse
 import difflib
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from promptccd.errors import ConfigurationError
+from promptccd.errors import ConfigurationError, nothing_at
 from promptccd.images.limits import BYTES_PER_PIXEL, FITS, MAX_PIXELS, PAGES, IntakeLimits
 
 if TYPE_CHECKING:
@@ -185,6 +186,12 @@ def advanced(*tables: Arguments) -> Callable[[Parser], None]:
             parser.add_argument("--help-all", action="help", help="show all options")
 
     return add
+
+
+def require_there(images: str, advice: str) -> None:
+    """Refuse a path of images at which nothing is; any other text may be a data set of the Hub."""
+    if images.startswith(("/", ".", "~")) and not os.path.exists(os.path.expanduser(images)):
+        raise ConfigurationError(f"{nothing_at(images)} {advice}")
 
 
 def rendering_of(options: argparse.Namespace) -> "Rendering":

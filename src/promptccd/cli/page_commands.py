@@ -70,7 +70,7 @@ def open_command(options: argparse.Namespace) -> None:
         page = pages.OpenPage(out, options.port)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
-            f"Cannot listen on port {options.port or 'any'}: {one_line(error)} Give another --port."
+            f"Cannot listen on port {options.port or 'any'}: {one_line(error)}. Give another --port."
         ) from error
     finally:
         gc.freeze()
@@ -154,7 +154,7 @@ def demo_command(options: argparse.Namespace) -> None:
             server = page.serve(Site.of_machine(options.host, options.name), options.host, options.port)
         except (OSError, OverflowError) as error:
             raise ConfigurationError(
-                f"Cannot listen on {options.host}, port {options.port or 'any'}: {one_line(error)} Give "
+                f"Cannot listen on {options.host}, port {options.port or 'any'}: {one_line(error)}. Give "
                 "another --port or --host."
             ) from error
         print(f"The page is at {server.url} and works with {options.model}. Ctrl-C ends it.", flush=True)

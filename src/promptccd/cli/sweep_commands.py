@@ -17,6 +17,7 @@ from promptccd.cli.options import (
     advanced,
     command,
     declare,
+    require_there,
     show,
     whole_number,
 )
@@ -145,6 +146,10 @@ def _require_fitting(options: argparse.Namespace) -> None:
     ):
         if is_wrong:
             raise ConfigurationError(message)
+    if images:
+        require_there(
+            images, "Give a folder of images with a sub-folder per category, or a table of path,label."
+        )
 
 
 @command(

@@ -314,9 +314,9 @@ def _starts(points: Tensor, whitener: Tensor, known: Tensor, num: int, seed: int
     known = known.to(points) - origin
     kmeans = AnchoredKMeans(len(known) + num, RESTARTS, random_state=seed, fix_labelled=True)
     kmeans.fit(points, known, torch.arange(len(known), device=known.device))
-    yield (torch.as_tensor(kmeans.cluster_centers_)[len(known) :] + origin).to(whitener)
+    yield (kmeans.cluster_centers_[len(known) :] + origin).to(whitener)
     kmeans = AnchoredKMeans(num, RESTARTS, random_state=seed).fit(points)
-    centres, clusters = torch.as_tensor(kmeans.cluster_centers_), torch.as_tensor(kmeans.labels_)
+    centres, clusters = kmeans.cluster_centers_, kmeans.labels_
     stays = nearest_centres(points, torch.cat([known, centres]))[0] >= len(known)
     sizes = clusters[stays].bincount(minlength=num)[:, None]
     sums = torch.zeros_like(centres).index_add_(0, clusters[stays], points[stays])

@@ -94,8 +94,8 @@ class GroupingConstraints:
             component = self.component_of(key)
             if pins.get(component) in categories:
                 raise DataError(
-                    f"Category {pins[component]} is forbidden to image {key}, but image {holders[component]}, which "
-                    "must be with it, is pinned to it: undo either."
+                    f"Image {key} may not be in category {pins[component]}, but must be with image "
+                    f"{holders[component]}, which is pinned there: undo one of these corrections."
                 )
         for first, second in self.cannot_link:
             one, two = self.component_of(first), self.component_of(second)

@@ -274,17 +274,20 @@ class AnchoredKMeans:
     tol: float = 1e-4
     random_state: int | None = None
     fix_labelled: bool = False
-    labels_: Array = field(init=False)
-    cluster_centers_: Array = field(init=False)
-    cluster_ids_: Array = field(init=False)
+    labels_: Tensor = field(init=False)
+    cluster_centers_: Tensor = field(init=False)
+    cluster_ids_: Tensor = field(init=False)
     inertia_: float = field(init=False)
     n_iter_: int = field(init=False)
 
     @torch.no_grad()
     def fit(
-        self, features_unlabelled: Array, features_labelled: Array | None = None, labels: Array | None = None
+        self,
+        features_unlabelled: Tensor,
+        features_labelled: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> "AnchoredKMeans":
-        """Cluster the unlabelled points. Tensors give tensors on the same device, arrays give arrays.
+        """Cluster the unlabelled points, on their device.
 
         Args:
             features_unlabelled: ``(N, D)``.
@@ -311,18 +314,15 @@ class AnchoredKMeans:
         new_ids = torch.arange(first_new, first_new + num_clusters - len(class_ids), device=points.device)
         ids = torch.cat([class_ids, new_ids])
 
-        learned: list[Any] = [ids[order.argsort()[nearest]], centres[order], ids]
-        if not isinstance(features_unlabelled, Tensor):
-            learned = [values.numpy() for values in learned]
-        self.labels_, self.cluster_centers_, self.cluster_ids_ = learned
+        self.labels_, self.cluster_centers_, self.cluster_ids_ = (
+            ids[order.argsort()[nearest]], centres[order], ids
+        )  # fmt: skip
         self.inertia_, self.n_iter_ = float(inertia), best.num_iterations
         return self
 
-    def fit_predict(
-        self, features_unlabelled: Array, features_labelled: Array | None = None, labels: Array | None = None
-    ) -> Array:
+    def fit_predict(self, *points: Tensor) -> Tensor:
         """Fit, then return ``labels_``."""
-        return self.fit(features_unlabelled, features_labelled, labels).labels_
+        return self.fit(*points).labels_
 
     def _usable_clusters(self, num_points: int, num_classes: int) -> int:
         """The number of clusters to use."""
@@ -358,14 +358,14 @@ class AnchoredKMeans:
 
 
 def _read_labelled(
-    features: Array | None, labels: Array | None, points: Tensor
+    features: Tensor | None, labels: Tensor | None, points: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Labelled features ``(L, D)``, their sorted ids ``(C,)`` and each one's place among these ``(L,)``."""
     if features is None or labels is None:
         none = torch.empty(0, dtype=torch.int64, device=points.device)
         return points[:0], none, none
     labelled = as_features(features, "features_labelled").to(points)
-    class_ids, classes = torch.as_tensor(labels, device=points.device).long().unique(return_inverse=True)
+    class_ids, classes = labels.to(points.device).long().unique(return_inverse=True)
     return labelled, class_ids, classes
 
 

@@ -255,10 +255,10 @@ def initial_groups(
             num_components, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=seed, fix_labelled=True
         )
         kmeans.fit(features[free].sub_(mean_point), features[~free].sub_(mean_point), fixed[~free])
-        ids = torch.as_tensor(kmeans.cluster_ids_)
+        ids = kmeans.cluster_ids_
         # Fixed clusters, which come first, keep their components, other clusters get vacant components.
         own, every = fixed[~free].unique(), torch.arange(num_components, device=fixed.device)
         component = torch.cat([own, every[~torch.isin(every, own)]])
-        members[free] = component[torch.searchsorted(ids, torch.as_tensor(kmeans.labels_))]
-        centres[component] = torch.as_tensor(kmeans.cluster_centers_)
+        members[free] = component[torch.searchsorted(ids, kmeans.labels_)]
+        centres[component] = kmeans.cluster_centers_
     return members, centres

@@ -197,8 +197,8 @@ def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int)
     """Centres ``(P, 3)`` and sizes ``(P,)`` of k-means: the background, then the other parts, largest first."""
     position = seed_of("part labels", seed, num_parts)
     kmeans = AnchoredKMeans(num_parts, KMEANS_RESTARTS, KMEANS_ITERATIONS, random_state=position)
-    labels = torch.as_tensor(kmeans.fit_predict(points))
-    centres = torch.as_tensor(kmeans.cluster_centers_)
+    labels = kmeans.fit_predict(points)
+    centres = kmeans.cluster_centers_
     sizes = torch.bincount(labels, minlength=num_parts)
     background = int(labels[~is_object][0])  # there is a single background patch: the patch of lowest score
     order = sorted(

@@ -102,11 +102,14 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):  # type: ignore[misc, u
             seed_from(self.random_state),
             self.fix_labelled,
         )
-        kmeans.fit(points[free], *((points[~free], labels[~free]) if known else ()))
+        reference = (points[~free], labels[~free]) if known else ()
+        kmeans.fit(*map(torch.from_numpy, (points[free], *reference)))
         self.labels_ = labels
-        self.labels_[free] = kmeans.labels_
-        self.cluster_centers_ = np.asarray(kmeans.cluster_centers_)
-        self.cluster_ids_ = np.asarray(kmeans.cluster_ids_)
+        self.labels_[free] = kmeans.labels_.numpy()
+        self.cluster_centers_, self.cluster_ids_ = (
+            kmeans.cluster_centers_.numpy(),
+            kmeans.cluster_ids_.numpy(),
+        )
         self.inertia_, self.n_iter_ = kmeans.inertia_, kmeans.n_iter_
         return self
 

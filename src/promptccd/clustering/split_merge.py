@@ -229,7 +229,7 @@ def _first_clusters(points: Tensor, anchors: Tensor, start: int, seed: int) -> T
     if free.any():
         kmeans = AnchoredKMeans(count, START_RESTARTS, START_ITERATIONS, random_state=seed)
         reference = (points[~free], anchors[~free]) if known else ()
-        labels[free] = torch.as_tensor(kmeans.fit(points[free], *reference).labels_)
+        labels[free] = kmeans.fit(points[free], *reference).labels_
     return labels.unique(return_inverse=True)[1]
 
 

@@ -75,8 +75,7 @@ class _Decoding(Dataset):
 def verdicts_of(stage: Stage, copies: datasets.Dataset) -> Iterator[tuple[Verdict, bytes]]:
     """Verdict and digest of every image of a stage; the digest is empty if the image cannot be used."""
     known = copies.select_columns(_SCHEMA.names[:4]).to_pandas()
-    for position in range(len(stage)):
-        found = known.iloc[position].to_dict()
+    for position, found in enumerate(known.to_dict("records")):
         if found["is_passing"]:  # such as a lack of memory, which may be over
             found = _Decoding(stage, None)[position]
         yield Verdict(Status(found["status"]), found["note"], bool(found["is_passing"])), found["digest"]

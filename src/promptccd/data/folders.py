@@ -5,16 +5,19 @@ folders have names of splits, or if all of them have equal sub-folders.
 """
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 from unicodedata import normalize
 
+from PIL import Image
+
 from promptccd import systems
 from promptccd.data.labels import SPLITS
-from promptccd.data.masks import masks_among
 from promptccd.data.names import display_name, folder_reason, leftovers, system_reason
 from promptccd.data.sources import (
     FOLLOWED,
@@ -27,6 +30,7 @@ from promptccd.data.sources import (
 )
 from promptccd.disk import CHECKSUMS, EXPORTED, PROJECT
 from promptccd.errors import DataError, nothing_at
+from promptccd.images.decode import decode_image
 from promptccd.images.files import first_bytes
 from promptccd.images.kinds import FIRST_BYTES, is_heif, why_skipped
 from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
@@ -39,6 +43,15 @@ _OUR_FOLDERS = {  # by the names that are all in such a folder
     ("config.json", CHECKSUMS): "a model",
 }
 _MOST_SPLITS = 5
+# Names of masks: pictures that mark the parts of other pictures, and are no photographs of their own.
+_WORDS = r"(?:cp_)?masks?|seg|segm|segmentations?|gt|groundtruth|ground_truth|labelids|annotations?|annot|outlines?"
+_SUFFIX = re.compile(rf"[-_. ](?:{_WORDS})(?:[-_. ]?\d{{1,3}})?$", re.IGNORECASE)
+_FOLDER = re.compile(
+    rf"(?:[\w-]*[-_. ])?(?:{_WORDS}|labels?|segmentation(?:class|object))(?:[-_. ]?\w{{1,5}})?", re.IGNORECASE
+)
+_SURE = re.compile(r"_cp_masks$")  # numbers of cells, which may be many
+_LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".gif")
+_MOST_LEVELS = 32  # colours of a mask
 Row = tuple[str, str, str]  # path, category and split of an image
 
 
@@ -227,9 +240,46 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
 
 
 def masks_of(source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits) -> dict[str, str]:
-    """Why entries are left out that are masks of other images, by name."""
-    by_name = {entry.name: entry for entry in entries}
-    return masks_among(by_name, lambda name: source.read(by_name[name], ByteBudget(limits, source.name)))
+    """Why entries are left out that are masks of other images, by name.
+
+    A mask has few levels of grey or colours, and the name of a picture with another suffix or a word such as ``_mask``
+    behind it, or is in a folder with such a name.
+    """
+    found, by_name = {}, {entry.name: entry for entry in entries}
+    for name in _candidates(by_name):
+        with suppress(SkippedFileError):
+            is_sure = _SURE.search(os.path.splitext(name)[0]) is not None
+            if is_sure or _has_few_levels(source.read(by_name[name], ByteBudget(limits, source.name))):
+                found[name] = "looks like the mask of another picture; from a folder of its own it is used"
+    return found
+
+
+def _candidates(names: Iterable[str]) -> Iterator[str]:
+    """Names that may be of a mask, because there is a picture to which it may belong."""
+    parts = {
+        name: (*os.path.split(os.path.splitext(name)[0]), os.path.splitext(name)[1].lower()) for name in names
+    }
+    at_place, by_stem = defaultdict(list), defaultdict(list)
+    for name, (folder, stem, suffix) in parts.items():
+        at_place[folder, stem].append(suffix)
+        if not _is_of_masks(folder):
+            by_stem[stem].append(name)
+    for name, (folder, stem, suffix) in parts.items():
+        plain = _SUFFIX.sub("", stem)
+        others = [each for each in by_stem.get(plain, by_stem.get(stem, [])) if each != name]
+        is_beside = suffix in _LOSSLESS and any(each not in _LOSSLESS for each in at_place[folder, stem])
+        if is_beside or (others and (plain != stem or _is_of_masks(folder))):
+            yield name
+
+
+def _is_of_masks(folder: str) -> bool:
+    return any(_FOLDER.fullmatch(part) for part in folder.split("/"))
+
+
+def _has_few_levels(content: bytes) -> bool:
+    image: Image.Image | None = decode_image(content).image
+    colours = None if image is None else image.getcolors(_MOST_LEVELS)
+    return colours is not None and len(colours) > 1
 
 
 def by_category(

@@ -363,8 +363,8 @@ def _checked_blocks(class_blocks: Sequence[int], categories: Sequence[str]) -> t
     if num_categories < 2:
         raise DataError(
             f"The data set has {num_categories} category {[*categories]}; discovery needs at least 2. Check "
-            "--label_column, or --split, as data sets of defects (MVTec) have the others in another split; or group "
-            "the images without labels: promptccd discover."
+            "--label_column, and --split: another split may contain more categories. Or group the images without "
+            "labels: promptccd discover."
         )
     if len(blocks) < 2 or blocks[0] < 1 or min(blocks) < 0:
         raise DataError(

@@ -135,7 +135,9 @@ def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFra
     if "\0" in text:
         raise _no_table(name, kind)
     # The divider by which the first line names most of the usual columns, or else most columns.
-    heads = {each: next(filter(any, _lines(text, each, strict=False)), []) for each in _DIVIDERS}
+    heads: dict[str, list[str]] = {
+        each: next(filter(any, _lines(text, each, strict=False)), []) for each in _DIVIDERS
+    }
     divider = max(heads, key=lambda each: (len(called(heads[each], known)), len(heads[each])))
     notes = [encoding] * (mark not in (b"", codecs.BOM_UTF8))
     notes += [f"divided by {_DIVIDERS[divider]}"] * (divider != ",")

@@ -434,9 +434,9 @@ def _refuse_misspellings(labels: Collection[str], categories: Sequence[str]) -> 
 def _nothing_arrives(place: str, num_categories: int) -> str:
     blocks = " ".join(map(str, fitting_blocks(max(2, num_categories), 3)))
     return (
-        f"All images of {place!r} have a label, and nothing says what arrives without: give it as --unlabelled FOLDER. "
-        "Or hide labels, and score by them: first how many categories are labelled, then how many are new in each "
-        f"stage without labels, such as --class_blocks {blocks}"
+        f"All images of {place!r} have a label. Training also needs images without labels: give their folder as "
+        "--unlabelled FOLDER. Or hide labels, to measure accuracy: give the number of labelled categories, and the "
+        f"number of new categories of each later stage, such as --class_blocks {blocks}"
     )
 
 

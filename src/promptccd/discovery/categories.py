@@ -1,7 +1,5 @@
 """The registry that came with a model, and the categories that a registry has images in."""
 
-import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,15 +8,12 @@ import torch
 from torch import Tensor
 
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry
-from promptccd.discovery.project.store import CATEGORIES
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment, CategorySpread
 from promptccd.models.assignment import assign
 
 if TYPE_CHECKING:
     from promptccd.models import CategoryDiscoveryModel
-
-logger = logging.getLogger(__name__)
 
 
 def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryRegistry:
@@ -54,18 +49,10 @@ def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryR
 
 
 def _folder_of(place: str | Path, model: "CategoryDiscoveryModel") -> Path | None:
-    if os.path.isdir(place):
-        return Path(place) if has_registry(place) else None
-    from promptccd.models.checkpoint import (
-        file_of,  # takes seconds, which the page of a project need not wait for
-    )
-
-    try:
-        found = file_of(model.name_or_path, CATEGORIES, **model.hub_options)
-    except OSError as error:
-        logger.warning("Corrections of %s are unknown here; only its model was read: %s.", place, error)
-        return None
-    return None if found is None else Path(found).parent
+    folder = Path(place)
+    if not folder.is_dir() and model.source is not None:
+        folder = Path(model.source.root, model.source.inner)
+    return folder if has_registry(folder) else None
 
 
 def assignment_in(

@@ -92,7 +92,7 @@ def discover(
     If an earlier discovery with the same model wrote to the folder, its categories, names and corrections are kept: the
     same images stay in their categories, and other images become the next stage. If the call ends early, the results in
     the folder are as before, and the features computed so far are kept. If it is killed while it writes, or repeated
-    when all is written, the same call uses what is there: above all a stage.
+    when all is written, the same call resumes from the written files: a trained stage is not trained again.
 
     Args:
         session: fresh, with its model.

@@ -92,7 +92,7 @@ def load_embedder(
         if found.is_backbone:
             what = "backbone"
             model = GCDModel.from_pretrained(
-                found.place, **found.options, dtype=torch.float32, max_model_bytes=max_model_bytes,
+                found, dtype=torch.float32, max_model_bytes=max_model_bytes,
                 projection_hidden_size=1, projection_bottleneck_size=1, projection_output_size=1,  # no head
             ).eval()  # fmt: skip
             return model, _checked_view(path, model, _backbone_view(model))
@@ -102,7 +102,7 @@ def load_embedder(
             "bundled backbone that needs no network."
         ) from error
     model = load_model(path, max_model_bytes)
-    return model, _checked_view(path, model, load_view(model.name_or_path, **model.hub_options))
+    return model, _checked_view(path, model, load_view(model.source or path))
 
 
 def _checked_view(path: str | Path, model: CategoryDiscoveryModel, view: EvaluationView) -> EvaluationView:
@@ -242,7 +242,7 @@ def _forward(model: CategoryDiscoveryModel, view: EvaluationView, pixels: Tensor
 
 def _backbone_view(model: CategoryDiscoveryModel) -> EvaluationView:
     """The view published beside a backbone, or else the paper's at the backbone's size."""
-    published = published_processor(model.name_or_path, **model.hub_options)
+    published = published_processor(model.source or model.name_or_path)
     if published is not None:
         return EvaluationView(published)
     vision = model.config.vision_config

@@ -274,7 +274,7 @@ def discover_categories(
     ids = torch.as_tensor(reference_ids, device=features.device)
     kmeans = AnchoredKMeans(num_categories, n_init=restarts, random_state=seed % 2**32)
     kmeans.fit(features, reference, ids)
-    found = torch.as_tensor(kmeans.labels_).cpu().numpy()
+    found = kmeans.labels_.cpu().numpy()
     fixed = np.unique(reference_ids)
     new, sizes = np.unique(found[~np.isin(found, fixed)], return_counts=True)
     largest_first = new[np.argsort(-sizes, kind="stable")]
@@ -286,7 +286,7 @@ def discover_categories(
         category_ids=np.asarray(
             [renamed.get(int(cluster), int(cluster)) for cluster in found], dtype=np.int64
         ),
-        prototypes=torch.as_tensor(kmeans.cluster_centers_)[[rows[int(source)] for source in sources]],
+        prototypes=kmeans.cluster_centers_[[rows[int(source)] for source in sources]],
         prototype_ids=[renamed.get(int(source), int(source)) for source in sources],
     )
 

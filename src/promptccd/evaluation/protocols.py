@@ -257,7 +257,7 @@ def _sessions(task: Task) -> ContinualScore:
     for session, true_ids in enumerate(task.seen_test_ids(), start=1):
         state = seed_of("session", task.seed, session) % 2**32
         kmeans = AnchoredKMeans(task.categories_so_far[session - 1], task.restarts, random_state=state)
-        clusters = torch.as_tensor(kmeans.fit_predict(task.seen_test_features(session))).cpu().numpy()
+        clusters = kmeans.fit_predict(task.seen_test_features(session)).cpu().numpy()
         row = StageScore.of(session, true_ids, clusters, task.num_known)
         separate = separate_clustering_accuracy(true_ids, clusters, task.known)._asdict()
         separate = {f"{part}_v1": value for part, value in separate.items()}

@@ -12,17 +12,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from promptccd.errors import ConfigurationError, HubError, PromptCCDError, RunError, one_line
+from promptccd.models.checkpoint import bounded_waits
 from promptccd.runs.card import CARD, KEPT_METADATA, merge_card
 from promptccd.version import __version__
 
 logger = logging.getLogger(__name__)
 
-SILENCE_S = 60.0  # seconds without a byte; the client has no limit of its own
+SILENCE_S = 60.0  # seconds without a byte
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def push_files(
 def hub_errors() -> Iterator[None]:
     """Context of a push, whose failure is a `HubError` that names the reason."""
     try:
-        with bounded_waits():
+        with bounded_waits(SILENCE_S):
             yield
     except PromptCCDError:
         raise
@@ -171,20 +172,3 @@ def reason_of(error: BaseException) -> str:
     about: Any = responses[0] if responses else error  # an upload names its answer as the cause
     reason = one_line(getattr(about, "server_message", None) or about).rstrip(".")
     return f"{reason} ({about.response.status_code})" if responses else reason
-
-
-@contextmanager
-def bounded_waits() -> Iterator[None]:
-    """Limit how long the Hub's client waits for a byte."""
-
-    def limit(request: Any) -> None:
-        given = request.extensions.get("timeout", {})
-        kinds = ("connect", "read", "write", "pool")
-        request.extensions["timeout"] = {kind: min(given.get(kind) or SILENCE_S, SILENCE_S) for kind in kinds}
-
-    hooks = get_session().event_hooks["request"]
-    hooks.append(limit)
-    try:
-        yield
-    finally:
-        hooks.remove(limit)

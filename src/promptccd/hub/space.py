@@ -19,7 +19,7 @@ from promptccd.hub.commits import (
     require_name,
 )
 from promptccd.models import VARIANTS
-from promptccd.models.checkpoint import BUNDLED, find_model
+from promptccd.models.checkpoint import BUNDLED, CONFIGURATION, find_model
 from promptccd.models.configuration import BACKBONE_TYPES
 from promptccd.runs.card import BEGIN, END
 from promptccd.training.recipe import shipped
@@ -110,7 +110,7 @@ def _place_of(model: str, api: HfApi, private: bool) -> str:
             "with the name of that repository."
         )
     try:
-        found = find_model(model)
+        found = find_model(model, (CONFIGURATION,))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"A Space needs a model of the Hub. {one_line(error)}") from error
     name, kind = found.place, found.values.get("model_type")
@@ -127,7 +127,7 @@ def _place_of(model: str, api: HfApi, private: bool) -> str:
         )
     if info.private or info.gated:
         logger.warning("%s needs a token: add a secret HF_TOKEN in the settings of the Space.", name)
-    return f"{name}@{found.options.get('revision') or info.sha}"
+    return f"{name}@{found.revision or info.sha}"
 
 
 def _require_same_space(name: str, api: HfApi) -> None:

@@ -10,8 +10,8 @@ from huggingface_hub import snapshot_download
 
 from promptccd.disk import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
 from promptccd.errors import ConfigurationError, HubError
-from promptccd.hub.commits import bounded_waits, reason_of
-from promptccd.models.checkpoint import find_model, split_revision
+from promptccd.hub.commits import SILENCE_S, reason_of
+from promptccd.models.checkpoint import bounded_waits, split_revision
 from promptccd.runs import RunDirectory
 from promptccd.runs.verify import Check, run_checks, stage_checks
 
@@ -22,24 +22,24 @@ def download_stage(name: str, target: Path) -> str:
     """Copy all files of a stage's repository, or of its local folder; returns its full name.
 
     Args:
-        name: a model as `find_model` accepts it, or a folder.
+        name: a model as `find_model` accepts it.
         target: the folder to create.
 
     Raises:
         HubError: it cannot be found or fetched.
     """
     try:
-        found = find_model(name)
-        if Path(found.place).is_dir():
-            shutil.copytree(found.place, target, symlinks=True)  # their targets are not part of the stage
+        place, revision = split_revision(name)
+        if Path(name).is_dir():
+            shutil.copytree(name, target, symlinks=True)  # their targets are not part of the stage
         else:
-            with bounded_waits():
-                snapshot_download(found.place, revision=found.options.get("revision"), local_dir=target)
+            with bounded_waits(SILENCE_S):
+                snapshot_download(place, revision=revision, local_dir=target)
     except Exception as error:  # a missing repository, a dead connection: a dozen types
         raise HubError(f"Cannot fetch {name!r}: {reason_of(error)}.") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
         remove(extra)
-    return found.place
+    return place
 
 
 def fetch_stages(name: str, run: RunDirectory) -> list[int]:

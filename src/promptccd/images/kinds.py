@@ -170,7 +170,7 @@ def kind_of(head: bytes) -> tuple[str, str]:
     if not head.strip(b"\0"):
         return "nothing: all its first bytes are 0", "copy it again from where it came"
     if is_text(head):
-        return "text", f"give a table of path,label itself to promptccd train; for texts, {FEATURES}"
+        return "text", f"give a table of path,label itself to promptccd train. For texts, {FEATURES}"
     return UNKNOWN, f"give JPEG, PNG or WebP, or {FEATURES}"
 
 

@@ -101,11 +101,6 @@ class Rendering:
         given = {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether values of files decided, or a person."""
-        return any((self.integer, self.real, self.given))
-
     def over(self, other: "Rendering") -> "Rendering":
         """The other rule with what this one says in place of it."""
         return replace(other, **{name: value for name, value in vars(self).items() if value is not None})
@@ -256,8 +251,7 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     nodata = _number(tags.get(_GDAL_NODATA))
     if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
         raise UnusableValuesError(
-            "16-bit colours that are stored one after the other, which are not read: save it with its colours side by "
-            "side (contiguous), or as PNG"
+            "16-bit colours in separate planes are not read: save it with interleaved colours (contiguous), or as PNG"
         )
     is_grey = image.mode == "F" or image.mode.startswith("I")
     is_coloured = image.mode in ("RGB", "RGBA") and tiles and all(";16" in _stored_as(tile) for tile in tiles)

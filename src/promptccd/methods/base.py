@@ -278,8 +278,8 @@ def load_plugin(place: str) -> Method:
         ConfigurationError: there is no such file, its code fails, or it has no method that can be registered.
     """
     path = Path(place).expanduser().resolve()
-    if not path.is_file():
-        raise ConfigurationError(f"No plugin {place!r}: give a Python file with a METHOD.")
+    if not path.is_file() or path.suffix != ".py":
+        raise ConfigurationError(f"No plugin {place!r}: give a Python file (.py) with a METHOD.")
     # Under the name that `import` gives it, which cards show.
     module = sys.modules.get(path.stem)
     if module is None:

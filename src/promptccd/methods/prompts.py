@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from accelerate.utils import align_module_device
 from torch import Tensor, nn
 from transformers import initialization as init
 
@@ -60,7 +61,8 @@ class Pool(nn.Module):
         """
         size = self.keys.shape[-2]
         # Not in mixed precision: keys grow alike, and bfloat16 cannot rank them.
-        with torch.autocast(query.device.type, enabled=False):
+        # Accelerate brings offloaded keys for a forward only.
+        with torch.autocast(query.device.type, enabled=False), align_module_device(self):
             unit = F.normalize(query.float(), dim=-1)
             cosines = unit @ F.normalize(self.keys.float(), dim=-1).flatten(0, -2).T
         indices = torch.arange(size, device=query.device).expand(*query.shape[:-1], size)

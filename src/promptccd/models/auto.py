@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from promptccd.errors import CheckpointError, ConfigurationError, shown
 from promptccd.models.base import CategoryDiscoveryModel
-from promptccd.models.checkpoint import BUNDLED, HUB_OPTIONS, FoundModel, find_model
+from promptccd.models.checkpoint import BUNDLED, CONFIGURATION, HUB_OPTIONS, FoundModel, find_model
 from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.configuration import backbone_config_of as _backbone_configuration
 
@@ -54,8 +54,8 @@ def load_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscover
         OSError: there is no such model.
         CheckpointError: it is no model of this package, or refused.
     """
-    found = find_model(name, **{key: options[key] for key in HUB_OPTIONS if key in options})
-    return _variant_of(found).from_pretrained(found.place, **{**options, **found.options})
+    found = find_model(name, **{key: options.pop(key) for key in HUB_OPTIONS if key in options})
+    return _variant_of(found).from_pretrained(found, **options)
 
 
 def load_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfig:
@@ -65,7 +65,7 @@ def load_configuration(name: str | os.PathLike[str]) -> CategoryDiscoveryConfig:
         OSError: there is no such model.
         CheckpointError: it is no model of this package, or refused.
     """
-    found = find_model(name)
+    found = find_model(name, (CONFIGURATION,))
     return _variant_of(found).config_class.from_dict(found.values)
 
 
@@ -76,7 +76,7 @@ def backbone_configuration(name: str | os.PathLike[str], **hub_options: Any) -> 
         OSError: there is no such model.
         CheckpointError: it is no backbone, or refused.
     """
-    return _backbone_configuration(find_model(name, **hub_options).values)
+    return _backbone_configuration(find_model(name, (CONFIGURATION,), **hub_options).values)
 
 
 def _variant_of(found: FoundModel) -> type[CategoryDiscoveryModel]:

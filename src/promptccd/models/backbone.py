@@ -7,6 +7,7 @@ act. Only the last block learns (PromptCCD, "Why finetune the final block"): the
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -236,19 +237,11 @@ class AttentionRead:
     key: Any = None
 
 
-class _OpenConfig:
-    """The configuration of an attention that lets transformers find `_open_attention`."""
-
-    _attn_implementation = _OPEN
-
-    def __init__(self, config: PreTrainedConfig):
-        self.config = config
-
-
 def open_attention(block: Any) -> None:
     """Let the attention of a block take ``prefix`` and ``read`` of `run_block`."""
-    if not isinstance(block.attention.config, _OpenConfig):
-        block.attention.config = _OpenConfig(block.attention.config)
+    config = block.attention.config
+    if config._attn_implementation != _OPEN:  # by this name transformers finds `_open_attention`
+        block.attention.config = SimpleNamespace(_attn_implementation=_OPEN, config=config)
 
 
 def _open_attention(

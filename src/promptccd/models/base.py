@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from promptccd.errors import CheckpointError, one_line, shown
+from promptccd.errors import CheckpointError, one_line
 from promptccd.models.assignment import (
     MEASURED,
     Assignment,
@@ -36,6 +36,7 @@ from promptccd.models.backbone import (
 from promptccd.models.checkpoint import (
     HUB_OPTIONS,
     MAX_MODEL_BYTES,
+    FoundModel,
     find_model,
     require_bytes,
     require_whole,
@@ -43,7 +44,7 @@ from promptccd.models.checkpoint import (
     without_base_prefix,
     without_key_report,
 )
-from promptccd.models.configuration import BACKBONE_TYPES, CategoryDiscoveryConfig
+from promptccd.models.configuration import CategoryDiscoveryConfig
 from promptccd.models.head import ProjectionHead, UnitHead
 from promptccd.models.mixture import GaussianMixture
 
@@ -120,7 +121,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
         self.head = self.head_class(config)
         self.mixture: GaussianMixture | None = None
         self.part_labeller: Any = None  # of a method with part labels
-        self.hub_options: dict[str, Any] = {}  # that found the checkpoint, and its image processor too
+        self.source: FoundModel | None = None  # the checkpoint that it was loaded from
         count, width = len(config.category_ids), vision.hidden_size
         self.add_buffer("prototypes", count, width)
         for name, measured in MEASURED.items():
@@ -184,9 +185,18 @@ class CategoryDiscoveryModel(PreTrainedModel):
         hub_options = {key: kwargs.pop(key) for key in HUB_OPTIONS if key in kwargs}
         found = find_model(pretrained_model_name_or_path, **hub_options)
         place, most_bytes = found.place, max_model_bytes or MAX_MODEL_BYTES
-        config = cls._configuration(found.values, place, kwargs) if config is None else config
+        if config is None:
+            own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
+            given = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
+            values = {"vision_config": found.values} if found.is_backbone else found.values
+            config = cls.config_class.from_dict({**values, **given})
         tensors = stored_tensors(found, most_bytes)
-        cls._require_buildable(config, most_bytes, place)
+        try:  # without memory: a model that is too large, or that a hostile configuration breaks, is refused
+            with torch.device("meta"), init.no_init_weights():
+                needed = sum(each.nbytes for each in cls(copy.deepcopy(config)).state_dict().values())
+        except Exception as error:  # it may fail anywhere
+            raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
+        require_bytes(needed, most_bytes, place)
         kwargs["state_dict"] = without_base_prefix(tensors) if found.is_backbone else tensors
         with without_key_report():  # keys and sizes that do not match are refused below, with their names
             model, info = super().from_pretrained(
@@ -196,37 +206,9 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if found.is_backbone:
             model.adopt_backbone()
         model.config.name_or_path = model.name_or_path = place
-        model.hub_options = found.options
+        model.source = found
         model.freeze()
         return (model, info) if output_loading_info else model
-
-    @classmethod
-    def _require_buildable(cls, config: CategoryDiscoveryConfig, most_bytes: int, place: str) -> None:
-        """Build the model without memory: refuse a model that is too large, or that a hostile configuration breaks."""
-        try:
-            with torch.device("meta"):
-                needed = sum(each.nbytes for each in cls(copy.deepcopy(config)).state_dict().values())
-        except Exception as error:  # it may fail anywhere
-            raise CheckpointError(f"Nothing can be built from {place}: {one_line(error)}") from error
-        require_bytes(needed, most_bytes, place)
-
-    @classmethod
-    def _configuration(
-        cls, values: Mapping[str, Any], place: str, kwargs: dict[str, Any]
-    ) -> CategoryDiscoveryConfig:
-        """The stored configuration, overridden by its fields among the keywords, which are removed there."""
-        own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
-        given = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
-        kind = values.get("model_type")
-        if kind in BACKBONE_TYPES:
-            values = {"vision_config": values}
-        elif kind != cls.config_class.model_type:
-            raise CheckpointError(
-                f"{place} has a model of type {shown(kind)}; {cls.__name__} loads {cls.config_class.model_type!r} or a "
-                f"bare backbone of type {', '.join(BACKBONE_TYPES)}."
-            )
-        config: CategoryDiscoveryConfig = cls.config_class.from_dict({**values, **given})
-        return config
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As in transformers, with the names of `state_dict`, by which `Trainer` and accelerate read weights back.

@@ -7,26 +7,22 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import torch
-from huggingface_hub import constants, get_session, get_token, hf_hub_download, is_offline_mode
-from huggingface_hub import try_to_load_from_cache as cached_file
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+from huggingface_hub import constants, get_session, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
-from transformers.utils.hub import extract_commit_hash
 
 from promptccd.data.views import sides_of
 from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
@@ -34,18 +30,19 @@ from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
-NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# Patterns of the files that are fetched of a model; the last are its categories with people's corrections.
+FILES = (CONFIGURATION, PREPROCESSOR, _WHOLE, _INDEX, "model-*-of-*.safetensors", "*.sqlite")
 BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}  # backbones of this package
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 _MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer vectors would overflow
 _POSITIVE = ("spread_spreads", ".variances")  # buffers that distances are divided by
-_WHO_AM_I_SECONDS = 10.0
 # Products of tensors at addresses that torch did not allocate may round differently: a resumed run would not
 # be equal to an uninterrupted run.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 # Heads that a bare backbone may have been published with, and names of the backbone in such a model.
 _FOREIGN_HEADS = ("pooler.", "classifier.", "head.", "decoder.", "embeddings.mask_token")
 _BASES = ("dinov2.", "dinov2_with_registers.", "vit.", "dinov3_vit.")
@@ -59,22 +56,30 @@ _PAGE = re.compile(
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model and its configuration.
+    """A model whose files are on this computer.
 
     Attributes:
         place: a folder, or a full repository name.
+        root: the folder, or that of one commit of the repository in the cache.
+        inner: the folder of the model inside of it.
         values: of ``config.json``, not checked further.
-        options: `HUB_OPTIONS` that find its other files, with the commit that the configuration is of.
+        is_backbone: whether it is a bare backbone, which knows no categories.
     """
 
     place: str
-    values: dict[str, Any]
-    options: dict[str, Any]
+    root: str
+    inner: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    is_backbone: bool = False
+
+    def __str__(self) -> str:
+        """Its place, for messages."""
+        return self.place
 
     @property
-    def is_backbone(self) -> bool:
-        """Whether it is a bare backbone, which knows no categories."""
-        return self.values.get("model_type") in BACKBONE_TYPES
+    def revision(self) -> str | None:
+        """The commit of a repository."""
+        return None if self.root == self.place else os.path.basename(self.root)
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
@@ -90,41 +95,55 @@ def split_revision(name: str) -> tuple[str, str | None]:
     return found["name"], revision and unquote(revision)
 
 
-def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
-    """Find a model and read its configuration.
-
-    A bare name means the bundled backbone of that name, or else the repository under ``$PROMPTCCD_NAMESPACE`` or under
-    the user who is logged in.
+def find_model(
+    name: str | os.PathLike[str] | FoundModel, files: Sequence[str] = FILES, **hub_options: Any
+) -> FoundModel:
+    """Find a model, fetch its files if it is on the Hub, and read its configuration.
 
     Args:
-        name: a folder, ``namespace/name`` or a bare name, also with ``@revision``, or the address of its page.
+        name: a folder, ``namespace/name``, also with ``@revision``, the address of its page, or the name of a bundled
+            backbone. A model that was found before is returned as it is.
+        files: patterns of the files that are fetched.
         hub_options: `HUB_OPTIONS`.
 
     Raises:
         OSError: it is missing; the message names the places.
         CheckpointError: the configuration is no JSON object, or a link that leads out of the folder.
     """
-    written = os.fspath(name)
+    if isinstance(name, FoundModel):
+        return name
+    written, inner = os.fspath(name), hub_options.pop("subfolder", None) or ""
     if os.path.isfile(written):
         raise OSError(
             f"{written!r} is a file, expected a folder with {CONFIGURATION} and model.safetensors. Scripts of "
             "transformers such as convert_dinov2_to_hf.py convert the files that DINO's authors publish."
         )
-    place, revision = split_revision(written)
+    place, revision = (written, None) if os.path.isdir(written) else split_revision(written)
     if place != written and os.path.isdir(place):
         raise OSError(
             f"The local folder {place!r} hides {written!r} of the Hub. Rename the folder, or give {place!r}."
         )
-    if revision is not None:
-        hub_options["revision"] = revision
-    if "/" not in place and os.sep not in place and not os.path.isdir(place):
-        place = BUNDLED.get(place) or f"{_namespace_of(place, hub_options)}/{place}"
-    try:
-        path = file_of(place, CONFIGURATION, **hub_options)
-    except OSError as error:
-        raise OSError(f"No model {written!r}: no such folder, and {one_line(error)}") from error
-    if path is None:
-        folder = Path(place, hub_options.get("subfolder") or "")
+    if not os.path.isdir(place):
+        place = BUNDLED.get(place, place)
+    root = place
+    if not os.path.isdir(place):
+        options = hub_options if revision is None else {**hub_options, "revision": revision}
+        options["allow_patterns"] = [os.path.join(inner, each) for each in files]
+        try:
+            with bounded_waits(constants.HF_HUB_ETAG_TIMEOUT):
+                root = snapshot_download(place, library_name="promptccd", **options)
+        except Exception as error:  # the client lets errors of any kind through
+            try:  # and uses its cache after some of them only
+                root = snapshot_download(place, **{**options, "local_files_only": True})
+            except Exception:
+                cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
+                raise OSError(
+                    f"No model {written!r}: no such folder, and {place}: {one_line(cause or error)}"
+                    f"{did_you_mean(written, BUNDLED)}"
+                ) from error
+    found = FoundModel(place, root, inner)
+    if (path := file_of(found, CONFIGURATION)) is None:
+        folder = Path(root, inner)
         stages = [each for each in folder.glob("stage*") if re.fullmatch(r"stage\d{1,9}", each.name)]
         if stages:
             last = max(stages, key=lambda stage: int(stage.name.removeprefix("stage")))
@@ -134,92 +153,47 @@ def find_model(name: str | os.PathLike[str], **hub_options: Any) -> FoundModel:
         raise OSError(
             f"No model in {place!r}: it has no {CONFIGURATION}. Give a finished stage or a backbone."
         )
-    if not os.path.isdir(place) and (commit := extract_commit_hash(path, None)):
-        hub_options["revision"] = commit
-    return FoundModel(place, _read_json(path, place), hub_options)
+    values = _read_json(path, place)
+    return replace(found, values=values, is_backbone=values.get("model_type") in BACKBONE_TYPES)
 
 
-def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
-    """The namespace of a model of which only the last part of the name is given."""
-    if (namespace := os.environ.get(NAMESPACE_VARIABLE)) is not None:
-        return namespace
-    given = options.get("token")
-    token = given if isinstance(given, str) else None if given is False else get_token()
-    why = "no login (`hf auth login`)"
-    if options.get("local_files_only") or is_offline_mode():
-        why = "the Hub is switched off (HF_HUB_OFFLINE), which knows its owner"
-    elif token is not None:
-        try:
-            return _user(token)
-        except Exception as error:  # of the network, or for a wrong token
-            why = f"the Hub did not answer whose it is ({one_line(error)})"
-    raise OSError(
-        f"No model {name!r}: no such folder, and {why}.{did_you_mean(name, BUNDLED)} Give OWNER/{name}, "
-        f"or set ${NAMESPACE_VARIABLE}."
-    )
+@contextmanager
+def bounded_waits(seconds: float) -> Iterator[None]:
+    """Limit how long the Hub's client waits for a byte; it has no limit of its own."""
+
+    def limit(request: Any) -> None:
+        given = request.extensions.get("timeout", {})
+        kinds = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {kind: min(given.get(kind) or seconds, seconds) for kind in kinds}
+
+    hooks = get_session().event_hooks["request"]
+    hooks.append(limit)
+    try:
+        yield
+    finally:
+        hooks.remove(limit)
 
 
-@lru_cache(maxsize=8)
-def _user(token: str) -> str:
-    """The owner of a token; `whoami` of huggingface_hub would wait for a silent Hub without end."""
-    headers = build_hf_headers(token=token)
-    answer = get_session().get(
-        f"{constants.ENDPOINT}/api/whoami-v2", headers=headers, timeout=_WHO_AM_I_SECONDS
-    )
-    hf_raise_for_status(answer)
-    return str(answer.json()["name"])
-
-
-def file_of(place: str, name: str, **hub_options: Any) -> str | None:
-    """Path of one file of a model, downloaded if it is on the Hub; `None` if the model has no such file.
-
-    Args:
-        place: a folder, or a full repository name.
-        name: of the file.
-        hub_options: `HUB_OPTIONS`.
+def file_of(found: FoundModel, name: str) -> str | None:
+    """Path of one file of a model; `None` if the model has no such file.
 
     Raises:
-        OSError: the Hub does not know the model, or cannot be reached and the cache does not have the file.
-        CheckpointError: in a folder, it is no regular file, or a link that leads out of the folder.
+        CheckpointError: it is no regular file, or a link that leads out of the folder.
     """
-    inner = hub_options.get("subfolder") or ""
-    if not os.path.isdir(place):
-        return _file_on_hub(place, name, {**hub_options, "subfolder": inner or None})
-    path = os.path.join(place, inner, name)
+    path = os.path.join(found.root, found.inner, name)
     if not os.path.lexists(path):
         return None
     # `realpath`, unlike `Path.resolve`, accepts a circle of links.
-    root, target = Path(os.path.realpath(place)), Path(os.path.realpath(path))
+    root, target = Path(os.path.realpath(found.root)), Path(os.path.realpath(path))
     # A folder of the Hub's cache links to the contents, which are stored next to all snapshots.
     roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
     if not any(target.is_relative_to(each) for each in roots):
         raise CheckpointError(
-            f"{shown(name)} of {place} is a link that leads out of it: put the file itself there."
+            f"{shown(name)} of {found} is a link that leads out of it: put the file itself there."
         )
     if not os.path.isfile(target):
-        raise CheckpointError(f"{shown(name)} of {place} is no file.")
+        raise CheckpointError(f"{shown(name)} of {found} is no file.")
     return path
-
-
-def _file_on_hub(place: str, name: str, options: dict[str, Any]) -> str | None:
-    """The same of a repository; the cache answers for a commit, and for a Hub that is down."""
-    revision, known = options.get("revision"), None
-    try:
-        if not options.get("force_download"):
-            inner = os.path.join(options["subfolder"] or "", name)
-            known = cached_file(place, inner, options.get("cache_dir"), revision)
-        if known is not None and re.fullmatch("[0-9a-f]{40}", revision or ""):
-            return (
-                known if isinstance(known, str) else None
-            )  # the mark of a file that the commit does not have
-        return hf_hub_download(place, name, library_name="promptccd", **options)
-    except Exception as error:  # the client lets errors of any kind through
-        is_local = isinstance(error, LocalEntryNotFoundError)
-        if isinstance(error, EntryNotFoundError) and not is_local:
-            return None
-        if isinstance(known, str) and not isinstance(error, RevisionNotFoundError):
-            return known  # the client itself returns it after some failures only
-        raise OSError(f"{place}: {one_line((is_local and error.__cause__) or error)}") from error
 
 
 def _read_json(path: str, place: str) -> dict[str, Any]:
@@ -254,10 +228,13 @@ def stored_tensors(found: FoundModel, most_bytes: int) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(found):
         try:
-            tensors |= load_file(path)  # mapped into memory, and not read yet
+            loaded = load_file(path)  # mapped into memory, and not read yet
         except (SafetensorError, MemoryError, OSError, RuntimeError) as error:
             name = f"{os.path.basename(path)} of {found.place}"
             raise CheckpointError(f"{name} is no safetensors file: {one_line(error)}. {_AGAIN}") from error
+        if double := loaded.keys() & tensors.keys():
+            raise CheckpointError(f"Two shards of {found} have a {shown(min(double))}: copy it again.")
+        tensors |= loaded
     require_bytes(sum(each.nbytes for each in tensors.values()), most_bytes, found.place)
     for name, tensor in tensors.items():
         if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
@@ -270,29 +247,28 @@ def stored_tensors(found: FoundModel, most_bytes: int) -> dict[str, Tensor]:
                 f"{shown(name)} of {found.place} has NaN or infinity: its training diverged, or it was damaged. Use an "
                 "earlier stage, or download it again."
             )
-        if tensor.data_ptr() % _ALIGNMENT:
+        if tensor.data_ptr() % ALIGNMENT:
             tensors[name] = tensor.clone()
     return tensors
 
 
 def _weight_files(found: FoundModel) -> list[str]:
     """Paths of the safetensors of a model, each inside of its folder."""
-    place = found.place
-    if (path := file_of(place, "model.safetensors", **found.options)) is not None:
+    if (path := file_of(found, _WHOLE)) is not None:
         return [path]
-    if (path := file_of(place, "model.safetensors.index.json", **found.options)) is None:
+    if (path := file_of(found, _INDEX)) is None:
         raise OSError(
-            f"{place} has no model.safetensors, and nothing else is opened: weights of other formats can run code. "
-            "Convert them to safetensors where you trust them."
+            f"{found} has no {_WHOLE}, and nothing else is opened: weights of other formats can run code. Convert them "
+            "to safetensors where you trust them."
         )
-    placed, paths = _read_json(path, place).get("weight_map"), list[str]()
+    placed, paths = _read_json(path, found.place).get("weight_map"), list[str]()
     for name in dict.fromkeys(map(str, placed.values())) if isinstance(placed, dict) else ():
         is_plain = re.fullmatch(r"[\w.-]+\.safetensors", name)
-        if not is_plain or (shard := file_of(place, name, **found.options)) is None:
-            raise CheckpointError(f"{place} has no {shown(name)}, which its index names: copy it again.")
+        if not is_plain or (shard := file_of(found, name)) is None:
+            raise CheckpointError(f"{found} has no {shown(name)}, which its index names: copy it again.")
         paths.append(shard)
     if not paths:
-        raise CheckpointError(f"{os.path.basename(path)} of {place} has no weight_map.")
+        raise CheckpointError(f"{_INDEX} of {found} has no weight_map.")
     return paths
 
 
@@ -373,7 +349,7 @@ _KIND = re.compile(f"({'|'.join(_PROCESSORS)})(?:ImageProcessor|FeatureExtractor
 _FIELDS = ("size", "crop_size", "image_mean", "image_std", "resample", "do_center_crop", "default_to_square")
 
 
-def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
+def load_processor(name: str | os.PathLike[str] | FoundModel, **hub_options: Any) -> Any:
     """The image processor of a model, on the Pillow backend; `None` if the model lacks it.
 
     Only known fields are read; others, such as ``auto_map``, are ignored.
@@ -386,9 +362,8 @@ def load_processor(name: str | os.PathLike[str], **hub_options: Any) -> Any:
         OSError: there is no such model, or the Hub cannot be reached.
         CheckpointError: its class or a value does not fit a DINO.
     """
-    found = find_model(name, **hub_options)
-    path = file_of(found.place, PREPROCESSOR, **found.options)
-    if path is None:
+    found = find_model(name, (CONFIGURATION, PREPROCESSOR), **hub_options)
+    if (path := file_of(found, PREPROCESSOR)) is None:
         return None
     values = _read_json(path, found.place)
     vision = found.values if found.is_backbone else found.values.get("vision_config") or {}

@@ -112,25 +112,21 @@ def backbone_config_of(values: Any) -> PreTrainedConfig:
         raise CheckpointError(f"Expected a backbone of type {', '.join(BACKBONE_TYPES)}, got {shown(kind)}.")
     config_class: type[PreTrainedConfig] = CONFIG_MAPPING[kind]
     try:
-        _require_sizes(values, config_class)
+        for name, (low, high) in _BACKBONE_BOUNDS.items():
+            _require_between(values.get(name), low, high, optional=True, name=f"{name} to be ")
+        side, patch, width, heads = (
+            values.get(name, getattr(config_class, name))
+            for name in ("image_size", "patch_size", "hidden_size", "num_attention_heads")
+        )
+        require_side(side, patch, "image_size")
+        if width % heads or (kind == "dinov3_vit" and width // heads % 4):
+            raise ValueError(
+                f"Expected a hidden_size that num_attention_heads divides, got {width} and {heads}. In DINOv3 the "
+                "width of a head is a multiple of 4."
+            )
         return config_class(**own_values(values, config_class))
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise CheckpointError(f"No configuration of a backbone: {one_line(error)}") from error
-
-
-def _require_sizes(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> None:
-    for name, (low, high) in _BACKBONE_BOUNDS.items():
-        _require_between(values.get(name), low, high, optional=True, name=f"{name} to be ")
-    side, patch, width, heads = (
-        values.get(name, getattr(config_class, name))
-        for name in ("image_size", "patch_size", "hidden_size", "num_attention_heads")
-    )
-    require_side(side, patch, "image_size")
-    if width % heads or (config_class.model_type == "dinov3_vit" and width // heads % 4):
-        raise ValueError(
-            f"Expected a hidden_size that num_attention_heads divides, got {width} and {heads}. In DINOv3 the width of "
-            "a head is a multiple of 4."
-        )
 
 
 def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
@@ -221,15 +217,10 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     precision: Literal["float32", "bfloat16"] = field(default="float32", metadata=STORED)
 
     @property
-    def names_by_id(self) -> dict[int, str]:
-        """Name of every category."""
+    def id2label(self) -> dict[int, str]:
+        """Name of every category by its id; it follows the categories and is not stored."""
         # transformers reads this before `validate_categories` has compared the lengths
         return dict(zip(self.category_ids, self.category_names, strict=False))
-
-    @property
-    def id2label(self) -> dict[int, str]:
-        """The same under the name of transformers; it follows the categories and is not stored."""
-        return self.names_by_id
 
     @id2label.setter
     def id2label(self, names: dict[int, str] | None) -> None:
@@ -238,7 +229,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     @property
     def label2id(self) -> dict[str, int]:
         """Id of every name; of two categories with the same name the first."""
-        return {name: number for number, name in reversed(self.names_by_id.items())}
+        return {name: number for number, name in reversed(self.id2label.items())}
 
     @label2id.setter
     def label2id(self, ids: dict[str, int] | None) -> None:
@@ -249,8 +240,10 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """Build a configuration of the values of a ``config.json``, of which `own_values` keeps the known fields.
 
         Raises:
-            CheckpointError: the type or a value is not of this family.
+            CheckpointError: the type or a value is not of this class.
         """
+        if (kind := config_dict.get("model_type", cls.model_type)) != cls.model_type:
+            raise CheckpointError(f"Expected a model of type {cls.model_type}, got {shown(kind)}.")
         try:
             return super().from_dict(own_values(config_dict, cls), **kwargs)
         except CheckpointError:

@@ -159,7 +159,7 @@ def explain_image(
         rows = values[0].float().cpu() if values.is_floating_point() else values[0].cpu()
         return (rows.unflatten(0, grid) if rows.ndim == 2 else rows).numpy()
 
-    logits, names = getattr(acted, "part_logits", None), model.config.names_by_id
+    logits, names = getattr(acted, "part_logits", None), model.config.id2label
     return Explanation(
         pixels=pixels.permute(1, 2, 0).numpy(),
         category=category,

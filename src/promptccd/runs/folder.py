@@ -120,7 +120,7 @@ class RunDirectory:
         """
         try:
             return parsed_json(read_file(self.path / name))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
             raise RunError(f"{name} in {self.path} is damaged: {error}. Restore it from a copy.") from error
@@ -294,7 +294,8 @@ def _no_run(path: Path) -> str:
         return f"{nothing_at(path)} Give the folder of a run, the --output_dir of promptccd train."
     near = [*sorted(path.glob("*/manifest.json")), path.absolute().parent / "manifest.json"]
     runs = [str(each.parent) for each in near if each.exists()]
-    advice = f"one of {', '.join(runs[:MOST_LISTED])}" if runs else "the --output_dir of promptccd train"
+    near_here = f"{'one of ' * (len(runs) > 1)}{', '.join(runs[:MOST_LISTED])}"
+    advice = near_here if runs else "the --output_dir of promptccd train"
     return f"{path} is not a run: it has no manifest.json. Give {advice}."
 
 

@@ -25,7 +25,6 @@ from promptccd.images.rendering import Rendering
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models import load_model as load_checkpoint
-from promptccd.models.checkpoint import split_revision
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.stage import load_view, require_undamaged
 from promptccd.training.devices import in_smaller_batches
@@ -170,7 +169,7 @@ def predict_folder(
         files, skipped = found.images, found.left_out
     if not (files or skipped):
         raise DataError(f"No files to predict in {str(folder)!r}: give an image or a folder of images.")
-    view = load_view(split_revision(os.fspath(path))[0], **model.hub_options)
+    view = load_view(model.source or path)
     paths = [os.path.join(source.roots[0], name) for name in files]
     try:
         table = Dataset.from_dict({"image": paths}, Features({"image": Image()}))
@@ -227,7 +226,7 @@ def _assigned(
     require_finite(features, files)
     found, (ids, confidences) = model.assign(features), model.nearest(features, top_k or 1)
     require_finite(torch.stack([found.confidences, found.distances], dim=1), files)
-    names, known = model.config.names_by_id, model.config.num_known
+    names, known = model.config.id2label, model.config.num_known
     predictions = []
     for row, (file, verdict) in enumerate(zip(files, verdicts, strict=True)):
         pairs = zip(ids[row].tolist(), confidences[row].tolist(), strict=True)

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ from promptccd.methods import method_named
 from promptccd.methods.exemplars import NO_LABEL, Exemplars, Memory
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of
-from promptccd.models.checkpoint import PREPROCESSOR, load_processor, split_revision
+from promptccd.models.checkpoint import ALIGNMENT, PREPROCESSOR, FoundModel, load_processor, split_revision
 from promptccd.runs import endpoint
 from promptccd.runs.folder import ASSIGNMENTS, RunDirectory
 from promptccd.training.options import ModelArguments, TrainingArguments
@@ -93,17 +92,15 @@ def require_undamaged(path: str | Path) -> None:
         )
 
 
-def load_view(path: str | Path, **hub_options: Any) -> EvaluationView:
+def load_view(path: str | Path | FoundModel) -> EvaluationView:
     """The deterministic view saved with a model, on the PIL backend whatever else is installed.
-
-    Options are `promptccd.models.checkpoint.HUB_OPTIONS`, such as the options that found the model.
 
     Raises:
         RunError: it is missing.
         CheckpointError: it is refused.
     """
     try:
-        processor = load_processor(path, **hub_options)
+        processor = load_processor(path)
     except OSError as error:
         raise RunError(f"Cannot read the image processor of {str(path)!r}: {one_line(error)}") from error
     if processor is None:
@@ -305,9 +302,11 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, others: Iterable[Pa
         model.save_pretrained(folder)
         return
     model.save_pretrained(folder, state_dict=learnt)
-    (folder / SAFE_WEIGHTS_NAME).rename(folder / LEARNT)
+    whole = folder / SAFE_WEIGHTS_NAME
+    (folder / LEARNT).write_bytes(_aligned(whole.read_bytes()))
+    whole.unlink()
     values = {name: value.cpu().contiguous() for name, value in frozen.items()}
-    content = save(values, {"format": "pt"})
+    content = _aligned(save(values, {"format": "pt"}))
     if not any(_has_linked(each / FROZEN, folder / FROZEN, content) for each in others):
         (folder / FROZEN).write_bytes(content)
         systems.make_read_only(folder / FROZEN)
@@ -315,6 +314,16 @@ def save_shards(model: CategoryDiscoveryModel, folder: Path, others: Iterable[Pa
         placed = dict.fromkeys(opened.keys(), LEARNT) | dict.fromkeys(frozen, FROZEN)
     size = sum(each.nbytes for each in model.state_dict().values())
     write_json(folder / SAFE_WEIGHTS_INDEX_NAME, {"metadata": {"total_size": size}, "weight_map": placed})
+
+
+def _aligned(content: bytes) -> bytes:
+    """A safetensors file whose header is lengthened by spaces, so that values start at a multiple of 64 bytes.
+
+    Such a file is mapped into memory, and needs no copy: see `promptccd.models.checkpoint.stored_tensors`.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].ljust(end - 8 + -end % ALIGNMENT)
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _has_linked(source: Path, target: Path, content: bytes) -> bool:

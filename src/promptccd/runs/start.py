@@ -31,7 +31,7 @@ from promptccd.errors import ConfigurationError, DataError, RunError, SplitMisma
 from promptccd.methods import COMMON_PARTS, method_named
 from promptccd.methods.processes import exact_device, same_on_all
 from promptccd.models import CategoryDiscoveryModel, backbone_configuration
-from promptccd.models.checkpoint import load_processor
+from promptccd.models.checkpoint import FoundModel, load_processor
 from promptccd.runs.folder import RESUME, RUN_FORMAT, RunDirectory, change_places, folder_name
 from promptccd.training.options import DataArguments
 from promptccd.training.pretraining import pretrain_backbone
@@ -118,8 +118,8 @@ def require_recipe(run: RunDirectory, recipe: Recipe) -> None:
     ]
     if changed:
         raise RunError(
-            f"The run in {run.path} was made with other settings: {'; '.join(changed)}. Use those again, or give a new "
-            f"folder, such as --output_dir {run.path}-2"
+            f"The run in {run.path} was made with other settings: {'; '.join(changed)}. Use the earlier settings, or "
+            f"give a new folder, such as --output_dir {run.path}-2"
         )
 
 
@@ -274,10 +274,10 @@ def evaluation_view(recipe: Recipe) -> EvaluationView:
     return EvaluationView(build_image_processor(recipe.views, **colours))
 
 
-def published_processor(backbone: str | Path, **hub_options: Any) -> Any:
-    """The image processor of a backbone; `None` if missing or unreachable (`HUB_OPTIONS`)."""
+def published_processor(backbone: str | Path | FoundModel) -> Any:
+    """The image processor of a backbone; `None` if missing or unreachable."""
     try:
-        return load_processor(backbone, **hub_options)
+        return load_processor(backbone)
     except OSError:  # no such backbone, or no network and never fetched: loading it says why
         return None
     except ValueError as error:

@@ -110,7 +110,7 @@ def device_named(name: str | None) -> torch.device:
         torch.empty((), device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # depends on the build of torch
         raise ConfigurationError(
-            f"Cannot compute on {name!r}: {one_line(error)[:200]} Give another device, such as cpu or cuda:0."
+            f"Cannot compute on {name!r} ({one_line(error, 60)}). Give another device, such as cpu or cuda:0."
         ) from error
     return device
 

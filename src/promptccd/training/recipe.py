@@ -30,12 +30,12 @@ def field_types(section: Any) -> dict[str, Any]:
     return {item.name: item.type for item in dataclasses.fields(section)}
 
 
-def require_known(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+def require_known(what: str, place: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Refuse unknown keys with a `ConfigurationError` that suggests the likeliest known key."""
     for key in given:
         if key not in known:
             hint = did_you_mean(str(key), known)
-            raise ConfigurationError(f"Unknown {what} {key!r}.{hint} Known: {', '.join(known)}.")
+            raise ConfigurationError(f"Unknown {what} {key!r}{place}.{hint} Known: {', '.join(known)}.")
 
 
 @dataclass(kw_only=True)
@@ -104,14 +104,14 @@ class Recipe:
             ConfigurationError: an unknown section or field, or a value of the wrong type.
         """
         sections = field_types(Recipe)
-        require_known("section", values, sections)
+        require_known("section", "", values, sections)
         parts = {name: dict(part or {}) for name, part in values.items()}
         model, known = parts.get("model", {}), field_types(ModelArguments)
         if options := {name: model.pop(name) for name in [*model] if name not in known}:
             given = read_value("options", model.get("options") or {}, known["options"])
             model["options"] = {**given, **options}
         for name, part in parts.items():
-            require_known(f"field of section {name!r}", part, field_types(sections[name]))
+            require_known("field", f" of section {name!r}", part, field_types(sections[name]))
         return cls(**{name: sections[name](**part) for name, part in parts.items()})
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
@@ -128,7 +128,9 @@ def _checked_options(method: "Method", options: Mapping[str, Any]) -> dict[str, 
         ConfigurationError: the method has no such option, or a value is out of its range.
     """
     hints: dict[str, Any] = {name: item.type for name, item in method.options.items()}
-    require_known(f"field of section 'model' for {method.name}", options, field_types(ModelArguments) | hints)
+    require_known(
+        "field", f" of section 'model' for {method.name}", options, field_types(ModelArguments) | hints
+    )
     auto = {"num_parts": "auto"} if options.get("num_parts") == "auto" else {}
     given = options.keys() - auto
     values = {name: read_value(f"model.{name}", options[name], hints[name] | None) for name in given}

@@ -72,8 +72,8 @@ EXTRA = {  # path -> (content, status, note)
         "damaged, truncated or unsupported PNG file",
     ),
     "notes.txt": (b"bought in May", SKIPPED, 
-        "not an image that can be read (starts like text): give a table of path,label itself to promptccd train; "
-        "for texts, give features of such files instead: promptccd discover --features FILE",
+        "not an image that can be read (starts like text): give a table of path,label itself to promptccd train. "
+        "For texts, give features of such files instead: promptccd discover --features FILE",
     ),
     "album/.DS_Store": (b"\0\0\0\1Bud1", SKIPPED, "left there by an operating system"),
     "album/Thumbs.db": (JPEG, SKIPPED, "left there by an operating system"),
@@ -255,10 +255,10 @@ def test_a_table_is_read_by_itself_but_not_beside_the_images_that_it_describes(t
 
 
 def test_nothing_usable_is_said(tmp_path):
-    with pytest.raises(DataError, match="holds no image that can be used: it is empty"):
+    with pytest.raises(DataError, match="holds no image that can be used. It is empty"):
         read_intake(tmp_path).require_images()
     (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(DataError, match=r"holds no image that can be used: empty file \(1\)"):
+    with pytest.raises(DataError, match="holds no image that can be used. 1 file: empty file"):
         read_intake(tmp_path).require_images()
 
 

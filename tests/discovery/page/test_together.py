@@ -4,7 +4,6 @@ import http.client
 import itertools
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
 
-from promptccd.discovery import Project
 from promptccd.discovery.page import OpenPage, address_of
 from promptccd.discovery.page.routes import WAITS_S
 from promptccd.discovery.page.server import _address_file, listen
@@ -147,43 +144,6 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
     assert {each["id"]: each["name"] for each in reply["groups"]} == {
         each.id: each.name for each in registry.active
     }
-
-
-def test_whoever_corrects_groups_look_the_same_afterwards(
-    page: OpenPage, window: Window, project: Path, tmp_path: Path
-) -> None:
-    """The page keeps sums of features, a command computes them anew: after the same corrections they are the same."""
-    other = Path(shutil.copytree(project, tmp_path / "other"))
-    keys, generation = page.project.photos.keys, page.project.photos.generation
-
-    def by_command(folder: Path, rows: list[int], to: int | None) -> None:
-        images = [keys[row] for row in rows]
-        Project(folder).move(images, to)
-
-    steps: list[tuple[list[int], int | None]] = [
-        ([0, 9, 17, 9], 1),
-        ([1, 2], None),
-        ([17, 25, 3], 2),
-        ([4], 0),
-    ]
-    for number, (rows, to) in enumerate(steps):
-        by_command(other, rows, to)
-        if number == 1:
-            by_command(project, rows, to)
-        else:
-            assert window.do(do="move", images=rows, to=to, generation=generation)[0] == 200
-        undone = page.project.log[-1].number if number == 2 else None
-        if undone is not None:
-            for step in ("undo", "redo"):
-                assert window.do(do=step, number=undone)[0] == 200
-    ours, theirs = registry_in(project), registry_in(other)
-    assert ours.members == theirs.members
-    pairs = zip(ours.active_prototypes().matrix, theirs.active_prototypes().matrix, strict=True)
-    assert all(np.array_equal(one, another) for one, another in pairs)
-    columns = ProjectView(project).columns()
-    window.get("state")
-    for name in ("group", "sure", "flags"):
-        assert np.array_equal(getattr(page.project.columns(), name), getattr(columns, name))
 
 
 @contextmanager

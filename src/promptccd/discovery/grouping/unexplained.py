@@ -22,8 +22,8 @@ from promptccd.models.assignment import NEWCOMERS, squared_distances
 # No training has driven new categories apart: they must lie only this share of the usual squared distance apart.
 CLOSER = 0.2
 WIDER, TIGHTER = 0.15, 0.6  # a little less and three times as much, for the ends of the range
-# That much farther from another new group per e-fold by which a group is smaller than usual: the part of a
-# category that lies farthest off lies the farther the smaller it is (for a Gaussian tail as the log of its share).
+# Extra distance that a small group needs, per factor e below the usual size: the smaller an outlying part of a
+# category, the farther off it is (for a Gaussian tail as the log of its share).
 UNEVEN = 0.65
 FEWEST_IMAGES = 4  # of a new group, out of reach of every known category
 PICKED = 3.0  # the mean of images picked for lying far off errs by so many times that of images drawn blindly

@@ -216,10 +216,11 @@ class Intake:
     def require_images(self) -> None:
         """Refuse an intake without a usable image with a `DataError` that names the most frequent reasons."""
         if not self.used:
-            reasons = [f"{reason} ({count})" for reason, count in self.report().skipped_reasons.items()]
+            found = self.report().skipped_reasons.items()
+            reasons = [f"{count} file{'s' * (count != 1)}: {reason}" for reason, count in found]
             remedy = f" Or: {FOLLOWED}." if any(OUTSIDE in each for each in reasons) else ""
             raise DataError(
-                f"{self.name} holds no image that can be used: {'; '.join(reasons[:3]) or 'it is empty'}. Give JPEG, "
+                f"{self.name} holds no image that can be used. {'; '.join(reasons[:3]) or 'It is empty'}. Give JPEG, "
                 f"PNG or WebP images.{remedy}"
             )
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.discovery.page.routes import project_routes
     from promptccd.discovery.page.server import OpenPage, address_of
 
-__all__ = ["OpenPage", "address_of", "project_routes"]
+__all__ = ["OpenPage", "address_of"]
 
 give_names_on_demand(__name__)

@@ -38,7 +38,6 @@ Action = Callable[[ProjectView, Mapping[str, Any]], dict[str, Any]]  # of the JS
 BODY_BYTES = 4 * MIB  # of a correction: 400,000 rows
 MOST_AT_ONCE = 64  # pictures in an answer
 MOST_EXAMPLES = 1000  # photographs in an address
-PAIR, MOST_SKIPPED = re.compile(r"(\d{1,9})-(\d{1,9})"), 500  # questions
 WAITS_S, LOOKS_EVERY_S = 20.0, 0.1  # of a window that waits for news
 FOREVER = "private, max-age=31536000, immutable"  # its address changes with the photographs
 NOT_KEPT = {"cache-control": "no-store"}
@@ -61,14 +60,14 @@ def project_routes(project: ProjectView) -> Starlette:
 
 def screens(
     project_of: Callable[[Request], ProjectView],
-    answers: Mapping[str, Answer] | None = None,
-    actions: Mapping[str, Action] | None = None,
+    answers: Mapping[str, Answer],
+    actions: Mapping[str, Action],
 ) -> list[Route]:
     """The routes of the page and of the Space.
 
     Args:
         project_of: returns the project of a request.
-        answers: answers to GET, by path (default: those without files of this machine).
+        answers: answers to GET, by path.
         actions: answers to POST, which return a state or JSON.
     """
 
@@ -102,8 +101,8 @@ def screens(
         Route("/", bundle),
         Route("/{name}", bundle, methods=["GET"]),
         Route("/api/state", state),
-        *(Route(path, respond_with(answer)) for path, answer in (answers or ANSWERS).items()),
-        *(Route(path, act_with(action), methods=["POST"]) for path, action in (actions or ACTIONS).items()),
+        *(Route(path, respond_with(answer)) for path, answer in answers.items()),
+        *(Route(path, act_with(action), methods=["POST"]) for path, action in actions.items()),
     ]
 
 
@@ -140,20 +139,17 @@ def _state(summary: Mapping[str, Any]) -> dict[str, Any]:
 # Targets of an address
 
 
-def _number(asked: Request, name: str) -> int | None:
-    text = asked.query_params.get(name)
-    return None if text is None else _whole(text)
-
-
-def _whole(text: str) -> int:
-    if not (text.isdecimal() and len(text) < 10):
+def _numbers(asked: Request, name: str) -> list[int]:
+    """Numbers that an address gives, such as ``3,17`` or pairs such as ``3-17,5-9``."""
+    text = asked.query_params.get(name, "")
+    if not re.fullmatch(r"[0-9,-]*", text):
         raise HTTPException(404, "There is no such photograph.")
-    return int(text)
+    return [int(each) for each in re.findall(r"\d{1,9}", text)]
 
 
 def _rows(project: ProjectView, asked: Request, name: str, most: int = MOST_EXAMPLES) -> list[int]:
-    """Photographs that an address names, such as ``3,17``."""
-    rows = [_whole(each) for each in asked.query_params.get(name, "").split(",") if each]
+    """Photographs that an address names."""
+    rows = _numbers(asked, name)
     if len(rows) > most:
         raise RegistryError(f"These are {len(rows)} photographs: select at most {most}.")
     if any(row >= len(project.photos.keys) for row in rows):
@@ -173,18 +169,15 @@ def _is_current(project: ProjectView, asked: Request) -> bool:
 
 
 def _questions(project: ProjectView, asked: Request) -> list[dict[str, int]]:
-    """Which photographs may be of one group; without ``skip``, pairs of rows such as ``3-17,5-9``."""
-    pairs = PAIR.findall(asked.query_params.get("skip", ""))[-MOST_SKIPPED:]
-    skipped = [(int(first), int(second)) for first, second in pairs]
-    if any(max(each) >= len(project.photos.keys) for each in skipped):
-        raise HTTPException(404, "There are no such photographs.")
-    return project.questions(skipped)
+    """Which photographs may be of one group; without pairs of ``skip``."""
+    rows = _rows(project, asked, "skip")
+    return project.questions([*zip(rows[::2], rows[1::2], strict=False)])
 
 
 def _like_these(project: ProjectView, asked: Request) -> dict[str, Any]:
     if not (rows := _rows(project, asked, "rows")):
         raise HTTPException(404, "There is no such photograph.")
-    return project.like_these(rows, within=_number(asked, "within"))
+    return project.like_these(rows, within=next(iter(_numbers(asked, "within")), None))
 
 
 def rows_of(project: ProjectView) -> list[AssignmentRow]:
@@ -230,7 +223,7 @@ ANSWERS: dict[str, Answer] = {
     "/api/map": lambda project, _: project.layout().astype("<f4").tobytes(),
     "/api/about": lambda project, _: project.about(),
     "/api/changed": lambda project, _: project.changed(),
-    "/api/names": lambda project, asked: project.photos.names[(start := _number(asked, "from") or 0) : start + 500],
+    "/api/names": lambda project, asked: project.photos.names[(start := sum(_numbers(asked, "from"))) : start + 500],
     "/api/search": lambda project, asked: project.photos.found(asked.query_params.get("q", "")[:200]),
     "/api/alike": _like_these,
     "/api/check": lambda project, asked: project.screen(_rows(project, asked, "skip")),
@@ -381,14 +374,10 @@ def _format(name: str) -> str:
     return name
 
 
-ACTIONS: dict[str, Action] = {"/api/edit": _corrected}
+ACTIONS: dict[str, Action] = {"/api/edit": _corrected, "/api/regroup": _regrouped}
 OWN_ANSWERS: dict[str, Answer] = {
     "/api/dates": _dates,
     "/api/file/{row:int}": _facts,
     "/api/original/{generation}/{row:int}": _original,
 }
-OWN_ACTIONS: dict[str, Action] = {
-    "/api/regroup": _regrouped,
-    "/api/export": _exported,
-    "/api/show_in_folder": _shown_in_folder,
-}
+OWN_ACTIONS: dict[str, Action] = {"/api/export": _exported, "/api/show_in_folder": _shown_in_folder}

@@ -242,8 +242,9 @@ class OpenPage(ServingThread):
     def __init__(self, out: Path, port: int | None = None):
         self.project = ProjectView(out)
         self._lock = FolderLock(make_inside(out / PROJECT, PAGE))
-        token, last_port = _last_address(out) or (secrets.token_urlsafe(TOKEN_BYTES), None)
-        listening = listen("127.0.0.1", port, last_port)
+        last = urlsplit(_last_address(out)[0])
+        (token,) = parse_qs(last.query).get("token") or [secrets.token_urlsafe(TOKEN_BYTES)]
+        listening = listen("127.0.0.1", port, last.port)
         check = token_check(token, f"promptccd_page_{listening.getsockname()[1]}")
         app = RequestFilter(project_routes(self.project), [Site.of_machine().refusal, check])
         super().__init__(app, listening)
@@ -281,11 +282,10 @@ def address_of(out: Path) -> str | None:
     try:
         FolderLock(folder).close()
     except RunError:
-        with suppress(OSError, ValueError):
-            url, owner = _written_address(out)
-            if owner == owner_of(folder):
-                return url
-        raise
+        url, owner = _last_address(out)
+        if owner != owner_of(folder):
+            raise
+        return url
     return None
 
 
@@ -328,15 +328,9 @@ def _address_file(out: Path) -> Path:
     return Path(os.path.expanduser("~/.cache/promptccd/pages"), name)
 
 
-def _written_address(out: Path) -> tuple[str, str]:
-    """Address and owner of the last server of this user, or an `OSError` or a `ValueError`."""
-    url, owner = _address_file(out).read_text(encoding="utf-8").split("\n")
-    return url, owner
-
-
-def _last_address(out: Path) -> tuple[str, int | None] | None:
-    """Token and port of the last server, if there was one."""
-    with suppress(OSError, ValueError, KeyError):
-        address = urlsplit(_written_address(out)[0])
-        return parse_qs(address.query)["token"][0], address.port
-    return None
+def _last_address(out: Path) -> tuple[str, str]:
+    """Address and owner of the last server of this user, both empty if there was none."""
+    with suppress(OSError, ValueError):
+        url, owner = _address_file(out).read_text(encoding="utf-8").split("\n")
+        return url, owner
+    return "", ""

@@ -14,7 +14,6 @@ import re
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -40,9 +39,18 @@ from promptccd.discovery.discover import discover
 from promptccd.discovery.embedding import load_embedder
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.reading import find_source
-from promptccd.discovery.page.routes import NOT_KEPT, POLICY, application, bundle, rows_of, screens
+from promptccd.discovery.page.routes import (
+    ACTIONS,
+    ANSWERS,
+    NOT_KEPT,
+    POLICY,
+    application,
+    bundle,
+    rows_of,
+    screens,
+)
 from promptccd.discovery.page.server import SPACE_FRAMES, RequestFilter, ServingThread, Site, listen
-from promptccd.discovery.page.visits import ENDED, SiteLimits, Visit, Visits
+from promptccd.discovery.page.visits import ENDED, Visit, Visits
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, InterruptedRunError, PromptCCDError
@@ -53,7 +61,7 @@ from promptccd.reports.page import templates_of
 from promptccd.training.devices import device_named
 from promptccd.training.progress import StopRequest
 
-__all__ = ["Site", "SiteLimits", "Space"]
+__all__ = ["Site", "Space"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,21 +90,17 @@ _PARTS = templates_of("promptccd.discovery.page").get_template("parts.html.jinja
 
 
 class _Progress(StopRequest):
-    """Shows the progress of work, and ends it when the visitor cancels it or the time is over."""
+    """Shows the progress of work, and ends it when the visitor cancels it."""
 
-    def __init__(self, show: Callable[..., object], most_s: float):
+    def __init__(self, show: Callable[..., object] = lambda *done, **what: None):
         super().__init__()
-        self._show, self._most_s, self._until = show, most_s, time.monotonic() + most_s
+        self._show = show
 
     def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-        """Go through items, unless the work was cancelled (`InterruptedRunError`) or takes too long (`DataError`)."""
+        """Go through items, unless the work was cancelled (`InterruptedRunError`)."""
         for done, item in enumerate(items):
             if self.received:
                 raise self.error("by the visitor")
-            if time.monotonic() > self._until:
-                raise DataError(
-                    f"This took longer than {self._most_s / 60:.0f} min: give fewer images at a time."
-                )
             self._show((done, total), desc=label.capitalize())
             yield item
 
@@ -107,18 +111,16 @@ class Space:
     Args:
         place: the model, a folder or a name on the Hub; it is loaded when it is first needed.
         limits: on the photographs of one visitor.
-        site_limits: on all visitors together.
+        visits: limits on all visitors together, see `Visits`.
 
     Attributes:
         blocks: the parts, of Gradio.
         visits: the visitors.
     """
 
-    def __init__(
-        self, place: str, *, limits: IntakeLimits | None = None, site_limits: SiteLimits | None = None
-    ):
+    def __init__(self, place: str, *, limits: IntakeLimits | None = None, **visits: Any):
         self.place, self.limits = place, limits or IntakeLimits.for_visitors()
-        self.visits = Visits(site_limits or SiteLimits(), _uploads().parent)
+        self.visits = Visits(_uploads().parent, **visits)
         self._shared: DiscoverySession | None = None
         self._archives = asyncio.Semaphore(1)  # one is made at a time, as one grouping
         with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(60, UNTAKEN_S)) as self.blocks:
@@ -136,27 +138,22 @@ class Space:
                     )
                     status = gr.HTML(elem_id="pc-status")
                     with gr.Row(equal_height=True):
-                        count = gr.Number(
-                            label="Number of groups", placeholder="automatic", precision=0, min_width=120
-                        )
                         again = gr.Button("Group again", size="sm", min_width=90)
                         cancel = gr.Button("Cancel", size="sm", min_width=70)
                     gr.HTML("<h2>Export</h2>")
                     links = gr.HTML()
                     forget = gr.Button("Forget my data", size="sm")
-                    gr.HTML(_part("end", round(self.visits.limits.away_s / 60)))
+                    gr.HTML(_part("end", round(self.visits.away_s / 60)))
             gr.HTML(self._foot())
-            visit, shown = gr.State(), [desk, links]
-            self.blocks.load(self._enter, None, [visit, *shown], **QUIET)
-            for each in (upload, count):
-                each.async_move_resource_to_block_cache = _stored
+            shown = [desk, links]
+            self.blocks.load(self._enter, None, shown, **QUIET)
+            upload.async_move_resource_to_block_cache = _stored
             work = {"concurrency_id": "model", "concurrency_limit": 1, "show_progress_on": status}
-            found = [status, *shown]
-            upload.upload(self._group, [visit, count, upload], found, api_name="group", **work)
-            again.click(self._group, [visit, count], found, api_name="group_again", **work)
-            cancel.click(self._cancel, visit, None, **QUIET)
+            upload.upload(self._group, upload, [status, *shown], api_name="group", **work)
+            again.click(self._group_again, None, [status, *shown], api_name="group_again", **work)
+            cancel.click(self._cancel, None, None, **QUIET)
             gone = forget.click(
-                self._forget, visit, None, queue=False, api_name="forget", show_progress="hidden"
+                self._forget, None, None, queue=False, api_name="forget", show_progress="hidden"
             )
             # The photographs that are still shown go with the page.
             gone.success(None, js="() => location.reload()", api_visibility="private")
@@ -220,7 +217,7 @@ class Space:
     def _screens(self) -> ASGIApp:
         """Answers for the screens of all visits, below their addresses."""
         routes = [
-            *screens(lambda request: request.scope["visit"].project),
+            *screens(lambda request: request.scope["visit"].project, ANSWERS, ACTIONS),
             Route("/take/{name}", self._archive),
         ]
         shown = application(routes)
@@ -236,37 +233,33 @@ class Space:
 
     # Actions of visitors
 
-    def _enter(self, request: gr.Request) -> tuple[Visit | None, str, str]:
+    def _enter(self, request: gr.Request) -> tuple[str, str]:
         try:
-            visit = self.visits.enter(request.cookies.get(COOKIE, ""))
+            return _shown(self.visits.enter(*_owner(request)))
         except PromptCCDError as full:
-            return None, _part("full", str(full)), ""
-        return visit, *_shown(visit)
+            return _part("full", str(full)), ""
 
     def _group(
-        self,
-        visit: Visit | None,
-        count: float | None,
-        uploads: list[str] | None = None,
-        progress: gr.Progress = PROGRESS,
+        self, uploads: list[str] | None, request: gr.Request, progress: gr.Progress = PROGRESS
     ) -> tuple[str, ...]:
         """Add uploads to the photographs and group all: corrections stay, new photographs are a new stage."""
-        stop = _Progress(progress, self.visits.limits.work_s)
+        stop = _Progress(progress)
         try:
-            with _messages(visit) as visit, visit.working(stop):
+            with self._visit_of(request) as visit, visit.working(stop):
                 left_out = self._add(uploads, visit) if uploads is not None else []
                 if not visit.photos.exists():
                     raise DataError("No photographs yet: choose some first.")
                 with self._session() as session:
-                    done = discover(
-                        session, visit.photos, visit.groups, num_categories=int(count or 0) or None, stop=stop
-                    )
+                    done = discover(session, visit.photos, visit.groups, stop=stop)
                     visit.renew()
                 skipped = [(row.file, row.note) for row in done.rows if row.status == Status.SKIPPED.value]
                 return _part("found", done.report, done.estimate, [*left_out, *skipped]), *_shown(visit)
         finally:
             for upload in uploads or ():
                 Path(upload).unlink(missing_ok=True)
+
+    def _group_again(self, request: gr.Request, progress: gr.Progress = PROGRESS) -> tuple[str, ...]:
+        return self._group(None, request, progress)
 
     def _add(self, uploads: list[str], visit: Visit) -> list[tuple[str, str]]:
         """Move uploads to the photographs, all or nothing, archives unpacked; files left out, with the reason."""
@@ -294,13 +287,31 @@ class Space:
                 systems.rename(path, visit.photos / path.name)
         return left_out
 
-    def _cancel(self, visit: Visit | None) -> None:
-        with _messages(visit) as visit:
+    def _cancel(self, request: gr.Request) -> None:
+        with self._visit_of(request) as visit:
             visit.cancel()
 
-    def _forget(self, visit: Visit | None) -> None:
-        with _messages(visit) as visit:
+    def _forget(self, request: gr.Request) -> None:
+        with self._visit_of(request) as visit:
             self.visits.end(visit)
+
+    @contextlib.contextmanager
+    def _visit_of(self, request: gr.Request) -> Iterator[Visit]:
+        """The visit of a browser. Errors are shown there; unexpected ones are logged, too."""
+        visit = self.visits.of(*_owner(request))
+        try:
+            if visit is None:
+                raise PromptCCDError(ENDED)
+            yield visit
+        except Exception as error:
+            title, text = "Please note", str(error)
+            if isinstance(error, InterruptedRunError):
+                title, text = "Stopped", "As you asked. “Group again” resumes there."
+            elif not isinstance(error, PromptCCDError):
+                logger.error("Unexpected error in the page.", exc_info=error)
+                text = "Something went wrong on our side. Your photographs and groups are as they were: try again."
+            text = html.escape(text if visit is None else _without_paths(text, visit), quote=False)
+            raise gr.Error(text, duration=MESSAGE_S, title=title, print_exception=False) from error
 
     async def _archive(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -313,7 +324,7 @@ class Space:
 
     def _make_archive(self, visit: Visit, name: str) -> str:
         """Make a zip archive: the photographs in a folder for each group, or the model with the categories."""
-        stop = _Progress(lambda *done, **what: None, self.visits.limits.work_s)
+        stop = _Progress()
         with visit.working(stop), tempfile.TemporaryDirectory(dir=visit.folder) as place:
             if name == "images.zip":  # without metadata
                 folder = (
@@ -348,14 +359,14 @@ class Space:
     def _load(self) -> DiscoverySession:
         try:
             model, view = load_embedder(self.place)
-            model.config.name_or_path = self._called()
+            model.config.name_or_path = self._model_name()
             model = model.eval().to(device_named(None))
             return DiscoverySession(model, view, registry_of(model, self.place))
         except PromptCCDError as error:  # which may name folders of this machine
             logger.error("Nothing can be grouped: %s", error)
             raise PromptCCDError("The model of this page cannot be loaded: its log says why.") from error
 
-    def _called(self) -> str:
+    def _model_name(self) -> str:
         """The name of the model; visitors are not shown the path of a folder."""
         name, _ = split_revision(self.place)
         return Path(name).absolute().name if Path(name).is_dir() else name
@@ -364,28 +375,12 @@ class Space:
         """The model, with links to the paper and to the cards of the model and of this Space."""
         name, commit = split_revision(self.place)
         card = f"https://huggingface.co/{name}" if "/" in name and not Path(name).is_dir() else ""
-        return _part("foot", self._called(), card, commit, environment.get("SPACE_ID"))
+        return _part("foot", self._model_name(), card, commit, environment.get("SPACE_ID"))
 
 
-@contextlib.contextmanager
-def _messages(visit: Visit | None) -> Iterator[Visit]:
-    """The visit of a page. Errors are shown in the visitor's browser; unexpected ones are logged, too."""
-    try:
-        if visit is None:
-            raise PromptCCDError(ENDED)
-        visit.seen_at = time.monotonic()
-        yield visit
-    except Exception as error:
-        title, text = "Please note", str(error)
-        if isinstance(error, InterruptedRunError):
-            title, text = "Stopped", "As you asked. “Group again” resumes there."
-        elif not isinstance(error, PromptCCDError):
-            logger.error("Unexpected error in the page.", exc_info=error)
-            text = (
-                "Something went wrong on our side. Your photographs and groups are as they were: try again."
-            )
-        text = html.escape(text if visit is None else _without_paths(text, visit), quote=False)
-        raise gr.Error(text, duration=MESSAGE_S, title=title, print_exception=False) from error
+def _owner(request: gr.Request) -> tuple[str, str]:
+    """The secret in the cookie of a browser, and its session."""
+    return request.cookies.get(COOKIE, ""), str(request.session_hash)
 
 
 def _without_paths(text: str, visit: Visit) -> str:

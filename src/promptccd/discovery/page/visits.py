@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +25,24 @@ ENDED = "This visit is over and its photographs are deleted: load the page again
 FULL = "%d people are here, which is the most: try again in a few minutes, or run promptccd demo on your own machine."
 
 
-@dataclass(frozen=True)
-class SiteLimits:
-    """Limits on all visitors together; limits on the uploads of a visitor are `IntakeLimits`."""
-
-    visits: int = 100  # at once
-    away_s: float = 600.0  # seconds after a window last asked for news until a visit ends
-    work_s: float = 300.0  # seconds that one grouping or download may take
-
-
 class Visit:
     """One visitor's photographs and groups, all of them below `folder`.
 
     Args:
         folder: is made.
-        owner: the secret in the browser's cookie; "" if it stores no cookie.
+        cookie: the secret in the browser's cookie; "" if it stores no cookie.
+        session: of Gradio, which stands for a browser without a cookie.
 
     Attributes:
+        owner: cookie and session.
         address: of the screens.
         example: a project of its own, until photographs are in groups.
         seen_at: when a window last asked for anything.
     """
 
-    def __init__(self, folder: Path, owner: str):
-        self.owner, self.address, self.seen_at = owner, secrets.token_urlsafe(24), time.monotonic()
+    def __init__(self, folder: Path, cookie: str, session: str):
+        self.owner = (cookie, "" if cookie else session)
+        self.address, self.seen_at = secrets.token_urlsafe(24), time.monotonic()
         self.folder, self.photos, self.groups = folder, folder / "photos", folder / "groups"
         self._lock = threading.Lock()  # locked while files are written or deleted
         self._stop: StopRequest | None = None  # of the work in progress
@@ -68,6 +61,11 @@ class Visit:
         """The project on the screens."""
         project = self._project = self._project or VisitProject(self)
         return project
+
+    def seen(self) -> "Visit":
+        """The same, which is open for a while again."""
+        self.seen_at = time.monotonic()
+        return self
 
     def renew(self) -> None:
         """Show the groups that were written since."""
@@ -137,34 +135,43 @@ def _example(folder: Path) -> Path:
 
 
 class Visits:
-    """All visits, each in a folder below `root`; a visit without open windows is ended."""
+    """All visits, each in a folder of its own; a visit whose windows are closed is ended.
 
-    def __init__(self, limits: SiteLimits, parent: Path):
-        self.limits, self._open = limits, dict[str, Visit]()  # by address
+    Args:
+        parent: folder in which a private folder is made.
+        most: at most so many visits at once.
+        away_s: seconds after a window last asked for anything until its visit ends.
+
+    Attributes:
+        root: contains the folders of the visits.
+    """
+
+    def __init__(self, parent: Path, most: int = 100, away_s: float = 600.0):
+        self.most, self.away_s, self._open = most, away_s, dict[str, Visit]()  # by address
         self._folder = tempfile.TemporaryDirectory(prefix="promptccd-visits-", dir=parent)  # mode 0700
         self.root = Path(os.path.realpath(self._folder.name))
         self._lock, self._closed = threading.Lock(), threading.Event()
         threading.Thread(target=self._run_timer, name="visits", daemon=True).start()
 
-    def enter(self, owner: str = "") -> Visit:
-        """The visit of a browser, or a new visit; a `PromptCCDError` if the site is full."""
+    def enter(self, cookie: str, session: str) -> Visit:
+        """The visit of a browser, or a new visit; a `PromptCCDError` if there are too many."""
         with self._lock:
-            found = next((each for each in self._open.values() if owner and each.owner == owner), None)
-            if found is None:
-                if len(self._open) >= self.limits.visits:
+            if (found := self.of(cookie, session)) is None:
+                if len(self._open) >= self.most:
                     raise PromptCCDError(FULL % len(self._open))
-                found = Visit(self.root / secrets.token_urlsafe(24), owner)
+                found = Visit(self.root / secrets.token_urlsafe(24), cookie, session)
                 self._open[found.address] = found
-            found.seen_at = time.monotonic()
         return found
 
-    def at(self, address: str, owner: str) -> Visit | None:
+    def of(self, cookie: str, session: str) -> Visit | None:
+        """The visit of a browser, by its cookie, or without one by its session."""
+        owner = (cookie, "" if cookie else session)
+        return next((each.seen() for each in list(self._open.values()) if each.owner == owner), None)
+
+    def at(self, address: str, cookie: str) -> Visit | None:
         """The visit whose screens are at an address, if any; a browser with a cookie sees its own alone."""
         found = self._open.get(address)
-        if found is None or found.owner not in ("", owner):
-            return None
-        found.seen_at = time.monotonic()
-        return found
+        return found.seen() if found is not None and found.owner[0] in ("", cookie) else None
 
     def end(self, visit: Visit) -> None:
         """End a visit: its work is stopped, and all of its files are deleted."""
@@ -179,7 +186,7 @@ class Visits:
         self._folder.cleanup()
 
     def _run_timer(self) -> None:
-        while not self._closed.wait(min(10.0, self.limits.away_s / 4)):
+        while not self._closed.wait(min(10.0, self.away_s / 4)):
             for visit in list(self._open.values()):
-                if time.monotonic() - visit.seen_at > self.limits.away_s:
+                if time.monotonic() - visit.seen_at > self.away_s:
                     self.end(visit)

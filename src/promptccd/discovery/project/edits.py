@@ -389,7 +389,10 @@ def forget(rows: CategoryRegistry, images: Sequence[str] | None = None) -> Mappi
 
     By default it is also refused if all images or no images are missing.
     """
-    keys, count = rows.choose(rows.away() if images is None else images), len(rows.images)
+    missing = rows.away() if images is None else images
+    if not missing:
+        raise RegistryError("No image is missing. To forget other images, name them.")
+    keys, count = rows.choose(missing), len(rows.images)
     if images is None and len(keys) == count:
         raise RegistryError(
             f"None of the {count} images is where it was: plug their disk in, or move their folder back. To forget "
