@@ -57,7 +57,7 @@ def rows_of(path: Path) -> str:
 
 def features_of(session: DiscoverySession) -> Features:
     """The features of a session that nobody has written down yet."""
-    found = session.remembered.features([*session.registry.images])
+    found = session.grouping.features([*session.registry.images])
     return Features([*found], torch.stack([*found.values()]))
 
 

@@ -145,9 +145,9 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
     moved_to(session, moved, 0)
     out = session.registry.members_of(new[1])[:1]
     moved_to(session, out, None)  # an image in no category does not shift the others
-    features = session.features.clone()
+    features = session.current.features.clone()
     adapt(session, QUICK)
-    assert not torch.equal(session.features, features)
+    assert not torch.equal(session.current.features, features)
     session.group(session.num_categories)
     assert session.registry.category(new[0]).name == "heron"
     assert session.registry.category(new[0]).size > 0
@@ -243,18 +243,10 @@ def test_too_few_images_are_refused(session, tmp_path):
         discover(session, tmp_path / "few", tmp_path / "out", adaptation=QUICK)
 
 
-@pytest.mark.parametrize(
-    "values", [{"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}, {"replay_samples": -1}]
-)
-def test_options_are_checked(values):
-    with pytest.raises(ConfigurationError, match=next(iter(values))):
-        AdaptationOptions(**values)
-
-
 @pytest.mark.moderate
 def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
     grouped(session, albums[0])
-    model, state, features = session.model, session.registry.state_hash(), session.features
+    model, state, features = session.model, session.registry.state_hash(), session.current.features
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     stop = StopRequest()
 
@@ -270,6 +262,6 @@ def test_an_interrupted_training_leaves_the_session_as_it_was(session, albums):
         hook.remove()
     assert raised.value.exit_code == 143
     assert session.model is model
-    assert session.features is features
+    assert session.current.features is features
     assert session.registry.state_hash() == state
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())

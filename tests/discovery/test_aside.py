@@ -16,7 +16,7 @@ from promptccd.clustering import CountEstimate
 from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover
 from promptccd.discovery.options import PAGE, TABLE
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
-from promptccd.discovery.stage_grouping import Remembered
+from promptccd.discovery.stage_grouping import StageGrouping
 from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
@@ -62,10 +62,11 @@ def kinds_apart(registry: CategoryRegistry) -> bool:
 
 
 def group_again(session: DiscoverySession) -> CountEstimate:
-    grouping = session._grouping(Remembered(session.registry, SPACE, session.seen))
-    found = grouping.find_anew()
-    assert found is not None
-    return grouping.add(found)[1]
+    fixed = [each.id for each in session.registry.active if each.named]
+    grouping = StageGrouping(session.registry, SPACE, session.seen, fixed)
+    images = grouping.newest()
+    assert images is not None
+    return grouping.group(images, aside_draws=False)[1]
 
 
 def test_what_junk_hid_is_found_once_it_is_set_aside(hidden: DiscoverySession) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import gc
-import json
 import os
 import shutil
 import sys
@@ -142,32 +141,6 @@ def test_what_is_added_is_the_next_stage_and_all_that_is_paid_for(run, album, tm
         assert {each: rows[name][each] for each in kept} == {each: row[each] for each in kept}
     assert {row["stage"] for name, row in rows.items() if name.startswith("new-")} == {str(after.stage)}
     assert {row["known"] for name, row in rows.items() if name in before and row["category"]} == {"earlier"}
-
-
-@pytest.mark.slow
-def test_the_next_folder_costs_its_new_images_and_lists_the_known_ones(run, album, tmp_path, monkeypatch):
-    run(album)
-    before = rows_of(tmp_path / "out")
-    other = write_pictures(tmp_path / "other", [4, 5], per_category=3, seed=9)
-    for name in ("0-000.png", "photograph.jpg", "page.png"):
-        shutil.copy(album / name, other / f"again {name}")
-    with costs(other, monkeypatch) as cost:
-        run(other)
-    assert (cost.decoded, cost.embedded, len(set(cost.opened))) == (6, 6, 9)  # a copy is read, to be known
-    rows = rows_of(tmp_path / "out")
-    assert len(rows) == 9
-    assert rows["again 0-000.png"]["category"] == before["0-000.png"]["category"] != ""
-    assert rows["again photograph.jpg"]["stage"] == before["photograph.jpg"]["stage"]
-    assert rows["again page.png"]["note"] == before["page.png"]["note"] != ""
-    with costs(album, monkeypatch) as cost:
-        run(album)  # the first folder once more
-    assert (cost.decoded, cost.embedded, cost.opened) == (0, 0, [])
-    again = rows_of(tmp_path / "out")
-    assert {name: row["category"] for name, row in again.items()} == {
-        name: row["category"] for name, row in before.items()
-    }
-    sources = json.loads((tmp_path / "out" / PROJECT / "project.json").read_text())["sources"]
-    assert sources == [str(album), str(other)]
 
 
 @pytest.mark.slow

@@ -7,24 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
-from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery import discover
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project.record import PROJECT
-from promptccd.errors import ConfigurationError, DiskError, InterruptedRunError, PromptCCDError, RunError
-from promptccd.images import identity
+from promptccd.errors import ConfigurationError, DataError, DiskError, PromptCCDError, RunError
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
-from promptccd.training.progress import StopRequest
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
@@ -60,21 +55,6 @@ def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     assert [path.read_bytes() for path in written] == first
     assert registry_in(tmp_path / "out").state_hash() == categories
     assert any(float(row["confidence"]) < 1 for row in rows_of(tmp_path / "out"))
-
-
-class StopsWithin(StopRequest):
-    """A signal comes as soon as something takes long."""
-
-    def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-        self.received = signal.SIGINT
-        return super().progress(items, total, label)
-
-
-def test_a_signal_ends_a_long_part_before_its_end(stage0, albums, tmp_path):
-    session = DiscoverySession.open(stage0)
-    with pytest.raises(InterruptedRunError, match="the last saved state is whole") as raised:
-        discover(session, albums[0], tmp_path / "out", stop=StopsWithin())
-    assert raised.value.exit_code == 128 + signal.SIGINT
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +106,9 @@ def test_results_never_lie_among_the_images_or_in_a_model(stage0, albums, sessio
         with pytest.raises(ConfigurationError, match="is in the folder of images"):
             discover(session, albums[0], inside)
     assert not (albums[0] / "results").exists()
+    with pytest.raises(DataError, match="Nothing is at"):
+        discover(session, tmp_path / "nowhere", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_out_of_another_model_is_refused(stage0, backbone_folder, albums, tmp_path, capsys):
@@ -226,19 +209,6 @@ def test_a_signal_leaves_the_folder_as_it_was(stage0, albums, tmp_path, capsys, 
     assert registry_in(out).stage == 2
 
 
-def test_a_first_run_decodes_every_image_once(stage0, albums, tmp_path, monkeypatch):
-    counts, decode = Counter(), identity.decode_image
-
-    def counting(content, *how, **options):
-        counts[content] += 1
-        return decode(content, *how, **options)
-
-    monkeypatch.setattr(identity, "decode_image", counting)
-    assert run(stage0, albums[0], tmp_path / "out", "--device", "cpu", "--workers", "3") == 0
-    assert set(counts.values()) == {1}
-    assert len(counts) == len(list(albums[0].iterdir())) == 32
-
-
 @pytest.mark.slow
 def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, albums, tmp_path, capsys):
     out = tmp_path / "out"
@@ -267,15 +237,6 @@ def test_as_few_categories_as_stay_are_taken_and_those_of_this_stage_need_not(
         assert f"categories: {count}" in capsys.readouterr().out
     assert run(stage0, albums[0], out, "--num_categories", str(known - 1)) == 2
     assert f"Expected {known} <= num_categories" in capsys.readouterr().err
-
-
-@pytest.mark.moderate
-def test_a_backbone_alone_works_too(backbone_folder, albums, tmp_path):
-    assert run(backbone_folder, albums[0], tmp_path / "out") == 0
-    rows = rows_of(tmp_path / "out")
-    assert {row["known"] for row in rows} == {"new"}
-    assert run(backbone_folder, albums[1], tmp_path / "out") == 0
-    assert {row["known"] for row in rows_of(tmp_path / "out")} <= {"new", "earlier"}
 
 
 def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):

@@ -11,7 +11,7 @@ from promptccd.discovery import SeenFiles, stage_grouping
 from promptccd.discovery.grouping import EarlierImages, KnownCategories
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.project.observe import NO_CATEGORY
-from promptccd.discovery.stage_grouping import Remembered
+from promptccd.discovery.stage_grouping import StageGrouping
 from promptccd.models import CategorySpread
 from promptccd.models.assignment import assign
 
@@ -44,7 +44,7 @@ def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Pa
     registry, cache = seen([100, 40, 30]), kept(tmp_path, 130)
     cache.store_followers([], {key(1): key(0), key(101): key(100)})
     edits.move(registry, [key(4)], None)
-    found = Remembered(registry, SPACE, cache).before(2, 50, [1, 0], 1)
+    found = StageGrouping(registry, SPACE, cache).before(2, 50, [1, 0])
     assert found is not None and found.newest == 2
     numbers = [each for each in range(130) if each not in (1, 101)]  # of 130 to 139 there are no features
     assert found.stages.tolist() == [int(each >= 100) for each in numbers]
@@ -55,11 +55,11 @@ def test_earlier_images_are_those_of_stages_before_each_moment_once(tmp_path: Pa
 
 def test_with_too_few_earlier_images_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
     registry, cache = seen([120, 5]), kept(tmp_path, 120)
-    past = Remembered(registry, SPACE, cache)
-    assert past.before(1, 240, [0, 1], 1) is not None
-    assert past.before(1, 241, [0, 1], 1) is None  # less than one for two new ones
+    past = StageGrouping(registry, SPACE, cache)
+    assert past.before(1, 240, [0, 1]) is not None
+    assert past.before(1, 241, [0, 1]) is None  # less than one for two new ones
     cache.store_followers([], {key(each): key(0) for each in range(1, 22)})
-    assert past.before(1, 5, [0, 1], 1) is None  # 99
+    assert past.before(1, 5, [0, 1]) is None  # 99
 
 
 def test_of_many_earlier_images_some_are_drawn_by_the_seed(
@@ -67,7 +67,7 @@ def test_of_many_earlier_images_some_are_drawn_by_the_seed(
 ) -> None:
     monkeypatch.setattr(stage_grouping, "MOST_REMEMBERED", 110)
     registry, cache = seen([400, 5]), kept(tmp_path, 400)
-    drawn = [Remembered(registry, SPACE, cache).before(1, 5, [0, 1], seed) for seed in (1, 1, 2)]
+    drawn = [StageGrouping(registry, SPACE, cache, seed=seed).before(1, 5, [0, 1]) for seed in (1, 1, 2)]
     rows = [each.rows.tolist() for each in drawn if each is not None]
     assert [len(each) for each in rows] == [110] * 3
     assert rows[0] == rows[1] != rows[2]
@@ -76,10 +76,10 @@ def test_of_many_earlier_images_some_are_drawn_by_the_seed(
 def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
     registry, cache = seen([6]), kept(tmp_path, 4)
     keys = [key(3), key(9), key(0)]
-    assert list(Remembered(registry, SPACE, cache).features(keys)) == [key(3), key(0)]
-    assert not Remembered(registry, "another", cache).features(keys)
+    assert list(StageGrouping(registry, SPACE, cache).features(keys)) == [key(3), key(0)]
+    assert not StageGrouping(registry, "another", cache).features(keys)
     cache.store_features("wide", [key(0)], torch.ones(1, WIDTH + 1))
-    assert not Remembered(registry, "wide", cache).features(keys)
+    assert not StageGrouping(registry, "wide", cache).features(keys)
 
 
 def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path:
             [0, 1],
         ),
     )
-    past = Remembered(registry, SPACE, cache)
+    past = StageGrouping(registry, SPACE, cache)
     assert past.waiting == [key(3), key(4), key(5)], "a person took the first one out"
     assert past.likest() == {key(3): 1, key(4): 0}, "the last one has no features"
     edits.move(registry, [key(3)], 1)
@@ -109,14 +109,14 @@ def test_what_waited_and_fits_now_comes_along_unless_it_is_among_the_new_images(
     cache.store_features(
         SPACE, [*map(key, range(4))], torch.from_numpy(AXES[[1, 3, 2, 2]])
     )  # 1 is far from all
-    past = Remembered(registry, SPACE, cache)
+    past = StageGrouping(registry, SPACE, cache)
     prototypes = torch.from_numpy(AXES[:3]).float()
     found = assign(prototypes, prototypes, [0, 1, 2], temperature=0.1, keys=["a", "b", "c"])
     earlier = EarlierImages(prototypes[:2], torch.tensor([0, 1]), torch.tensor([0, 0]), 1)
     spread = CategorySpread(torch.eye(WIDTH), torch.full((2,), 0.1), 0.1, 1.5, 2.0, 4.0, 0.1, 1.0)
     known = KnownCategories((0, 1), prototypes[:2], spread, earlier)
-    fits = past.fitting(found, known, 0.1, {key(3)})
+    fits = past.fitting(found, known, {key(3)})
     assert fits is not None and (fits.keys, fits.category_ids.tolist()) == ((key(0), key(2)), [1, 2])
-    assert past.fitting(found, known, 0.1, {key(0), key(2), key(3)}) is None
+    assert past.fitting(found, known, {key(0), key(2), key(3)}) is None
     for unknown in (replace(known, spread=None), replace(known, earlier=None)):
-        assert past.fitting(found, unknown, 0.1, set()) is None
+        assert past.fitting(found, unknown, set()) is None

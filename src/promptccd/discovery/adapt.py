@@ -88,7 +88,7 @@ def adapt(
     if session.current.keys != keys:
         raise DataError("The images changed while a stage was trained on them. Run the same command again.")
     row_of = {key: row for row, key in enumerate(keys)}
-    after = session.features[[row_of[key] for key in found.keys]]
+    after = session.current.features[[row_of[key] for key in found.keys]]
     carry_prototypes(session.registry, found, after)
 
 

@@ -60,8 +60,8 @@ def assignment_in(
     keys: Sequence[str],
     features: Tensor,
     *,
-    earlier: Sequence[int],
-    temperature: float,
+    stage: int | None = None,
+    temperature: float = 1.0,
     spread_for: Callable[[Sequence[int]], CategorySpread | None] = lambda ids: None,
 ) -> Assignment:
     """Images in their categories of a registry; unassigned and ignored images are left out.
@@ -72,12 +72,14 @@ def assignment_in(
         registry: of these images.
         keys: of all images, also of unassigned images.
         features: unit features ``(N, D)``.
-        earlier: ids of active categories that are older than these images; they count as known.
+        stage: of the images, by default the newest; older categories count as known.
         temperature: of the confidences, in squared distance.
         spread_for: how far categories of these ids spread; `None` where that was not measured.
     """
+    newest = registry.stage if stage is None else stage
+    first = {each.id for each in registry.active if each.is_fixed(newest)}
     members, pinned = registry.members, registry.pinned
-    found, first = registry.active_prototypes(), set(earlier)
+    found = registry.active_prototypes()
     ours = set(found.ids)
     placed = [row for row, key in enumerate(keys) if members.get(key) in ours]
     kept = [keys[row] for row in placed]
@@ -95,9 +97,3 @@ def assignment_in(
         num_known=len(first.intersection(ids)),
         keys=kept,
     )
-
-
-def assigned(registry: CategoryRegistry, keys: Sequence[str], features: Tensor) -> Assignment:
-    """The images in their categories of a registry; images of stages before the newest are known."""
-    earlier = [each.id for each in registry.active if each.is_fixed(registry.stage)]
-    return assignment_in(registry, keys, features, earlier=earlier, temperature=1.0)

@@ -138,7 +138,9 @@ def load_progress(
     left = categories_in(out)
     if left is not None:
         record = read_record(out)
-        if record["model"] == session.model_space:
+        # A writer that was killed after the record left the categories from before the training: these are older.
+        is_whole = trained_from is None or left.next_number >= session.registry.next_number
+        if is_whole and record["model"] == session.model_space:
             session.registry = left
             return EarlierDiscovery(load_before(out), record["estimate"])
         if trained_from is None:

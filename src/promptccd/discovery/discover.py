@@ -21,7 +21,7 @@ from promptccd.discovery.checkpoint import load_progress, save_progress
 from promptccd.discovery.exports.export_folder import Export
 from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, assignments_csv, project_rows
-from promptccd.discovery.intake.reading import IntakeReport
+from promptccd.discovery.intake.reading import IntakeReport, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
 from promptccd.discovery.project.changes import StageChange
@@ -109,6 +109,7 @@ def discover(
     """
     if adaptation is not None:
         require_head(session)
+    opened = source if source is None or session.given else find_source(source, session.image_roots)
     target = results_folder(source, out)
     project, progress = make_inside(target, PROJECT), stop.progress if stop else progress_bar
 
@@ -119,13 +120,14 @@ def discover(
     with FolderLock(project), contextlib.ExitStack() as stack:
         remove_leftovers(target)
         remove_leftovers(project)
-        session.seen = SeenFiles(project, session.made_with)
+        enough = 0 if session.given else session.view.enough
+        session.seen = SeenFiles(project, {"max_pixels": session.limits.max_pixels, "enough": enough})
         stack.callback(session.seen.close)  # only after an error: the session may be used further
         asked = None if adaptation is None else values_asked(session, adaptation, num_categories)
         came_with = session.registry
         is_trained = asked is not None and resume_adapted(session, target, asked)
         earlier = load_progress(session, target, came_with if is_trained else None)
-        session.read(source, progress)
+        session.read(opened, progress)
         if earlier is not None and session.current.stage == session.registry.stage:
             session.current.before = earlier.before or session.current.before
         if adaptation is not None:
@@ -145,11 +147,11 @@ def discover(
         save_progress(session, target, source)
         rows, paths, exported = _write_results(session, target, exports)
         stack.pop_all()
-    names, likest = session.registry.category, session.remembered.likest()
+    names, likest = session.registry.category, session.grouping.likest()
     return DiscoveryResult(
         report=session.current.intake.report(),
         distinct=session.num_distinct,
-        near_duplicates=session.near_duplicate_counts,
+        near_duplicates={"mode": session.near_duplicate_mode, **session.current.near_duplicates.counts},
         estimate=session.estimate,
         change=session.change,
         waiting={key: names(each).name for key, each in likest.items()},
@@ -190,8 +192,10 @@ def _write_results(
     rows, table, exports = assignment_rows(session), out / TABLE, list[Export]()
     write_file(table, assignments_csv(rows))
     if formats:
-        files, original = session.current.files, session.original
-        photos = Photos(out, session.registry.images, lambda key: original(key) if key in files else None)
+        files, intake = session.current.files, session.current.intake
+        photos = Photos(
+            out, session.registry.images, lambda key: intake.read_bytes(files[key]) if key in files else None
+        )
         listed = project_rows(session.registry, photos)
         exports = [FORMATS[name].write(photos, listed, out) for name in dict.fromkeys(formats)]
     page = write_page(session, rows, out / PAGE)

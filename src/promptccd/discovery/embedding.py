@@ -147,7 +147,7 @@ class Embedder:
         self.batch_size = batch_size or (BATCH_SIZE if model.device.type == "cpu" else GPU_BATCH_SIZE)
         self.precision = resolve_precision(precision, model.device)
         self.space = feature_space(model, view, self.precision)
-        self._num_computed = 0
+        self._num_computed, self._added = 0, set[str]()
         self._waiting = list[tuple[IntakeFile, Tensor]]()
         self._computed = list[tuple[Sequence[IntakeFile], Tensor]]()  # batches on the device
 
@@ -174,16 +174,19 @@ class Embedder:
             self.finish(len(keys))
         finally:
             self.keep()
-        logger.info("%d of %d features were cached.", len(keys) - self._num_computed, len(keys))
+        logger.info(
+            "Features: %d computed, %d from earlier runs.", self._num_computed, len(keys) - self._num_computed
+        )
         return intake, self._seen.features(self.space, keys)[0]
 
     def has(self, key: str) -> bool:
-        """Whether the feature of a picture is stored."""
-        return self._seen.has_feature(self.space, key)
+        """Whether the feature of a picture is stored, or is about to be computed."""
+        return key in self._added or self._seen.has_feature(self.space, key)
 
     def add(self, file: IntakeFile, pixels: Tensor) -> None:
         """Add the view ``(3, S, S)`` of an image; errors as in `embed`."""
         if not self.has(file.key):
+            self._added.add(file.key)
             self._waiting.append((file, pixels))
         if len(self._waiting) == self.batch_size:
             self._compute_waiting()

@@ -8,7 +8,8 @@ import io
 import json
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ from promptccd.data.names import display_name
 from promptccd.data.sources import Entry, ImageSource, Stamp, within_limit
 from promptccd.data.spreadsheets import read_sheet
 from promptccd.discovery.intake.locations import item_path
-from promptccd.discovery.intake.reading import Intake, IntakeFile, read_intake
+from promptccd.discovery.intake.reading import Intake, read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DataError, nothing_at, one_line
 from promptccd.images.limits import ByteBudget, IntakeLimits
@@ -114,13 +115,7 @@ class GivenFeatures:
         Raises:
             DataError: the file contains no vectors, or several arrays that may be.
         """
-        place = Path(file).expanduser()
-        if not place.is_file():
-            raise DataError(f"{nothing_at(str(file))} Give a file of features: {', '.join(FORMATS)}.")
-        if place.suffix.lower() not in FORMATS:
-            raise DataError(
-                f"{display_name(place.name)!r} is no file of features. Give one of {', '.join(FORMATS)}."
-            )
+        place = _existing(file, f"Give a file of features: {', '.join(FORMATS)}.")
         try:
             vectors, sheet = _contents_of(place)
         except DataError:
@@ -128,12 +123,10 @@ class GivenFeatures:
         except Exception as error:  # a damaged file raises any exception
             why = _NOT_PLAIN if "pickle" in str(error) else one_line(error)
             raise DataError(f"{display_name(place.name)!r} cannot be read: {why}") from error
-        ids, texts = _column(sheet, IDS), _column(sheet, TEXTS)
+        ids = _column(sheet, IDS)
         if items is None:
-            return cls.of(vectors, ids, texts, place=place)
-        place = Path(items).expanduser()
-        if not place.is_file():
-            raise DataError(f"{nothing_at(str(items))} Give a table of items, such as CSV with a column id.")
+            return cls.of(vectors, ids, _column(sheet, TEXTS), place=place)
+        place = _existing(items, "Give a table of items, such as CSV with a column id.")
         sheet = read_sheet(place, (*IDS, *TEXTS))
         if (listed := _column(sheet, IDS)) is None:
             raise DataError(f"{display_name(place.name)!r} has no column of ids. Give a column id.")
@@ -146,25 +139,27 @@ class GivenFeatures:
             vectors = np.asarray(vectors)[[row_of[each] for each in listed]]
         return cls.of(vectors, listed, _column(sheet, TEXTS), place=place)
 
-    @property
-    def width(self) -> int:
-        """D."""
-        return self.rows.shape[1]
-
     @cached_property
     def space(self) -> str:
         """Name of the feature space, 32 hexadecimal digits."""
-        return hashlib.sha256(f"given features {self.name} {self.width}".encode()).hexdigest()[:32]
+        return hashlib.sha256(f"given features {self.name} {self.rows.shape[1]}".encode()).hexdigest()[:32]
 
     def embed(self, source: Any, seen: SeenFiles, **options: Any) -> tuple[Intake, Tensor]:
         """Read images, or these items if the source is their own file or `None`; and features, as `Embedder.embed`.
+
+        An id is the path, the name with or without its ending, or the SHA-256 of a file.
 
         Raises:
             DataError: as `read_intake`; or an image has no feature.
         """
         is_own = source is None or (self.place is not None and Path(str(source)).expanduser() == self.place)
         intake = read_intake(ItemsSource(self) if is_own else source, seen=seen, **options)
-        rows = [self.row_of(file) for file in intake.used]
+        forms = [(form, row) for row, each in enumerate(self.ids) for form in _short(each)]
+        times = Counter(form for form, _ in forms)
+        row_of = {form: row for form, row in forms if times[form] == 1}
+        row_of |= {each: row for row, each in enumerate(self.ids)}
+        names = ((file.name, file.content_hash, *_short(file.name)) for file in intake.used)
+        rows = [next((row_of[each] for each in named if each in row_of), None) for named in names]
         if missing := [file.name for file, row in zip(intake.used, rows, strict=True) if row is None]:
             intake.close()
             raise DataError(
@@ -175,30 +170,11 @@ class GivenFeatures:
         seen.store_features(self.space, [file.key for file in intake.used], features)
         return intake, features
 
-    @cached_property
-    def _rows_by_name(self) -> Mapping[str, int]:
-        """Row of each id, and of its last part and stem where these are one item's alone."""
-        found = {each: row for row, each in enumerate(self.ids)}
-        for short in (_last, _stem):
-            rows = dict[str, list[int]]()
-            for row, each in enumerate(self.ids):
-                rows.setdefault(short(each), []).append(row)
-            found = {name: each[0] for name, each in rows.items() if len(each) == 1} | found
-        return found
 
-    def row_of(self, file: IntakeFile) -> int | None:
-        """The row of a file, by its path, name, name without ending, or the SHA-256 of its content."""
-        found = self._rows_by_name
-        names = (file.name, file.content_hash, _last(file.name), _stem(file.name))
-        return next((found[each] for each in names if each in found), None)
-
-
-def _last(name: str) -> str:
-    return name.replace("\\", "/").rpartition("/")[2]
-
-
-def _stem(name: str) -> str:
-    return Path(_last(name)).stem
+def _short(name: str) -> dict[str, None]:
+    """The last part of a name, and the same without its ending."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    return dict.fromkeys((last, Path(last).stem))
 
 
 class ItemsSource(ImageSource):
@@ -247,6 +223,13 @@ def tile(identity: str, text: str = "") -> bytes:
 # Files
 
 
+def _existing(file: str | Path, remedy: str) -> Path:
+    place = Path(file).expanduser()
+    if not place.is_file():
+        raise DataError(f"{nothing_at(str(file))} {remedy}")
+    return place
+
+
 def _column(sheet: pd.DataFrame, usual: Sequence[str]) -> list[str] | None:
     """The cells of the first column with a usual name."""
     by_name = {str(each).strip().lower(): each for each in sheet.columns}
@@ -256,6 +239,10 @@ def _column(sheet: pd.DataFrame, usual: Sequence[str]) -> list[str] | None:
 def _contents_of(file: Path) -> tuple[np.ndarray, pd.DataFrame]:
     """The vectors in a file, and columns with ids or texts."""
     suffix, sheet = file.suffix.lower(), pd.DataFrame()
+    if suffix not in FORMATS:
+        raise DataError(
+            f"{display_name(file.name)!r} is no file of features. Give one of {', '.join(FORMATS)}."
+        )
     if suffix == ".npy":
         return np.load(file, allow_pickle=False), sheet
     if suffix == ".npz":

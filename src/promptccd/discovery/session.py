@@ -24,7 +24,7 @@ from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_d
 from promptccd.discovery.options import NearDuplicateMode, Precision
 from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.registry import CategoryRegistry
-from promptccd.discovery.stage_grouping import NewImages, Remembered, StageGrouping
+from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from promptccd.images.rendering import Rendering
@@ -252,14 +252,6 @@ class DiscoverySession:
         self.seen.store_followers(stage.keys, {key: first.key for key, first in self.near_duplicates.items()})
         return stage
 
-    @property
-    def made_with(self) -> dict[str, int]:
-        """Settings of the decoder, for `SeenFiles`."""
-        return {
-            "max_pixels": self.limits.max_pixels,
-            "enough": self._view.enough if self._view else 0,
-        }
-
     def _near_duplicates_of(self, intake: Intake, features: Tensor) -> NearDuplicates:
         used, mode = intake.used, self.near_duplicate_mode
         if mode == "off" or intake.has_tiles:
@@ -283,11 +275,6 @@ class DiscoverySession:
         return [row for row, key in enumerate(self.current.keys) if seen.get(key, stage) == stage]
 
     @property
-    def features(self) -> Tensor:
-        """Unit features of the newest stage."""
-        return self.current.features
-
-    @property
     def num_distinct(self) -> int:
         """Newest images, near-duplicates counted once."""
         return len(np.unique(self.current.near_duplicates.first_of))
@@ -299,23 +286,13 @@ class DiscoverySession:
         return {used[row].key: used[first] for row, first in enumerate(first_of) if first != row}
 
     @property
-    def near_duplicate_counts(self) -> dict[str, Any]:
-        """The mode, groups, size of the largest, and images that look like another image and count singly."""
-        found = self.current.near_duplicates
-        sizes = {"groups": len(found.sizes), "largest": max(found.sizes, default=0)}
-        return {"mode": self.near_duplicate_mode, **sizes, "doubted": found.num_doubted}
-
-    @property
-    def earlier(self) -> list[int]:
-        """Ids of active categories from before the newest stage."""
-        stage = self.registry.stage if self._current is None else self._current.stage
-        return [each.id for each in self.registry.active if each.is_fixed(stage)]
-
-    @property
-    def fixed(self) -> list[int]:
-        """Ids of active categories that a grouping leaves as they are: earlier or named categories."""
-        named = [each.id for each in self.registry.active if each.named]
-        return sorted({*self.earlier, *named})
+    def grouping(self) -> StageGrouping:
+        """Groups images of the newest stage; earlier and named categories stay as they are."""
+        stage, registry = self.current, self.registry
+        fixed = sorted(each.id for each in registry.active if each.named or each.is_fixed(stage.stage))
+        return StageGrouping(
+            registry, stage.space, self.seen, fixed, self.temperature, self.spread_for, self.seed
+        )
 
     @property
     def estimate(self) -> CountEstimate:
@@ -325,7 +302,7 @@ class DiscoverySession:
         return self._estimate
 
     def group(self, num_categories: int | None = None) -> StageChange:
-        """Group the newest stage's images in addition to the `fixed` categories; corrections stay in force.
+        """Group the newest stage's images in addition to fixed categories, see `grouping`; corrections stay.
 
         Images that came with an earlier stage stay in their categories and are not grouped again, nor are
         ignored images. Images like an ignored category join that category, which is not counted.
@@ -349,12 +326,12 @@ class DiscoverySession:
             return self.change
         keys = [stage.keys[row] for row in rows]
         whole = len(rows) == len(stage.keys)  # of millions of images a copy takes gigabytes
-        features = self.features if whole else self.features[rows]
+        features = stage.features if whole else stage.features[rows]
         images = NewImages(
             keys, features, stage.near_duplicates.first_of[rows], self._constraints(), stage.stage
         )
         try:
-            change, estimate = self._grouping(self.remembered).group(images, num_categories)
+            change, estimate = self.grouping.group(images, num_categories)
         except DataError as error:  # a person knows files, not keys
             names = {key: repr(file.name) for key, file in stage.files.items()}
             named = re.sub("[0-9a-f]{64}", lambda key: names.get(key[0], key[0]), str(error))
@@ -362,16 +339,6 @@ class DiscoverySession:
         if num_categories is None or self._estimate is None:
             self._estimate = estimate
         return change
-
-    def _grouping(self, remembered: Remembered) -> StageGrouping:
-        return StageGrouping(
-            self.registry, self.temperature, self.spread_for, self.fixed, remembered, self.seed
-        )  # fmt: skip
-
-    @property
-    def remembered(self) -> Remembered:
-        """Images of all stages that have features of the newest stage's space."""
-        return Remembered(self.registry, self.current.space, self.seen)
 
     def _constraints(self) -> GroupingConstraints:
         """The constraints of people, and that a new near-duplicate of an image in a category is in that one too."""
@@ -405,8 +372,7 @@ class DiscoverySession:
     @property
     def num_categories(self) -> int:
         """Active categories that the newest images are grouped into: fixed categories, and any with images here."""
-        keys = [self.current.keys[row] for row in self.fresh]
-        return self._grouping(self.remembered).num_categories(keys)
+        return self.grouping.num_categories([self.current.keys[row] for row in self.fresh])
 
     @property
     def change(self) -> StageChange:
@@ -419,12 +385,8 @@ class DiscoverySession:
         return assignment_in(
             self.registry,
             self.current.keys,
-            self.features,
-            earlier=self.earlier,
+            self.current.features,
+            stage=self.current.stage,
             temperature=self.temperature,
             spread_for=self.spread_for,
         )
-
-    def original(self, key: str) -> bytes:
-        """The bytes of one of the newest images; a `DataError` if its file has changed since."""
-        return self.current.intake.read_bytes(self.current.files[key])

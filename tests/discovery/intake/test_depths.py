@@ -108,9 +108,12 @@ def test_features_page_and_exports_show_the_same_depth(
         discover(session, photos, out, num_categories=2, exports=["publish"])
         fresh = DiscoverySession.open(tiny_backbone, rendering=Rendering(integer=(0, 4095)))
         fresh.read(photos)
-        assert np.allclose(session.features, fresh.features, atol=1e-5)
+        assert np.allclose(session.current.features, fresh.current.features, atol=1e-5)
         features.append(
-            {file.name: row for file, row in zip(session.current.intake.used, session.features, strict=True)}
+            {
+                file.name: row
+                for file, row in zip(session.current.intake.used, session.current.features, strict=True)
+            }
         )
         rendering = session.current.intake.decoding.rendering
         bench = ProjectView(out)

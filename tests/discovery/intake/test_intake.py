@@ -186,35 +186,6 @@ def test_images_can_be_opened_again_without_metadata(intake):
         intake.read_bytes(skipped)
 
 
-def test_order_is_that_of_the_names(tmp_path):
-    names = ["b.png", "a/z.png", "a.png", "a/b/c.png", "B.png", "a b.png"]
-    for number, order in enumerate((names, names[::-1])):
-        for name in order:
-            path = tmp_path / str(number) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(PNG)
-    first, second = ([file.name for file in read_intake(tmp_path / str(number)).files] for number in range(2))
-    assert first == second == ["B.png", "a/b/c.png", "a/z.png", "a b.png", "a.png", "b.png"]
-
-
-def test_file_without_permission_is_skipped(tmp_path, monkeypatch):
-    path = tmp_path / "secret.png"
-    path.write_bytes(PNG)
-    path.chmod(0)
-    if os.access(path, os.R_OK):  # root reads everything
-        from promptccd.data import sources
-
-        opened = os.open
-
-        def refuse(place, *args, **options):
-            if str(place) == str(path):
-                raise PermissionError(13, "Permission denied")
-            return opened(place, *args, **options)
-
-        monkeypatch.setattr(sources.os, "open", refuse)
-    assert read_intake(tmp_path).files[0].verdict.note == "no permission to read the file"
-
-
 def test_file_that_changes_is_noticed(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "b.png").write_bytes(encoded(distinct(1), "PNG"))
@@ -263,6 +234,7 @@ def test_file_over_a_limit_is_skipped(tmp_path):
     [
         ("no/such/folder", "Nothing is at 'no/such/folder'"),
         ("./nowhere", "Nothing is at"),
+        ("nowhere/", "Nothing is at 'nowhere/'.*Give a folder of images"),
         ("http://127.0.0.1/a.zip", "Addresses such as"),
         ("file:///etc/passwd", "Addresses such as"),
         ("null\0byte", "Nothing is at"),
@@ -403,12 +375,3 @@ def test_workers_and_room_change_nothing(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "look_at", slow)
     with read_intake(photos, view=VIEW, workers=4) as intake:
         assert left_behind(intake) == expected
-
-
-def test_an_error_in_a_worker_ends_the_intake(photos, monkeypatch):
-    def broken(*arguments):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(reading, "look_at", broken)
-    with pytest.raises(RuntimeError, match="a bug"):
-        read_intake(photos, workers=3)

@@ -162,7 +162,7 @@ def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_fo
     copies = [bench_moments.resaved(image, 60) for image in others]
     found = found_in(parts)
     assert found.first_of.tolist() == list(range(30))
-    assert (found.sizes, found.num_doubted) == ([], 30)
+    assert found.counts == {"groups": 0, "largest": 0, "doubted": 30}
     assert len(set(moments_of(parts, mode="exact"))) < 10, "a person who asks for it gets it"
     assert len(set(moments_of(parts, taken=np.arange(30) / 2))) < 10, "a film of one part"
     scanner = moments_of(parts, taken=[5] * 30)
@@ -170,7 +170,7 @@ def test_pictures_that_are_alike_by_nature_count_singly_unless_a_clock_speaks_fo
     # Most of what looks alike is parts, so that copies among them count singly too; among few parts they do not.
     few = found_in([*parts[:11], *others, *copies])
     assert few.first_of[23:].tolist() == list(range(11, 23))
-    assert few.num_doubted == 0 or few.first_of[:11].tolist() == list(range(11))
+    assert few.counts["doubted"] == 0 or few.first_of[:11].tolist() == list(range(11))
 
 
 def test_signs_with_other_numbers_are_other_pictures():

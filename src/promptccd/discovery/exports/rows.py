@@ -112,7 +112,7 @@ def assignment_rows(session: "DiscoverySession") -> list[AssignmentRow]:
     """One row for each file of the newest stage, in the order of the source; its images are grouped."""
     stage, assigned = session.current, session.assignment()
     row_of, near = {key: row for row, key in enumerate(assigned.keys)}, session.near_duplicates
-    aside, likest = _aside_notes(session.registry), session.remembered.likest()
+    aside, likest = _aside_notes(session.registry), session.grouping.likest()
     states, names = session.registry.states, session.registry.categories
     paths = [stage.intake.path_of(file) for file in stage.intake.files]
     rows = []

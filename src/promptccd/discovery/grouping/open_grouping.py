@@ -179,8 +179,8 @@ class GroupingProblem:
         if not least <= num_categories <= most:
             opened = f" and {len(self.opened)} that images are pinned to" if self.opened else ""
             raise DataError(
-                f"Expected {least} <= num_categories <= {most}, the {len(self.fixed)} known categories{opened} and at "
-                f"most one new one per image, got {num_categories}: give a number between, or leave it out."
+                f"Expected {least} <= num_categories <= {most}, from known categories ({len(self.fixed)}{opened}) to "
+                f"one new category per image, got {num_categories}. Give a number between, or leave it out."
             )
 
     def ids(self, num_groups: int) -> tuple[int, ...]:

@@ -318,6 +318,7 @@ def find_source(
         isinstance(path, str)
         and name.count("/") == 1
         and not name.startswith((".", "/", "~"))
+        and not name.endswith("/")
         and not is_of_windows(name)
     ):
         return DatasetSource(open_images(name, labelled=False))

@@ -67,6 +67,9 @@ _PLAIN = 0.5  # greatest value of an evened miniature without detail
 _SMALL = Scale(MINIATURE_SIDE)
 _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thumbnails are in memory
 
+# Pairs of images ``(P,)``: their rows, and how the second must be turned to look like the first, 0..7.
+Pairs = np.ndarray
+_PAIR = np.dtype([("one", np.int64), ("two", np.int64), ("turned", np.int64)])
 Thumbnails = Callable[[Sequence[int]], Sequence[bytes]]
 
 
@@ -89,16 +92,15 @@ class NearDuplicates:
         return cls(np.arange(count), np.arange(count))
 
     @property
-    def sizes(self) -> list[int]:
-        """Number of images of each group of several, largest first."""
-        sizes = np.bincount(self.first_of)
-        return sorted(sizes[sizes > 1].tolist(), reverse=True)
+    def counts(self) -> dict[str, int]:
+        """Number of ``groups`` of several images, size of the ``largest``, and images that are ``doubted``.
 
-    @property
-    def num_doubted(self) -> int:
-        """Images that look like another image and count singly, because no other evidence connects them."""
-        alone = np.bincount(self.first_of, minlength=len(self.first_of))[self.first_of] == 1
-        return int((alone & (np.bincount(self.looks, minlength=len(self.looks))[self.looks] > 1)).sum())
+        Doubted images look like another image and count singly, because no other evidence connects them.
+        """
+        sizes, looks = (np.bincount(each, minlength=len(each)) for each in (self.first_of, self.looks))
+        doubted = (sizes[self.first_of] == 1) & (looks[self.looks] > 1)
+        groups = sizes[sizes > 1]
+        return {"groups": len(groups), "largest": int(groups.max(initial=0)), "doubted": int(doubted.sum())}
 
 
 def find_near_duplicates(
@@ -126,23 +128,24 @@ def find_near_duplicates(
     """
     count = len(miniatures)
     signs = _Signs.of(taken, names) if mode == "auto" else _Signs.of(np.full(count, np.nan), ())
-    looks, by_clock, accepted = np.arange(count), np.arange(count), list[_Pairs]()
+    looks, by_clock, accepted = np.arange(count), np.arange(count), list[Pairs]()
     hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])
     pairs = _fitting(miniatures, hashes, signs, *_candidates(hashes, features, signs))
-    left = pairs.select(slice(0))
-    while len(pairs.one):
-        pairs = pairs.select(looks[pairs.one] != looks[pairs.two])
+    left = pairs[:0]
+    while len(pairs):
+        pairs = pairs[looks[pairs["one"]] != looks[pairs["two"]]]
         if mode == "auto" and _doubtful(looks, signs.taken).sum() > count / 2:
             # The clock alone counts now. To report what looks alike, the miniatures are enough.
             sure = signs.at_once(pairs)
-            left, pairs = _Pairs.joined([left, pairs.select(~sure)]), pairs.select(sure)
+            left, pairs = np.concatenate([left, pairs[~sure]]), pairs[sure]
         # Of each group the pair that fits best with an earlier one: then most other pairs need no comparison.
-        best = np.zeros(len(pairs.one), dtype=bool)
-        best[np.unique(np.maximum(looks[pairs.one], looks[pairs.two]), return_index=True)[1]] = True
-        alike = _verified(pairs.select(best), thumbnails, signs, workers)
-        looks, by_clock = _joined(looks, alike), _joined(by_clock, alike.select(signs.at_once(alike)))
+        best = np.zeros(len(pairs), dtype=bool)
+        later = np.maximum(looks[pairs["one"]], looks[pairs["two"]])
+        best[np.unique(later, return_index=True)[1]] = True
+        alike = _verified(pairs[best], thumbnails, signs, workers)
+        looks, by_clock = _joined(looks, alike), _joined(by_clock, alike[signs.at_once(alike)])
         accepted.append(alike)
-        pairs = pairs.select(~best)
+        pairs = pairs[~best]
     looks = _joined(looks, left)
     if mode == "exact" or not accepted:
         return NearDuplicates(looks, looks)
@@ -150,8 +153,8 @@ def find_near_duplicates(
     doubtful = _doubtful(looks, signs.taken)
     if doubtful.sum() > (np.bincount(looks)[looks] > 1).sum() / 2:
         return NearDuplicates(by_clock, looks)
-    pairs = _Pairs.joined(accepted)
-    return NearDuplicates(_joined(by_clock, pairs.select(~doubtful[pairs.one])), looks)
+    pairs = np.concatenate(accepted)
+    return NearDuplicates(_joined(by_clock, pairs[~doubtful[pairs["one"]]]), looks)
 
 
 def _doubtful(looks: Rows, taken: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -167,39 +170,33 @@ def _doubtful(looks: Rows, taken: npt.NDArray[np.float64]) -> npt.NDArray[np.boo
     return doubtful
 
 
-def _joined(first_of: Rows, pairs: "_Pairs") -> Rows:
+def _joined(first_of: Rows, pairs: Pairs) -> Rows:
     """The groups after the images of these pairs were joined."""
     count = len(first_of)
-    links = np.r_[np.stack([np.arange(count), first_of], 1), np.stack([pairs.one, pairs.two], 1)]
-    graph = coo_array((np.ones(len(links), dtype=np.int8), (links[:, 0], links[:, 1])), (count, count))
+    ends = np.r_[np.arange(count), pairs["one"]], np.r_[first_of, pairs["two"]]
+    graph = coo_array((np.ones(len(ends[0]), dtype=np.int8), ends), (count, count))
     _, labels = connected_components(graph, directed=False)
     return np.unique(labels, return_index=True)[1][labels]
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Pairs of images: rows ``(P,)`` and how the second must be turned to look like the first, ``(P,)`` in 0..7."""
+def _pairs(one: Rows, two: Rows, turned: int = 0) -> Pairs:
+    pairs = np.empty(len(one), _PAIR)
+    pairs["one"], pairs["two"], pairs["turned"] = one, two, turned
+    return pairs
 
-    one: Rows
-    two: Rows
-    turned: Rows
 
-    def select(self, chosen: npt.NDArray[np.bool_] | Rows | slice) -> "_Pairs":
-        return _Pairs(self.one[chosen], self.two[chosen], self.turned[chosen])
+def _each_once(parts: Sequence[Pairs]) -> Pairs:
+    """All pairs of two images, each once, the first row before the second."""
+    pairs = np.concatenate(parts)
+    one, two = pairs["one"].copy(), pairs["two"].copy()
+    # A picture that must be turned to the left to look like a second has the second turned to the right.
+    pairs["turned"] = np.where(one > two, _INVERSE[pairs["turned"]], pairs["turned"])
+    pairs["one"], pairs["two"] = np.minimum(one, two), np.maximum(one, two)
+    return np.unique(pairs[one != two])
 
-    def blocks(self, size: int) -> Iterator["_Pairs"]:
-        return (self.select(slice(start, start + size)) for start in range(0, len(self.one), size))
 
-    @classmethod
-    def joined(cls, parts: Sequence["_Pairs"]) -> "_Pairs":
-        """All of them, each once, the first row before the second."""
-        one, two, turned = (np.concatenate([getattr(part, name) for part in parts]) for name in _PARTS)
-        # A picture that must be turned to the left to look like a second has the second turned to the right.
-        swap = one > two
-        turned = np.where(swap, _INVERSE[turned], turned)
-        ends = np.sort(np.stack([one, two], 1), axis=1)
-        every = np.unique(np.c_[ends, turned][ends[:, 0] < ends[:, 1]], axis=0)
-        return cls(*every.T)
+def _blocks(pairs: Pairs, size: int = _PAIRS) -> Iterator[Pairs]:
+    return (pairs[start : start + size] for start in range(0, len(pairs), size))
 
 
 @dataclass(frozen=True)
@@ -226,22 +223,21 @@ class _Signs:
                 follows[row] = 0 <= int(two[2]) - int(one[2]) <= 1
         return cls(np.where(np.isin(taken, often), np.nan, taken), follows)
 
-    def at_once(self, pairs: _Pairs) -> npt.NDArray[np.bool_]:
+    def at_once(self, pairs: Pairs) -> npt.NDArray[np.bool_]:
         """``(P,)`` whether both were taken within seconds; not if nothing says when."""
-        return np.abs(self.taken[pairs.one] - self.taken[pairs.two]) <= AT_ONCE
+        return np.abs(self.taken[pairs["one"]] - self.taken[pairs["two"]]) <= AT_ONCE
 
-    def in_sequence(self, pairs: _Pairs) -> npt.NDArray[np.bool_]:
+    def in_sequence(self, pairs: Pairs) -> npt.NDArray[np.bool_]:
         """``(P,)`` whether the name of the second follows that of the first."""
-        return (pairs.two - pairs.one == 1) & self.follows[pairs.two]
+        return (pairs["two"] - pairs["one"] == 1) & self.follows[pairs["two"]]
 
-    def values(self, pairs: _Pairs, at_once: float, following: float, other: float) -> Tensor:
+    def values(self, pairs: Pairs, at_once: float, following: float, other: float) -> Tensor:
         """``(P,)`` one of three values, by the evidence other than pixels: time, names, neither."""
         values = np.where(self.in_sequence(pairs), following, other)
         return torch.from_numpy(np.where(self.at_once(pairs), at_once, values))
 
 
 _NUMBER = re.compile(r"(.*?)(\d{1,15})\D*\Z", re.DOTALL)  # the last number of a name, and the text before it
-_PARTS = ("one", "two", "turned")
 _INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])  # of `_turned`; a mirrored turn is its own inverse
 
 
@@ -254,7 +250,7 @@ def _turned(pictures: Tensor, turned: int) -> Tensor:
 # Choose pairs
 
 
-def _candidates(hashes: Hashes, features: Tensor, signs: _Signs) -> tuple[_Pairs, _Pairs]:
+def _candidates(hashes: Hashes, features: Tensor, signs: _Signs) -> tuple[Pairs, Pairs]:
     """Pairs to compare, and of these the nearest neighbours in feature space.
 
     They are neighbours there, images that follow each other by place or time, and images of nearly equal hashes.
@@ -262,21 +258,17 @@ def _candidates(hashes: Hashes, features: Tensor, signs: _Signs) -> tuple[_Pairs
     """
     count = hashes.shape[1]
     one, two, rank = _neighbours(features)
-    found = [_upright(one, two), _upright(np.arange(count - 1), np.arange(1, count))]
+    found = [_pairs(one, two), _pairs(np.arange(count - 1), np.arange(1, count))]
     in_time = np.argsort(signs.taken, kind="stable")
     for step in (1, 2):
-        following = _upright(in_time[:-step], in_time[step:])
-        found.append(following.select(signs.at_once(following)))
+        following = _pairs(in_time[:-step], in_time[step:])
+        found.append(following[signs.at_once(following)])
     for turned, of_turned in enumerate(hashes):
         for first, second in _same_hash(hashes[0], of_turned):
             # A symmetric picture is no evidence.
             differs = of_turned[second] != hashes[0][second] if turned else first < second
-            found.append(_Pairs(first[differs], second[differs], np.full(int(differs.sum()), turned)))
-    return _Pairs.joined(found), _Pairs.joined([_upright(one, two).select(rank < NEAREST)])
-
-
-def _upright(one: Rows, two: Rows) -> _Pairs:
-    return _Pairs(one, two, np.zeros_like(one))
+            found.append(_pairs(first[differs], second[differs], turned))
+    return _each_once(found), _each_once([_pairs(one, two)[rank < NEAREST]])
 
 
 def _neighbours(features: Tensor) -> tuple[Rows, Rows, Rows]:
@@ -348,8 +340,8 @@ def _band(hashes: npt.NDArray[np.uint64], band: int) -> npt.NDArray[np.uint64]:
 
 
 def _fitting(
-    miniatures: npt.NDArray[np.uint8], hashes: Hashes, signs: _Signs, pairs: _Pairs, nearest: _Pairs
-) -> _Pairs:
+    miniatures: npt.NDArray[np.uint8], hashes: Hashes, signs: _Signs, pairs: Pairs, nearest: Pairs
+) -> Pairs:
     """Pairs whose miniatures fit and do not differ nearly everywhere, the best first.
 
     If one has no detail, they must have nearly equal hashes. Simultaneous photographs may differ everywhere. The
@@ -360,40 +352,39 @@ def _fitting(
         block = torch.from_numpy(miniatures[start : start + _LOADED]).float()
         evened[start : start + _LOADED] = _SMALL.evened(_SMALL.detail(block)).numpy()
     plain = np.abs(evened).max((1, 2)) < _PLAIN
-    unclear = plain[pairs.one] | plain[pairs.two]
-    differing = np.bitwise_count(hashes[0, pairs.one] ^ hashes[pairs.turned, pairs.two])
+    unclear = plain[pairs["one"]] | plain[pairs["two"]]
+    differing = np.bitwise_count(hashes[0, pairs["one"]] ^ hashes[pairs["turned"], pairs["two"]])
     fits = torch.from_numpy(differing <= MAX_BITS).float()
     least = signs.values(pairs, FITS_AT_ONCE, FITS_NEXT, FITS)
     most = signs.values(pairs, 1.0, DIFFER, DIFFER)
     clear = np.flatnonzero(~unclear)
     for start in range(0, len(clear), _PAIRS):
         chosen = clear[start : start + _PAIRS]
-        part = pairs.select(chosen)
-        rows, places = np.unique(part.one, return_inverse=True)  # few, as the pairs are sorted
-        one, two = (torch.from_numpy(evened[each]).float() for each in (rows, part.two))
-        one, two = _SMALL.transformed(one)[places], _SMALL.transformed(_each_turned(two, part.turned))
+        part = pairs[chosen]
+        rows, places = np.unique(part["one"], return_inverse=True)  # few, as the pairs are sorted
+        one, two = (torch.from_numpy(evened[each]).float() for each in (rows, part["two"]))
+        one, two = _SMALL.transformed(one)[places], _SMALL.transformed(_each_turned(two, part["turned"]))
         scores, shift = _SMALL.shifts(one, two)
         fitting = (scores >= least[chosen]).nonzero()[:, 0]
-        near = part.select(fitting.numpy())
-        one, two = (torch.from_numpy(miniatures[each]).float() for each in (near.one, near.two))
-        two = _each_turned(two, near.turned)
+        near = part[fitting.numpy()]
+        one, two = (torch.from_numpy(miniatures[each]).float() for each in (near["one"], near["two"]))
+        two = _each_turned(two, near["turned"])
         differ = _SMALL.apart(one, two, shift[fitting]) > most[chosen[fitting]]
         scores[fitting[differ]] = -1.0
         fits[chosen] = scores
     passed = (fits >= least).numpy()
-    found = pairs.select(passed)
+    found = pairs[passed]
     # Simultaneous photographs come first, then the best fits.
-    found = found.select(np.argsort(-(fits.numpy()[passed] + signs.at_once(found)), kind="stable"))
-    found = found.select((pd.Series(found.two).groupby(found.two).cumcount() < MOST_FITTING).to_numpy())
-    known = np.isin(nearest.one * len(plain) + nearest.two, found.one * len(plain) + found.two)
-    others = nearest.select(~known & ~plain[nearest.one] & ~plain[nearest.two])
-    laid = [part.select(_may_be_laid(miniatures, part)) for part in others.blocks(_PAIRS)]
-    return _Pairs(*(np.concatenate([getattr(each, name) for each in (found, *laid)]) for name in _PARTS))
+    found = found[np.argsort(-(fits.numpy()[passed] + signs.at_once(found)), kind="stable")]
+    found = found[pd.Series(found["two"]).groupby(found["two"]).cumcount().to_numpy() < MOST_FITTING]
+    known, near_ones = (each["one"] * len(plain) + each["two"] for each in (found, nearest))
+    others = nearest[~np.isin(near_ones, known) & ~plain[nearest["one"]] & ~plain[nearest["two"]]]
+    return np.concatenate([found, *(part[_may_be_laid(miniatures, part)] for part in _blocks(others))])
 
 
-def _may_be_laid(miniatures: npt.NDArray[np.uint8], pairs: _Pairs) -> Rows:
+def _may_be_laid(miniatures: npt.NDArray[np.uint8], pairs: Pairs) -> Rows:
     """Which pairs look roughly alike in the middle, and alike after alignment."""
-    one, two = (torch.from_numpy(miniatures[each]).float() for each in (pairs.one, pairs.two))
+    one, two = (torch.from_numpy(miniatures[each]).float() for each in (pairs["one"], pairs["two"]))
     coarse = [
         F.avg_pool2d(F.adaptive_avg_pool2d(each[:, None], 16), 3, 1)[:, 0, 2:-2, 2:-2].flatten(1)
         for each in (one, two)
@@ -415,23 +406,24 @@ def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
     return result
 
 
-def _verified(pairs: _Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int) -> _Pairs:
+def _verified(pairs: Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int) -> Pairs:
     """The pairs whose thumbnails are copies, or alike and taken within seconds."""
     alike = [np.empty(0, dtype=bool)]
-    for loaded in pairs.blocks(_LOADED):
-        rows, places = np.unique(np.stack([loaded.one, loaded.two]), return_inverse=True)
+    for loaded in _blocks(pairs, _LOADED):
+        rows, places = np.unique(np.stack([loaded["one"], loaded["two"]]), return_inverse=True)
         with ThreadPoolExecutor(workers) as pool:
             pictures, tiny = zip(*pool.map(_picture, thumbnails(rows.tolist())), strict=True)
         colours, is_tiny = torch.from_numpy(np.stack(pictures)), torch.tensor(tiny)
-        one, two = places.reshape(2, -1)
         apart = signs.values(loaded, APART_AT_ONCE, APART_NEXT, APART).split(_PAIRS)
         disagrees = signs.values(loaded, 1.0, COPY_DISAGREES, COPY_DISAGREES).split(_PAIRS)
-        blocks = _Pairs(one, two, loaded.turned).blocks(_PAIRS)
-        for block, little, much in zip(blocks, apart, disagrees, strict=True):
-            first, second = colours[block.one].float(), _each_turned(colours[block.two], block.turned).float()
-            must_equal = is_tiny[block.one] | is_tiny[block.two]
+        placed = loaded.copy()
+        placed["one"], placed["two"] = places.reshape(2, -1)
+        for block, little, much in zip(_blocks(placed), apart, disagrees, strict=True):
+            one, two = block["one"], block["two"]
+            first, second = colours[one].float(), _each_turned(colours[two], block["turned"]).float()
+            must_equal = is_tiny[one] | is_tiny[two]
             alike.append(are_near_duplicates(first, second, little, much, must_equal).numpy())
-    return pairs.select(np.concatenate(alike))
+    return pairs[np.concatenate(alike)]
 
 
 def is_edited(before: bytes, after: bytes) -> bool:

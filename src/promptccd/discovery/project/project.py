@@ -191,7 +191,7 @@ class Project(CategoryRegistry):
                 raise GoneError(
                     "A correction was made while images were grouped, so nothing was changed. Group them again."
                 )
-            return self.observe(found.stage, found.groups)
+            return self.observe(self.stage, found)
 
     def find(self, image: str) -> str:
         """The key of an image from a path or hash.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from promptccd.data.names import display_name
-from promptccd.discovery.categories import assigned
+from promptccd.discovery.categories import assignment_in
 from promptccd.discovery.project.changes import SURE
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.observe import NO_CATEGORY
@@ -283,7 +283,7 @@ class ProjectView(Project):
         rows = [row for row in sorted({*unsure.tolist(), *covers}) if features.there[row]]
         if len(registry.active) < 2 or not rows:
             return []
-        found = assigned(registry, [keys[row] for row in rows], features.matrix[rows])
+        found = assignment_in(registry, [keys[row] for row in rows], features.matrix[rows])
         asked = [(keys[first], keys[second]) for first, second in skipped]
         return [
             {
