@@ -17,6 +17,7 @@ from promptccd.discovery.intake.reading import find_source
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.errors import DataError, nothing_at
 from tests.discovery.conftest import write_pictures
+from tests.messages import TEXT
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_paths_of_windows_are_told_from_others(path, is_windows, parts):
 
 def test_leftovers_in_lists_of_either_system_are_known():
     for name in ("x\\._p.jpg", "a\\Thumbs.db", "__MACOSX\\p.jpg"):
-        assert system_reason(name, r"[/\\]") == "left there by an operating system", name
+        assert system_reason(name, r"[/\\]") == TEXT["left-there-by-an-operating-system"], name
         assert system_reason(name) == ""  # a file of Linux may be called so
     assert system_reason(".x\\p.jpg", r"[/\\]") == "in a hidden folder"
 
@@ -59,7 +60,7 @@ def test_a_folder_of_windows_is_no_data_set_of_the_hub(name, tmp_path, monkeypat
     assert main(["split", name, "--class_blocks", "1", "1"]) == 2
     assert (
         f"Nothing is at {name!r}" in (output := capsys.readouterr().err)
-        and "It is a path of Windows." in output
+        and TEXT["it-is-a-path-of-windows"] in output
     )
 
 
@@ -119,7 +120,7 @@ def test_a_project_from_windows_is_opened_corrected_and_found_again(project, cap
 def test_what_is_not_there_is_told_with_what_is(tmp_path, monkeypatch):
     (tmp_path / "herons").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert nothing_at("zzz/deep") == "Nothing is at 'zzz/deep'; the folder you are in holds herons."
+    assert nothing_at("zzz/deep") == TEXT["nothing-is-at-zzz-deep-the"]
     assert nothing_at(tmp_path / "zzz") == f"Nothing is at '{tmp_path}/zzz'; '{tmp_path}' holds herons."
-    assert nothing_at("heron") == "Nothing is at 'heron'. Did you mean 'herons'?"
-    assert nothing_at("iron") == "Nothing is at 'iron'; the folder you are in holds herons."
+    assert nothing_at("heron") == TEXT["nothing-is-at-heron-did-you"]
+    assert nothing_at("iron") == TEXT["nothing-is-at-iron-the-folder"]

@@ -27,6 +27,7 @@ from promptccd.runs import RunDirectory, load_model
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, fresh, quick_recipe
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
+from tests.messages import TEXT
 from tests.runs.test_variants import RATE
 from tests.test_own_method import OPTIONS, TRAINING
 
@@ -118,7 +119,7 @@ def test_stopped_anywhere_it_ends_in_the_bytes_of_the_command(
 
     said, usual = card_of(run, 1).splitlines(), card_of(trained_run, 1).splitlines()
     others = [line for line, other in zip(said, usual, strict=True) if line != other]
-    assert all("a data set given from Python" in line or "in-memory" in line for line in others)
+    assert all(TEXT["a-data-set-given-from-python"] in line or "in-memory" in line for line in others)
     assert len(others) == 3
 
 
@@ -163,7 +164,7 @@ def test_a_stage_without_epochs_trains_nothing(name: str, tiny_backbone: Path, t
     for parameter, values in first.items():
         assert torch.equal(values, last[parameter][tuple(map(slice, values.shape))]), parameter
     assert "was not trained" not in card_of(tmp_path / "run", 0)
-    assert "was not trained (`discovery_epochs: 0`)" in card_of(tmp_path / "run", 3)
+    assert TEXT["was-not-trained-discovery-epochs-0"] in card_of(tmp_path / "run", 3)
 
 
 @pytest.mark.slow
@@ -193,7 +194,7 @@ def test_an_evaluation_without_the_data_says_where_it_could_come_from(
     recipe = run.manifest["recipe"]
     run.update_manifest({"recipe": {**recipe, "data": {**recipe["data"], "dataset": "in-memory"}}})
     assert main(["evaluate", str(run.path)]) == 2
-    assert "data set given from Python" in (said := capsys.readouterr().err)
+    assert TEXT["data-set-given-from-python"] in (said := capsys.readouterr().err)
     assert "--dataset" in said
     diary = Diary()
     trainer = trainer_in(run.path, bare, diary)
@@ -237,7 +238,7 @@ def test_a_backbone_of_ones_own_is_kept_in_the_run(bare: PromptCCDModel, tmp_pat
     assert torch.equal(again.backbone.layernorm.weight, bare.backbone.layernorm.weight)
     with torch.no_grad():
         bare.backbone.layernorm.weight.mul_(1.5)
-    with pytest.raises(RunError, match="started from another backbone"):
+    with pytest.raises(RunError, match=TEXT["started-from-another-backbone"]):
         trainer_in(tmp_path / "run", bare).train()
     from_there = trainer_in(tmp_path / "run", again, Diary(("on_step_end", 0)))
     assert from_there.recipe.model.backbone == str(kept)

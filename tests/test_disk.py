@@ -32,6 +32,7 @@ from promptccd.disk import (
 from promptccd.errors import DiskError, RunError
 from promptccd.runs.stage import EXEMPLARS, load_exemplars
 from tests.disk import disk_calls, in_order
+from tests.messages import TEXT
 
 
 def fill(folder: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_full_disk_leaves_the_old_content_and_no_litter(tmp_path: Path) -> Non
         fill(folder)
         raise ValueError("no error of a disk")
 
-    with pytest.raises(ValueError, match="no error of a disk"):
+    with pytest.raises(ValueError, match=TEXT["no-error-of-a-disk"]):
         write_directory(tmp_path / "one", breaks, replace=True)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["one", "two"]
     assert trusted(tmp_path / "one")
@@ -270,10 +271,10 @@ def test_a_link_inside_a_directory_is_refused_like_damage(tmp_path: Path, caplog
     (tmp_path / "key").write_text("key")
     (tmp_path / "one" / "README.md").unlink()
     (tmp_path / "one" / "README.md").symlink_to(tmp_path / "key")
-    with pytest.raises(RunError, match="README.md leads elsewhere"):
+    with pytest.raises(RunError, match=TEXT["readme-md-leads-elsewhere"]):
         require_no_links(tmp_path / "one")
     assert not trusted(tmp_path / "one")
-    assert "README.md is a link" in caplog.text
+    assert TEXT["readme-md-is-a-link"] in caplog.text
 
 
 @pytest.mark.fault(12)

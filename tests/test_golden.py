@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.messages import TEXT
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # as conftest.py, for who writes the files
 
 import numpy as np
@@ -531,7 +533,7 @@ def test_what_is_written_is_what_was_written_before(name: str, tmp_path: Path) -
 def test_only_the_last_digits_may_differ() -> None:
     assert not difference('{"a": 0.50001, "b": [1.25]}', '{"a": 0.50002, "b": [1.25]}')
     assert difference('{"a": 0.5}', '{"a": 0.9}') == "0.5, not 0.9"
-    assert "numbers have up to 2 places, not 6" in difference("0.12", "0.123456")
+    assert TEXT["numbers-have-up-to-2-places"] in difference("0.12", "0.123456")
     assert "+name" in difference("file,name", "file,title")
     assert (
         normalised("at 2026-01-01T00:00:00+00:00 in /x/y: 0.12345678", Path("/x"))

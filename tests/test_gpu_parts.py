@@ -8,6 +8,7 @@ import torch
 
 from benchmarks import bench_gpu, gpu_smoke, gpu_steps
 from promptccd.training.recipe import shipped_methods
+from tests.messages import TEXT
 
 
 def test_every_shipped_method_is_tried_and_named_once() -> None:
@@ -75,7 +76,7 @@ def test_a_part_is_measured_once_and_one_that_raises_stops_no_other(
     assert bench_gpu.main(["fine", *words]) == 0
     assert calls == ["fine"]
     assert json.loads((tmp_path / "fine.json").read_text())["figure"] == 3
-    assert "ValueError: out of order" in capsys.readouterr().out
+    assert TEXT["valueerror-out-of-order"] in capsys.readouterr().out
     assert not (tmp_path / "broken.json").exists()
     with pytest.raises(SystemExit):
         bench_gpu.main(["other", *words])

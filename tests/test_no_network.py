@@ -16,6 +16,7 @@ from datasets import Image as ImageFeature
 
 from tests.audited import LOOPBACK
 from tests.conftest import TINY_HEAD, coloured_images
+from tests.messages import TEXT
 
 ROOT = Path(__file__).parent.parent
 # What the rest of the tests, or whoever runs them, may have set to keep libraries quiet.
@@ -162,6 +163,6 @@ def test_only_the_pipeline_fetches_web_addresses() -> None:
     """The page, the Space and all commands are given files."""
     for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "spaces").rglob("*.py")]:
         text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
-        assert ("image_utils import load_image" in text) == (name == "src/promptccd/pipeline.py"), path
+        assert (TEXT["image-utils-import-load-image"] in text) == (name == "src/promptccd/pipeline.py"), path
         if "discovery" in name or "spaces" in name:
             assert "promptccd.pipeline" not in text and "CategoryDiscoveryPipeline" not in text, path

@@ -30,6 +30,7 @@ from tests.contributing import blocks, section
 from tests.discovery.conftest import write_pictures
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
+from tests.messages import TEXT
 from tests.runs.test_variants import RATE, Signals, listen, merged, stage_bytes, train_through_signals
 
 OWN = "shared-prompt"
@@ -197,14 +198,14 @@ def test_a_persons_images_are_grouped_and_trained_on(run: Trained, tmp_path: Pat
 
 def test_a_name_is_given_once(own_method: Method) -> None:
     other = replace(own_method, title="Another")
-    with pytest.raises(ValueError, match="give yours another name"):
+    with pytest.raises(ValueError, match=TEXT["give-yours-another-name"]):
         register(other)
 
 
 @pytest.mark.parametrize("base", [CategoryDiscoveryModel, PromptCCDModel])
 def test_a_model_without_a_configuration_of_its_own_is_refused(base: type[CategoryDiscoveryModel]) -> None:
     model = type("Bare", (base,), {})
-    with pytest.raises(ValueError, match="Bare has no configuration of its own: write `config: BareConfig`"):
+    with pytest.raises(ValueError, match=TEXT["bare-has-no-configuration-of-its"]):
         register(Method("bare", model, "Bare", ""))
     assert "bare" not in METHODS
     assert VARIANTS["promptccd"] is PromptCCDModel

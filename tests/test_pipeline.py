@@ -15,6 +15,7 @@ from transformers.utils import is_torchvision_available
 import promptccd.pipeline
 from promptccd.cli.main import main
 from promptccd.runs import load_model, predict_folder
+from tests.messages import TEXT
 
 
 @pytest.fixture
@@ -111,10 +112,10 @@ def test_predict_gives_every_file_a_line_whatever_it_is_called(
     odd = tmp_path / os.fsdecode(b"caf\xe9.png")
     odd.write_bytes(b"")
     assert main(["predict", str(trained_run / "stage3"), str(odd)]) == 2
-    assert "has a name that is not UTF-8" in capsys.readouterr().err
+    assert TEXT["has-a-name-that-is-not"] in capsys.readouterr().err
 
 
 def test_what_is_no_image_is_named(stage: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
-    with pytest.raises(ValueError, match="Cannot read an image"):
+    with pytest.raises(ValueError, match=TEXT["cannot-read-an-image"]):
         pipeline("category-discovery", model=str(stage))(str(tmp_path / "notes.txt"))

@@ -19,6 +19,7 @@ import pytest
 
 from tests.conftest import TINY_BACKBONE
 from tests.discovery.conftest import write_pictures
+from tests.messages import TEXT
 from tests.pretend_windows import OURS, environment, refused
 from tests.processes import is_running
 
@@ -288,7 +289,7 @@ def test_a_process_apart_is_asked_killed_and_never_left_over(how, there, windows
     if how == "stop":
         assert done.stdout == f"0  asked by [{int(signal.SIGTERM)}], heeds Ctrl-C False\n"
     elif how == "kill":
-        assert done.stdout == "-9 killed by signal 9 (SIGKILL); out of memory? True\n"
+        assert done.stdout == TEXT["9-killed-by-signal-9-sigkill"]
     else:
         until = time.monotonic() + 10
         while time.monotonic() < until and any(is_running(int(each)) for each in log.read_text().split()):
@@ -438,7 +439,7 @@ def test_names_that_windows_refuses_are_categories_archives_and_groups(windows):
             packed.write(path, f"{name[:200]}.png")
     exports = ["--export", "folders", "sidecars", "publish"]
     output = windows.command("discover", "photographs", "photos.zip", "--out", "groups", *exports)
-    assert "lies in an archive" in output
+    assert TEXT["lies-in-an-archive"] in output
     output = windows.run(
         f"""
 from promptccd.cli.main import main

@@ -3,12 +3,13 @@
 import pytest
 
 from tests import versions
+from tests.messages import TEXT
 
 
 def test_what_is_not_to_be_had_is_skipped_with_its_reason(monkeypatch, capsys) -> None:
     monkeypatch.setattr(versions.shutil, "which", lambda *_, **__: None)
     assert versions.main(["--only", "beside timm"]) == 0
-    assert "skipped  needs uv: pip install uv" in capsys.readouterr().out
+    assert TEXT["skipped-needs-uv-pip-install-uv"] in capsys.readouterr().out
     assert versions.main(["--only", "no such row"]) == 1
     monkeypatch.setattr(versions, "resolved", lambda *_: ["torch==2.6.0", "nvidia-cublas-cu12==12.4"])
     assert versions.main(["--only", "torch 2.6"]) == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.training.recipe import Recipe, located, shipped, summary_of
+from tests.messages import TEXT
 from tests.shipped_recipes import HUB_CONFIGS
 
 ROOT = Path(__file__).parents[1]
@@ -49,7 +50,7 @@ def test_a_file_of_ones_own_comes_first(tmp_path, monkeypatch) -> None:
 
 def test_a_name_that_is_none_says_the_likeliest(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"'promptccd-cubs'.*Did you mean 'promptccd-cub'\?"):
+    with pytest.raises(ValueError, match=TEXT["promptccd-cubs-did-you-mean-promptccd"]):
         Recipe.from_yaml("promptccd-cubs")
 
 

@@ -14,6 +14,7 @@ from datasets import load_from_disk
 
 from promptccd.cli.main import COMMANDS, main, parse
 from tests.conftest import coloured_images
+from tests.messages import TEXT
 
 Values = dict[str, dict]
 
@@ -277,4 +278,4 @@ def test_an_empty_argument_is_refused_by_every_command(command, empty, capsys, t
     assert main([command, *words]) == 2
     assert [*tmp_path.iterdir()] == []
     (line,) = capsys.readouterr().err.splitlines()
-    assert "An argument is empty" in line
+    assert TEXT["an-argument-is-empty"] in line

@@ -12,6 +12,7 @@ from promptccd.cli.page_commands import _find_groups, _place_beside
 from promptccd.errors import ConfigurationError
 from tests.conftest import coloured_images
 from tests.discovery.corrected import registry_in
+from tests.messages import TEXT
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
     code, text, _ = run(capsys, *arguments)
     assert code == 0
     assert text.startswith("32 files: 30 images, 1 copy, 1 skipped\n")
-    assert "skipped 1: not an image that can be read (starts like HTML)" in text
+    assert TEXT["skipped-1-not-an-image-that"] in text
     assert "categories, estimated: " in text
     code, printed, _ = run(capsys, *arguments, "--json")
     assert code == 0
@@ -62,7 +63,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
             kind = "found earlier" if row["known"] == "earlier" else row["known"]
             assert f"  {row['category']:4d}  {row['name']} ({kind}): " in text
     seen = {row["category"] for row in values["assignments"]} - {None}
-    assert ("images that are not here" in text) == (values["num_categories"]["count"] > len(seen))
+    assert (TEXT["images-that-are-not-here"] in text) == (values["num_categories"]["count"] > len(seen))
     assert all(Path(each).exists() for each in values["written"])
     low, high = values["num_categories"]["low"], values["num_categories"]["high"]
     assert f"({low} to {high}" in text
@@ -131,7 +132,7 @@ def test_groups_lie_beside_the_folder_however_it_is_named(tmp_path, monkeypatch)
     for named in ("..", ".", "../2023", "../../album"):
         place = _place_beside(Path(named), None)
         assert place.resolve() == Path(f"{Path(named).resolve()}-groups")
-    with pytest.raises(ConfigurationError, match="'/' has no folder next to it: give an --out"):
+    with pytest.raises(ConfigurationError, match=TEXT["has-no-folder-next-to-it"]):
         _place_beside(Path("/"), None)
     assert _place_beside(Path("/"), "groups") == Path("groups")
 
@@ -238,7 +239,7 @@ def test_corrections_that_cannot_be_are_one_line_and_change_nothing(found, capsy
 def test_a_folder_without_categories_is_named(tmp_path, capsys) -> None:
     code, _, err = run(capsys, "categories", tmp_path, "list")
     assert code == 2
-    assert "holds no registry of categories" in err
+    assert TEXT["holds-no-registry-of-categories"] in err
 
 
 def test_predictions_bear_the_names_people_gave(trained_run, album, tmp_path, capsys) -> None:
@@ -270,10 +271,7 @@ def test_links_out_are_followed_where_a_person_allows_it(
     words = ("discover", trained_run / "stage0", linked, "--out", tmp_path / "out", "--export", "folders")
     code, text, _ = run(capsys, *words)
     assert code == 0
-    assert (
-        "skipped 1: link to a place outside\n  with --image_roots PLACE, links into that place are followed"
-        in text
-    )
+    assert TEXT["skipped-1-link-to-a-place"] in text
     code, text, err = run(capsys, *words, "--image_roots", album)
     assert code == 0, err
     assert "35 files: 30 images" in text
@@ -290,8 +288,8 @@ def test_a_folder_of_links_is_told_how_they_are_followed(album, trained_run, tmp
     stage = trained_run / "stage0"
     code, _, err = run(capsys, "discover", stage, tmp_path / "links", "--out", tmp_path / "out")
     assert code == 2
-    assert "1 file: link to a place outside" in err
-    assert "Or: with --image_roots PLACE, links into that place are followed." in err
+    assert TEXT["1-file-link-to-a-place"] in err
+    assert TEXT["or-with-image-roots-place-links"] in err
     code, text, _ = run(capsys, "predict", stage, tmp_path / "links", "--image_roots", album)
     assert code == 0
     assert text.startswith("a.png\t")

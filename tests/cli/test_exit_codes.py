@@ -20,6 +20,7 @@ from promptccd.errors import DeviceError, DiskError, one_line
 from promptccd.processes import BROKEN_PIPE
 from tests.cli.forked import run_forked
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
+from tests.messages import TEXT
 from tests.processes import processes_of
 
 COMMAND = [sys.executable, "-m", "promptccd_command"]
@@ -245,7 +246,7 @@ def test_ctrl_c_of_a_terminal_ends_all_processes_and_what_was_saved_stays(
         assert "Traceback" not in err
         assert "Exception ignored" not in err
         (line,) = lines_of(err)
-        assert "Run the same command again" in line
+        assert TEXT["run-the-same-command-again"] in line
         assert nobody_left(process.pid)
     assert any(where.glob("resume/stage0*"))
 

@@ -13,6 +13,7 @@ import pytest
 
 from promptccd.cli.main import COMMANDS, main, parse
 from tests.discovery.conftest import write_pictures
+from tests.messages import TEXT
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -40,7 +41,7 @@ def test_python_runs_the_package_as_the_command():
 def test_without_images_they_are_asked_for(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
-    assert "Which images? Give a folder" in capsys.readouterr().err
+    assert TEXT["which-images-give-a-folder"] in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -60,12 +61,12 @@ def test_a_run_that_never_began_binds_nothing(photos, tiny_backbone, tmp_path, m
     train = ["train", str(photos), "--class_blocks", "2", "1", "--num_workers", "0", "--epochs", "1"]
     assert main(train) == 2
     said = capsys.readouterr().err
-    assert "Cannot load the backbone 'facebook/dinov2-base'" in said
-    assert "or photographs, a small bundled backbone" in said
+    assert TEXT["cannot-load-the-backbone-facebook-dinov2"] in said
+    assert TEXT["or-photographs-a-small-bundled-backbone"] in said
     sizes = [*SIZES, "--backbone", str(tiny_backbone)]
     assert main([*train, *sizes]) == 0
     assert main([*train, *sizes, "--learning_rate", "0.5"]) != 0
-    assert "was made with other settings" in capsys.readouterr().err
+    assert TEXT["was-made-with-other-settings"] in capsys.readouterr().err
 
 
 def test_order_of_categories_is_said(photos, capsys):

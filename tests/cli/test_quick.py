@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import TEXT
 from tests.test_structure import EXPORTED, MODULES, PACKAGES
 
 HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy.optimize", "gradio")
@@ -138,7 +139,7 @@ def test_packages_give_all_they_name(package: str) -> None:
     for name in waiting:
         found = getattr(module, name)
         assert found is getattr(import_module(EXPORTED[package][name]), name)
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=TEXT["has-no-attribute-nothing"]):
         module.nothing  # noqa: B018
 
 

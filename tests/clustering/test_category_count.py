@@ -3,6 +3,7 @@ import torch
 
 from promptccd.clustering.counting import CountEstimate, estimate_by_split_merge
 from promptccd.errors import DataError
+from tests.messages import TEXT
 
 from .test_split_merge import blobs
 
@@ -11,7 +12,7 @@ TEN = [30, 32, 35, 38, 40, 42, 45, 48, 52, 60]
 
 def test_reads_as_a_range_and_never_as_a_bare_number():
     estimate = CountEstimate(84, 80, 88, "k-means", "1 point of labelled accuracy")
-    assert str(estimate) == "84 (80 to 88, within 1 point of labelled accuracy)"
+    assert str(estimate) == TEXT["84-80-to-88-within-1"]
     assert estimate.range == (80, 88)
 
 

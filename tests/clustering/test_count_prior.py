@@ -12,6 +12,7 @@ from promptccd.clustering import (
 )
 from promptccd.clustering.counting import trials
 from promptccd.errors import DataError
+from tests.messages import TEXT
 
 SETTINGS = [
     Setting(known=12, new=6, images=30, imbalance=3, seed=1, width=96, power=0.0, within=0.6),
@@ -104,7 +105,7 @@ def test_a_range_holds_what_held_out_categories_were_miscounted_by(
     assert f"{len(rates)} counts" in widened.margin
     assert "unreliable" not in widened.margin
     assert "unreliable" not in CountCalibration(1, rates, 0.2).widened(widened, 10).margin
-    assert "30% in the mean: unreliable" in CountCalibration(1, rates, 0.3).widened(widened, 10).margin
+    assert TEXT["30-in-the-mean-unreliable"] in CountCalibration(1, rates, 0.3).widened(widened, 10).margin
 
 
 @pytest.mark.parametrize("prior", ["matched", "calibrated"])

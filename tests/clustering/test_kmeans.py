@@ -8,6 +8,7 @@ import torch
 from sklearn.cluster import KMeans
 
 from promptccd.clustering import kmeans as module
+from tests.messages import TEXT
 
 
 class AnchoredKMeans(module.AnchoredKMeans):
@@ -210,7 +211,7 @@ def test_without_labels_as_good_as_scikit_learn(n_clusters, spread):
 @pytest.mark.fault(29)
 def test_fewer_clusters_than_categories_are_raised_with_a_warning():
     unlabelled, labelled, labels = mixed()
-    with pytest.warns(UserWarning, match=r"n_clusters=4 is below the 6 labelled categories"):
+    with pytest.warns(UserWarning, match=TEXT["n-clusters-4-is-below-the"]):
         model = AnchoredKMeans(4).fit(unlabelled, labelled, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -10,6 +10,7 @@ from benchmarks.bench_mixture_stages import stages
 from promptccd.clustering import fit_gaussian_mixture
 from promptccd.clustering import mixture_fit as module
 from promptccd.models.mixture import GaussianMixture as MixturePrompts
+from tests.messages import TEXT
 
 COVARIANCES = ["diag", "spherical"]
 
@@ -162,12 +163,12 @@ def test_free_points_start_in_the_component_of_the_settled_ones_they_lie_beside(
 
 def test_errors_say_what_and_where():
     points = torch.ones(4, 3)
-    with pytest.raises(ValueError, match=r"num_components <= number of samples \(4\), got 9: ask for fewer"):
+    with pytest.raises(ValueError, match=TEXT["num-components-number-of-samples-4"]):
         fit_gaussian_mixture(points, 9, seed=0)
     with pytest.raises(ValueError, match="got 0"):
         fit_gaussian_mixture(points, 0, seed=0)
     points[2, 0] = np.nan
-    with pytest.raises(ValueError, match="NaN or infinity in row 2 of features"):
+    with pytest.raises(ValueError, match=TEXT["nan-or-infinity-in-row-2"]):
         fit_gaussian_mixture(points, 2, seed=0)
 
 

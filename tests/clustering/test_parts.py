@@ -15,6 +15,7 @@ from promptccd.clustering.parts import (
 )
 from promptccd.errors import DataError
 from promptccd.methods.promptccd_pp import PartLabeller
+from tests.messages import TEXT
 
 GRID = 10
 WIDTH = 48
@@ -147,14 +148,14 @@ def test_without_inner_patches_the_object_is_the_smaller_side(factor):
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("num_parts", [2, "auto"])
 def test_refuses_patches_that_are_all_equal(num_parts, value):
-    with pytest.raises(DataError, match="patch features are all equal.* use another backbone"):
+    with pytest.raises(DataError, match=TEXT["patch-features-are-all-equal-use"]):
         fit_part_labels(torch.full((5, 16, 8), value), (4, 4), num_parts, seed=0)
 
 
 def test_refuses_more_parts_than_distinct_patches(monkeypatch):
     features = features_of(layouts(4, 3), noise=1e-6)  # three regions and the background, but for rounding
     assert fit_part_labels(features, (GRID, GRID), 4, seed=0).num_parts == 4
-    with pytest.raises(DataError, match="5 distinct patches for 5 parts, got 4"):
+    with pytest.raises(DataError, match=TEXT["5-distinct-patches-for-5-parts"]):
         fit_part_labels(features, (GRID, GRID), 5, seed=0)
     monkeypatch.setattr(part_labels, "CANDIDATES", range(4, 8))
     found = fit_part_labels(features, (GRID, GRID), "auto", seed=0)

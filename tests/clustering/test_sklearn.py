@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from promptccd.clustering import CategoryCounter, SemiSupervisedKMeans
 from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.evaluation import clustering_accuracy
+from tests.messages import TEXT
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def test_categories_are_counted(digits) -> None:
     )  # six, of which nothing tells how they spread
     assert CategoryCounter().fit(three, single).n_categories_ >= 6
     assert CategoryCounter(start=5, prior="paper").fit(three).n_categories_ == 3
-    with pytest.raises(ValueError, match="a prior of auto, paper, matched, calibrated, assumed, got 'none'"):
+    with pytest.raises(ValueError, match=TEXT["a-prior-of-auto-paper-matched"]):
         CategoryCounter(prior="none").fit(three)
 
 

@@ -16,6 +16,7 @@ from promptccd.clustering.split_merge import (
     split_and_merge,
 )
 from promptccd.errors import DataError
+from tests.messages import TEXT
 
 
 def blobs(sizes, width=768, spread=1.0, seed=0):
@@ -168,7 +169,7 @@ def test_bad_input_is_one_clear_line():
         with pytest.raises(DataError, match=rf"1 <= start <= number of features \(20\), got {start}: "):
             split_and_merge(points, start, seed=0)
     points[3, 2] = math.nan
-    with pytest.raises(DataError, match="NaN or infinity in row 3 of features"):
+    with pytest.raises(DataError, match=TEXT["nan-or-infinity-in-row-3"]):
         split_and_merge(points, 2, seed=0)
 
 

@@ -17,6 +17,7 @@ from promptccd.data.labels import DETECTED, Layout, read_categories
 from promptccd.data.tables import open_images, read_columns
 from promptccd.errors import DataError
 from promptccd.images.limits import SkippedFileError
+from tests.messages import TEXT
 
 NAMES = [f"{number}.png" for number in range(6)]
 
@@ -70,9 +71,9 @@ def test_usual_names_of_columns_are_recognised(heading: str, folder: Path) -> No
 def test_columns_with_other_names_are_found_by_their_content(folder: Path, caplog) -> None:
     caplog.set_level(logging.INFO)
     assert read(write(folder, "Datei,Art", AB)) == PLAIN
-    assert "'Datei' is read as paths of images (--image_column" in caplog.text
-    assert "'Art' is read as the label (--label_column" in caplog.text
-    with pytest.raises(DataError, match="holds the labels.*label, category"):
+    assert TEXT["datei-is-read-as-paths-of"] in caplog.text
+    assert TEXT["art-is-read-as-the-label"] in caplog.text
+    with pytest.raises(DataError, match=TEXT["holds-the-labelslabel-category"]):
         read(write(folder, "Datei,Art,Ort", [f"{each},x" for each in AB]))
     with pytest.raises(
         DataError, match="holds the images"
@@ -104,10 +105,10 @@ def test_of_several_columns_of_images_the_one_called_image_is_read(first: str, s
 def test_the_one_further_column_of_a_table_that_is_no_list_is_no_label(cells: dict, folder: Path) -> None:
     rows = {"image": NAMES, **cells}
     pd.DataFrame(rows).to_parquet(folder / "list.parquet")
-    with pytest.raises(DataError, match="holds the labels.*--label_column"):
+    with pytest.raises(DataError, match=TEXT["holds-the-labels-label-column"]):
         open_images(str(folder / "list.parquet"))
     rows["image"] = [str(folder / each) for each in NAMES]
-    with pytest.raises(DataError, match="'the data set' holds the labels.*--label_column"):
+    with pytest.raises(DataError, match=TEXT["the-data-set-holds-the-labels"]):
         open_images(Dataset.from_dict(rows).cast_column("image", ImageFeature()))
 
 
@@ -175,7 +176,7 @@ def test_other_words_for_no_label(folder: Path) -> None:
     assert [label for _, label in read(place, na=())] == ["Na", "K", "none", "unknown", "NA", "?"]
     ids = write(folder, "path,label", ["0", "1", "-1", "2", "-1", "0"])
     assert [label for _, label in read(ids)] == ["0", "1", "2", "0"]
-    with pytest.raises(DataError, match="Row 2 has no label .*--label_na"):
+    with pytest.raises(DataError, match=TEXT["row-2-has-no-label-label"]):
         StageStream.from_dataset(str(ids), class_blocks=[2, 1])
     degrees = write(folder, "path,label", ["-1", "-2", "0", "-1", "1", "0"])
     assert len(read(degrees)) == 6  # temperatures, of which -1 is one
@@ -248,7 +249,7 @@ def test_parquet_may_not_name_what_lies_elsewhere(folder: Path) -> None:
     inner = folder / "inner"
     inner.mkdir()
     pd.DataFrame({"path": ["../0.png"] * 2, "label": ["a", "b"]}).to_parquet(inner / "list.parquet")
-    with pytest.raises((DataError, SkippedFileError), match="a file outside of the data set"):
+    with pytest.raises((DataError, SkippedFileError), match=TEXT["a-file-outside-of-the-data"]):
         StageStream.from_dataset(str(inner / "list.parquet"), class_blocks=[1, 1])
 
 
@@ -268,12 +269,12 @@ def test_several_labels_are_refused_or_the_first_counts(kind: str, folder: Path,
     caplog.set_level(logging.INFO)
     cells = [each.replace("'a,b'", '"a,b"').replace("'b,a'", '"b,a"') for each in MULTI[kind]]
     place = write(folder, "path,label", cells)
-    with pytest.raises(DataError, match=r"several labels in \d of 6 rows.*--label_separator") as refused:
+    with pytest.raises(DataError, match=TEXT["several-labels-in-of-6-rows"]) as refused:
         read(place)
     mark = str(refused.value).split("--label_separator ")[1].split("'")[1]
     first = [each.strip("[\"'")[0] for each in cells]
     assert [label for _, label in read(place, separator=mark)] == first
-    assert "rows, which name several" in caplog.text
+    assert TEXT["rows-which-name-several"] in caplog.text
     whole = [label for _, label in read(place, separator="")]
     assert len(set(whole)) > 2
 
@@ -300,7 +301,7 @@ def test_labels_that_are_lists_in_parquet(folder: Path) -> None:
     pd.DataFrame({"path": NAMES, "label": [[each] for each in firsts]}).to_parquet(place)
     assert read(place) == [*enumerate(map(str, firsts))]
     pd.DataFrame({"path": NAMES, "label": [[0, 1], [1], [2], [0, 2], [1], [2]]}).to_parquet(place)
-    with pytest.raises(DataError, match=r"several labels in 2 of 6 rows, such as \[0, 1\]\."):
+    with pytest.raises(DataError, match=TEXT["several-labels-in-2-of-6"]):
         read(place)
     assert read(place, separator="any") == [*enumerate(map(str, firsts))]
 
@@ -309,15 +310,15 @@ def test_bare_names_are_found_below_the_list(folder: Path, caplog) -> None:
     caplog.set_level(logging.INFO)
     place = write(folder, "image_id,dx", ["a", "b"], ["ISIC_0027", "0"])
     assert [label for _, label in read(place)] == ["a", "b"]
-    assert "2 of 2 files are found by their names, 'ISIC_0027' is 'photos/ISIC_0027.jpg'" in caplog.text
+    assert TEXT["2-of-2-files-are-found"] in caplog.text
     (folder / "more").mkdir()
     Image.new("RGB", (9, 9)).save(folder / "more" / "ISIC_0027.png")
     caplog.clear()
     open_images(str(place))
-    assert "1 of 2 files are not there, the first is 'ISIC_0027'" in caplog.text  # two have that name
+    assert TEXT["1-of-2-files-are-not"] in caplog.text  # two have that name
     caplog.clear()
     open_images(str(write(folder, "path,label", ["a"], ["other/0.png"])))
-    assert "1 of 1 files are not there" in caplog.text  # a name with folders means that file
+    assert TEXT["1-of-1-files-are-not"] in caplog.text  # a name with folders means that file
 
 
 def test_labels_that_come_later_are_asked_about(folder: Path) -> None:

@@ -14,6 +14,7 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
 from tests.data.layouts import picture, put
+from tests.messages import TEXT
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,6 @@ def test_a_library_of_a_program_is_named_and_its_originals_can_be_given(name: st
     put(tmp_path / name / "originals" / "2.jpg", picture(1))
     found = images_in(FolderSource(tmp_path), IntakeLimits())
     assert (found.images, [*found.left_out]) == (["1.jpg"], [name])
-    with pytest.raises(DataError, match="give its folder of originals"):
+    with pytest.raises(DataError, match=TEXT["give-its-folder-of-originals"]):
         FolderSource(tmp_path / name)
     assert images_in(FolderSource(tmp_path / name / "originals"), IntakeLimits()).images == ["2.jpg"]

@@ -13,6 +13,7 @@ from promptccd.data.labels import Layout
 from promptccd.data.tables import open_images
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
+from tests.messages import TEXT
 
 
 def put(path: Path, seed: int = 0, kind: str = "photograph") -> None:
@@ -65,7 +66,7 @@ def test_siblings_with_the_same_sub_folders_are_splits(splits, wanted, tmp_path:
     for split in wanted:
         assert labels(tmp_path, split) == dict.fromkeys(ABC, 3)
     if splits != ("train", "dev", "test"):
-        assert "read as splits (--top_folders categories reads categories)" in caplog.text
+        assert TEXT["read-as-splits-top-folders-categories"] in caplog.text
     assert labels(tmp_path, top="categories") == dict.fromkeys(sorted(splits), 9)
     if "train" not in wanted:
         with pytest.raises(DataError, match=r"no split 'train'; it has \['part1', 'part2'\]"):
@@ -76,7 +77,7 @@ def test_categories_with_the_same_sub_folders_stay_categories(tmp_path: Path, ca
     caplog.set_level(logging.INFO)
     tree(tmp_path, [f"{name}/{sex}" for name in (*ABC, "emu") for sex in ("female", "male")])
     assert labels(tmp_path) == dict.fromkeys(("cat", "dog", "emu", "owl"), 6)
-    assert "read as categories (--top_folders splits reads splits)" in caplog.text
+    assert TEXT["read-as-categories-top-folders-splits"] in caplog.text
     assert labels(tmp_path, "emu", top="splits") == {"female": 3, "male": 3}
 
 
@@ -101,7 +102,7 @@ def test_a_folder_around_the_categories_is_none(folders: list[str], tmp_path: Pa
     caplog.set_level(logging.INFO)
     tree(tmp_path, [f"data/{each}" for each in folders])
     assert labels(tmp_path) == dict.fromkeys(ABC, 3)
-    assert "the only folder, data, contains the categories (--top_folders" in caplog.text
+    assert TEXT["the-only-folder-data-contains-the"] in caplog.text
     assert labels(tmp_path, top="categories") == {"data": 3 * len(folders)}
 
 
@@ -110,7 +111,7 @@ def test_splits_below_categories(tmp_path: Path, caplog) -> None:
     tree(tmp_path, [f"{name}/{split}" for name in ABC for split in ("train", "test")])
     assert labels(tmp_path) == dict.fromkeys(ABC, 3)
     assert labels(tmp_path, "test") == dict.fromkeys(ABC, 3)
-    assert "below the categories are read as splits" in caplog.text
+    assert TEXT["below-the-categories-are-read-as"] in caplog.text
     assert labels(tmp_path, top="categories") == dict.fromkeys(ABC, 6)
 
 
@@ -136,7 +137,7 @@ def test_masks_are_left_out_and_counted(kind: str, tmp_path: Path) -> None:
         put(tmp_path / mask.format(f"a{number}"), number, form)
     assert labels(tmp_path) == {"cat": 4, "dog": 3}
     left_out = open_images(str(tmp_path)).left_out
-    assert [*map(lambda each: "mask of another picture" in each, left_out.values())] == [True] * 4
+    assert [*map(lambda each: TEXT["mask-of-another-picture"] in each, left_out.values())] == [True] * 4
     with read_intake(tmp_path) as intake:
         assert intake.report().used == 7
         assert sum(intake.report().skipped_reasons.values()) == 4

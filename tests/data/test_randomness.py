@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
+from tests.messages import TEXT
 
 
 def test_seeds_are_the_same_on_every_machine_and_differ_between_positions():
@@ -21,7 +22,7 @@ def test_seeds_are_the_same_on_every_machine_and_differ_between_positions():
 
 @pytest.mark.parametrize("part", [True, 1.0, None, b"a", np.bool_(True), np.float64(1)])
 def test_other_types_are_refused(part):
-    with pytest.raises(TypeError, match="Expected an int or a str"):
+    with pytest.raises(TypeError, match=TEXT["expected-an-int-or-a-str"]):
         seed_of("view", part)
 
 

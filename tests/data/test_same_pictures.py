@@ -11,6 +11,7 @@ from promptccd.data.readable import StageImages, conflicts
 from promptccd.errors import DataError
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images
+from tests.messages import TEXT
 
 BLOCKS = [2, 1, 1, 1]
 
@@ -77,7 +78,7 @@ def test_copies_are_listed_within_a_stage_and_across_stages(caplog: pytest.LogCa
     assert first.report.copies == {f"row {max(one, same)}": first_one}
     assert second.report.copies == {f"row {later}": first_one}
     assert len(first) + len(second) == first.report.images + second.report.images
-    assert "Stage 1: 1 images are the very picture of another, 1 of them" in caplog.text
+    assert TEXT["stage-1-1-images-are-the"] in caplog.text
     assert read(coloured_images(5, 30), 0).report.copies == {}
 
 
@@ -86,7 +87,7 @@ def test_a_category_without_any_undisputed_image_is_no_category() -> None:
     ones = samples(0, 0, 100)
     others = samples(0, 1, len(ones))
     table = with_copies(dict(zip(ones, others, strict=False)))
-    with pytest.raises(DataError, match="All images of 'category 0' also have another label"):
+    with pytest.raises(DataError, match=TEXT["all-images-of-category-0-also"]):
         read(table, conflicting="drop")
 
 

@@ -20,6 +20,7 @@ from promptccd.images.decode import Status
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from tests.conftest import coloured_images
 from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet
+from tests.messages import TEXT
 
 BLOCKS = [2, 1, 1, 1]
 
@@ -54,7 +55,7 @@ def test_an_address_is_of_a_file_of_that_data_set_alone(file: str, is_own: bool)
 
 def test_a_table_in_memory_needs_its_folders_to_be_given(tmp_path: Path) -> None:
     table = by_path(tmp_path / "mine")
-    with pytest.raises(DataError, match="Row 0 of the data set names .*image_roots allows others"):
+    with pytest.raises(DataError, match=TEXT["row-0-of-the-data-set"]):
         StageStream.from_dataset(table, class_blocks=BLOCKS)
     stages = StageStream.from_dataset(table, class_blocks=BLOCKS, image_roots=[tmp_path / "mine"])
     plain = StageStream.from_dataset(coloured_images(5, 12), class_blocks=BLOCKS)
@@ -99,7 +100,7 @@ def test_a_file_that_grows_while_it_is_read_is_skipped(
         return before
 
     monkeypatch.setattr(os, "fstat", fstat)
-    with pytest.raises(SkippedFileError, match="grew while it was read"):
+    with pytest.raises(SkippedFileError, match=TEXT["grew-while-it-was-read"]):
         read_regular_file(str(place), ByteBudget(IntakeLimits(), "a test"))
 
 
@@ -118,14 +119,14 @@ def test_a_repository_in_the_cache_is_its_own_folder(tmp_path: Path, monkeypatch
     write_parquet(rows(), tmp_path / "hub" / "datasets--user--private" / "secret.parquet")
     (snapshot / "train.parquet").unlink()
     (snapshot / "train.parquet").symlink_to(tmp_path / "hub" / "datasets--user--private" / "secret.parquet")
-    with pytest.raises(DataError, match="which is no file of its own"):
+    with pytest.raises(DataError, match=TEXT["which-is-no-file-of-its"]):
         load_images(str(snapshot))
 
 
 def test_metadata_may_name_no_file_elsewhere(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "data")
     (folder / "metadata.csv").write_text("file_name,label\n../x.png,0\n")
-    with pytest.raises(DataError, match=r"x\.png': a file outside of the data set"):
+    with pytest.raises(DataError, match=TEXT["xpng-a-file-outside-of-the"]):
         StageStream.from_dataset(str(folder), class_blocks=BLOCKS)
 
 
@@ -168,7 +169,7 @@ def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
     listed = inside / "photos.csv"
     listed.write_text("\n".join([*rows, "../secret.png,a", "missing.png,b"]))
     assert image_roots(str(listed)) == (str(inside),)
-    with pytest.raises(DataError, match="a file outside of the data set"):
+    with pytest.raises(DataError, match=TEXT["a-file-outside-of-the-data"]):
         stages_of(listed)
     listed.write_text("\n".join([*rows, "missing.png,b"]))
     stages = stages_of(listed)

@@ -32,6 +32,7 @@ from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
 from tests.discovery.conftest import grouped, write_pictures
 from tests.discovery.corrected import content_of, correct, moved_to, registry_in
+from tests.messages import TEXT
 
 QUICK = AdaptationOptions(epochs=2, batch_size=16)
 REGISTRY = f"{PROJECT}/categories.sqlite"
@@ -112,7 +113,7 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
     after = session.registry.prototypes[session.registry.category(junk.id).prototype_row]
     np.testing.assert_allclose(after, before + 0.25, atol=1e-6)
     edits.move(session.registry, sorted(kept)[3:], junk.id)
-    with pytest.raises(DataError, match="at least 4 images to train on, got 3"):
+    with pytest.raises(DataError, match=TEXT["at-least-4-images-to-train"]):
         adapt(session, QUICK)
 
 
@@ -163,7 +164,7 @@ def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
     for model, album, options in (
         (stage0, 0, longer), (out / "stage1", 0, QUICK), (stage0, 1, QUICK)
     ):  # fmt: skip
-        with pytest.raises(RunError, match=r"stage1.*(was trained already|or (give )?another --out)"):
+        with pytest.raises(RunError, match=TEXT["stage1-was-trained-already-or-give"]):
             discover(DiscoverySession.open(model, seen=cache), albums[album], out, adaptation=options)
     assert hash_of(out / "stage1") == before
     discover(DiscoverySession.open(out / "stage1", seen=cache), albums[1], out, adaptation=QUICK)
@@ -225,21 +226,21 @@ def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
     discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
     shutil.copytree(out / "stage1", spare / "stage1")
     correct(spare, lambda registry: edits.rename(registry, 0, "heron"))
-    with pytest.raises(RunError, match="were changed after a stage was trained"):
+    with pytest.raises(RunError, match=TEXT["were-changed-after-a-stage-was"]):
         discover(DiscoverySession.open(stage0, seen=cache), albums[0], spare, adaptation=QUICK)
     assert registry_in(spare).category(0).name == "heron"
 
 
 def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, albums, tmp_path):
     session = DiscoverySession.open(backbone_folder)
-    with pytest.raises(ConfigurationError, match="A bare backbone cannot be adapted"):
+    with pytest.raises(ConfigurationError, match=TEXT["a-bare-backbone-cannot-be-adapted"]):
         discover(session, albums[0], tmp_path / "out", adaptation=QUICK)
     assert not (tmp_path / "out").exists()
 
 
 def test_too_few_images_are_refused(session, tmp_path):
     write_pictures(tmp_path / "few", [0, 1, 2], per_category=1)
-    with pytest.raises(DataError, match="Expected at least 4 images to train on, got 3"):
+    with pytest.raises(DataError, match=TEXT["expected-at-least-4-images-to"]):
         discover(session, tmp_path / "few", tmp_path / "out", adaptation=QUICK)
 
 

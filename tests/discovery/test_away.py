@@ -13,6 +13,7 @@ from promptccd.discovery.project.view import AWAY
 from promptccd.errors import DataError, RegistryError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
+from tests.messages import TEXT
 
 
 def numbered(folder: Path, kinds: list[int], per_category: int, seed: int = 5) -> Path:
@@ -55,10 +56,10 @@ def listed(out: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, album, tmp_path, capsys):
     assert state(found) == (8, 8, [True] * 8)
-    assert "Not where they were" not in listed(found, capsys)
+    assert TEXT["not-where-they-were"] not in listed(found, capsys)
     shutil.move(album / "1-002.png", tmp_path / "kept.png")
     assert state(found) == (7, 7, [True] * 6 + [False, True])
-    assert "Not where they were, and not counted: 1." in listed(found, capsys)
+    assert TEXT["not-where-they-were-and-not"] in listed(found, capsys)
     capsys.readouterr()
     assert main(["categories", str(found), "list", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
@@ -115,11 +116,11 @@ def test_a_page_that_is_open_follows(found, album):
 def test_a_disk_that_is_not_plugged_in_is_not_forgotten(found, album, tmp_path):
     shutil.move(album, tmp_path / "elsewhere")
     assert state(found)[0] == 0
-    with pytest.raises(RegistryError, match="None of the 8 images is where it was: plug"):
+    with pytest.raises(RegistryError, match=TEXT["none-of-the-8-images-is"]):
         Project(found).forget()
     view = ProjectView(found)
     assert view.photos.picture(0, 128)  # kept
-    with pytest.raises(DataError, match="is not where it was"):
+    with pytest.raises(DataError, match=TEXT["is-not-where-it-was"]):
         view.photos.original(view.photos.keys[0])
 
 
@@ -139,7 +140,7 @@ def test_an_ambiguous_name_is_refused(found, backbone_folder, album):
     (album / "sub").mkdir()
     numbered(album / "sub", [1], per_category=2, seed=9)
     assert main(["discover", str(backbone_folder), str(album), "--out", str(found)]) == 0
-    with pytest.raises(RegistryError, match="2 images are called '1-001.png'"):
+    with pytest.raises(RegistryError, match=TEXT["2-images-are-called-1-001"]):
         Project(found).find("1-001.png")
     assert Project(found).find("sub/1-001.png") != Project(found).find("album/1-001.png")
 

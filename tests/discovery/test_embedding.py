@@ -22,6 +22,7 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.errors import DivergedError, RunError
 from tests.discovery.conftest import image_of
+from tests.messages import TEXT
 
 CPU = torch.device("cpu")
 
@@ -133,7 +134,7 @@ def test_what_an_interrupted_run_computed_is_kept(model, counted, view, folder, 
 
 def test_weights_that_diverged_are_named_with_the_image(model, view, folder):
     model.backbone.layernorm.bias.data[0] = float("nan")
-    with pytest.raises(DivergedError, match="are not numbers, such as those for image '0.png'"):
+    with pytest.raises(DivergedError, match=TEXT["are-not-numbers-such-as-those"]):
         embed_images(model, view, folder, batch_size=4)
 
 
@@ -175,7 +176,7 @@ def test_precision_follows_the_device(monkeypatch):
         assert resolve_precision("auto", CPU) == expected
         assert resolve_precision("fp32", CPU) == "fp32"
         assert resolve_precision("bf16", CPU) == "bf16"
-    with pytest.raises(ValueError, match="Expected a precision of auto, fp32 or bf16, got 'half'"):
+    with pytest.raises(ValueError, match=TEXT["expected-a-precision-of-auto-fp32"]):
         resolve_precision("half", CPU)
 
 
@@ -203,10 +204,10 @@ def test_view_beside_a_backbone_is_used(backbone_folder, tmp_path):
 
 
 def test_no_model_is_said(tmp_path):
-    with pytest.raises(RunError, match="Nothing is at .*nowhere"):
+    with pytest.raises(RunError, match=TEXT["nothing-is-at-nowhere"]):
         load_embedder(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "dinov2", "hidden_size": 32}')
-    with pytest.raises(RunError, match="Cannot load a backbone from"):
+    with pytest.raises(RunError, match=TEXT["cannot-load-a-backbone-from"]):
         load_embedder(tmp_path)
 
 

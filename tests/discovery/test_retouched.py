@@ -19,6 +19,7 @@ from tests.discovery.corrected import registry_in
 from tests.discovery.stored import stored_in
 from tests.discovery.test_cache import costs, rows_of
 from tests.images.test_identity import XMP, exif, photograph, text
+from tests.messages import TEXT
 
 Edit = Callable[[Path], object]
 
@@ -207,7 +208,7 @@ def test_a_file_that_shows_another_picture_is_named_and_errors_name_files(
     photograph((120, 90), seed=99).save(album / "00.jpg", quality=92)
     with caplog.at_level("INFO"):
         assert main(discover) == 0
-    assert "1 files show other pictures than before, such as '00.jpg'" in caplog.text
+    assert TEXT["1-files-show-other-pictures-than"] in caplog.text
 
     session = DiscoverySession.open(backbone_folder)
     session.read(album)

@@ -19,6 +19,7 @@ from tests.conftest import sum_again
 from tests.discovery.conftest import grouped, write_pictures
 from tests.discovery.corrected import features_of
 from tests.discovery.project.streams import do
+from tests.messages import TEXT
 
 
 def largest_new(session: DiscoverySession) -> list[int]:
@@ -157,7 +158,7 @@ def test_a_group_like_one_that_is_none_counts_for_no_category(backbone_folder, t
 
 def test_nothing_usable_leaves_the_session_as_it_was(session, albums, tmp_path):
     (tmp_path / "a.png").write_bytes(b"<html>")
-    with pytest.raises(DataError, match="holds no image that can be used"):
+    with pytest.raises(DataError, match=TEXT["holds-no-image-that-can-be-3"]):
         session.read(tmp_path)
     with pytest.raises(DataError, match="No images yet"):
         session.current  # noqa: B018
@@ -169,7 +170,7 @@ def test_nothing_usable_leaves_the_session_as_it_was(session, albums, tmp_path):
 
 def test_steps_out_of_order_are_named(session, albums):
     session.read(albums[0])
-    with pytest.raises(DataError, match="Nothing is grouped yet"):
+    with pytest.raises(DataError, match=TEXT["nothing-is-grouped-yet"]):
         session.assignment()
     session.read(albums[1])  # the first was never grouped: it is as if it had not been read
     assert session.current.stage == 1
@@ -193,9 +194,11 @@ def test_without_any_category_images_stand_nowhere(backbone_folder, tmp_path):
     assert group_views(session) == []
     assert {row.category for row in assignment_rows(session)} == {None}
     page = write_page(session, assignment_rows(session), tmp_path / "page.html").read_text()
-    assert "No groups in 8 images" in page
-    assert "In no category</strong></dt><dd><bdi>8 images" in page
-    with pytest.raises(DataError, match="There are no groups"):  # a model without categories cannot be loaded
+    assert TEXT["no-groups-in-8-images"] in page
+    assert TEXT["in-no-category-strong-dt-dd"] in page
+    with pytest.raises(
+        DataError, match=TEXT["there-are-no-groups"]
+    ):  # a model without categories cannot be loaded
         save_checkpoint(session, tmp_path / "saved")
     session.registry.undo()
     assert session.registry.state_hash() == state
@@ -217,7 +220,7 @@ def test_a_registry_of_another_width_is_refused(stage0):
     registry = type(registry).from_categories([0, 1], ["a", "b"], 2, np.ones((2, 5), np.float32))
     save_registry(registry, stage0)
     sum_again(stage0)
-    with pytest.raises(RegistryError, match="prototypes of 5 values, its model features of 32"):
+    with pytest.raises(RegistryError, match=TEXT["prototypes-of-5-values-its-model"]):
         DiscoverySession.open(stage0)
 
 

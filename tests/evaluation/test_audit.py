@@ -21,6 +21,7 @@ from promptccd.evaluation import (
     published_rows,
 )
 from promptccd.evaluation.paper import RUN, mark_of
+from tests.messages import TEXT
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 AUDITED = audit(published())
@@ -112,7 +113,7 @@ def test_an_average_is_judged_by_its_stages() -> None:
 
     assert judged(rows)[0] == judged(rows, more=0.005)[0] == "consistent"
     assert judged(rows, more=0.03)[0] == "impossible"
-    assert "Old 86.81 is not the mean 86.31 of its stages." in judged(rows, "old", 0.5)[1]
+    assert TEXT["old-86-81-is-not-the"] in judged(rows, "old", 0.5)[1]
     assert judged(rows.loc[[average]])[0] == "undecided"
     wrong = rows.copy()
     wrong.loc[rows.index[rows["stage"] == 1], "old_images"] *= 2
@@ -194,7 +195,7 @@ def test_published_rows_are_the_paper() -> None:
 def test_command_prints_the_verdicts(capsys: pytest.CaptureFixture) -> None:
     assert main(["audit", "--benchmark", "cifar100", "--method", "happy", "--backbone", "dino"]) == 0
     printed = capsys.readouterr().out
-    assert "0.4347-0.4354    0.4118  impossible  Old is 0.4347 to 0.4354 of the images" in printed
+    assert TEXT["0-4347-0-4354-0-4118"] in printed
     assert printed.endswith("4 rows: 0 consistent, 4 impossible, 0 undecided\n")
     assert main(["audit", "--protocol", "metagcd", "--verdict", "consistent", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)

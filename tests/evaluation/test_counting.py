@@ -15,6 +15,7 @@ from promptccd.data import StageStream
 from promptccd.data.randomness import seed_of
 from promptccd.evaluation.counting import COUNTS, estimate_by_accuracy
 from promptccd.training.options import TrainingArguments
+from tests.messages import TEXT
 
 SETTING = Setting(known=10, new=5, images=24, imbalance=1, seed=4, width=96, power=0.4, within=0.6)
 ARGUMENTS = TrainingArguments(replay_samples=12, seed=3)
@@ -31,7 +32,7 @@ def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     assert len(kept) > 120  # more than the 12 of each that are replayed
     if prior != "paper":
         assert (found.low, found.count, found.high) == (15, 15, 16)
-        assert "6 counts of left-out" in found.margin
+        assert TEXT["6-counts-of-left-out"] in found.margin
     else:
         assert "likelihood" in found.margin
     # With every image kept, the estimate is that of the function below.
@@ -65,7 +66,7 @@ def test_a_count_by_k_means_gets_the_range_of_held_out_categories(prior: str) ->
     else:
         assert found.low <= plain.low
         assert found.high >= plain.high
-        assert "6 counts of left-out" in found.margin
+        assert TEXT["6-counts-of-left-out"] in found.margin
 
 
 @pytest.mark.slow

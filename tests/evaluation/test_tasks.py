@@ -23,6 +23,7 @@ from promptccd.evaluation import (
     separate_clustering_accuracy,
 )
 from promptccd.evaluation.protocols import SCORERS, ScoredImages, Task
+from tests.messages import TEXT
 
 OPTIONS = {"restarts": 2, "seed": 5}
 LOOKS = torch.nn.functional.normalize(torch.randn(6, 12, generator=torch.Generator().manual_seed(0)))
@@ -223,7 +224,7 @@ def test_a_calibrated_mixture_predicts_whatever_the_method_does() -> None:
 def test_a_model_without_parts_has_no_score_of_their_routing() -> None:
     routed = ContinualScore("part-routing", [])
     assert SCORERS["part-routing"](replace(TASK, part_routing=lambda: routed)) is routed
-    with pytest.raises(ConfigurationError, match="needs a model with parts, got variant rankstats"):
+    with pytest.raises(ConfigurationError, match=TEXT["needs-a-model-with-parts-got"]):
         SCORERS["part-routing"](TASK)
 
 

@@ -18,6 +18,7 @@ from promptccd.models.checkpoint import find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
 from promptccd.runs.stage import FROZEN, LEARNT
 from tests.hub.server import PORTAL, Fault, Hub, Request
+from tests.messages import TEXT
 
 NAME = "user/run-stage3"
 
@@ -273,7 +274,7 @@ def test_training_goes_on_from_a_tag_of_all_stages(trained_run: Path, hub: Hub, 
         config = f"stage{number}/config.json"
         assert (fetched.path / config).read_bytes() == (trained_run / config).read_bytes()
     del hub.repo("user/run-stage0").tags["v1"]
-    with pytest.raises(HubError, match=r"'user/run-stage0@v1': .*Invalid rev id: v1"):
+    with pytest.raises(HubError, match=TEXT["user-run-stage0-v1-invalid-rev"]):
         fetch_stages("user/run-stage1@v1", RunDirectory(tmp_path / "none"))
 
 

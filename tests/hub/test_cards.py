@@ -18,6 +18,7 @@ from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe
 from tests.hub.server import Hub
+from tests.messages import TEXT
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_the_card_of_a_person_without_our_snippets_is_sent_as_it_is(
     push_run(run, stages=[0])
     assert hub.repo("user/digits-stage0").at("main").files["README.md"].data == card
     (run.stage(0) / "README.md").write_bytes(b"\xff\xfe no text")
-    with pytest.raises(HubError, match="README.md is not UTF-8"):
+    with pytest.raises(HubError, match=TEXT["readme-md-is-not-utf-8"]):
         push_run(run, stages=[0])
 
 
@@ -71,9 +72,9 @@ def test_the_headline_comes_first_for_readers_and_for_the_hub(digits: RunDirecto
     assert f"**{average:.1f} %** of the unlabelled images" in text.partition("## How to use it")[0]
     results = ModelCard(text).data.eval_results
     assert results[0].metric_value == average
-    assert results[0].metric_name == "Clustering accuracy, All, average of stage 1, in percent"
+    assert results[0].metric_name == TEXT["clustering-accuracy-all-average-of-stage"]
     assert (results[0].metric_type, results[0].dataset_type) == ("accuracy", "imagefolder")
-    assert "%** of the unlabelled images" not in (digits.stage(0) / "README.md").read_text()
+    assert TEXT["of-the-unlabelled-images"] not in (digits.stage(0) / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -90,9 +91,9 @@ def test_a_training_that_continued_names_its_source_and_inherits_its_licence(
     train_recipe(Recipe.from_dict(values))
     for stage in (2, 3):
         card = ModelCard.load(tmp_path / "fork" / f"stage{stage}" / "README.md")
-        assert "Training continued from [user/run-stage1](" in card.text
+        assert TEXT["training-continued-from"] in card.text
         assert (card.data.base_model, card.data.license) == ("user/run-stage1", "cc-by-nc-4.0")
-        assert "The weights are under `cc-by-nc-4.0`" in card.text
+        assert TEXT["the-weights-are-under-cc-by"] in card.text
 
 
 @pytest.mark.parametrize(
@@ -123,4 +124,4 @@ def test_a_licence_is_read_from_any_card(metadata: str | None, found: dict, hub:
 def test_a_run_without_a_known_licence_names_none(trained_run: Path) -> None:
     card = ModelCard.load(trained_run / "stage1" / "README.md")
     assert "license" not in card.data.to_dict()
-    assert "The licence of the weights that training started from is unknown." in card.text
+    assert TEXT["the-licence-of-the-weights-that"] in card.text

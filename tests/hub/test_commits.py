@@ -12,6 +12,7 @@ from promptccd.hub import PushedRepository, publish_stages, push_space, push_sta
 from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
 from tests.hub.server import Fault, Hub
+from tests.messages import TEXT
 
 KINDS = ("model", "dataset", "space")
 Send = Callable[..., PushedRepository]
@@ -64,7 +65,7 @@ def test_a_push_says_before_who_will_see_what_and_is_private_if_asked(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_public_repository_is_no_place_for_private_things(kind: str, send: Send, hub: Hub) -> None:
     before = hub.add("user/known", {"notes.md": b"mine"}, kind=kind).sha
-    with pytest.raises(ConfigurationError, match="is public and --private was given"):
+    with pytest.raises(ConfigurationError, match=TEXT["is-public-and-private-was-given"]):
         send("user/known", private=True)
     assert hub.repo("user/known", kind).at("main").sha == before
     assert not hub.requests("PUT") and not hub.requests("POST", "user/known")
@@ -79,7 +80,7 @@ def test_words_files_and_commits_of_others_stay(kind: str, send: Send, hub: Hub,
         lambda request: "/commit/" in request.path,
         Fault(race=lambda hub: hub.add("user/race", {"more.md": b"also theirs"}, kind=kind)),
     )
-    with pytest.raises(HubError, match="A commit has happened since"):
+    with pytest.raises(HubError, match=TEXT["a-commit-has-happened-since"]):
         send("user/race")
     assert send("user/race").sent
     files = hub.repo("user/race", kind).at("main").files
@@ -105,5 +106,5 @@ def test_missing_rights_are_told(kind: str, send: Send, hub: Hub, monkeypatch, t
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_hubs_refusal_is_told_in_its_words(kind: str, send: Send, hub: Hub) -> None:
     hub.plan(lambda request: request.path == "/api/repos/create", Fault(status=402, words="no room"))
-    with pytest.raises(HubError, match=r"Not pushed: no room \(402\). Nothing local is lost."):
+    with pytest.raises(HubError, match=TEXT["not-pushed-no-room-402-nothing"]):
         send("user/page")

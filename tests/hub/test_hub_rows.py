@@ -19,6 +19,7 @@ from tests.conftest import coloured_images
 from tests.discovery.conftest import image_of
 from tests.hub.server import Hub
 from tests.images.test_decode import PNG
+from tests.messages import TEXT
 
 NAME, OPTIONS = "team/photos", {"class_blocks": [2, 1, 1], "num_classes": 4, "images_per_class": 9}
 PER_FILE, FILES = 60, 10
@@ -149,10 +150,10 @@ def test_tables_that_differ_or_are_damaged_are_refused(hub: Hub, tables) -> None
         if "00002" in name
     }
     hub.add(NAME, odd, kind="dataset")
-    with pytest.raises(DataError, match="Could not load dataset 'team/photos'|[Cc]olumn"):
+    with pytest.raises(DataError, match=TEXT["could-not-load-dataset-team-photos"]):
         StageStream.from_dataset(NAME, **OPTIONS)
     hub.add("team/broken", {"train.parquet": b"no parquet at all"}, kind="dataset")
-    with pytest.raises(DataError, match="Could not load dataset 'team/broken'"):
+    with pytest.raises(DataError, match=TEXT["could-not-load-dataset-team-broken"]):
         StageStream.from_dataset("team/broken", **OPTIONS)
 
 

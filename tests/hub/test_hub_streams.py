@@ -15,6 +15,7 @@ from promptccd.runs import RunDirectory, stream_rows, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe
 from tests.hub.server import Hub
+from tests.messages import TEXT
 
 
 def as_parquet(table: Dataset, place: Path, split: str) -> dict[str, bytes]:
@@ -48,7 +49,7 @@ def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
     card = ModelCard(hub.repo("user/run-stage2").at("main").files["README.md"].data.decode())
     assert card.data.eval_results is None
     assert card.data.datasets == ["user/partly"]
-    assert "no accuracy is known" in card.text
+    assert TEXT["no-accuracy-is-known"] in card.text
     for place in (str(run.path), "user/run-stage2"):
         assert not [check for check in verify(place) if check.problem]
 
@@ -56,5 +57,5 @@ def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
 def test_streams_are_not_published_to_be_scored_by() -> None:
     table = coloured_images(2, 4)
     stages = StageStream.from_dataset(table, unlabelled=[coloured_images(1, 3, seed=2)])
-    with pytest.raises(ConfigurationError, match="has no labels, so stages of it cannot be scored"):
+    with pytest.raises(ConfigurationError, match=TEXT["has-no-labels-so-stages-of"]):
         publish_stages(stages, "user/stages", dry_run=True)

@@ -17,6 +17,7 @@ from promptccd.data import StageStream
 from promptccd.hub import publish_stages
 from tests.conftest import quick_recipe
 from tests.hub.server import Hub
+from tests.messages import TEXT
 from tests.photographs import MARKER, TELLING, album, jpeg, pixels
 
 PLACES = [f"{MARKER}-file", MARKER, "2019:07:14", f"holiday_{MARKER}"]
@@ -109,7 +110,7 @@ def test_models_cards_and_pages_tell_nothing(
     assert len([kind for kind, _ in hub.repos if kind == "model"]) == 4
     assert told_on_hub(hub) == []
     card = hub.repo("user/run-stage3").at("main").files["README.md"].data.decode()
-    assert "images from a local folder" in card
+    assert TEXT["images-from-a-local-folder"] in card
     kept = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     named = {path.name for path in kept if secrets_in(path.read_bytes())}
     # They say where the images lie, and which could not be read, and stay here.

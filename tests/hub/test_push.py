@@ -19,6 +19,7 @@ from promptccd.runs.stage import FROZEN
 from promptccd.trainer import train_recipe
 from promptccd.training.recipe import Recipe
 from tests.hub.server import BAD_GATEWAY, PORTAL, Fault, Hub, refused_metadata
+from tests.messages import TEXT
 
 
 @pytest.fixture
@@ -70,14 +71,14 @@ def test_a_name_that_the_hub_refuses_is_refused_before_a_request(
     path = Path(shutil.copytree(trained_run, tmp_path / folder))
     for stage in range(4, 11 if stages else 0):
         shutil.copytree(path / "stage3", path / f"stage{stage}")
-    with pytest.raises(ConfigurationError, match="cannot be the name of a model on the Hub"):
+    with pytest.raises(ConfigurationError, match=TEXT["cannot-be-the-name-of-a"]):
         push_run(RunDirectory(path), namespace=namespace, stages=stages)
     assert not hub.log
 
 
 def test_a_training_that_cannot_be_pushed_does_not_begin(recipe_values: dict, hub: Hub) -> None:
     recipe_values["training"] |= {"push_to_hub": True, "hub_namespace": "my team"}
-    with pytest.raises(ConfigurationError, match="cannot be the name of a model on the Hub"):
+    with pytest.raises(ConfigurationError, match=TEXT["cannot-be-the-name-of-a"]):
         train_recipe(Recipe.from_dict(recipe_values))
     assert not Path(recipe_values["training"]["output_dir"]).exists()
 
@@ -141,7 +142,7 @@ def test_every_request_fails_once_in_every_way(run: RunDirectory, hub: Hub, wait
         try:
             push_stage(folder, repo_id, api=api)
         except HubError as error:
-            assert "Nothing local is lost" in str(error)
+            assert TEXT["nothing-local-is-lost"] in str(error)
             assert is_absent(hub, repo_id) or is_whole(hub, repo_id, folder), (number, fault)
         hub.clear_plans()
         push_stage(folder, repo_id, api=api)
@@ -229,17 +230,17 @@ def test_a_card_that_cannot_be_read_stays(run: RunDirectory, hub: Hub, caplog, c
     with pytest.raises(RunError, match="orrect it"):
         push_run(run, stages=[0])
     pusher(run, None, private=False)()
-    assert "Stage 0 is not pushed:" in caplog.text
+    assert TEXT["stage-0-is-not-pushed"] in caplog.text
     assert hub.repo("user/run-stage0").at("main").files["README.md"].data == card
     assert is_whole(hub, "user/run-stage1", run.stage(1))
 
 
 def test_damaged_and_unfinished_stages_are_not_pushed(run: RunDirectory, hub: Hub) -> None:
-    with pytest.raises(HubError, match=r"finished stages \[0, 1, 2, 3\], not \[1, 9\]. Give one as --stage"):
+    with pytest.raises(HubError, match=TEXT["finished-stages-not-give-one-as"]):
         push_run(run, stages=[1, 9])
     weights = run.stage(0) / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
-    with pytest.raises(HubError, match="is damaged and is not pushed"):
+    with pytest.raises(HubError, match=TEXT["is-damaged-and-is-not-pushed"]):
         push_stage(run.stage(0), "user/damaged", api=HfApi())
     assert not hub.log
 
@@ -267,5 +268,5 @@ def test_a_checkpoint_that_was_fetched_with_the_hubs_client_is_whole(
     assert {".gitattributes", ".cache", "checksums.json"} <= {path.name for path in there.iterdir()}
     assert len(load_model(there).prototypes)
     (there / "notes.md").write_text("?")
-    with pytest.raises(RunError, match=r"notes.md does not belong there"):
+    with pytest.raises(RunError, match=TEXT["notes-md-does-not-belong-there"]):
         load_model(there)

@@ -14,6 +14,7 @@ from promptccd.runs import RunDirectory, load_model
 from tests.conftest import coloured_images
 from tests.discovery.corrected import content_of, correct, registry_in
 from tests.hub.server import Hub
+from tests.messages import TEXT
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_a_registry_comes_back_as_it_was_pushed(
     assert torch.equal(session.model.prototypes, load_model(edited / "stage3").prototypes)
     checks = verify("user/run-stage3")
     assert not [check for check in checks if check.problem]
-    assert any("1 merge, 1 rename by people" in check.what for check in checks)
+    assert any(TEXT["1-merge-1-rename-by-people"] in check.what for check in checks)
 
     outs = []
     for number, place in enumerate(("user/run-stage3", str(edited / "stage3"))):

@@ -10,6 +10,7 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.runs import RunDirectory
 from tests.hub.server import Hub
+from tests.messages import TEXT
 
 
 def stage_bytes(run: Path) -> list[str]:
@@ -72,7 +73,7 @@ def test_what_a_link_in_a_stage_leads_to_is_not_taken_along(
     (stage / "README.md").symlink_to(tmp_path / "secret")
     options = in_folder(recipe_values, tmp_path / "run", resume_from=str(stage))
     assert main(["train", "--config", str(options)]) == 5
-    assert "is damaged: README.md is a link" in capsys.readouterr().err
+    assert TEXT["is-damaged-readme-md-is-a"] in capsys.readouterr().err
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").rglob("README.md"))
 
 

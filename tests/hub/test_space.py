@@ -22,6 +22,7 @@ from promptccd.models.checkpoint import find_model
 from promptccd.runs import RunDirectory
 from tests.conftest import coloured_images
 from tests.hub.server import Fault, Hub
+from tests.messages import TEXT
 from tests.spaces.visitor import Visitor, address_in
 
 MODEL = "user/run-stage3"
@@ -109,7 +110,7 @@ def test_a_backbone_that_comes_along_needs_no_other_repository(hub: Hub) -> None
 
 def test_another_space_is_left_alone(stage: str, hub: Hub) -> None:
     hub.add("user/page", {"README.md": b"---\nsdk: docker\n---\n", "Dockerfile": b"FROM x"}, kind="space")
-    with pytest.raises(ConfigurationError, match=r"user/page is another Space with Dockerfile"):
+    with pytest.raises(ConfigurationError, match=TEXT["user-page-is-another-space-with"]):
         push_space("page", MODEL)
     assert len(hub.repo("user/page", "space").history()) == 2
     assert not hub.repo("user/page", "space").variables
@@ -142,25 +143,25 @@ def test_a_model_that_a_space_cannot_work_with_is_one_line(
 
 @pytest.mark.parametrize("name", ["user/my page", "a/b/c", "--page", "page.git", "datasets/user/page"])
 def test_a_name_that_the_hub_does_not_take_is_one_line(hub: Hub, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be the name of a Space on the Hub"):
+    with pytest.raises(ConfigurationError, match=TEXT["cannot-be-the-name-of-a-2"]):
         push_space(name, "photographs")
     assert not hub.log
 
 
 def test_a_private_model_is_not_given_away_by_a_public_space(stage: str, hub: Hub, caplog) -> None:
     hub.repo(MODEL).private = True
-    with pytest.raises(ConfigurationError, match="visitors of a public Space could copy it"):
+    with pytest.raises(ConfigurationError, match=TEXT["visitors-of-a-public-space-could"]):
         push_space("page", MODEL)
     assert ("space", "user/page") not in hub.repos
     push_space("page", MODEL, private=True)
     assert hub.repo("user/page", "space").private
-    assert "add a secret HF_TOKEN" in caplog.text
+    assert TEXT["add-a-secret-hf-token"] in caplog.text
 
 
 def test_a_public_space_that_was_to_be_private_is_not_touched(stage: str, hub: Hub) -> None:
     push_space("page", MODEL)
     hub.add(MODEL, {"notes.md": b"later"})
-    with pytest.raises(ConfigurationError, match="is public and --private was given"):
+    with pytest.raises(ConfigurationError, match=TEXT["is-public-and-private-was-given"]):
         push_space("page", MODEL, private=True)
     assert hub.repo("user/page", "space").variables["PROMPTCCD_MODEL"]["value"] == stage
 

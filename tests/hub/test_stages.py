@@ -16,6 +16,7 @@ from promptccd.errors import DataError
 from promptccd.hub.stages import _licence
 from tests.conftest import quick_recipe
 from tests.hub.server import Hub
+from tests.messages import TEXT
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_a_name_that_the_hub_refuses_is_told_before_it_is_asked(
     recipe: Path, hub: Hub, capsys, name: str
 ) -> None:
     assert main(["split", "--config", str(recipe), "--push", name]) == 2
-    assert "cannot be the name of a data set on the Hub" in capsys.readouterr().err
+    assert TEXT["cannot-be-the-name-of-a-3"] in capsys.readouterr().err
     assert not hub.log
 
 
@@ -64,7 +65,7 @@ def test_stages_without_images_are_refused(recipe: Path, hub: Hub) -> None:
     table = read_table(BytesIO(hub.repo("user/stages", "dataset").at("main").files[name].data))
     write_table(table.select(["sample_id"]).replace_schema_metadata(None), stream := BytesIO())
     hub.add("user/stages", {name: stream.getvalue()}, kind="dataset")
-    with pytest.raises(DataError, match="Stage 1 of 'user/stages' has no column image, only sample_id"):
+    with pytest.raises(DataError, match=TEXT["stage-1-of-user-stages-has"]):
         StageStream.from_hub("user/stages")
 
 

@@ -12,6 +12,7 @@ from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import sum_again
 from tests.hub.server import Hub
+from tests.messages import TEXT
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_data_that_nothing_is_read_from_are_refused(
     trained_run: Path, stage: str, more: list[str], capsys
 ) -> None:
     assert main(["verify", str(trained_run / stage), "--dataset", "photos", *more]) == 2
-    assert "no image is read" in capsys.readouterr().err
+    assert TEXT["no-image-is-read"] in capsys.readouterr().err
 
 
 @pytest.mark.slow

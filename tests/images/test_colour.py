@@ -12,6 +12,7 @@ from promptccd.images.clean import clean_image
 from promptccd.images.colour import STANDARD, standard_profile
 from promptccd.images.decode import Status, decode_image
 from tests.images.test_decode import encoded
+from tests.messages import TEXT
 from tests.photographs import MARKER
 
 SCREEN = ImageCms.createProfile("sRGB")
@@ -115,7 +116,7 @@ def test_greys_are_shown_by_a_profile_of_greys_and_colours_are_not() -> None:
     middle = np.asarray(grey) == 128
     assert abs(float(np.asarray(found.image)[middle].mean()) - 145) < 3  # 128 to the 1.8 is 145 of sRGB
     wrong = decode_image(saved(colours, "PNG", grey_profile()))
-    assert wrong.verdict.note == "colour profile left aside (it is meant for L, and the picture is RGB)"
+    assert wrong.verdict.note == TEXT["colour-profile-left-aside-it-is"]
     assert np.array_equal(np.asarray(wrong.image), np.asarray(colours))
 
 

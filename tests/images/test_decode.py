@@ -19,6 +19,7 @@ from promptccd import systems
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decode_image
 from promptccd.images.kinds import FEATURES, kind_of
 from promptccd.images.rendering import Rendering
+from tests.messages import TEXT
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 CODECS = [
@@ -395,7 +396,7 @@ def test_a_file_that_says_its_depth_is_believed_unless_a_person_says_another(con
     assert pixels_of(decode_image(content(), others)) == pixels_of(found)
     said = decode_image(content(), Decoding(rendering=Rendering(given=(0, 255))))
     assert np.asarray(said.image).max() == 255
-    assert "8 bits scaled to 8 bits, larger values cut" in said.verdict.note
+    assert TEXT["8-bits-scaled-to-8-bits"] in said.verdict.note
 
 
 def deep_png(values):

@@ -12,6 +12,7 @@ from promptccd.images import decode
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import Status, Verdict, decode_image
 from tests.images.test_decode import deep_tiff, encoded, oriented, photograph, picture
+from tests.messages import TEXT
 
 SMALL = picture(160, 120)
 
@@ -50,7 +51,7 @@ def test_camera_raw_is_its_jpeg_of_full_size_or_nothing(kind: str) -> None:
         found = decode_image(RAWS[kind] + behind)
         assert found.verdict.status is Status.SKIPPED
         assert found.verdict.note.startswith("camera RAW (")
-        assert "give the JPEG that the camera wrote with it" in found.verdict.note
+        assert TEXT["give-the-jpeg-that-the-camera"] in found.verdict.note
         assert clean_image(RAWS[kind] + behind) is None
     for behind in (FULL, THUMBNAIL + bytes(7) + FULL + THUMBNAIL + bytes(99)):
         found = decode_image(RAWS[kind] + behind)
@@ -91,7 +92,7 @@ def test_a_large_picture_is_decoded_only_if_memory_is_left(monkeypatch: pytest.M
     monkeypatch.setattr(systems, "free_memory", lambda: 16 * 411 * 303 - 1)
     verdict = decode_image(content).verdict
     assert (verdict.status, verdict.is_passing) == (Status.SKIPPED, True)
-    assert "GB are free: close other programs" in verdict.note
+    assert TEXT["gb-are-free-close-other-programs"] in verdict.note
     assert decode_image(encoded(picture(), "PNG")).verdict.status is Status.USED
 
 

@@ -15,6 +15,7 @@ from promptccd.images.decode import Decoding, Status, Verdict, decode_image
 from promptccd.images.kinds import heif_plugin, is_picture
 from tests.data.test_folders import read
 from tests.images.test_decode import encoded, photograph, picture
+from tests.messages import TEXT
 
 pillow_heif = pytest.importorskip("pillow_heif", reason="the extra heic is not installed")
 SKIPPED_HEAD = (
@@ -69,10 +70,10 @@ def test_numbers_of_its_header_are_checked_before_it_is_decoded(monkeypatch: pyt
     assert verdict == Verdict(Status.SKIPPED, "300 x 200 exceeds the limit of 0.059999 million pixels")
     monkeypatch.setattr(decode, "LARGE", 50_000)
     monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1)
-    assert "made to exhaust memory" in decode_image(content).verdict.note
+    assert TEXT["made-to-exhaust-memory"] in decode_image(content).verdict.note
     monkeypatch.setattr(decode, "PIXELS_PER_BYTE", 1000)
     monkeypatch.setattr(systems, "free_memory", lambda: 959_999)
-    assert "take up to 0.0 GB of memory" in decode_image(content).verdict.note
+    assert TEXT["take-up-to-0-0-gb"] in decode_image(content).verdict.note
 
 
 def test_colours_are_those_of_its_profile() -> None:

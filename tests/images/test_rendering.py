@@ -14,6 +14,7 @@ from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.images.decode import Decoding, decide, decode_image
 from promptccd.images.rendering import CUT, Rendering
 from tests.images.test_decode import encoded
+from tests.messages import TEXT
 
 Values = np.ndarray
 
@@ -90,7 +91,7 @@ def test_single_pixels_and_files_do_not_change_the_others(kind: str) -> None:
             assert np.mean(np.abs(one - other) > 1) < 0.5
     if kind == "one hot pixel in one file":
         assert (CUT in notes[7], found[7][3, 5]) == (True, 255)
-    assert str(again) == "integer values of more than 8 bits: 12 bits, window 0 to 4095"
+    assert str(again) == TEXT["integer-values-of-more-than-8-2"]
 
 
 OFFSETS: dict[str, Callable[[int], Values]] = {
@@ -148,7 +149,7 @@ def test_what_is_decided_or_given_stays() -> None:
     given = Rendering(given=(1000, 2000))
     found, again, notes = shown(few, given.over(rule))
     assert again == Rendering(integer=(0, 4095), given=(1000, 2000))
-    assert all("larger and smaller values cut" in note for note in notes)
+    assert all(TEXT["larger-and-smaller-values-cut"] in note for note in notes)
     assert {0, 255} <= set(np.unique(found[0]))
     floats = [tiff(photograph(number, 300, 310).astype(np.float32)) for number in range(3)]
     _, both, _ = shown([*few, *floats], rule)
@@ -188,10 +189,7 @@ def test_a_project_keeps_the_rule_of_its_first_week(tmp_path: Path) -> None:
         (photos / f"{number}.tif").write_bytes(tiff(with_pixel(twelve_bits(number), 60_000)))
     second, said = read()
     assert first.items() <= second.items()
-    assert said == (
-        "integer values of more than 8 bits: 12 bits, window 0 to 4095; 3 files have values beyond it, which are cut, "
-        "such as 3.tif"
-    )
+    assert said == (TEXT["integer-values-of-more-than-8"])
 
 
 def stack(pages: Sequence[Values]) -> bytes:
@@ -224,7 +222,7 @@ def test_a_fourth_band_is_no_transparency_and_white_on_nothing_is_seen() -> None
     infrared = np.dstack([colours, photograph(9, 1, 254).astype(np.uint8)])
     found = decode_image(tiff(infrared))
     assert np.array_equal(np.asarray(found.image), colours)
-    assert "fourth band is no transparency" in found.verdict.note
+    assert TEXT["fourth-band-is-no-transparency"] in found.verdict.note
     icon = np.full((40, 48, 4), 255, np.uint8)
     icon[:10, :, 3] = 0
     drawn = np.asarray(decode_image(encoded(Image.fromarray(icon), "PNG")).image)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from promptccd.methods.dydm import DYDMModel, DYDMObjective, divergence
 from tests.conftest import TINY_HEAD
+from tests.messages import TEXT
 from tests.methods.steps import begun
 
 
@@ -94,6 +95,6 @@ def test_a_stage_adds_the_images_that_the_discovery_classifier_calls_new(
         made.end_stage()
     new = own >= 2
     np.testing.assert_allclose(model.squares - before, expanded[new].T @ expanded[new], atol=1e-12)
-    assert "1 new classes got no image" in caplog.text
+    assert TEXT["1-new-classes-got-no-image"] in caplog.text
     assert bool((model.readout[:, 3] == 0).all())
     assert model.plain_block == "discovery"

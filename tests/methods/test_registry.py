@@ -12,6 +12,7 @@ from promptccd.methods import COMMON_PARTS, METHODS, Method, base, load_plugin, 
 from promptccd.models.configuration import bounds_of
 from promptccd.training.recipe import sections_of, shipped_methods
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.messages import TEXT
 
 
 def test_every_method_has_a_recipe_and_every_recipe_a_method() -> None:
@@ -27,7 +28,7 @@ def test_every_method_has_a_recipe_and_every_recipe_a_method() -> None:
 def test_a_name_stands_for_one_method() -> None:
     method = method_named("simgcd")
     assert register(method) is method
-    with pytest.raises(ValueError, match="There is a method 'simgcd' already"):
+    with pytest.raises(ValueError, match=TEXT["there-is-a-method-simgcd-already"]):
         register(replace(method, title="another"))
     assert METHODS["simgcd"] is method
 

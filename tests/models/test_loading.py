@@ -13,6 +13,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.checkpoint import FoundModel, find_model
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
+from tests.messages import TEXT
 
 GROWN = {"grow-merge": {"num_branches": 2, "num_means": 2, "num_clusters": 1}}
 
@@ -61,7 +62,7 @@ def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a
         (run / f"stage{number}").mkdir(parents=True)
         (run / f"stage{number}" / "config.json").write_text(f'{{"stage": {number}}}')
     (run / "stage of mind").mkdir()
-    with pytest.raises(OSError, match=r"is a run, .* give a stage, the last is \S+stage10\."):
+    with pytest.raises(OSError, match=TEXT["is-a-run-give-a-stage"]):
         find_model(run)
     assert find_model(run, subfolder="stage9").values == {"stage": 9}
     (run / "config.json").write_text("{}")

@@ -11,6 +11,7 @@ from benchmarks import photograph_backbone as making
 from promptccd import PromptCCDModel
 from promptccd.data.views import normalise
 from promptccd.discovery.embedding import load_embedder
+from tests.messages import TEXT
 
 CIFAR100 = Path(
     os.environ.get("PROMPTCCD_CIFAR100", Path(__file__).parents[3] / "shared" / "data" / "cifar100")
@@ -31,7 +32,7 @@ def test_it_loads_by_its_name_without_a_network() -> None:
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "photographs").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OSError, match="No model in 'photographs'"):
+    with pytest.raises(OSError, match=TEXT["no-model-in-photographs"]):
         PromptCCDModel.from_pretrained("photographs")
 
 

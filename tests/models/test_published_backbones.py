@@ -24,6 +24,7 @@ from promptccd.runs.start import evaluation_view
 from promptccd.runs.train import train_run
 from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingControl
 from promptccd.training.recipe import Recipe
+from tests.messages import TEXT
 
 SIZES = {
     "hidden_size": 32,
@@ -75,7 +76,7 @@ def test_training_normalises_as_the_backbone_says_and_so_does_discovery(
 def test_weights_of_other_programs_are_named(tmp_path: Path) -> None:
     path = tmp_path / "dino_vitbase16_pretrain.pth"
     path.write_bytes(b"PK\x03\x04")
-    with pytest.raises(OSError, match=r"pretrain.pth' is a file, .* convert_dinov2_to_hf.py"):
+    with pytest.raises(OSError, match=TEXT["pretrain-pth-is-a-file-convert"]):
         PromptCCDModel.from_pretrained(path)
 
 

@@ -15,6 +15,7 @@ from promptccd.models import CategoryDiscoveryModel
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_HEAD
 from tests.contributing import blocks, section
+from tests.messages import TEXT
 from tests.models.finished import some_methods, write_backbone, write_stage
 
 of_methods = some_methods("promptccd")
@@ -108,7 +109,7 @@ def test_a_model_whose_weights_adapters_hold_is_not_saved_as_one(tmp_path: Path)
     bare, options = write_backbone("dinov2", tmp_path / "bare"), peft.LoraConfig(target_modules=["q_proj"])
     adapted = GCDModel.from_pretrained(bare, **TINY_HEAD)
     peft.get_peft_model(adapted, options)
-    with pytest.raises(ValueError, match="has adapters, and its checkpoint could not be loaded: merge"):
+    with pytest.raises(ValueError, match=TEXT["has-adapters-and-its-checkpoint-could"]):
         adapted.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
     own = GCDModel.from_pretrained(bare, **TINY_HEAD)

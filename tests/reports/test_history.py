@@ -15,6 +15,7 @@ from promptccd.training.history import (
     add_epoch,
     read_history,
 )
+from tests.messages import TEXT
 
 RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)
 
@@ -73,5 +74,5 @@ def test_a_history_that_cannot_be_written_says_that_the_stages_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
-    with pytest.raises(DiskError, match=r"Could not write history.jsonl: No space left .*: free some space"):
+    with pytest.raises(DiskError, match=TEXT["could-not-write-history-jsonl-no"]):
         add_epoch(tmp_path, RECORD)

@@ -25,6 +25,7 @@ from promptccd.reports.paper_tables import (
 )
 from promptccd.runs import RunDirectory
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
+from tests.messages import TEXT
 
 RECIPES = Path(__file__).parents[2] / "hub_configs"
 TABLES = paper_tables()
@@ -136,7 +137,9 @@ def test_a_trial_is_of_the_small_recipes_that_there_are(tmp_path: Path) -> None:
         places = dict.fromkeys(wanted) | ({"cub": None} if name == "unknown" else {})
         entries = plan(tmp_path, small=True, backbone=TABLES[name][0].backbone, places=places).entries(name)
         assert {entry.benchmark for entry in entries if entry.cells} == wanted
-        assert all("left out: there is no recipe" in entry.notes[0] for entry in entries if not entry.cells)
+        assert all(
+            TEXT["left-out-there-is-no-recipe"] in entry.notes[0] for entry in entries if not entry.cells
+        )
         for entry in entries:
             for cell in entry.cells:
                 assert cell.recipe.data.resolved.num_classes == 20
@@ -244,7 +247,7 @@ def test_a_dry_run_fetches_nothing_and_lists_the_cells(tmp_path: Path, capsys) -
     said = capsys.readouterr().out
     assert "6 cells" in said
     assert "promptccd-cifar100-4321-seed7" in said
-    assert "grow-merge is not built" in said
+    assert TEXT["grow-merge-is-not-built"] in said
     assert not (tmp_path / "runs").exists()
 
 
@@ -293,17 +296,17 @@ def test_a_small_table_is_run_filled_and_taken_up_again(twenty: Path, tmp_path: 
         assert rows[method, "imagenet100"]["all_paper"] is not None
     left_out = "imagenet100 is left out: there is no recipe for imagenet100-small"
     assert sum(left_out in line for line in printed["remarks"]) == 1
-    assert "grow-merge is not built: the paper's figures alone." in printed["remarks"]
+    assert TEXT["grow-merge-is-not-built-the"] in printed["remarks"]
     text, page = (out / "table.md").read_text(), (out / "report" / "index.html").read_text()
-    assert "native prediction for happy, k-means for all other" in printed["remarks"][0]
+    assert TEXT["native-prediction-for-happy-k-means"] in printed["remarks"][0]
     assert "| happy, paper | 64.27 ! | 77.54 | 59.05 | 74.78 ! | 82.54 | 72.38 |" in text
-    assert "grow-merge is not built" in page
+    assert TEXT["grow-merge-is-not-built"] in page
     assert (out / "report" / "report.csv").read_text().count("\n") == 9
     weights = out / "happy-cifar100-small-seed1" / "stage3" / "model-00002-of-00002.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(words) == 0
     said = capsys.readouterr()
-    assert "4 of 4 cells are finished already" in said.err or "starts" not in said.err
+    assert TEXT["4-of-4-cells-are-finished"] in said.err or "starts" not in said.err
     assert "happy, difference" in said.out
     assert weights.stat().st_mtime_ns == before
 

@@ -19,6 +19,7 @@ from promptccd.reports.report import history_charts
 from promptccd.reports.tables import ReportedRun, report_tables, stage_costs
 from promptccd.runs import RunDirectory, RunEvaluation
 from tests.browsing import Visit
+from tests.messages import TEXT
 from tests.reports.conftest import NAMES
 
 HUB_CONFIGS = Path(__file__).parents[2] / "hub_configs"
@@ -208,11 +209,11 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
         write_report([runs[0], other], tmp_path / "out", **options)
 
     (other / "stage2" / "assignments.json").write_text("{}")
-    with pytest.raises(RunError, match=r"assignments\.json was altered"):
+    with pytest.raises(RunError, match=TEXT["assignmentsjson-was-altered"]):
         write_report([other], tmp_path / "out", **options)
     for stage in (1, 2, 3):
         shutil.rmtree(other / f"stage{stage}")
-    with pytest.raises(ConfigurationError, match="has finished only stage 0"):
+    with pytest.raises(ConfigurationError, match=TEXT["has-finished-only-stage-0"]):
         write_report([other], tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 

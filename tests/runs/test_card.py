@@ -21,6 +21,7 @@ from promptccd.models import VARIANTS, CategoryDiscoveryConfig
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.card import BEGIN, END, merge_card, stage_card
 from promptccd.training.recipe import Recipe, recipes_in
+from tests.messages import TEXT
 from tests.shipped_recipes import HUB_CONFIGS
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
@@ -86,15 +87,15 @@ def written_card(run: Any, config: CategoryDiscoveryConfig, **changes: object) -
 def test_a_card_says_why_images_were_left_out() -> None:
     card = card_of(recipe_of("promptccd-cub"))
     assert "None" not in card
-    assert "; 4 were left out because they could not be read" in card
-    assert "; 8 were left out because they have a copy with another label; labels of stage 0 only" in card
+    assert TEXT["4-were-left-out-because-they"] in card
+    assert TEXT["8-were-left-out-because-they"] in card
 
 
 def test_a_card_says_what_people_did() -> None:
     recipe = recipe_of("promptccd-cub")
     assert "No person reviewed" in card_of(recipe)
     corrected = card_of(recipe, corrections=3)
-    assert "People made 3 corrections before this stage" in corrected
+    assert TEXT["people-made-3-corrections-before-this"] in corrected
     assert "No person reviewed" not in corrected
 
 
@@ -292,7 +293,7 @@ def test_merging_begins_and_ends_well() -> None:
 
 @pytest.mark.parametrize("header", ["a: [", "- a list", "1: number"])
 def test_metadata_nobody_can_read_is_not_overwritten(header: str) -> None:
-    with pytest.raises(RunError, match="model card cannot be read"):
+    with pytest.raises(RunError, match=TEXT["model-card-cannot-be-read"]):
         merge_card(f"---\n{header}\n---\nwords\n", card_of(recipe_of("promptccd-cub")))
-    with pytest.raises(RunError, match="model card cannot be read"):
+    with pytest.raises(RunError, match=TEXT["model-card-cannot-be-read"]):
         merge_card(PERSONAL, f"---\n{header}\n---\nwords\n")

@@ -13,6 +13,7 @@ from promptccd.errors import CheckpointError, RunError
 from promptccd.runs import load_model
 from promptccd.runs.stage import load_view
 from tests.discovery.conftest import write_pictures
+from tests.messages import TEXT
 
 Damage = Callable[[Path], object]
 
@@ -88,11 +89,11 @@ def test_a_stage_without_its_sums_is_refused_and_a_persons_own_model_is_not(
 
 
 def test_a_model_that_does_not_say_how_images_enter_it_is_refused(stage: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="Cannot read the image processor of '.*nowhere'"):
+    with pytest.raises(RunError, match=TEXT["cannot-read-the-image-processor-of"]):
         load_view(tmp_path / "nowhere")
     load_model(stage).save_pretrained(tmp_path / "own")
-    with pytest.raises(RunError, match="has no preprocessor_config.json"):
+    with pytest.raises(RunError, match=TEXT["has-no-preprocessor-config-json"]):
         load_view(tmp_path / "own")
     (tmp_path / "own/preprocessor_config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="preprocessor_config.json of .*own has a list"):
+    with pytest.raises(CheckpointError, match=TEXT["preprocessor-config-json-of-own-has"]):
         load_view(tmp_path / "own")

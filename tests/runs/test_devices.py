@@ -20,6 +20,7 @@ from promptccd.runs.predict import Prediction
 from promptccd.training.devices import device_named, device_problem, in_smaller_batches
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe
+from tests.messages import TEXT
 
 Values = dict[str, dict]
 TOO_LITTLE = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
@@ -81,7 +82,10 @@ def test_what_a_device_has_done_is_told_from_other_errors(error: Exception, said
 
 
 def test_an_error_of_the_code_itself_ends_a_training_unchanged(values: Values) -> None:
-    with failing(RuntimeError("shapes do not fit")), pytest.raises(RuntimeError, match="shapes do not fit"):
+    with (
+        failing(RuntimeError("shapes do not fit")),
+        pytest.raises(RuntimeError, match=TEXT["shapes-do-not-fit"]),
+    ):
         train_run(changed(values))
 
 
@@ -129,7 +133,7 @@ def test_a_device_that_is_not_there_is_said(name: str, trained_run: Path, tmp_pa
     assert device_named(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert main(["predict", str(trained_run), str(tmp_path), "--device", name]) == 2
     error = capsys.readouterr().err
-    assert f"Cannot compute on '{name}' (" in error and "Give another device, such as cpu or cuda:0." in error
+    assert f"Cannot compute on '{name}' (" in error and TEXT["give-another-device-such-as-cpu"] in error
 
 
 @pytest.mark.moderate
@@ -157,7 +161,7 @@ def test_predictions_that_are_no_numbers_stop_with_the_code_of_diverged_weights(
         else:
             model.prototypes[0] = torch.nan
     coloured_images(1, 1)[0]["image"].save(tmp_path / "a.png")
-    with pytest.raises(DivergedError, match="are not numbers, such as those for image 'a.png'"):
+    with pytest.raises(DivergedError, match=TEXT["are-not-numbers-such-as-those-2"]):
         predict_folder(model, stage, tmp_path)
 
 
@@ -185,7 +189,7 @@ def test_a_device_on_which_not_one_image_fits_is_one_line(
         assert main([words, *argv[words]]) == 6
     captured = capsys.readouterr()
     (line,) = [line for line in captured.err.splitlines() if line.startswith("promptccd: ")]
-    assert "There is too little memory: CUDA out of memory" in line
+    assert TEXT["there-is-too-little-memory-cuda"] in line
     assert captured.out == ""
 
 
@@ -208,7 +212,7 @@ def test_a_folder_is_predicted_by_one_depth_and_without_raws_beside_their_pictur
     with caplog.at_level("INFO", logger="promptccd"):
         together = rows()
     assert "12 bits, window 0 to 4095" in caplog.text
-    assert together["dim.png"].note == "12 bits scaled to 8 bits"
+    assert together["dim.png"].note == TEXT["12-bits-scaled-to-8-bits"]
     assert rows(Rendering(given=(0, 1023)))["dim.png"].distance != together["dim.png"].distance
     assert (
         "exceeds the limit"

@@ -20,6 +20,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError
 from promptccd.reports import RayEngine, SlurmEngine, SweepCell, run_sweep
 from promptccd.reports.engines import Job
+from tests.messages import TEXT
 from tests.processes import owner_number
 from tests.runs.test_sweep import Pretended, hashes, plan, recipes, undisturbed
 
@@ -170,13 +171,11 @@ def test_a_cell_elsewhere_tells_why_it_failed(recipes: Path, tmp_path: Path) -> 
 def test_without_slurm_or_a_cluster_nothing_is_started(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setitem(sys.modules, "ray", object())
-    with pytest.raises(
-        ConfigurationError, match=r"RAY_ADDRESS names no cluster, and none is started.*cluster.md"
-    ):
+    with pytest.raises(ConfigurationError, match=TEXT["ray-address-names-no-cluster-and"]):
         RayEngine()
     monkeypatch.setitem(sys.modules, "submitit", object())
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigurationError, match="No sbatch is here"):
+    with pytest.raises(ConfigurationError, match=TEXT["no-sbatch-is-here"]):
         SlurmEngine(tmp_path, {})
 
 
@@ -199,7 +198,7 @@ def test_jobs_are_queued_again_when_they_are_preempted(
     preempts.start()
     assert run_sweep(cells, tmp_path, jobs=2, engine=engine).failures == {}
     preempts.join()
-    assert "the job is queued again" in (cells[0].path / "train.log").read_text()
+    assert TEXT["the-job-is-queued-again"] in (cells[0].path / "train.log").read_text()
     assert hashes(cells) == hashes(plan(recipes, undisturbed))
 
 
@@ -251,7 +250,7 @@ def test_a_worker_and_a_node_of_ray_that_are_lost_cost_steps_alone(
         stranger = subprocess.run(sweep, capture_output=True, text=True, check=False, env=cluster | other)
         assert stranger.returncode == 2
         assert "cannot be joined" in stranger.stderr
-        assert "token are the same here and there" in stranger.stderr
+        assert TEXT["token-are-the-same-here-and"] in stranger.stderr
     struck = list[SweepCell]()
 
     def strike_both() -> None:

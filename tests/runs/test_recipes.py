@@ -17,6 +17,7 @@ from promptccd.training.recipe import (
     summary_of,
 )
 from tests.conftest import TINY_HEAD, coloured_images
+from tests.messages import TEXT
 from tests.shipped_recipes import HUB_CONFIGS
 
 TWO_STAGES = [[0.7, 1.0], [1.0]]  # one labelled and one not: both kinds of step
@@ -40,7 +41,7 @@ def recipe_files(in_a_setting: bool = False) -> list[Path]:
     "name", ["promptccd-pp-club", "promptccd", "pp-cub", "promptccd-promptccd-cub", "promptccd-pp-"]
 )
 def test_a_name_that_stands_for_nothing_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="no method and data set of that name"):
+    with pytest.raises(ConfigurationError, match=TEXT["no-method-and-data-set-of"]):
         Recipe.from_yaml(HUB_CONFIGS / f"{name}.yaml")
 
 

@@ -16,6 +16,7 @@ from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import EXEMPLARS
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
+from tests.messages import TEXT
 from tests.runs.test_variants import RATE
 
 METHODS = {
@@ -155,9 +156,9 @@ def test_a_memory_that_was_altered_or_never_kept_is_refused(run: RunDirectory, t
     ):
         path.write_text(json.dumps(damage))
         sum_again(path.parent)
-        with pytest.raises(RunError, match=r"exemplars.json is damaged"):
+        with pytest.raises(RunError, match=TEXT["exemplars-json-is-damaged"]):
             train_run(recipe)
     path.unlink()
     sum_again(path.parent)
-    with pytest.raises(RunError, match="has no exemplars.json: it was trained without exemplars_per_class"):
+    with pytest.raises(RunError, match=TEXT["has-no-exemplars-json-it-was"]):
         train_run(recipe)

@@ -25,6 +25,7 @@ from promptccd.training.callbacks import CategoryDiscoveryCallback, TrainingCont
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import quick_recipe, resumable_recipe
+from tests.messages import TEXT
 
 Values = dict[str, dict]
 
@@ -131,7 +132,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
             break
     errors = process.stderr.read()
     assert process.wait() == 128 + number
-    assert "Run the same command again" in errors
+    assert TEXT["run-the-same-command-again"] in errors
     assert "Traceback" not in errors
     result = run_process(command)
     assert result.returncode == 0
@@ -148,7 +149,7 @@ def test_a_damaged_stage_is_named_and_trained_again(recipe_values: Values, tmp_p
     weights = run / "stage2" / "model-00002-of-00002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
     train_run(Recipe.from_dict(recipe_values))
-    assert "Refused stage2: model-00002-of-00002.safetensors was altered or cut short" in caplog.text
+    assert TEXT["refused-stage2-model-00002-of-00002"] in caplog.text
     assert stage_hashes(run) == before  # stage 3 was whole and was left alone
     assert (run / ".refused-stage2").exists()
 

@@ -19,6 +19,7 @@ from promptccd.reports.tables import ReportedRun
 from promptccd.runs import RunDirectory, RunEvaluation, load_model, train_run
 from promptccd.runs.stage import earlier_images, key_of, observe_stage
 from tests.discovery.corrected import correct, registry_in
+from tests.messages import TEXT
 
 
 def assignments(run: Path, stage: int) -> tuple[list[str], list[int]]:
@@ -152,10 +153,8 @@ def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: P
     checks = verify(str(run))
     assert not [check for check in checks if check.problem]
     texts = " | ".join(check.what for check in checks)
-    assert (
-        "stage2: its categories are those of its registry, with 2 merge, 2 rename, 2 split by people" in texts
-    )
-    assert "stage3: not compared, it was grouped after corrections by people" in texts
+    assert TEXT["stage2-its-categories-are-those-of"] in texts
+    assert TEXT["stage3-not-compared-it-was-grouped"] in texts
     assert "stage1: not compared" not in texts
     results = json.loads((run / "results.json").read_text())
     results["stages"][0]["all"] += 2
@@ -163,7 +162,7 @@ def test_verify_names_corrections_and_still_finds_damage(edited_run, tmp_path: P
     assert any("stage 1 all" in check.problem for check in verify(str(run)))
     alter(run / "stage3/categories.sqlite")
     assert any(
-        "categories.sqlite was altered" in check.problem for check in verify(str(run), recompute=False)
+        TEXT["categories-sqlite-was-altered"] in check.problem for check in verify(str(run), recompute=False)
     )
 
 
@@ -199,7 +198,7 @@ def test_images_taken_out_of_a_category_are_no_reference(trained_run: Path, tmp_
     go_on(run)
     assert problems_of(run / "stage3") == []
     assert new.id not in load_model(run / "stage3").config.category_ids
-    assert "People made 1 correction before this stage" in (run / "stage3" / "README.md").read_text()
+    assert TEXT["people-made-1-correction-before-this"] in (run / "stage3" / "README.md").read_text()
     assert not [check for check in verify(str(run)) if check.problem]
 
 

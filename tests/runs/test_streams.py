@@ -20,6 +20,7 @@ from promptccd.hub.verify import verify
 from promptccd.runs import RunDirectory, RunEvaluation, continued, stream_rows, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
+from tests.messages import TEXT
 
 WEEKS = ("week01", "week02", "week03")
 
@@ -107,7 +108,7 @@ def test_what_is_found_is_counted_and_nothing_is_scored(all_at_once: Path, tmp_p
     assert run.recipe.training.category_count == "stream"
     assert not [check for check in verify(str(all_at_once)) if check.problem]
     evaluation = RunEvaluation(str(all_at_once))
-    with pytest.raises(DataError, match=r"Stage 1 \(.*week01\) has no labels"):
+    with pytest.raises(DataError, match=TEXT["stage-1-week01-has-no-labels"]):
         evaluation.evaluate()
     assert evaluation.held_out_accuracy() == {}
 
@@ -118,14 +119,14 @@ def test_the_commands_say_what_can_be_said(all_at_once: Path, tmp_path: Path, ca
     said = capsys.readouterr().out
     record = stream_rows(RunDirectory(all_at_once))[0]
     assert f"stage 1      {record['images']}" in said
-    assert "no accuracy is known" in said
+    assert TEXT["no-accuracy-is-known"] in said
     main(["evaluate", str(all_at_once), "--json"])
     assert [each["images"] for each in json.loads(capsys.readouterr().out)["streams"]] == [
         each["images"] for each in stream_rows(RunDirectory(all_at_once))
     ]
     main(["report", str(all_at_once), "--out", str(tmp_path / "report"), "--samples", "2"])
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "No accuracy is known" in page
+    assert TEXT["no-accuracy-is-known-2"] in page
     assert "discovered 2" in page
     assert "% of them" not in page
     assert "held out" not in page
@@ -151,7 +152,7 @@ def test_what_was_held_out_is_scored_by_every_stage(
     right = evaluation.load_stage(1).assign(features).category_ids.numpy() == test.labels[0]
     assert found[1] == pytest.approx(100 * right.mean())
     main(["evaluate", str(tmp_path / "run")])
-    assert "percent of held-out labelled images that are right" in capsys.readouterr().out
+    assert TEXT["percent-of-held-out-labelled-images"] in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -261,7 +262,7 @@ def test_given_numbers_of_categories_are_one_a_stream(
     values["training"]["category_count"] = [4]
     train_run(Recipe.from_dict(values))
     more = {"unlabelled": [str(collection / WEEKS[1])]}
-    with pytest.raises(ConfigurationError, match="a number for each of 2 unlabelled stages"):
+    with pytest.raises(ConfigurationError, match=TEXT["a-number-for-each-of-2"]):
         train_run(continued(RunDirectory(tmp_path / "run"), {"data": more}))
     changes = {"data": more, "training": {"category_count": [4, 5]}}
     recipe = continued(RunDirectory(tmp_path / "run"), changes)
@@ -329,9 +330,7 @@ def test_a_stream_that_moved_is_named(collection: Path, tiny_backbone: Path, tmp
     values["data"]["unlabelled"] = [str(tmp_path / "week01")]
     train_run(Recipe.from_dict(values))
     (tmp_path / "week01").rename(tmp_path / "moved")
-    with pytest.raises(
-        DataError, match=r"week01.*place if they are labelled, and streams have to be where they were"
-    ):
+    with pytest.raises(DataError, match=TEXT["week01place-if-they-are-labelled-and"]):
         RunEvaluation(str(tmp_path / "run"))
     values["data"]["unlabelled"] = [str(tmp_path / "moved")]
     train_run(Recipe.from_dict(values))  # the whole command with the new place

@@ -24,6 +24,7 @@ from promptccd.reports.sweep import CellWork, score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
+from tests.messages import TEXT
 from tests.processes import processes_of
 from tests.runs.test_resume import stage_hashes
 from tests.test_own_method import write_own_method
@@ -177,7 +178,7 @@ def test_what_is_trained_already_is_only_scored_and_that_once(begun: list[SweepC
     out, engine = begun[0].path.parent, in_threads()
     result = run_sweep(begun[:1], out, baselines=True, train=pytest.fail, engine=engine)
     assert engine.given == [(score_baselines, "baselines of quick-seed1")]
-    assert "1 of 1 cells are finished already." in caplog.text
+    assert TEXT["1-of-1-cells-are-finished"] in caplog.text
     run = RunDirectory(begun[0].path)
     assert result.scores == {"quick-seed1": run.results}
     assert (result.failures, result.unfinished) == ({}, {})
@@ -247,11 +248,9 @@ def test_a_failed_cell_stops_no_other(recipes: Path, tmp_path: Path, capsys) -> 
 def test_another_grid_in_the_same_folder_extends_it_or_is_refused(
     recipes: Path, undisturbed: Path, caplog
 ) -> None:
-    with pytest.raises(
-        RunError, match=r"tiny-seed1 was made with other settings: training.epochs was 2, is 3"
-    ):
+    with pytest.raises(RunError, match=TEXT["tiny-seed1-was-made-with-other"]):
         run_sweep(plan(recipes, undisturbed, training={"epochs": 3}), undisturbed)
-    with pytest.raises(RunError, match="is the run of one training"):
+    with pytest.raises(RunError, match=TEXT["is-the-run-of-one-training"]):
         run_sweep(plan(recipes, undisturbed), undisturbed / "tiny-seed1")
     stamp = (undisturbed / "tiny-seed1" / "train.log").stat().st_mtime_ns
     grown = run_sweep(plan(recipes, undisturbed, names=("tiny", "tiny-gcd"), seeds=(1,)), undisturbed)
@@ -290,7 +289,7 @@ def test_ctrl_c_saves_the_cell_at_work_and_the_same_call_goes_on(
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    with pytest.raises(InterruptedRunError, match="of 2 cells are finished") as error:
+    with pytest.raises(InterruptedRunError, match=TEXT["of-2-cells-are-finished"]) as error:
         run_sweep(cells, tmp_path)
     assert error.value.exit_code == 128 + signal.SIGINT
     assert not (tmp_path / "tiny-seed2").exists()

@@ -13,6 +13,7 @@ import pytest
 from promptccd.cli.main import main
 from promptccd.locks import FolderLock
 from promptccd.reports import states_of
+from tests.messages import TEXT
 from tests.runs.test_sweep import hashes, plan, recipes, undisturbed
 
 __all__ = ["recipes", "undisturbed"]  # fixtures
@@ -35,7 +36,7 @@ def test_lines_are_for_a_shell_and_leave_out_what_others_are_at_work_on(
     assert shlex.split(line)[-3:] == ["train", "--config", str(recipe)]
     where = f"{socket.gethostname()} (process {os.getpid()}, job 38_2)"
     assert f"tiny-seed1: running on {where}, and has no line" in caplog.text
-    assert "1 of 2 cells have a line." in caplog.text
+    assert TEXT["1-of-2-cells-have-a"] in caplog.text
     assert main(command(recipes, out, "--dry-run", "--json")) == 0
     assert [cell["state"] for cell in json.loads(capsys.readouterr().out)] == [f"running on {where}", "new"]
     held.close()

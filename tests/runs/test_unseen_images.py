@@ -14,6 +14,7 @@ from promptccd.runs.start import stage_stream
 from promptccd.training.options import DataArguments
 from promptccd.training.progress import progress_bar
 from tests.discovery.conftest import write_pictures
+from tests.messages import TEXT
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_copies_of_training_images_are_counted_and_one_is_named(own, caplog):
     for number, path in enumerate(sorted((own / "train" / "kind 0").iterdir())[:2]):
         shutil.copy(path, own / "test" / "kind 0" / f"z{number}.PNG")
     check()
-    assert "2 of 32 test images are copies of training images" in caplog.text
+    assert TEXT["2-of-32-test-images-are"] in caplog.text
     assert "'test/kind 0/z0.PNG' of 'train/kind 0/" in caplog.text
 
 
@@ -65,7 +66,7 @@ def test_what_a_person_held_out_comes_before_a_test_split_that_a_copy_of_a_bench
     data = DataArguments(
         benchmark="cifar100", dataset=str(own), class_blocks=[2, 1], num_classes=3, held_out=0.4
     )
-    with pytest.raises(DataError, match="or train with --held_out"):
+    with pytest.raises(DataError, match=TEXT["or-train-with-held-out"]):
         cut(replace(data, held_out=0.0), None)
     trained = {name for stage in stage_stream(data, 1) for name in stage.sample_ids.tolist()}
     tested = {name for stage in cut(data, None) for name in stage.sample_ids.tolist()}

@@ -16,6 +16,7 @@ from promptccd.runs.train import train_run
 from promptccd.training.devices import accelerator_for
 from promptccd.training.options import TrainingArguments
 from promptccd.training.recipe import Recipe
+from tests.messages import TEXT
 
 STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
@@ -29,9 +30,7 @@ def test_training_refuses_a_side_with_a_rim_before_anything_is_read(
     recipe_values: dict, tmp_path: Path
 ) -> None:
     recipe = Recipe.from_dict(odd(recipe_values) | {"data": {"dataset": "no/such", "class_blocks": [2, 1]}})
-    with pytest.raises(
-        ConfigurationError, match=r"image_size 18 is no .*: 16 or 24 would do. Give such an --image_size"
-    ):
+    with pytest.raises(ConfigurationError, match=TEXT["image-size-18-is-no-16"]):
         train_run(recipe)
     assert not Path(recipe.training.output_dir).exists()
     require_whole_patches(Recipe.from_dict(odd(recipe_values, 24)))
@@ -42,7 +41,7 @@ def test_a_sweep_refuses_it_with_the_name_of_the_cell(recipe_values: dict, tmp_p
     words = ["--image_size", "18", "--resize_size", "24", "--dry-run", "--out", str(tmp_path / "out")]
     recipe.write_text(str(recipe_values | {"training": {"epochs": 1}}))
     assert main(["sweep", "--config", str(recipe), "--seeds", "1", *words]) == 2
-    assert "tiny-seed1: image_size 18 is no multiple" in capsys.readouterr().err
+    assert TEXT["tiny-seed1-image-size-18-is"] in capsys.readouterr().err
 
 
 def backbone(folder: Path, image_size: int) -> Path:
@@ -78,5 +77,5 @@ def test_an_accelerator_that_shards_models_is_refused(
     accelerator = accelerator_for(TrainingArguments(), torch.device("cpu"))
     # Accelerate itself knows of none on CPUs.
     monkeypatch.setitem(AcceleratorState._shared_state, "distributed_type", DistributedType.FSDP)
-    with pytest.raises(ConfigurationError, match="The launcher or accelerator asks for FSDP"):
+    with pytest.raises(ConfigurationError, match=TEXT["the-launcher-or-accelerator-asks-for"]):
         train_run(Recipe.from_dict(recipe_values), accelerator)

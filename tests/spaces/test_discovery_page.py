@@ -12,6 +12,7 @@ import pytest
 
 from tests.browsing import Visit, driver, watch
 from tests.conftest import coloured_images
+from tests.messages import TEXT
 from tests.spaces.conftest import Server, serving
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def test_a_visit_from_the_first_click_to_the_end(
     assert "heron" not in names(page)
     assert not any(path.name.startswith("kind") for path in server.files)
     assert page.locator("img[src=x]").count() == 0
-    assert page.title() == "What is in these photographs?"
+    assert page.title() == TEXT["what-is-in-these-photographs"]
     over = ("409 (Conflict)", "410 (Gone)")  # of a window that waited for news
     assert [text for text in visit.complaints if not any(each in text for each in over)] == []
     assert visit.foreign_requests == []

@@ -21,6 +21,7 @@ from promptccd.errors import DiskError
 from promptccd.images.limits import MIB
 from tests.discovery.intake.test_archives import packed
 from tests.images.test_decode import BOMB_WEBP
+from tests.messages import TEXT
 from tests.photographs import MARKER, jpeg, pixels
 from tests.spaces.conftest import LIMITS, Server, picture, pictures, serving
 from tests.spaces.visitor import Answer, Visitor, address_in, as_file, shown
@@ -142,7 +143,7 @@ def test_what_is_no_image_is_told_by_its_content(
 def test_one_bad_image_does_not_end_a_visit_and_no_name_is_markup(visitor: Visitor) -> None:
     bad = [("page.jpg", b"<html>"), (f"{HOSTILE}.png", b"")]
     found = visitor.give([*pictures(), *bad])
-    assert shown(found, lambda text: "9 of 11 files are in groups" in text and "2 skipped" in text)
+    assert shown(found, lambda text: TEXT["9-of-11-files-are-in"] in text and "2 skipped" in text)
     assert shown(found, lambda text: "<img" not in text)
 
 

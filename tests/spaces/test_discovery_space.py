@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from promptccd.cli.main import main
+from tests.messages import TEXT
 
 ROOT = Path(__file__).parents[2]
 SPACE = ROOT / "spaces" / "discovery"
@@ -58,7 +59,7 @@ def test_without_gradio_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert main(["demo", "--no-browser"]) == 2
-    assert capsys.readouterr().err == "promptccd: The page needs gradio: pip install 'promptccd[space]'.\n"
+    assert capsys.readouterr().err == TEXT["promptccd-the-page-needs-gradio-pip"]
 
 
 @pytest.mark.moderate
@@ -68,7 +69,7 @@ def test_mistakes_are_told(
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'promptccd[space]'")
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     assert main(["demo", str(tmp_path / "nothing"), "--no-browser"]) == 2
-    assert "Cannot load a model from" in capsys.readouterr().err
+    assert TEXT["cannot-load-a-model-from"] in capsys.readouterr().err
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -10,6 +10,7 @@ import pytest
 
 from promptccd.errors import DataError, PromptCCDError
 from promptccd.training.progress import StopRequest
+from tests.messages import TEXT
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
@@ -59,7 +60,7 @@ def test_a_browser_with_a_cookie_sees_its_own_visit_alone(visits: Visits) -> Non
     ):  # fmt: skip
         assert visits.at(address, owner) is None
     assert visits.enter("another", "2") not in (mine, frame)
-    with pytest.raises(PromptCCDError, match="3 people are here, which is the most"):
+    with pytest.raises(PromptCCDError, match=TEXT["3-people-are-here-which-is"]):
         visits.enter("", "4")
     visits.end(frame)
     assert visits.enter("", "4")
@@ -85,7 +86,7 @@ def test_forgetting_waits_for_work_and_no_work_starts_afterwards(visits: Visits)
     thread.join()
     assert seen == [True]
     assert list(visits.root.iterdir()) == []
-    with pytest.raises(PromptCCDError, match="This visit is over"), visit.working():
+    with pytest.raises(PromptCCDError, match=TEXT["this-visit-is-over"]), visit.working():
         pass
     visits.end(visit)  # twice is once
 

@@ -21,6 +21,7 @@ from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images
+from tests.messages import TEXT
 
 NOTHING = Exemplars(*4 * [np.zeros(0, dtype=np.int64)])
 
@@ -225,9 +226,7 @@ def test_what_cannot_be_read_any_more_shrinks_the_memory(
 
 def test_a_method_that_cannot_take_a_memory_says_who_can() -> None:
     values = {"model": {"variant": "orca"}, "training": {"exemplars_per_class": 3}}
-    with pytest.raises(
-        ConfigurationError, match="orca uses no images of earlier stages, got exemplars_per_class 3"
-    ) as error:
+    with pytest.raises(ConfigurationError, match=TEXT["orca-uses-no-images-of-earlier"]) as error:
         Recipe.from_dict(values)
     said = str(error.value).partition("choose from ")[2].removesuffix(" as --variant.")
     able = {name for name, each in METHODS.items() if each.uses_exemplars}

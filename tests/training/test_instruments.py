@@ -24,6 +24,7 @@ from promptccd.training.instruments import defects, measure
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, fresh, quick_recipe
+from tests.messages import TEXT
 
 VIEW = EvaluationView(build_image_processor(ViewOptions(image_size=16, resize_size=18)))
 SEED = 5
@@ -185,10 +186,10 @@ def test_prompts_that_do_nothing_are_said_in_manifest_and_card(
     assert set(recorded) == {"stage0", "stage1", "stage2", "stage3"}
     for stage in recorded:
         card = (run.path / stage / "README.md").read_text(encoding="utf-8")
-        assert "## What the prompts do" in card
-        assert ("this is the method without prompts" in card) == said
+        assert TEXT["what-the-prompts-do"] in card
+        assert (TEXT["this-is-the-method-without-prompts"] in card) == said
         assert (recorded[stage]["prompt_effect"] < 1e-5) == said
-    assert "this is the method without prompts" not in caplog.text
+    assert TEXT["this-is-the-method-without-prompts"] not in caplog.text
 
 
 def test_the_image_whose_feature_is_no_number_is_named(

@@ -13,6 +13,7 @@ from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS
 from promptccd.runs.card import data_in_words
 from promptccd.training.recipe import Recipe, names_recipe, recipe_for_images, shipped_methods
+from tests.messages import TEXT
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_commands_read_words_alike_and_a_run_has_the_name_of_its_folder(
 ) -> None:
     wanted = Recipe.from_yaml("promptccd-pp-cub", {"training": {"epochs": 3}})
     words = "--config promptccd-cifar100 --dataset './my photos' --class_blocks 70 10 10 10"
-    assert "read as the benchmark cifar100" in data_in_words(typed(f"train {words}"))
+    assert TEXT["read-as-the-benchmark-cifar100"] in data_in_words(typed(f"train {words}"))
     for command in ("train", "split", "parameters"):
         assert typed(f"{command} --config promptccd-pp-cub --epochs 3") == wanted
         assert typed(f"{command} promptccd-pp-cub --epochs 3") == wanted
@@ -133,7 +134,7 @@ def test_a_folder_may_be_called_nearly_as_a_recipe_is(photos: Path) -> None:
 def test_labels_are_hidden_or_nobody_has_them(words: str, hiding: str, photos: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"images without labels, but {hiding} hides labels"):
         typed(f"train 'my photos' --unlabelled week01 {words}")
-    with pytest.raises(ConfigurationError, match="give their streams as unlabelled too"):
+    with pytest.raises(ConfigurationError, match=TEXT["give-their-streams-as-unlabelled-too"]):
         typed("train 'my photos' --class_blocks 3 1 --labels later.csv")
 
 

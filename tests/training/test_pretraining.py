@@ -25,6 +25,7 @@ from promptccd.training.pretraining import (
 )
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_BACKBONE, coloured_images
+from tests.messages import TEXT
 
 CONFIG = Dinov2Config(**TINY_BACKBONE)
 
@@ -131,5 +132,5 @@ def test_one_image_to_pretrain_on_is_told(tmp_path: Path) -> None:
         "model": {"backbone": None, "backbone_config": TINY_BACKBONE},
         "training": {"output_dir": str(tmp_path / "run")},
     }
-    with pytest.raises(DataError, match="Stage 0 has 1 image to pretrain a backbone on"):
+    with pytest.raises(DataError, match=TEXT["stage-0-has-1-image-to"]):
         train_run(Recipe.from_dict(values))

@@ -29,6 +29,7 @@ from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD
+from tests.messages import TEXT
 
 
 @pytest.mark.parametrize(("disabled", "expected"), [(True, True), (False, None), (None, None)])
@@ -245,13 +246,9 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
         assert stop.received == signal.SIGTERM
         os.kill(os.getpid(), signal.SIGTERM)  # a scheduler's, passed on by who started this process
         assert stop.agreed(Accelerator(cpu=True))
-        with pytest.raises(
-            InterruptedRunError, match="Interrupted: stopped; the last saved state is whole. Run"
-        ):
+        with pytest.raises(InterruptedRunError, match=TEXT["interrupted-stopped-the-last-saved-state"]):
             list(stop.progress("ab", 2, ""))
-        with pytest.raises(
-            InterruptedRunError, match="Interrupted: left at once. Run the same command"
-        ) as error:
+        with pytest.raises(InterruptedRunError, match=TEXT["interrupted-left-at-once-run-the"]) as error:
             os.kill(os.getpid(), signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
@@ -262,7 +259,7 @@ def test_a_stop_that_a_callback_asked_for_is_no_signal() -> None:
     stop.asked = True
     error = stop.error("saved stage 1")
     assert isinstance(error, progress.TrainingStopped)
-    assert str(error) == "Stopped by a callback: saved stage 1. The same call resumes from there."
+    assert str(error) == TEXT["stopped-by-a-callback-saved-stage"]
     assert error.exit_code == 128
     stop.received = 15  # a signal says more
     assert not isinstance(stop.error("saved stage 1"), progress.TrainingStopped)

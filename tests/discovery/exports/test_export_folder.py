@@ -19,6 +19,7 @@ from promptccd.discovery.exports.export_folder import DIGITS, WORK, Export, Expo
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, DiskError, RunError
 from promptccd.locks import LOCK, OWNER
+from tests.messages import TEXT
 
 
 def _write(content: bytes, target: Path) -> None:
@@ -134,7 +135,10 @@ def test_what_somebody_changed_is_theirs(tmp_path: Path, what: str) -> None:
     if found.left:
         kept = tree(tmp_path / "out (kept)")
         assert kept == {place: text for place, text in before.items() if place.startswith("owl/a.txt")}
-        assert "changed after an export" in found.lines()[1] and "'out (kept)/owl/a.txt" in found.lines()[1]
+        assert (
+            TEXT["changed-after-an-export"] in found.lines()[1]
+            and "'out (kept)/owl/a.txt" in found.lines()[1]
+        )
         (folder / "owl/a.txt").write_text("edited again")
         assert export(folder, {**FIRST, "owl/a.txt": "owl five"}).left == ["out (kept 2)/owl/a.txt"]
         assert tree(tmp_path / "out (kept)") == kept
@@ -314,7 +318,7 @@ def test_a_folder_of_somebody_else_is_not_exported_into(tmp_path: Path, name: st
     if name == "old":  # a record that this version cannot read
         (mine / EXPORTED).write_text(json.dumps({"format": 1, "wedding.jpg": "0" * 64}))
     with pytest.raises(
-        RunError if name == "old" else DiskError, match="was made by (something else|another version)"
+        RunError if name == "old" else DiskError, match=TEXT["was-made-by-something-else-another"]
     ):
         export(mine, FIRST)
     assert (mine if name == "file" else mine / "wedding.jpg").read_text() == "irreplaceable"
@@ -345,7 +349,7 @@ def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     export(folder, FIRST)
     before = tree(folder)
-    with pytest.raises(DiskError, match="No space left on device.*is unchanged: free some space"):
+    with pytest.raises(DiskError, match=TEXT["no-space-left-on-deviceis-unchanged"]):
         export(folder, {"owl/a.txt": "owl one", "stork/a.txt": "full"})
     assert tree(folder) == before and not list(folder.rglob(".tmp-*"))
     assert export(folder, FIRST).kept == 3

@@ -30,6 +30,7 @@ from promptccd.locks import OWNER
 from tests.conftest import coloured_images
 from tests.discovery.conftest import write_pictures
 from tests.discovery.stored import relocate
+from tests.messages import TEXT
 
 TAKEN = 1_700_000_000  # when the files were written, in seconds
 HOSTILE = [
@@ -170,7 +171,7 @@ def test_what_is_in_no_group_is_left_out_and_counted(here: Path, way: str) -> No
     project.move(project.members_of(project.active[0].id)[:2], None)
     found = export(here, way)[way]
     assert found.photographs == len(photographs(here)) - 2
-    assert "In no group, and left out: 2." in found.lines()
+    assert TEXT["in-no-group-and-left-out"] in found.lines()
     copies = "Further files with the same pictures, left out: 1."
     assert (copies in found.lines()) == (way == "folders")
 
@@ -288,16 +289,16 @@ def test_the_command_says_what_it_did(here: Path, capsys: pytest.CaptureFixture[
     assert main(["export", str(here / "found"), "folders", "publish", "--to", str(elsewhere)]) == 0
     printed = capsys.readouterr().out
     assert f"{elsewhere}/folders: {len(photographs(here))} photographs; files: " in printed
-    assert "Not in it, 1: '白鹭.jpg'" in printed
+    assert TEXT["not-in-it-1-jpg"] in printed
     assert main(["export", str(here / "found"), "folders", "--to", str(elsewhere), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["kept"] == len(photographs(here))
     other = here / "other project"
     shutil.copytree(here / "found", other)
     assert main(["export", str(other), "folders"]) == 0  # in the project, wherever that is
     assert main(["export", str(other), "folders", "--to", str(elsewhere)]) == 2
-    assert "was exported from another project" in capsys.readouterr().err
+    assert TEXT["was-exported-from-another-project"] in capsys.readouterr().err
     assert main(["export", str(here / "card A"), "folders"]) == 2
-    assert "Give the --out of promptccd discover or open." in capsys.readouterr().err
+    assert TEXT["give-the-out-of-promptccd-discover"] in capsys.readouterr().err
     with pytest.raises(RunError, match="contains no groups"):
         export_project(here / "card B", ["folders"])
 
@@ -322,7 +323,7 @@ def test_a_new_format_is_one_entry(
     for command in ("export", "discover"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
-        assert "listed: a text with the names of the groups" in " ".join(capsys.readouterr().out.split())
+        assert TEXT["listed-a-text-with-the-names"] in " ".join(capsys.readouterr().out.split())
     assert main(["export", str(here / "found"), "listed"]) == 0
     assert f"{here}/found/listed: " in capsys.readouterr().out
     assert "名前" in (here / "found/listed/groups.txt").read_text().splitlines()

@@ -12,6 +12,7 @@ from promptccd.discovery.grouping.group_tree import GIVEN_UP
 from promptccd.discovery.grouping.units import make_units
 from promptccd.errors import DataError
 from tests.clustering.test_split_merge import blobs
+from tests.messages import TEXT
 
 
 def keys_of(points):
@@ -82,7 +83,7 @@ def test_answers_take_the_place_of_other_groups_where_the_number_is_given():
     of = dict(zip(keys, found.category_ids.tolist(), strict=True))
     assert len({of[key] for key in rivals}) == 4
     five = GroupingConstraints(cannot_link=tuple(itertools.combinations([*rivals, keys[-1]], 2)))
-    with pytest.raises(DataError, match="cannot be kept apart with 4"):
+    with pytest.raises(DataError, match=TEXT["cannot-be-kept-apart-with-4"]):
         group_images(points, keys, KnownCategories.none(16), num_categories=4, next_id=0, constraints=five)
 
 

@@ -16,6 +16,7 @@ from promptccd.discovery.grouping import (
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs
+from tests.messages import TEXT
 
 
 def keys_of(points):
@@ -134,7 +135,7 @@ def test_images_that_must_be_apart_open_groups_even_where_they_look_alike():
     apart = GroupingConstraints(cannot_link=tuple(itertools.combinations("abc", 2)))
     found, _ = group_images(points, list("abcd"), KnownCategories.none(3), next_id=0, constraints=apart)
     assert len(set(found.category_ids[:3].tolist())) == 3
-    with pytest.raises(DataError, match="Images . and . cannot be kept apart with 2 categories"):
+    with pytest.raises(DataError, match=TEXT["images-and-cannot-be-kept-apart"]):
         group_images(
             points, list("abcd"), KnownCategories.none(3), num_categories=2, next_id=0, constraints=apart
         )
@@ -148,7 +149,7 @@ def test_a_pin_to_a_new_id_opens_that_category(ten):
     found, _ = group_images(points, keys, known, num_categories=10, next_id=6, constraints=constraints)
     assert found.ids == (0, 1, 2, 3, 4, 5, 7, 6, 8, 9)
     assert set(found.category_ids[groups == 7].tolist()) == {7}
-    with pytest.raises(DataError, match="1 that images are pinned to"):
+    with pytest.raises(DataError, match=TEXT["1-that-images-are-pinned-to"]):
         group_images(points, keys, known, num_categories=6, next_id=6, constraints=constraints)
 
 
@@ -215,5 +216,5 @@ def test_a_split_separates_what_is_two(ten):
     assert len({tuple(suggest_split(noise, seed=3)[0].tolist()) for _ in range(4)}) == 1
     few_first = torch.tensor([[1.0, 0.0]] * 2 + [[0.0, 1.0]] * 3)
     assert [part.tolist() for part in suggest_split(few_first)] == [[2, 3, 4], [0, 1]]
-    with pytest.raises(DataError, match="got 3 that are all alike: choose a larger group"):
+    with pytest.raises(DataError, match=TEXT["got-3-that-are-all-alike"]):
         suggest_split(torch.ones(3, 4))

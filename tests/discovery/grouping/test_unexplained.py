@@ -11,6 +11,7 @@ from promptccd.clustering.spread import measure_spread
 from promptccd.discovery.grouping import KnownCategories, group_images
 from promptccd.errors import DataError
 from promptccd.models.assignment import assign
+from tests.messages import TEXT
 from tests.spread_world import World
 
 WORLD = World(known=8, new=4, width=32, seed=11)
@@ -114,7 +115,7 @@ def test_an_image_forbidden_everywhere_opens_a_group() -> None:
     found, estimate = group_images(features, keys, KNOWN, next_id=8, constraints=nowhere)
     assert found.category_ids[0] == 8
     assert estimate.count == 9
-    with pytest.raises(DataError, match="forbidden in each of the 8"):
+    with pytest.raises(DataError, match=TEXT["forbidden-in-each-of-the-8"]):
         group_images(features, keys, KNOWN, num_categories=8, next_id=8, constraints=nowhere)
 
 

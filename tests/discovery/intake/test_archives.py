@@ -15,6 +15,7 @@ from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import image_of
 from tests.images.test_decode import JPEG, PNG, encoded, picture
+from tests.messages import TEXT
 
 GIF = encoded(picture(20, 20), "GIF")
 BMP = encoded(picture(30, 30), "BMP")
@@ -216,7 +217,7 @@ def test_links_and_folders_are_no_archives(tmp_path):
     (tmp_path / "a.zip").write_bytes(packed(("a.png", PNG)))
     (tmp_path / "link.zip").symlink_to(tmp_path / "a.zip")
     assert read_intake([tmp_path / "link.zip"]).files[0].verdict.note == "link, not followed"
-    with pytest.raises(DataError, match="'link.zip' cannot be opened"):
+    with pytest.raises(DataError, match=TEXT["link-zip-cannot-be-opened"]):
         ArchiveSource(tmp_path / "link.zip")  # one that was put there after somebody looked
     with read_intake(tmp_path) as intake:  # archives inside a folder stay packed
         assert [file.verdict.status for file in intake.files] == [Status.SKIPPED] * 2

@@ -32,6 +32,7 @@ from tests.images.test_decode import (
     png,
     zeros_compressed,
 )
+from tests.messages import TEXT
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
 UPRIGHT = "turned upright by its EXIF orientation"
@@ -193,11 +194,9 @@ def test_file_that_changes_is_noticed(tmp_path):
         (tmp_path / "a.png").write_bytes(JPEG)
         (tmp_path / "b.png").unlink()
         (tmp_path / "b.png").symlink_to("/etc/passwd")
-        with pytest.raises(DataError, match=r"'a.png' was changed while it was in use"):
+        with pytest.raises(DataError, match=TEXT["a-png-was-changed-while-it"]):
             image_of(intake, intake.files[0])
-        with pytest.raises(
-            DataError, match=r"'b.png' could be read before and cannot be now: link to a place out"
-        ):
+        with pytest.raises(DataError, match=TEXT["b-png-could-be-read-before"]):
             image_of(intake, intake.files[1])
 
 
@@ -255,10 +254,10 @@ def test_a_table_is_read_by_itself_but_not_beside_the_images_that_it_describes(t
 
 
 def test_nothing_usable_is_said(tmp_path):
-    with pytest.raises(DataError, match="holds no image that can be used. It is empty"):
+    with pytest.raises(DataError, match=TEXT["holds-no-image-that-can-be-2"]):
         read_intake(tmp_path).require_images()
     (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(DataError, match="holds no image that can be used. 1 file: empty file"):
+    with pytest.raises(DataError, match=TEXT["holds-no-image-that-can-be"]):
         read_intake(tmp_path).require_images()
 
 

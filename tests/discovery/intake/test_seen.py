@@ -19,6 +19,7 @@ from promptccd.images import identity
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.rendering import Rendering
 from tests.discovery.stored import alter
+from tests.messages import TEXT
 
 FIVE, SIX = {"enough": 5}, {"enough": 6}
 DIGESTS = [f"{number:064x}" for number in range(5)]
@@ -136,7 +137,7 @@ def test_a_database_of_a_stranger_is_made_again_and_a_reader_leaves_it(
     content = (tmp_path / SEEN).read_bytes()
     assert pictures_in(tmp_path) == {}
     assert (tmp_path / SEEN).read_bytes() == content
-    assert "is damaged, and files are read again" in caplog.text
+    assert TEXT["is-damaged-and-files-are-read"] in caplog.text
     with closing(SeenFiles(tmp_path, FIVE)) as seen:
         assert (seen.decoded(DIGESTS[1]), seen.pictures()) == (None, {})
     filled(tmp_path).close()
@@ -162,7 +163,7 @@ def test_values_of_a_stranger_end_in_one_sentence(tmp_path: Path, statement: str
         try:
             ask()
         except RunError as error:
-            assert "Delete it, and files are read again" in str(error)
+            assert TEXT["delete-it-and-files-are-read"] in str(error)
             refused += 1
     assert refused
 

@@ -19,6 +19,7 @@ from promptccd.errors import DataError
 from tests.discovery.conftest import write_pictures
 from tests.discovery.intake.test_archives import packed
 from tests.discovery.stored import relocate
+from tests.messages import TEXT
 from tests.photographs import MARKER, jpeg, pixels
 
 
@@ -121,9 +122,7 @@ def test_photographs_of_an_archive_are_there_as_they_were_kept(tiny_backbone: Pa
     discover(DiscoverySession.open(tiny_backbone), tmp_path / "album.zip", tmp_path / "found")
     photos = ProjectView(tmp_path / "found").photos
     assert photos.names == list(content)
-    with pytest.raises(
-        DataError, match=r"'0.jpg' .* lies in an archive .*: put it back, or give the archive"
-    ):
+    with pytest.raises(DataError, match=TEXT["0-jpg-lies-in-an-archive"]):
         photos.original(photos.keys[0])
     for row in range(3):
         assert max(Image.open(io.BytesIO(photos.picture(row, LARGE_SIDE))).size) == 128  # the file is nowhere
