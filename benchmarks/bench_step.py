@@ -14,7 +14,7 @@ from transformers import Dinov2Config
 from benchmarks.measuring import median_seconds, options_of
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.base import info_nce_loss
-from promptccd.models.backbone import class_position
+from promptccd.models.backbone import insert_prompts
 from promptccd.training.fast import FastCalls
 
 
@@ -42,7 +42,7 @@ def full_graph_features(model: PromptCCDModel, pixels: Tensor) -> Tensor:
         query = F.normalize(backbone(pixels).last_hidden_state[:, 0].float(), dim=-1)
         prompts = model.mixture.means[model.mixture.log_joint(query).topk(5).indices]
     tokens = backbone.embeddings(pixels)
-    hidden = torch.cat([tokens[:, :1], prompts + class_position(backbone), tokens[:, 1:]], dim=1)
+    hidden = insert_prompts(backbone, tokens, prompts)
     return backbone.layernorm(backbone.encoder(hidden).last_hidden_state)[:, 0]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from huggingface_hub import hf_api
 
 from promptccd import CategoryDiscoveryPipeline, PromptCCDModel
 from promptccd.cli.main import main
@@ -45,7 +46,40 @@ def warm(stage: str, hub: Hub) -> str:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    hf_api.api._whoami_cache.clear()
+    monkeypatch.setattr("promptccd.models.checkpoint._WHO_AM_I_SECONDS", 0.4)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.4)
+
+
+def test_a_bare_name_is_of_the_user_who_is_logged_in(
+    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(hub, lambda: [load_model("run-stage3") for _ in range(3)]).count("GET /api/whoami-v2") == 1
+    hf_api.api._whoami_cache.clear()
+    monkeypatch.setenv("PROMPTCCD_NAMESPACE", "user")
+    assert find_model("run-stage3", token=False).place == NAME
+    assert not [each for each in hub.log if "whoami" in each.path][1:]
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "reason"),
+    [
+        (Fault(status=503, words="down"), {}, "the Hub did not answer whose it is (.*503"),
+        (Fault(silent=True), {}, "the Hub did not answer whose it is"),
+        (PORTAL, {}, "the Hub did not answer whose it is"),
+        (Fault(), {"token": "hf_wrong"}, "the Hub did not answer whose it is (.*[Ii]nvalid"),
+        (Fault(), {"token": False}, "no login"),
+        (Fault(), {"local_files_only": True}, "the Hub is switched off"),
+    ],
+)
+def test_a_bare_name_without_an_owner_asks_for_one(
+    hub: Hub, waits, fault: Fault, options: dict[str, object], reason: str
+) -> None:
+    hub.plan(lambda met: "whoami" in met.path and fault != Fault(), fault, math.inf)
+    began = time.monotonic()
+    with pytest.raises(OSError, match=reason.replace("(", r"\(") + ".*Give OWNER/run-stage3, or set "):
+        find_model("run-stage3", **options)
+    assert time.monotonic() - began < 3
 
 
 TROUBLES = {

@@ -75,24 +75,15 @@ def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
     return tokens.shape[1] - 1 - getattr(backbone.config, "num_register_tokens", 0)
 
 
-def class_position(backbone: PreTrainedModel) -> Tensor:
-    """Position embedding of [CLS], ``(1, 1, D)``; zero where only patches have positions."""
-    embeddings = backbone.embeddings
-    with align_module_device(embeddings):  # accelerate may have offloaded it
-        if hasattr(backbone, "rope_embeddings"):
-            return torch.zeros_like(embeddings.cls_token)
-        position: Tensor = embeddings.position_embeddings[:, :1]
-        return position
-
-
 def insert_prompts(backbone: PreTrainedModel | None, tokens: Tensor, prompts: Tensor) -> Tensor:
     """Put ``(B, P, D)`` prompts behind [CLS], the first of tokens ``(B, T, D)``.
 
     Before block 0 of a backbone each prompt gets the position of [CLS], as in the released code.
     """
     prompts = prompts.to(tokens)
-    if backbone is not None:
-        prompts = prompts + class_position(backbone)
+    if backbone is not None and not hasattr(backbone, "rope_embeddings"):  # there only patches have positions
+        with align_module_device(backbone.embeddings):  # accelerate may have offloaded it
+            prompts = prompts + backbone.embeddings.position_embeddings[:, :1]
     return torch.cat([tokens[:, :1], prompts, tokens[:, 1:]], dim=1)
 
 

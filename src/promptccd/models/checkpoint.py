@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import torch
-from huggingface_hub import constants, get_session, snapshot_download
+from huggingface_hub import constants, get_session, get_token, is_offline_mode, snapshot_download, whoami
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -29,6 +29,7 @@ from promptccd.errors import CheckpointError, did_you_mean, one_line, shown
 from promptccd.images.rendering import Rendering
 from promptccd.models.configuration import BACKBONE_TYPES, backbone_config_of, require_side
 
+NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -39,6 +40,7 @@ BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
 _MOST_JSON_BYTES = 8 * 2**20  # a hundred thousand categories with their names
 _FARTHEST = 1e3  # prototypes are means of unit features; the squares of much longer vectors would overflow
+_WHO_AM_I_SECONDS = 10.0
 _POSITIVE = ("spread_spreads", ".variances")  # buffers that distances are divided by
 # Products of tensors at addresses that torch did not allocate may round differently: a resumed run would not
 # be equal to an uninterrupted run.
@@ -100,9 +102,12 @@ def find_model(
 ) -> FoundModel:
     """Find a model, fetch its files if it is on the Hub, and read its configuration.
 
+    A bare name means the bundled backbone of that name, or else the repository under ``$PROMPTCCD_NAMESPACE`` or under
+    the user who is logged in.
+
     Args:
-        name: a folder, ``namespace/name``, also with ``@revision``, the address of its page, or the name of a bundled
-            backbone. A model that was found before is returned as it is.
+        name: a folder, ``namespace/name`` or a bare name, also with ``@revision``, or the address of its page. A model
+            that was found before is returned as it is.
         files: patterns of the files that are fetched.
         hub_options: `HUB_OPTIONS`.
 
@@ -123,8 +128,8 @@ def find_model(
         raise OSError(
             f"The local folder {place!r} hides {written!r} of the Hub. Rename the folder, or give {place!r}."
         )
-    if not os.path.isdir(place):
-        place = BUNDLED.get(place, place)
+    if "/" not in place and os.sep not in place and not os.path.isdir(place):
+        place = BUNDLED.get(place) or f"{_namespace_of(place, hub_options)}/{place}"
     root = place
     if not os.path.isdir(place):
         options = hub_options if revision is None else {**hub_options, "revision": revision}
@@ -139,7 +144,6 @@ def find_model(
                 cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
                 raise OSError(
                     f"No model {written!r}: no such folder, and {place}: {one_line(cause or error)}"
-                    f"{did_you_mean(written, BUNDLED)}"
                 ) from error
     found = FoundModel(place, root, inner)
     if (path := file_of(found, CONFIGURATION)) is None:
@@ -155,6 +159,27 @@ def find_model(
         )
     values = _read_json(path, place)
     return replace(found, values=values, is_backbone=values.get("model_type") in BACKBONE_TYPES)
+
+
+def _namespace_of(name: str, options: Mapping[str, Any]) -> str:
+    """The namespace of a model of which only the last part of the name is given."""
+    if namespace := os.environ.get(NAMESPACE_VARIABLE):
+        return namespace
+    given = options.get("token")
+    token = given if isinstance(given, str) else None if given is False else get_token()
+    why = "no login (`hf auth login`)"
+    if options.get("local_files_only") or is_offline_mode():
+        why = "the Hub is switched off (HF_HUB_OFFLINE), which knows its owner"
+    elif token is not None:
+        try:
+            with bounded_waits(_WHO_AM_I_SECONDS):
+                return str(whoami(token=token, cache=True)["name"])
+        except Exception as error:  # of the network, or for a wrong token
+            why = f"the Hub did not answer whose it is ({one_line(error)})"
+    raise OSError(
+        f"No model {name!r}: no such folder, and {why}.{did_you_mean(name, BUNDLED)} Give OWNER/{name}, "
+        f"or set ${NAMESPACE_VARIABLE}."
+    )
 
 
 @contextmanager
