@@ -20,7 +20,7 @@ def correct(
     act: Callable[[CategoryRegistry], object] | Edit,
     *,
     command: Sequence[str] = (),
-    tell: Callable[[CategoryRegistry], object] = lambda registry: None,
+    report: Callable[[CategoryRegistry], object] = lambda registry: None,
 ) -> CategoryRegistry:
     """Do something to the registry of a folder, or make an edit; returns it."""
     project = Project(folder)
@@ -28,7 +28,7 @@ def correct(
         if not is_done:
             with project.transaction():
                 do(project, act) if isinstance(act, tuple) else act(project)
-        tell(project)
+        report(project)
     return project
 
 

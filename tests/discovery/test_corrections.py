@@ -125,7 +125,7 @@ def test_an_edit_that_died_before_it_could_tell_is_not_done_twice(place, request
         correct(folder, (edits.rename, number, name))
     undo = {"command": ["undo"]}
     with pytest.raises(Killed):
-        correct(folder, lambda each: each.undo(), **undo, tell=die)
+        correct(folder, lambda each: each.undo(), **undo, report=die)
     names = {0: "heron", 1: registry_in(folder).category(1).name}
     assert names[1] != "egret", "it was done"
     with caplog.at_level("INFO"):
@@ -150,7 +150,7 @@ def test_an_edit_that_died_before_it_was_done_is_done(found, monkeypatch):
 
 def test_another_command_is_not_taken_for_the_one_that_died(found):
     with pytest.raises(Killed):
-        correct(found, (edits.rename, 0, "a"), command=["rename", "0", "a"], tell=die)
+        correct(found, (edits.rename, 0, "a"), command=["rename", "0", "a"], report=die)
     correct(found, (edits.rename, 0, "b"), command=["rename", "0", "b"])
     assert registry_in(found).category(0).name == "b"
     correct(found, (edits.rename, 0, "a"), command=["rename", "0", "a"])

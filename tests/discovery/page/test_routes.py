@@ -21,7 +21,7 @@ from promptccd.discovery.page.routes import FOREVER
 from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.record import PROJECT
-from promptccd.discovery.project.view import ASIDE, Columns
+from promptccd.discovery.project.view import IGNORED_IMAGE, Columns
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import drawn_together, registry_in
@@ -327,12 +327,12 @@ def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Wind
     assert window.do(do="set_aside", category=junk)[0] == 200
     assert junk not in [each["id"] for each in window.get("state")["groups"]]
     group, _, _ = columns_of(window)
-    assert set(np.flatnonzero(group == ASIDE).tolist()) == rows
+    assert set(np.flatnonzero(group == IGNORED_IMAGE).tolist()) == rows
     asked = {each[name] for each in window.get("questions") for name in ("first", "second")}
     assert asked
     assert not rows & asked
     why = window.get(f"why/{min(rows)}")
-    assert (why["group"], why["state"]) == (ASIDE, "pinned")
+    assert (why["group"], why["state"]) == (IGNORED_IMAGE, "pinned")
     assert set(why["like"]) <= rows
     assert junk not in [each["id"] for each in why["others"]]
 

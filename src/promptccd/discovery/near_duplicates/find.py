@@ -69,7 +69,7 @@ _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thu
 
 # Pairs of images ``(P,)``: their rows, and how the second must be turned to look like the first, 0..7.
 Pairs = np.ndarray
-_PAIR = np.dtype([("one", np.int64), ("two", np.int64), ("turned", np.int64)])
+_PAIR = np.dtype([("one", np.int64), ("two", np.int64), ("orientation", np.int64)])
 Thumbnails = Callable[[Sequence[int]], Sequence[bytes]]
 
 
@@ -129,7 +129,7 @@ def find_near_duplicates(
     count = len(miniatures)
     signs = _Signs.of(taken, names) if mode == "auto" else _Signs.of(np.full(count, np.nan), ())
     looks, by_clock, accepted = np.arange(count), np.arange(count), list[Pairs]()
-    hashes = np.stack([_hashes(miniatures, turned) for turned in range(_ORIENTATIONS)])
+    hashes = np.stack([_hashes(miniatures, orientation) for orientation in range(_ORIENTATIONS)])
     pairs = _fitting(miniatures, hashes, signs, *_candidates(hashes, features, signs))
     left = pairs[:0]
     while len(pairs):
@@ -179,9 +179,9 @@ def _joined(first_of: Rows, pairs: Pairs) -> Rows:
     return np.unique(labels, return_index=True)[1][labels]
 
 
-def _pairs(one: Rows, two: Rows, turned: int = 0) -> Pairs:
+def _pairs(one: Rows, two: Rows, orientation: int = 0) -> Pairs:
     pairs = np.empty(len(one), _PAIR)
-    pairs["one"], pairs["two"], pairs["turned"] = one, two, turned
+    pairs["one"], pairs["two"], pairs["orientation"] = one, two, orientation
     return pairs
 
 
@@ -190,7 +190,7 @@ def _each_once(parts: Sequence[Pairs]) -> Pairs:
     pairs = np.concatenate(parts)
     one, two = pairs["one"].copy(), pairs["two"].copy()
     # A picture that must be turned to the left to look like a second has the second turned to the right.
-    pairs["turned"] = np.where(one > two, _INVERSE[pairs["turned"]], pairs["turned"])
+    pairs["orientation"] = np.where(one > two, _INVERSE[pairs["orientation"]], pairs["orientation"])
     pairs["one"], pairs["two"] = np.minimum(one, two), np.maximum(one, two)
     return np.unique(pairs[one != two])
 
@@ -238,13 +238,13 @@ class _Signs:
 
 
 _NUMBER = re.compile(r"(.*?)(\d{1,15})\D*\Z", re.DOTALL)  # the last number of a name, and the text before it
-_INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])  # of `_turned`; a mirrored turn is its own inverse
+_INVERSE = np.array([0, 3, 2, 1, 4, 5, 6, 7])  # of `_rotated`; a mirrored turn is its own inverse
 
 
-def _turned(pictures: Tensor, turned: int) -> Tensor:
+def _rotated(pictures: Tensor, orientation: int) -> Tensor:
     """Pictures ``(P, S, S)`` turned by so many quarters to the left, from 4 on mirrored after it."""
-    rotated = torch.rot90(pictures, turned % 4, (1, 2))
-    return rotated.flip(2) if turned >= 4 else rotated
+    rotated = torch.rot90(pictures, orientation % 4, (1, 2))
+    return rotated.flip(2) if orientation >= 4 else rotated
 
 
 # Choose pairs
@@ -263,11 +263,11 @@ def _candidates(hashes: Hashes, features: Tensor, signs: _Signs) -> tuple[Pairs,
     for step in (1, 2):
         following = _pairs(in_time[:-step], in_time[step:])
         found.append(following[signs.at_once(following)])
-    for turned, of_turned in enumerate(hashes):
-        for first, second in _same_hash(hashes[0], of_turned):
+    for orientation, of_orientation in enumerate(hashes):
+        for first, second in _same_hash(hashes[0], of_orientation):
             # A symmetric picture is no evidence.
-            differs = of_turned[second] != hashes[0][second] if turned else first < second
-            found.append(_pairs(first[differs], second[differs], turned))
+            differs = of_orientation[second] != hashes[0][second] if orientation else first < second
+            found.append(_pairs(first[differs], second[differs], orientation))
     return _each_once(found), _each_once([_pairs(one, two)[rank < NEAREST]])
 
 
@@ -298,11 +298,11 @@ def _neighbours(features: Tensor) -> tuple[Rows, Rows, Rows]:
     return np.concatenate(one), np.concatenate(two), np.concatenate(rank)
 
 
-def _hashes(miniatures: npt.NDArray[np.uint8], turned: int) -> npt.NDArray[np.uint64]:
+def _hashes(miniatures: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint64]:
     """64 bits of every turned miniature, whether a ninth of an eighth is darker than its right neighbour."""
     hashes = np.empty(len(miniatures), np.uint64)
     for start in range(0, len(miniatures), _LOADED):
-        block = _turned(torch.from_numpy(miniatures[start : start + _LOADED]), turned).float()
+        block = _rotated(torch.from_numpy(miniatures[start : start + _LOADED]), orientation).float()
         grey = F.adaptive_avg_pool2d(block, (8, 9))
         bits = np.packbits((grey[:, :, 1:] > grey[:, :, :-1]).flatten(1).numpy(), axis=1)
         hashes[start : start + _LOADED] = bits.view(">u8")[:, 0]
@@ -310,11 +310,11 @@ def _hashes(miniatures: npt.NDArray[np.uint8], turned: int) -> npt.NDArray[np.ui
 
 
 def _same_hash(
-    upright: npt.NDArray[np.uint64], turned: npt.NDArray[np.uint64]
+    upright: npt.NDArray[np.uint64], oriented: npt.NDArray[np.uint64]
 ) -> Iterator[tuple[Rows, Rows]]:
     """Rows of the first and of the second hashes that differ in at most `MAX_BITS`; of many, the next `LOOK_ALIKES`."""
     count = len(upright)
-    both, rows = np.concatenate([upright, turned]), np.arange(2 * count)
+    both, rows = np.concatenate([upright, oriented]), np.arange(2 * count)
     for band in range(_BANDS):
         keys = _band(both, band)
         order = np.lexsort((rows % count, keys))
@@ -353,7 +353,7 @@ def _fitting(
         evened[start : start + _LOADED] = _SMALL.evened(_SMALL.detail(block)).numpy()
     plain = np.abs(evened).max((1, 2)) < _PLAIN
     unclear = plain[pairs["one"]] | plain[pairs["two"]]
-    differing = np.bitwise_count(hashes[0, pairs["one"]] ^ hashes[pairs["turned"], pairs["two"]])
+    differing = np.bitwise_count(hashes[0, pairs["one"]] ^ hashes[pairs["orientation"], pairs["two"]])
     fits = torch.from_numpy(differing <= MAX_BITS).float()
     least = signs.values(pairs, FITS_AT_ONCE, FITS_NEXT, FITS)
     most = signs.values(pairs, 1.0, DIFFER, DIFFER)
@@ -363,12 +363,13 @@ def _fitting(
         part = pairs[chosen]
         rows, places = np.unique(part["one"], return_inverse=True)  # few, as the pairs are sorted
         one, two = (torch.from_numpy(evened[each]).float() for each in (rows, part["two"]))
-        one, two = _SMALL.transformed(one)[places], _SMALL.transformed(_each_turned(two, part["turned"]))
+        two = _SMALL.transformed(_each_rotated(two, part["orientation"]))
+        one = _SMALL.transformed(one)[places]
         scores, shift = _SMALL.shifts(one, two)
         fitting = (scores >= least[chosen]).nonzero()[:, 0]
         near = part[fitting.numpy()]
         one, two = (torch.from_numpy(miniatures[each]).float() for each in (near["one"], near["two"]))
-        two = _each_turned(two, near["turned"])
+        two = _each_rotated(two, near["orientation"])
         differ = _SMALL.apart(one, two, shift[fitting]) > most[chosen[fitting]]
         scores[fitting[differ]] = -1.0
         fits[chosen] = scores
@@ -397,12 +398,12 @@ def _may_be_laid(miniatures: npt.NDArray[np.uint8], pairs: Pairs) -> Rows:
     return rows[alike].numpy()
 
 
-def _each_turned(pictures: Tensor, turned: Rows) -> Tensor:
+def _each_rotated(pictures: Tensor, orientations: Rows) -> Tensor:
     """Each of the pictures ``(P, S, S, ...)`` turned its own way."""
     result = pictures.clone()
-    for way in np.unique(turned[turned > 0]):
-        chosen = torch.from_numpy(turned == way)
-        result[chosen] = _turned(pictures[chosen], int(way))
+    for orientation in np.unique(orientations[orientations > 0]):
+        chosen = torch.from_numpy(orientations == orientation)
+        result[chosen] = _rotated(pictures[chosen], int(orientation))
     return result
 
 
@@ -420,7 +421,7 @@ def _verified(pairs: Pairs, thumbnails: Thumbnails, signs: _Signs, workers: int)
         placed["one"], placed["two"] = places.reshape(2, -1)
         for block, little, much in zip(_blocks(placed), apart, disagrees, strict=True):
             one, two = block["one"], block["two"]
-            first, second = colours[one].float(), _each_turned(colours[two], block["turned"]).float()
+            first, second = colours[one].float(), _each_rotated(colours[two], block["orientation"]).float()
             must_equal = is_tiny[one] | is_tiny[two]
             alike.append(are_near_duplicates(first, second, little, much, must_equal).numpy())
     return pairs[np.concatenate(alike)]

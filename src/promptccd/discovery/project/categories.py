@@ -20,7 +20,7 @@ class CategoryState(StrEnum):
 
     KNOWN = "known"
     DISCOVERED = "discovered"
-    ASIDE = "aside"
+    IGNORED = "aside"
     RETIRED = "retired"
 
 
@@ -66,7 +66,7 @@ class Category:
     @property
     def aside(self) -> bool:
         """Whether a person said that its images are nothing to find."""
-        return self.state is CategoryState.ASIDE
+        return self.state is CategoryState.IGNORED
 
     @property
     def active(self) -> bool:

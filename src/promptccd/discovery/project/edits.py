@@ -23,7 +23,7 @@ from promptccd.discovery.project.store import LogEntry
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
-ASIDE = "set aside"  # name of the category of single images
+IGNORED_NAME = "set aside"  # name of the category of single images
 Arguments = ParamSpec("Arguments")
 
 
@@ -210,9 +210,9 @@ def split(
         )
     part = features.mean(keys)
     _gather(rows, kept if part is None else part, name)
-    rest = features.mean(rows.members_of(whole.id))
-    if rest is not None and not whole.is_fixed(rows.stage):
-        rows.set_prototypes({whole.id: rest})
+    remaining = features.mean(rows.members_of(whole.id))
+    if remaining is not None and not whole.is_fixed(rows.stage):
+        rows.set_prototypes({whole.id: remaining})
     return {"images": keys}
 
 
@@ -288,16 +288,18 @@ def move(rows: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
 def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> None:
     """Put each image into its category, or out of its category; a person reviewed each."""
     review, before = rows.next_review(), rows.categories_of(categories_of)
-    for home in dict.fromkeys(categories_of.values()):
-        rows.choose([key for key, each in categories_of.items() if each == home])
-        if home is None:
+    for category in dict.fromkeys(categories_of.values()):
+        rows.choose([key for key, each in categories_of.items() if each == category])
+        if category is None:
             rows.run(
                 "insert or ignore into forbidden select id, category from image where id in chosen and category >= 0"
             )
-        rows.place(None if home is None else rows.category(home).id, pin=home is not None, review=review)
+        rows.place(
+            None if category is None else rows.category(category).id, pin=category is not None, review=review
+        )
     rows.choose(categories_of)
     rows.drop_contradicted_answers()
-    moved = [key for key, home in categories_of.items() if before.get(key) != home]
+    moved = [key for key, category in categories_of.items() if before.get(key) != category]
     _refit(rows, (place for key in moved for place in (before.get(key), categories_of[key])))
 
 
@@ -319,7 +321,7 @@ def set_aside(rows: CategoryRegistry, category: int) -> None:
     if found.known or found.aside:
         why = "was labelled at stage 0: set its images aside" if found.known else "is set aside already"
         raise RegistryError(f"Category {found.id} {why}.")
-    rows.change(found.id, state=CategoryState.ASIDE, dormant=False)
+    rows.change(found.id, state=CategoryState.IGNORED, dormant=False)
     rows.choose_members([found.id])
     rows.place(found.id, pin=True)
     rows.drop_contradicted_answers()
@@ -333,15 +335,15 @@ def set_images_aside(rows: CategoryRegistry, images: Sequence[str]) -> None:
     prototype is the feature of the first one alone, and hardly anything else comes to it by itself.
     """
     keys, aside = rows.choose(images), {each.id: each.name for each in rows.aside}
-    place = next((each for each, name in aside.items() if name == ASIDE), None)
+    place = next((each for each, name in aside.items() if name == IGNORED_NAME), None)
     if place is None:
         kept, features = rows.features().of(keys)
         if not kept:
             raise RegistryError("None of these images has features here: discover them again first.")
         place = rows.new_category(born=rows.chosen_born())
         rows.set_prototypes({place: features[0].numpy()})
-        name = free_name(ASIDE, rows.names().values())
-        rows.change(place, name=name, state=CategoryState.ASIDE)
+        name = free_name(IGNORED_NAME, rows.names().values())
+        rows.change(place, name=name, state=CategoryState.IGNORED)
     categories_of = rows.categories_of(keys)
     _put(rows, {key: categories_of[key] if categories_of.get(key) in aside else place for key in keys})
 
@@ -364,10 +366,10 @@ def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> No
     if len(rows.choose([first, second])) != 2:
         raise RegistryError(f"Expected two images, got {first!r} twice.")
     categories_of = rows.categories_of([first, second])
-    home, other = categories_of.get(first), categories_of.get(second)
+    own, other = categories_of.get(first), categories_of.get(second)
     if other is None:
         raise RegistryError("The photograph it is compared with is in no group any more: skip this question.")
-    if same or home == other:
+    if same or own == other:
         _put(rows, {first: other if same else None})
     else:
         rows.run("insert or ignore into link select min(image), max(image) from chosen")

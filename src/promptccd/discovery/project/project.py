@@ -89,9 +89,9 @@ class Project(CategoryRegistry):
             elif not self._is_stage and self._seen != (revision := self.revision):
                 before, self._seen = self._seen, revision
                 self._on_change(self.changes_after(before))
-            return self._mark()
+            return self._version()
 
-    def _mark(self) -> str:
+    def _version(self) -> str:
         if not self._is_stage:
             return str(self.revision)
         return f"{self.state_hash()} {(self.next_number, len(self.log), len(self.redo_stack))}"
@@ -116,7 +116,7 @@ class Project(CategoryRegistry):
                     with super().transaction():
                         yield
                         if self._command:
-                            write_file(self._record, json.dumps([self._command, self._mark()]))
+                            write_file(self._record, json.dumps([self._command, self._version()]))
                     if self._is_stage:
                         save_model(self._place, self)
                 finally:
@@ -149,8 +149,8 @@ class Project(CategoryRegistry):
         """
         with self.lock, self._locked():
             remove_leftovers(self._record.parent)
-            mark, self._command = self.refresh(), [self.folder.name, *words]
-            if is_done := _read(self._record) == [self._command, mark]:
+            version, self._command = self.refresh(), [self.folder.name, *words]
+            if is_done := _read(self._record) == [self._command, version]:
                 logger.info(
                     "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
                     "the command again to do it once more.",
@@ -184,10 +184,10 @@ class Project(CategoryRegistry):
         from promptccd.discovery.stage_grouping import find_again
 
         with self.lock:
-            mark, registry = self.refresh(), self.copy()
+            version, registry = self.refresh(), self.copy()
         found = find_again(registry, self.folder, num_categories)
         with self.transaction():
-            if self.refresh() != mark:
+            if self.refresh() != version:
                 raise GoneError(
                     "A correction was made while images were grouped, so nothing was changed. Group them again."
                 )
@@ -282,8 +282,8 @@ class Project(CategoryRegistry):
         with self._loading:
             if self._features is None:
                 shown = set(self._shown)
-                rest = sorted(key for key in self.images if key not in shown)
-                self._features = features_of(self.folder, [*self._shown, *rest])
+                others = sorted(key for key in self.images if key not in shown)
+                self._features = features_of(self.folder, [*self._shown, *others])
             if needed and not self._features.row_of:
                 return features_of(self.folder, self._features.keys, needed=True)
             return self._features

@@ -137,7 +137,7 @@ def draw(registry: CategoryRegistry, keys: Iterable[str]) -> tuple[str, int] | N
     """
     reviews, images = registry.reviews, registry.images
     number = sum(each.left > 0 for each in reviews.values())
-    if not (rest := [key for key in keys if key not in reviews]):
+    if not (unreviewed := [key for key in keys if key not in reviews]):
         return None
-    key = min(rest, key=lambda each: blake2b(f"{number} {each}".encode(), digest_size=8).digest())
-    return key, sum(images[each] == images[key] for each in rest)
+    key = min(unreviewed, key=lambda each: blake2b(f"{number} {each}".encode(), digest_size=8).digest())
+    return key, sum(images[each] == images[key] for each in unreviewed)

@@ -35,7 +35,7 @@ NEAR = 6  # other groups that one resembles
 _AT_ONCE = 4096  # photographs that are compared
 
 
-ASIDE = -2  # in place of the category, of images that are set aside
+IGNORED_IMAGE = -2  # in place of the category, of images that are set aside
 # Bits of a photograph: a correction put it there; it came with the newest stage; its file is not where it was; a
 # person has looked at it and put or left it there.
 PINNED, NEWEST, AWAY, REVIEWED = 1, 2, 4, 8
@@ -47,7 +47,7 @@ class Columns:
     """A value of every photograph, by row.
 
     Attributes:
-        group: category ``(N,)`` int32, `NO_CATEGORY` or `ASIDE`.
+        group: category ``(N,)`` int32, `NO_CATEGORY` or `IGNORED_IMAGE`.
         sure: how sure the last grouping was, in 0..255, ``(N,)`` uint8.
         flags: `PINNED`, `NEWEST`, `AWAY` and `REVIEWED` ``(N,)`` uint8.
     """
@@ -65,7 +65,7 @@ class Columns:
         found = found[found["row"] >= 0]
         rows = found["row"]
         aside = np.isin(found["category"], [each.id for each in registry.aside])
-        self.group[rows] = np.where(aside, ASIDE, found["category"])
+        self.group[rows] = np.where(aside, IGNORED_IMAGE, found["category"])
         self.sure[rows] = np.rint(255 * found["confidence"])
         is_new, is_away = found["stage"] == registry.stage, ~self._here[rows]
         self.flags[rows] = (
@@ -76,7 +76,7 @@ class Columns:
         """The concatenated arrays, as a window reads them."""
         return self.group.astype("<i4").tobytes() + self.sure.tobytes() + self.flags.tobytes()
 
-    def take(self, registry: CategoryRegistry, keys: Collection[str], row_of: Mapping[str, int]) -> None:
+    def update(self, registry: CategoryRegistry, keys: Collection[str], row_of: Mapping[str, int]) -> None:
         """Read photographs again of which something has changed."""
         rows = [row_of[key] for key in keys]
         before = self.group[rows].tolist()
@@ -152,7 +152,7 @@ class ProjectView(Project):
                 self.photos.close()
                 self.photos = self._photos()
         elif self._columns is not None and (keys := self._changed(changes)):
-            self._columns.take(self, keys, self.photos.rows)
+            self._columns.update(self, keys, self.photos.rows)
 
     def _changed(self, changes: Changes) -> set[str]:
         """Photographs that look different in a window."""
