@@ -118,7 +118,7 @@ def run_case(name: str, folder: Path) -> None:
             "failed": failed,
             "seconds": {step: each["seconds"] for step, each in found.items()},
             "same_as_on_the_cpu": alike,
-            "all": run.results.average["all"],
+            "all": run.results.average["all"] if run.results.stages else None,
             "peak_memory": run.manifest.get("peak_memory") if run.begun else None,
         },
     )

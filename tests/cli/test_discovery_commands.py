@@ -76,7 +76,7 @@ def test_summary_and_json_say_the_same(trained_run, album, tmp_path, capsys) -> 
         (["--num_categories", "0"], "a whole number from 1, got '0'"),
         (
             ["--num_categories", "1"],
-            "Expected 2 <= num_categories <= 32, the 2 known categories",
+            "Expected 2 <= num_categories <= 32, from known categories (2)",
         ),
         (["--num_categories", "99"], "got 99"),
         (["--adapt", "--epochs", "0"], "Expected epochs >= 1, got 0"),

@@ -90,7 +90,7 @@ MISTAKES = [
     ("categories groups/ rename 99 heron", "99", "promptccd categories --help"),
     ("categories group/ rename 0 heron", "group", "groups"),
     ("categories groups/ merge 1", "got 1", "promptccd categories --help"),
-    ("categories groups/ undo", "stage 0", "rename"),
+    ("categories groups/ undo", "stage 0", "Rename"),
     ("categories groups/", "ACTION", "promptccd categories --help"),
     ("categories runs/promptccd-my_photos list", "promptccd-my_photos", "promptccd-my_photos/stage2"),
     ("demo photograph --no-browser", "photograph", "promptccd demo photographs"),

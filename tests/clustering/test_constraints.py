@@ -31,7 +31,7 @@ def test_what_is_said_of_one_image_holds_for_those_it_must_be_with():
     [
         ({"must_link": [("a", "b"), ("b", "c")], "cannot_link": [("c", "a")]}, "a and c cannot .* must"),
         ({"must_link": [("a", "b"), ("b", "c")], "pinned": {"a": 1, "c": 2}}, "a and c must .* 1 and 2"),
-        ({"must_link": [("a", "b")], "pinned": {"a": 1}, "forbidden": {"b": {1}}}, "Category 1 .* b"),
+        ({"must_link": [("a", "b")], "pinned": {"a": 1}, "forbidden": {"b": {1}}}, "Image b .* category 1"),
         ({"cannot_link": [("a", "b")], "pinned": {"a": 1, "b": 1}}, "a and b .* category 1"),
         ({"cannot_link": [("a", "a")]}, r"a and a cannot"),
     ],

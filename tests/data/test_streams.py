@@ -142,7 +142,7 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
         (["week01", "twin"], r"The stream 'twin' contains the images of 'week01': give them once"),
         (
             [],
-            r"All images of '.*labelled' have a label, .*--unlabelled FOLDER.*such as --class_blocks 1 1$",
+            r"All images of '.*labelled' have a label.*--unlabelled FOLDER.*such as --class_blocks 1 1$",
         ),
     ],
 )

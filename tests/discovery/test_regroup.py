@@ -92,7 +92,7 @@ def test_the_next_discovery_of_the_same_photographs_keeps_them(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(["regroup"], "Expected regroup COUNT"), (["regroup", "0"], "from 1 on"), (["regroup", "99"], "24"),
-     (["dissolve", "0", "nearest"], "dissolve ID none")],
+     (["dissolve", "0", "nearest"], "dissolve ID [none]")],
 )  # fmt: skip
 def test_what_cannot_be_is_said(
     found: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]

@@ -434,7 +434,7 @@ def deep_tiff(values, *, big_endian=False, white_is_0=False, tags=None, planes=1
 def test_colours_stored_plane_by_plane_are_refused_and_not_garbled():
     found = decode_image(deep_tiff(np.stack([DIM] * 3, axis=-1), planes=2))
     assert found.verdict.status is SKIPPED
-    assert "side by side" in found.verdict.note
+    assert "interleaved" in found.verdict.note
 
 
 def test_first_frame_is_the_one_used():

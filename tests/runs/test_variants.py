@@ -276,7 +276,10 @@ def test_parameter_table_of_a_recipe(recipe: str, total: tuple[str, str], capsys
             {"model": {"variant": "promptccd-pp", "pool_size": 3, "prompts_per_patch": 4}},
             r"prompts_per_patch <= pool_size \(3\), got 4",
         ),
-        ({"model": {"variant": "promptccd-gcd", "num_parts": 4}}, "for promptccd-gcd 'num_parts'"),
+        (
+            {"model": {"variant": "promptccd-gcd", "num_parts": 4}},
+            "'num_parts' of section 'model' for promptccd-gcd",
+        ),
         (
             {"model": {"backbone": None, "backbone_config": {"hiden_size": 3}}},
             "backbone_config has no hiden_size",
