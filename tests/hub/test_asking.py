@@ -14,6 +14,7 @@ from promptccd import CategoryDiscoveryPipeline, PromptCCDModel
 from promptccd.cli.main import main
 from promptccd.errors import HubError
 from promptccd.hub import fetch_stages, verify
+from promptccd.hub.verify import download_stage
 from promptccd.models import CheckpointError
 from promptccd.models.checkpoint import find_model, split_revision
 from promptccd.runs import RunDirectory, load_model, load_view
@@ -52,8 +53,10 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bare_name_is_of_the_user_who_is_logged_in(
-    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    warm: str, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    assert download_stage("run-stage3", tmp_path / "copy") == NAME
+    hf_api.api._whoami_cache.clear()
     assert asked(hub, lambda: [load_model("run-stage3") for _ in range(3)]).count("GET /api/whoami-v2") == 1
     hf_api.api._whoami_cache.clear()
     monkeypatch.setenv("PROMPTCCD_NAMESPACE", "user")
@@ -100,7 +103,8 @@ def asked(hub: Hub, load: Callable[[], object]) -> list[str]:
 
 
 @pytest.mark.moderate
-def test_a_load_of_what_is_in_the_cache_asks_once(warm: str, hub: Hub) -> None:
+def test_a_load_of_what_is_in_the_cache_asks_once(warm: str, hub: Hub, capsys) -> None:
+    capsys.readouterr()
     for load in (
         PromptCCDModel.from_pretrained,
         load_model,
@@ -108,12 +112,20 @@ def test_a_load_of_what_is_in_the_cache_asks_once(warm: str, hub: Hub) -> None:
         CategoryDiscoveryPipeline.from_pretrained,
     ):
         assert asked(hub, lambda load=load: load(warm)) == [f"GET /api/models/{NAME}/revision/main"]
+    assert "Fetching" not in capsys.readouterr().err
     commit = hub.repo(NAME).at("main").sha
     assert asked(hub, lambda: PromptCCDModel.from_pretrained(NAME, revision=commit)) == []
 
 
 def test_a_first_load_fetches_the_files_of_a_model_and_no_others(stage: str, hub: Hub) -> None:
-    hub.add(NAME, {"pytorch_model.bin": b"no pickle", "more/config.json": b"{"})
+    others = (
+        "pytorch_model.bin",
+        "more/config.json",
+        "data/big.sqlite",
+        "seen.sqlite",
+        "model-a/b-of-c.safetensors",
+    )
+    hub.add(NAME, dict.fromkeys(others, b"large"))
     asked(hub, lambda: CategoryDiscoveryPipeline.from_pretrained(stage))
     files = ("config.json", "model.safetensors.index.json", FROZEN, LEARNT, "preprocessor_config.json")
     fetched = {each.path.rpartition("/")[2] for each in hub.log if "/resolve/" in each.path}
@@ -145,7 +157,12 @@ def test_a_hub_in_trouble_is_not_waited_for_if_the_cache_has_it(
 def test_a_tag_that_was_loaded_is_found_again(warm: str, hub: Hub) -> None:
     repo = hub.repo(NAME)
     repo.tags["v1"] = repo.at("main")
+    repo.tags["v2"] = repo.tags["v1"]
     load_model(f"{NAME}@v1")
+    load_model(f"{NAME}@v2")
+    del repo.tags["v2"]
+    with pytest.raises(OSError, match="Invalid rev id: v2"):
+        find_model(f"{NAME}@v2")
     hub.plan(anything, Fault(status=503), math.inf)
     assert PromptCCDModel.from_pretrained(NAME, revision="v1").source.revision == repo.tags["v1"].sha
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from promptccd import PromptCCDModel
 from promptccd.methods import METHODS
-from promptccd.models import CategoryDiscoveryModel
+from promptccd.models import CategoryDiscoveryModel, CheckpointError
 from promptccd.models.checkpoint import FoundModel, find_model
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
@@ -67,3 +68,5 @@ def test_a_run_names_its_stages_by_number_but_a_folder_with_a_configuration_is_a
     assert find_model(run, subfolder="stage9").values == {"stage": 9}
     (run / "config.json").write_text("{}")
     assert find_model(run) == FoundModel(str(run), str(run))
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(run))} has .* bare backbone of type dinov2"):
+        PromptCCDModel.from_pretrained(run)

@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from promptccd.disk import CHECKSUMS, links_in, problems_of, remove, trusted, write_directory
 from promptccd.errors import ConfigurationError, HubError
 from promptccd.hub.commits import SILENCE_S, reason_of
-from promptccd.models.checkpoint import bounded_waits, split_revision
+from promptccd.models.checkpoint import CONFIGURATION, bounded_waits, find_model, split_revision
 from promptccd.runs import RunDirectory
 from promptccd.runs.verify import Check, run_checks, stage_checks
 
@@ -29,17 +29,17 @@ def download_stage(name: str, target: Path) -> str:
         HubError: it cannot be found or fetched.
     """
     try:
-        place, revision = split_revision(name)
-        if Path(name).is_dir():
-            shutil.copytree(name, target, symlinks=True)  # their targets are not part of the stage
+        found = find_model(name, (CONFIGURATION,))
+        if Path(found.place).is_dir():
+            shutil.copytree(found.place, target, symlinks=True)  # their targets are not part of the stage
         else:
             with bounded_waits(SILENCE_S):
-                snapshot_download(place, revision=revision, local_dir=target)
+                snapshot_download(found.place, revision=found.revision, local_dir=target)
     except Exception as error:  # a missing repository, a dead connection: a dozen types
         raise HubError(f"Cannot fetch {name!r}: {reason_of(error)}.") from error
     for extra in target.glob(".*"):  # .gitattributes of the Hub and .cache of its client
         remove(extra)
-    return place
+    return found.place
 
 
 def fetch_stages(name: str, run: RunDirectory) -> list[int]:

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from promptccd.errors import CheckpointError, one_line
+from promptccd.errors import CheckpointError, one_line, shown
 from promptccd.models.assignment import (
     MEASURED,
     Assignment,
@@ -44,7 +44,7 @@ from promptccd.models.checkpoint import (
     without_base_prefix,
     without_key_report,
 )
-from promptccd.models.configuration import CategoryDiscoveryConfig
+from promptccd.models.configuration import BACKBONE_TYPES, CategoryDiscoveryConfig
 from promptccd.models.head import ProjectionHead, UnitHead
 from promptccd.models.mixture import GaussianMixture
 
@@ -188,7 +188,14 @@ class CategoryDiscoveryModel(PreTrainedModel):
         if config is None:
             own = cls.config_class.__dataclass_fields__.keys() - PreTrainedConfig.__dataclass_fields__.keys()
             given = {key: kwargs.pop(key) for key in list(kwargs) if key in own}
-            values = {"vision_config": found.values} if found.is_backbone else found.values
+            kind, values = found.values.get("model_type"), found.values
+            if found.is_backbone:
+                values = {"vision_config": values}
+            elif kind != cls.config_class.model_type:
+                raise CheckpointError(
+                    f"{place} has a model of type {shown(kind)}; {cls.__name__} loads {cls.config_class.model_type!r} "
+                    f"or a bare backbone of type {', '.join(BACKBONE_TYPES)}."
+                )
             config = cls.config_class.from_dict({**values, **given})
         tensors = stored_tensors(found, most_bytes)
         try:  # without memory: a model that is too large, or that a hostile configuration breaks, is refused

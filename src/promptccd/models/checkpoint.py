@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import torch
 from huggingface_hub import constants, get_session, get_token, is_offline_mode, snapshot_download, whoami
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import tqdm
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -33,8 +35,8 @@ NAMESPACE_VARIABLE = "PROMPTCCD_NAMESPACE"
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-# Patterns of the files that are fetched of a model; the last are its categories with people's corrections.
-FILES = (CONFIGURATION, PREPROCESSOR, _WHOLE, _INDEX, "model-*-of-*.safetensors", "*.sqlite")
+# Patterns of the files that are fetched of a model; the last has its categories with people's corrections.
+FILES = (CONFIGURATION, PREPROCESSOR, _WHOLE, _INDEX, "model-?????-of-?????.safetensors", "categories.sqlite")
 BUNDLED = {"photographs": os.path.join(os.path.dirname(__file__), "photographs")}  # backbones of this package
 # Twice the largest published DINO: DINOv2 giant has 1,136,480,768 values of four bytes.
 MAX_MODEL_BYTES = 2 * 4 * 1_136_480_768
@@ -82,6 +84,18 @@ class FoundModel:
     def revision(self) -> str | None:
         """The commit of a repository."""
         return None if self.root == self.place else os.path.basename(self.root)
+
+
+class _LateBar(tqdm):
+    """A progress bar of the client that appears after a second: files in the cache need no bar."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs, delay=1.0)
+
+    def refresh(self, *args: Any, **kwargs: Any) -> None:
+        """Draw the bar, if it is due; a new description would draw it at once."""
+        if not self.disable and self._time() >= self.start_t + self.delay:
+            super().refresh(*args, **kwargs)
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
@@ -133,18 +147,11 @@ def find_model(
     root = place
     if not os.path.isdir(place):
         options = hub_options if revision is None else {**hub_options, "revision": revision}
-        options["allow_patterns"] = [os.path.join(inner, each) for each in files]
+        options["allow_patterns"] = [os.path.join(escape(inner), each) for each in files]
         try:
-            with bounded_waits(constants.HF_HUB_ETAG_TIMEOUT):
-                root = snapshot_download(place, library_name="promptccd", **options)
-        except Exception as error:  # the client lets errors of any kind through
-            try:  # and uses its cache after some of them only
-                root = snapshot_download(place, **{**options, "local_files_only": True})
-            except Exception:
-                cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
-                raise OSError(
-                    f"No model {written!r}: no such folder, and {place}: {one_line(cause or error)}"
-                ) from error
+            root = _fetched(place, **options)
+        except OSError as error:
+            raise OSError(f"No model {written!r}: no such folder, and {place}: {error}") from error
     found = FoundModel(place, root, inner)
     if (path := file_of(found, CONFIGURATION)) is None:
         folder = Path(root, inner)
@@ -159,6 +166,21 @@ def find_model(
         )
     values = _read_json(path, place)
     return replace(found, values=values, is_backbone=values.get("model_type") in BACKBONE_TYPES)
+
+
+def _fetched(place: str, **options: Any) -> str:
+    """The folder in the cache of one commit of a repository, with the files of a model."""
+    try:
+        with bounded_waits(constants.HF_HUB_ETAG_TIMEOUT):
+            return snapshot_download(place, library_name="promptccd", tqdm_class=_LateBar, **options)
+    except Exception as error:  # the client lets errors of any kind through
+        try:  # and uses its cache after some of them only
+            if options.get("force_download") or isinstance(error, RevisionNotFoundError):
+                raise
+            return snapshot_download(place, **{**options, "local_files_only": True})
+        except Exception:
+            cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None
+            raise OSError(one_line(cause or error)) from error
 
 
 def _namespace_of(name: str, options: Mapping[str, Any]) -> str:

@@ -240,10 +240,8 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
         """Build a configuration of the values of a ``config.json``, of which `own_values` keeps the known fields.
 
         Raises:
-            CheckpointError: the type or a value is not of this class.
+            CheckpointError: the type or a value is not of this family.
         """
-        if (kind := config_dict.get("model_type", cls.model_type)) != cls.model_type:
-            raise CheckpointError(f"Expected a model of type {cls.model_type}, got {shown(kind)}.")
         try:
             return super().from_dict(own_values(config_dict, cls), **kwargs)
         except CheckpointError:
