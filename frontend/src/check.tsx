@@ -59,6 +59,7 @@ export function Check({ desk }: { desk: Desk }) {
     const isOff = run.length === 1 && picked.includes(each);
     setPicked(isOff ? picked.filter((other) => other !== each) : [...picked.filter((other) => !run.includes(other)), ...run]);
   };
+  const isAll = screen.likely && open.length > 0; // where most belong elsewhere, none is put there unseen
   const take = async () => {
     if (scrolled(grid.current!)) return;
     if (!open.length || (await desk.edit({ do: "sort", images: open, to: open.map(() => screen.group) }, "sorted"))) ask();
@@ -77,13 +78,12 @@ export function Check({ desk }: { desk: Desk }) {
   };
   const all: [string, () => unknown] = [t("checkDo", { n: open.length, name: group.name }), take];
   const none: [string, () => unknown] = [t(screen.likely ? "skip" : "goOn"), skip];
-  const [answer, other] = screen.likely && open.length ? [all, none] : [none, all]; // Enter is what is likely
   const acts: Act[] = [
-    ["Enter", ...answer],
+    ["Enter", ...(isAll ? all : none)],
     ["n", t("newGroup"), () => desk.open({ kind: "new", rows: about })],
     ["m", t("moveTo"), () => desk.open({ kind: "move", rows: about })],
     ["0", t("noGroup"), () => say(null)],
-    ["s", ...other],
+    ...(isAll ? [["s", ...none] as Act] : []),
   ];
   const where = (each: number) => `${desk.isOpen(each) ? "" : "→ "}${desk.groupName(desk.columns.group[each])}`;
   return (

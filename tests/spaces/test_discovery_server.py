@@ -314,7 +314,7 @@ def test_photographs_leave_without_place_time_and_camera(visitor: Visitor) -> No
 
 
 @pytest.mark.moderate
-def test_cancel_ends_work_and_it_can_be_gone_on_with(
+def test_cancel_and_the_clock_end_work_and_it_can_be_gone_on_with(
     server: Server, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert visitor.give(pictures()).went_well
@@ -338,8 +338,22 @@ def test_cancel_ends_work_and_it_can_be_gone_on_with(
         visit.cancel()
         refused(finding.result(), "As you asked")
     monkeypatch.undo()
+    monkeypatch.setitem(type(server.space)._group.__globals__, "WORK_S", 0.0)
+    refused(visitor.find(), "This took longer")
+    monkeypatch.undo()
     assert address_in(visitor.find()) == visitor.base
     assert state(visitor)["photos"] == 9
+
+
+@pytest.mark.slow
+def test_a_trained_model_finds_another_number_of_groups(trained_run: Path, tmp_path: Path) -> None:
+    with serving(trained_run / "stage1", tmp_path) as server, server.visitor() as visitor:
+        assert visitor.give(pictures()).went_well
+        count = len(state(visitor)["groups"]) + 1
+        found = visitor.post(f"{visitor.base}api/regroup", json={"count": count})
+        assert (found.status_code, len(found.json()["groups"])) == (200, count)
+        assert edit(visitor, do="undo", number=found.json()["undo"]["number"]).status_code == 200
+        assert len(state(visitor)["groups"]) == count - 1
 
 
 @pytest.mark.slow

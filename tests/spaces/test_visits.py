@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.messages import TEXT
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
 
+from promptccd.discovery.page.space import _owner
 from promptccd.discovery.page.visits import EXAMPLE, Visits
 
 
@@ -60,6 +62,9 @@ def test_a_browser_with_a_cookie_sees_its_own_visit_alone(visits: Visits) -> Non
     ):  # fmt: skip
         assert visits.at(address, owner) is None
     assert visits.enter("another", "2") not in (mine, frame)
+    for session in (None, ""):  # of two scripts
+        one, two = [_owner(SimpleNamespace(cookies={}, session_hash=session)) for _ in range(2)]
+        assert one != two
     with pytest.raises(PromptCCDError, match=TEXT["3-people-are-here-which-is"]):
         visits.enter("", "4")
     visits.end(frame)

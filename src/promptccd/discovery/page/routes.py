@@ -306,10 +306,12 @@ def _corrected(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]
         return _state(project.corrected(lambda: getattr(project, name)(**arguments)))
 
 
-def _regrouped(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Find another number of groups."""
+def regrouped(
+    project: ProjectView, asked: Mapping[str, Any], find: Callable[[int], object] | None = None
+) -> dict[str, Any]:
+    """Find another number of groups, by `find` (default: by the project)."""
     count = _argument("count", Kind.ENTRY, asked.get("count"))
-    return _state(project.corrected(lambda: project.regroup(count)))
+    return _state(project.corrected(lambda: (find or project.regroup)(count)))
 
 
 # Photographs as files, on a person's own machine alone. A window names rows. Paths come from the project, and files are
@@ -374,7 +376,7 @@ def _format(name: str) -> str:
     return name
 
 
-ACTIONS: dict[str, Action] = {"/api/edit": _corrected, "/api/regroup": _regrouped}
+ACTIONS: dict[str, Action] = {"/api/edit": _corrected, "/api/regroup": regrouped}
 OWN_ANSWERS: dict[str, Answer] = {
     "/api/dates": _dates,
     "/api/file/{row:int}": _facts,

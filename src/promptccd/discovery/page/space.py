@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -46,11 +47,13 @@ from promptccd.discovery.page.routes import (
     POLICY,
     application,
     bundle,
+    regrouped,
     rows_of,
     screens,
 )
 from promptccd.discovery.page.server import SPACE_FRAMES, RequestFilter, ServingThread, Site, listen
 from promptccd.discovery.page.visits import ENDED, Visit, Visits
+from promptccd.discovery.project import ProjectView
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError, InterruptedRunError, PromptCCDError
@@ -72,6 +75,7 @@ ARCHIVES = ("images.zip", "model.zip")
 COOKIE = "promptccd_visitor"
 MOST_WAITING = 32  # requests in the queue; later requests are refused with a message
 MESSAGE_S = 15  # that an error stays in view
+WORK_S = 300.0  # that one grouping or download may last, since other visitors wait
 UNTAKEN_S = 3600  # until an upload is deleted that no visit received; many wait in the queue
 SPARE_BYTES = 2**30  # of the disk, that uploads leave free
 FULL_DISK = "The disk of this page is full for the moment: try again in a few minutes."
@@ -90,17 +94,19 @@ _PARTS = templates_of("promptccd.discovery.page").get_template("parts.html.jinja
 
 
 class _Progress(StopRequest):
-    """Shows the progress of work, and ends it when the visitor cancels it."""
+    """Shows the progress of work, and ends it when the visitor cancels it or the time is over."""
 
     def __init__(self, show: Callable[..., object] = lambda *done, **what: None):
         super().__init__()
-        self._show = show
+        self._show, self._until = show, time.monotonic() + WORK_S
 
     def progress(self, items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-        """Go through items, unless the work was cancelled (`InterruptedRunError`)."""
+        """Go through items, unless the work was cancelled (`InterruptedRunError`) or takes too long (`DataError`)."""
         for done, item in enumerate(items):
             if self.received:
                 raise self.error("by the visitor")
+            if time.monotonic() > self._until:
+                raise DataError(f"This took longer than {WORK_S / 60:.0f} min: give fewer images at a time.")
             self._show((done, total), desc=label.capitalize())
             yield item
 
@@ -217,7 +223,11 @@ class Space:
     def _screens(self) -> ASGIApp:
         """Answers for the screens of all visits, below their addresses."""
         routes = [
-            *screens(lambda request: request.scope["visit"].project, ANSWERS, ACTIONS),
+            *screens(
+                lambda request: request.scope["visit"].project,
+                ANSWERS,
+                ACTIONS | {"/api/regroup": self._regrouped},
+            ),
             Route("/take/{name}", self._archive),
         ]
         shown = application(routes)
@@ -260,6 +270,16 @@ class Space:
 
     def _group_again(self, request: gr.Request, progress: gr.Progress = PROGRESS) -> tuple[str, ...]:
         return self._group(None, request, progress)
+
+    def _regrouped(self, project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Find another number of groups; a trained model has to find its groups again."""
+
+        def find(count: int) -> None:
+            with self._session() as session:
+                photos = project.out.with_name("photos")
+                discover(session, photos, project.out, num_categories=count, stop=_Progress())
+
+        return regrouped(project, asked, find if project.about()["method"] else None)
 
     def _add(self, uploads: list[str], visit: Visit) -> list[tuple[str, str]]:
         """Move uploads to the photographs, all or nothing, archives unpacked; files left out, with the reason."""
@@ -379,8 +399,8 @@ class Space:
 
 
 def _owner(request: gr.Request) -> tuple[str, str]:
-    """The secret in the cookie of a browser, and its session."""
-    return request.cookies.get(COOKIE, ""), str(request.session_hash)
+    """The secret in the cookie of a browser, and its session; a script without either owns no visit."""
+    return request.cookies.get(COOKIE, ""), str(request.session_hash or secrets.token_hex(16))
 
 
 def _without_paths(text: str, visit: Visit) -> str:
