@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.disk import remove_leftovers, temporary
-from promptccd.errors import RunError
+from promptccd.errors import DiskError, RunError
 from promptccd.locks import FolderLock, owner_of
 
 HOLD = """
@@ -82,6 +82,19 @@ def test_a_disk_without_locks_is_reported_and_used(number, tmp_path, monkeypatch
     with FolderLock(tmp_path):
         assert "has no locks" in caplog.text
         assert owner_of(tmp_path) is None
+
+
+def test_the_lock_of_another_user_is_respected(tmp_path, monkeypatch):
+    def refuse(path, *rest, **named):
+        if str(path).endswith(".lock"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return open_file(path, *rest, **named)
+
+    (tmp_path / ".lock").touch()
+    open_file = os.open
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(DiskError, match="Permission denied"):
+        FolderLock(tmp_path)
 
 
 def test_what_another_computer_is_writing_is_no_leftover(tmp_path: Path, monkeypatch) -> None:

@@ -91,7 +91,7 @@ def make_folder(folder: str | Path) -> Path:
         for each in missing:
             systems.flush(each.parent)
     except OSError as error:
-        raise cannot_write(folder, error) from error
+        raise _cannot_write(folder, error) from error
     return made
 
 
@@ -141,7 +141,7 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     try:
         return systems.open_file(path, flags | os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise _cannot_write(path, error) from error
 
 
 def read_file(path: Path, most: int = sys.maxsize) -> bytes:
@@ -380,8 +380,7 @@ def readable_size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
-def cannot_write(path: str | Path, error: OSError) -> DiskError:
-    """The error for a folder or file that refuses to be opened."""
+def _cannot_write(path: str | Path, error: OSError) -> DiskError:
     return DiskError(
         f"Cannot write to {str(path)!r}: {error.strerror}. Give another folder, or the right to write there."
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from promptccd.disk import cannot_write, refuse_link, write_file
+from promptccd.disk import make_folder, open_to_change, write_file
 from promptccd.errors import RunError
 
 logger = logging.getLogger(__name__)
@@ -46,9 +46,8 @@ class FolderLock(contextlib.AbstractContextManager["FolderLock"]):
                 f"{_last_owner(folder)} is writing to {folder}. Wait for it, stop it, or give another folder."
             ) from error
         except (OSError, NotImplementedError) as error:
-            refuse_link(folder / LOCK)  # which `filelock` does not follow
-            if not (folder / LOCK).is_file() and isinstance(error, OSError):
-                raise cannot_write(folder, error) from error
+            # Refuses links, which `filelock` does not follow, and what cannot be written, such as another user's lock.
+            os.close(open_to_change(make_folder(folder) / LOCK))
             logger.warning(
                 "The disk of %s has no locks (%s). Run only one command at a time on this folder.",
                 folder,

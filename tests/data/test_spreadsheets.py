@@ -36,6 +36,8 @@ RIGHT: dict[str, bytes] = {
     "semicolons, as Excel writes them in half of Europe": ended(divided(";"), "\r\n").encode("utf-8-sig"),
     "tabs": divided("\t").encode(),
     "bars": divided("|").encode(),
+    "sep=; in front": b"sep=;\r\n" + ended(divided(";"), "\r\n").encode(),
+    "sep=, in quotes": b'"sep=,"\r\n' + ended(PLAIN, "\r\n").encode(),
     "Unicode text of Excel": ended(divided("\t"), "\r\n").encode("utf-16"),
     "lines of Windows": ended(PLAIN, "\r\n").encode(),
     "lines of an old Mac": ended(PLAIN, "\r").encode(),

@@ -65,6 +65,7 @@ def test_seeds_share_a_row_wherever_they_lie(tmp_path: Path) -> None:
         ({"seed": 2, "pixels": "q"}, r"data\.fingerprint is 'p' in .*a/x-seed1 and 'q' in .*c/x-seed1"),
         ({"seed": 2, "data": ELSEWHERE}, "data.benchmark is None"),
         ({"seed": 2, "training": {"epochs": 3}}, r"training\.epochs is 200 in .* and 3 in"),
+        ({"seed": 2, "data": {"split": "test"}}, "data.split is None"),
         ({"seed": 2, "model": {"backbone": "facebook/dinov2-base"}}, "backbone"),
     ],
 )

@@ -208,6 +208,14 @@ def test_runs_that_cannot_be_reported(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--compare"):
         write_report([runs[0], other], tmp_path / "out", **options)
 
+    recorded = (other / "results.json").read_text()
+    for rows in ([], [1, 3]):
+        table = json.loads(recorded)
+        table["stages"] = [row for row in table["stages"] if row["stage"] in rows]
+        (other / "results.json").write_text(json.dumps(table))
+        with pytest.raises(RunError, match="lacks rows"):
+            write_report([other], tmp_path / "out", **options)
+    (other / "results.json").write_text(recorded)
     (other / "stage2" / "assignments.json").write_text("{}")
     with pytest.raises(RunError, match=TEXT["assignmentsjson-was-altered"]):
         write_report([other], tmp_path / "out", **options)

@@ -1,13 +1,15 @@
 """Tables as people write them, as text, in a workbook or as JSON: a row for each image.
 
 Excel divides columns by what its user's language leaves free, and writes tabs in UTF-16, UTF-8 with a byte order mark,
-or an old code page. Marks decide. A code page without a mark is refused: a guess would change names.
+or an old code page. Marks decide. A code page without a mark is refused: a guess would change names. A first line
+`sep=;` is left out.
 """
 
 import codecs
 import csv
 import io
 import json
+import re
 import zipfile
 from collections.abc import Collection
 from itertools import zip_longest
@@ -27,6 +29,7 @@ _JSON = (".jsonl", ".ndjson")
 WORKBOOKS = (*_EXCEL, ".xlsb", ".xls", ".ods", ".fods", ".gsheet", ".numbers")
 MOST_UNPACKED = 2**29  # bytes of a workbook
 _DIVIDERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_SAYS_DIVIDER = re.compile(r'\A"?sep=."?[,;\t|]*(?=[\r\n])', re.IGNORECASE)  # a first line that Excel reads
 _MARKS = {  # the longer marks first: the mark of UTF-32 begins like the mark of UTF-16
     codecs.BOM_UTF8: "UTF-8-sig",
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -134,6 +137,7 @@ def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFra
         ) from error
     if "\0" in text:
         raise _no_table(name, kind)
+    text = _SAYS_DIVIDER.sub("", text)
     # The divider by which the first line names most of the usual columns, or else most columns.
     heads: dict[str, list[str]] = {
         each: next(filter(any, _lines(text, each, strict=False)), []) for each in _DIVIDERS

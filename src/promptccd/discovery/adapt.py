@@ -83,8 +83,8 @@ def adapt(
     session.model = student.eval()
     # Training changed how known categories spread, and their images are not here to measure it.
     session.model.set_measured("spread", None)
-    keys = session.current.keys
-    session.read(session.current.intake.source, None if stop is None else stop.progress)
+    keys, intake = session.current.keys, session.current.intake
+    session.read(intake.source, None if stop is None else stop.progress, intake.entries)
     if session.current.keys != keys:
         raise DataError("The images changed while a stage was trained on them. Run the same command again.")
     row_of = {key: row for row, key in enumerate(keys)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from promptccd import systems
 from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.loaders import Progress
-from promptccd.data.sources import ImageSource
+from promptccd.data.sources import Entry, ImageSource
 from promptccd.data.views import EvaluationView
 from promptccd.discovery.categories import assignment_in, registry_of
 from promptccd.discovery.embedding import Embedder, feature_space, load_embedder
@@ -214,12 +214,14 @@ class DiscoverySession:
         self,
         source: ImageSource | str | Path | Sequence[str | Path] | None,
         progress: Progress | None = None,
+        entries: Sequence[Entry] = (),
     ) -> SessionStage:
         """Read every file of a source, judge it, and compute features; with them, near-duplicates are found.
 
         Args:
             source: a folder, a zip archive, a data set, or a list of files; `None` for given items without images.
             progress: see `read_intake`.
+            entries: see `read_intake`.
 
         Raises:
             DataError: nothing can be read there, or a limit is exceeded; the message names the limit.
@@ -230,7 +232,7 @@ class DiscoverySession:
         )
         intake, features = embedder.embed(
             source, seen=self.seen, limits=self.limits, rendering=self.rendering, image_roots=self.image_roots,
-            workers=self.workers, progress=progress,
+            workers=self.workers, progress=progress, entries=entries,
         )  # fmt: skip
         try:
             intake.require_images()

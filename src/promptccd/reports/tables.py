@@ -43,7 +43,7 @@ class ReportedRun:
         routing: accuracy of the part router; `None` for models without parts.
 
     Raises:
-        RunError: the readable images differ from the assigned images.
+        RunError: the readable images differ from the assigned images, or ``results.json`` lacks a stage.
     """
 
     def __init__(self, evaluation: RunEvaluation):
@@ -53,6 +53,11 @@ class ReportedRun:
         unlabelled = range(1, evaluation.num_stages)
         self.images = pd.concat([_read_images(evaluation, index) for index in unlabelled], ignore_index=True)
         self.score = run.results_up_to(evaluation.num_stages - 1)
+        if stages.is_scored and [row.stage for row in self.score.stages] != [*unlabelled]:
+            raise RunError(
+                f"results.json of {run.path} lacks rows of finished stages: run the training command again, which adds "
+                "them."
+            )
         self.num_true = [evaluation.images[row.stage].stage.num_categories for row in self.score.stages]
         self.costs: pd.DataFrame = stage_costs(run.manifest)
         self.history = read_history(run.path)

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 # Fields that may change before a run is continued: they change no byte of its stages.
 FREE_FIELDS = {
     # The same data in another place; the split's fingerprint decides. Streams and labels are added to earlier ones.
-    "data": {"dataset", "split", "unlabelled", "labels"},
+    "data": {"dataset", "unlabelled", "labels"},
     "model": {"max_model_bytes"},
     "training": {
         "output_dir", "num_workers", "image_cache", "save_minutes", "report_to", "push_to_hub", "hub_namespace",

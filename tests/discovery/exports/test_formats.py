@@ -209,11 +209,14 @@ def test_side_files_say_the_group_and_lie_as_the_photographs_do(here: Path) -> N
 
 def test_camera_raw_gets_the_name_that_lightroom_looks_for(here: Path) -> None:
     path = sorted((here / "card A").glob("3-*"))[0]
-    path.rename(path.with_suffix(".NEF"))
-    relocate(here / "found/.promptccd", path.name, f"{path.stem}.NEF")
+    other = sorted((here / "card A").glob("4-*"))[0]  # made from the RAW, so both have the one name
+    for each, suffix in ((path, ".NEF"), (other, ".DNG")):
+        each.rename(path.with_suffix(suffix))
+        relocate(here / "found/.promptccd", each.name, f"{path.stem}{suffix}")
     export(here, "sidecars")
+    assert export(here, "sidecars")["sidecars"].written == 0
     made = {each.name for each in (here / "found/sidecars/card A").glob(f"{path.stem}.*")}
-    assert made == {f"{path.stem}.NEF.xmp", f"{path.stem}.xmp"}
+    assert made == {f"{path.stem}.{each}" for each in ("NEF.xmp", "DNG.xmp", "xmp")}
 
 
 @pytest.mark.parametrize("way", WITH_PHOTOGRAPHS)

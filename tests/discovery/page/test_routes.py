@@ -436,6 +436,12 @@ def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> 
     assert hosts <= {"www.w3.org"}, hosts  # the names of XML, which nothing is fetched from
 
 
+def test_two_groups_are_enough_to_ask_about(window: Window) -> None:
+    _, *others = [each["id"] for each in window.get("state")["groups"]]
+    window.do(do="merge", categories=others)
+    assert window.get("questions") and window.get("check")["rows"]
+
+
 def test_questions_are_about_two_groups_and_an_answer_ends_them(window: Window, project: Path) -> None:
     state, group = window.get("state"), columns_of(window)[0]
     asked = window.get("questions")

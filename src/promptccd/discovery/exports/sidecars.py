@@ -38,9 +38,10 @@ def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) ->
     unique = Names()  # of each folder of photographs, in which the tree of its files is rebuilt
     found = sorted({root for each in files.values() for root, _ in each})
     roots = {root: unique.add(os.path.basename(root), []) for root in found}
+    items = (item for row in inside for item in _items(row, files[row.picture], roots))
+    for item in {each.place: each for each in items}.values():  # IMG_1.cr2 and IMG_1.dng share IMG_1.xmp
+        folder.add(item)
     for row in inside:
-        for item in _items(row, files[row.picture], roots):
-            folder.add(item)
         if not files[row.picture]:
             folder.export.missing.append(
                 (row.file, "it is not where it was, or lies in an archive or a data set")

@@ -98,6 +98,7 @@ class Intake:
         source: of the files.
         name: of the source, for messages.
         files: every file found, in the order of the source.
+        entries: of the source, by file.
         decoding: how its images are decoded.
         num_changed: files with other bytes than before that show the same picture.
         replaced: names of files that show another picture than before.
@@ -123,7 +124,7 @@ class Intake:
         self._view, self._use, self._has = view, use, has
         self._reading = threading.Lock()  # a source gives one file at a time
         self._budget = ByteBudget(limits, source.name)
-        self._entries, self._first = list[Entry](), dict[str, int]()  # first file by picture
+        self.entries, self._first = list[Entry](), dict[str, int]()  # first file by picture
         self.files, self.replaced, self.num_changed = list[IntakeFile](), list[str](), 0
 
     @cached_property
@@ -172,18 +173,18 @@ class Intake:
             raise DataError(f"{file.name!r} was skipped: {file.verdict.note}.")
         try:
             with self._reading:
-                content = self.source.read(self._entries[file.index], ByteBudget(self._limits, self.name))
+                content = self.source.read(self.entries[file.index], ByteBudget(self._limits, self.name))
         except SkippedFileError as skipped:
             raise DataError(f"{file.name!r} could be read before and cannot be now: {skipped}.") from skipped
         if hashlib.sha256(content).hexdigest() != file.content_hash:
-            if (stamp := self.source.stamp(self._entries[file.index])) is not None:
+            if (stamp := self.source.stamp(self.entries[file.index])) is not None:
                 self._seen.forget(stamp.path)
             raise DataError(f"{file.name!r} was changed while it was in use. Give the command again.")
         return content
 
     def path_of(self, file: IntakeFile) -> str:
         """The path of a file on this machine; empty in an archive or a data set, and if it is gone."""
-        stamp = self.source.stamp(self._entries[file.index])
+        stamp = self.source.stamp(self.entries[file.index])
         return stamp.path if stamp is not None and os.path.isfile(stamp.path) else ""
 
     def thumbnails(self, files: Sequence[IntakeFile]) -> dict[str, bytes]:
@@ -263,7 +264,7 @@ class Intake:
     def _judge(self, entry: Entry, found: "Future[_ReadFile]") -> None:
         """Add the next file."""
         index = len(self.files)
-        self._entries.append(entry)
+        self.entries.append(entry)
         try:
             digest, (verdict, image), is_new, stamp = found.result()
         except SkippedFileError as skipped:
@@ -339,6 +340,7 @@ def read_intake(
     use: Callable[[IntakeFile, Tensor], None] = lambda file, view: None,
     has: Callable[[str], bool] = lambda key: True,
     seen: SeenFiles | None = None,
+    entries: Sequence[Entry] = (),
 ) -> Intake:
     """Read every file of a source once and judge it. No file stops the reading, whatever its content.
 
@@ -355,6 +357,7 @@ def read_intake(
         has: whether a picture that `seen` knows, by its key, needs no view.
         seen: results of earlier reading: the files that it knows are neither opened nor decoded again, new files are
             added. By default nothing is known.
+        entries: of the source, those of an earlier reading; by default all that it has now.
 
     Raises:
         DataError: the source as a whole cannot be read or exceeds a limit; the message names the limit and the value.
@@ -362,7 +365,7 @@ def read_intake(
     limits, seen = limits or IntakeLimits(), seen or SeenFiles()
     opened = source if isinstance(source, ImageSource) else find_source(source, image_roots)
     try:
-        entries = _entries_of(opened, limits)
+        entries = entries or _entries_of(opened, limits)
         rendering = (rendering or Rendering()).over(seen.rendering)
         if view is not None:
             rendering = rendering.over(view.rendering)

@@ -392,7 +392,7 @@ def forget(rows: CategoryRegistry, images: Sequence[str] | None = None) -> Mappi
     By default it is also refused if all images or no images are missing.
     """
     missing = rows.away() if images is None else images
-    if not missing:
+    if images is None and not missing:
         raise RegistryError("No image is missing. To forget other images, name them.")
     keys, count = rows.choose(missing), len(rows.images)
     if images is None and len(keys) == count:

@@ -134,7 +134,7 @@ class ProjectView(Project):
         self.title = self.folder.name
         self._laying = threading.Lock()
         self._columns: Columns | None = None
-        self._near: tuple[Sequence[tuple[Any, ...]], dict[int, list[int]]] = [], {}
+        self._near: tuple[Sequence[tuple[Any, ...]], dict[int, list[int]], list[tuple[int, int]]] = [], {}, []
         self.photos = self._photos()
 
     def _photos(self) -> Photos:
@@ -147,7 +147,7 @@ class ProjectView(Project):
         """Update the view, entirely if the changes are unknown."""
         super()._on_change(changes)
         if changes is None or changes.forgotten:
-            self._columns, self._near = None, ([], {})
+            self._columns, self._near = None, ([], {}, [])
             if self._images != self.images.keys():
                 self.photos.close()
                 self.photos = self._photos()
@@ -339,8 +339,13 @@ class ProjectView(Project):
             "doubted": sorted(row_of[key] for key in change.unsure if key in row_of),
         }
 
-    def _resembling(self, looks: Sequence[tuple[Any, ...]]) -> dict[int, list[int]]:
-        """For every category the similar categories, most alike first; kept until a prototype changes."""
+    def _resembling(
+        self, looks: Sequence[tuple[Any, ...]]
+    ) -> tuple[dict[int, list[int]], list[tuple[int, int]]]:
+        """For every category the similar categories, most alike first, and pairs that may be one.
+
+        Both are kept until a prototype or a name changes: the pairs take a second among a million images.
+        """
         if looks != self._near[0]:
             found = self.active_prototypes()
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
@@ -352,8 +357,9 @@ class ProjectView(Project):
                     identity: [found.ids[each] for each in row]
                     for identity, row in zip(found.ids, order.tolist(), strict=True)
                 },
+                alike_pairs(self),
             )
-        return self._near[1]
+        return self._near[1:]
 
     def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
         """Make a correction; returns the `summary`, and the photographs that ``changed`` since the state ``base``."""
@@ -380,7 +386,7 @@ class ProjectView(Project):
                 "when born < stage then 'earlier' else 'new' end from category, state where category."
                 f"{ACTIVE} order by id"
             )
-            near = self._resembling([row[:2] for row in rows])
+            near, alike = self._resembling([row[:3] for row in rows])
             groups = [
                 {
                     "id": identity, "name": name, "named": bool(named), "origin": origin,
@@ -396,7 +402,7 @@ class ProjectView(Project):
                 "photos": int(self.photos.here.sum()),
                 "stage": self.stage,
                 "groups": groups,
-                "alike": alike_pairs(self),
+                "alike": alike,
                 "undo": _described(self.newest),
                 "redo": _described(self.next_redo),
             }
