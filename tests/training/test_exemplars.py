@@ -16,6 +16,8 @@ from promptccd.data.views import TrainingViews
 from promptccd.errors import ConfigurationError
 from promptccd.methods import METHODS, StageContext
 from promptccd.methods.exemplars import Exemplars, Memory
+from promptccd.methods.processes import Rows
+from promptccd.models import CategoryDiscoveryOutput
 from promptccd.training.batches import BatchPlan, training_loader
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
@@ -117,6 +119,18 @@ def test_labels_have_holes_where_the_stream_is(read: list[StageImages]) -> None:
     labels, positions = StageContext(read[1]).of_batch(np.array([2, 0]))
     assert labels is None
     assert positions.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "places"), [([5, 4], [0, 1]), ([-1, 5], [1]), ([-1, -1], None), (None, None)]
+)
+def test_the_losses_read_labels_where_an_image_has_one(labels: list[int] | None, places: list | None) -> None:
+    given = None if labels is None else torch.tensor(labels)
+    found = Rows(CategoryDiscoveryOutput(), torch.zeros(2, 2, 3), given, torch.tensor([-1, 0])).labelled
+    assert (found is None) == (places is None)
+    if found is not None and given is not None:
+        assert torch.arange(2)[found[0]].tolist() == places
+        assert found[1].tolist() == given[places].tolist()
 
 
 # Which images

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from promptccd.models import CategoryDiscoveryOutput
 
-# A model, as it is, wrapped or compiled: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.
+# A model, as it is or wrapped: from views, in keywords as its own, to a `CategoryDiscoveryOutput`.
 Forward = Callable[..., CategoryDiscoveryOutput]
 EXACT = ("cpu", "cuda")  # kinds of device that compute float64
 
