@@ -117,7 +117,7 @@ def visit(url: str, folder: Path) -> None:
         uploaded = visitor.upload(pictures)
         private = Path(uploaded[0]["path"]).parents[1]
         assert private.stat().st_mode & 0o777 == 0o700
-        answer = visitor.call("group", [0, uploaded])
+        answer = visitor.call("group", [uploaded])
         assert answer.went_well, answer
         for name in ("images.zip", "model.zip"):
             assert visitor.get(f"{screens}take/{name}").status_code == 200, name

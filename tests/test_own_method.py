@@ -213,7 +213,7 @@ def test_a_model_without_a_configuration_of_its_own_is_refused(base: type[Catego
 
 def test_an_option_that_the_method_does_not_have_is_refused(run: Trained, capsys) -> None:
     assert main(["parameters", str(run.recipe), "--options", "{temperature: 3}"]) == 2
-    assert f"for {run.method.name} 'temperature'" in capsys.readouterr().err
+    assert f"'temperature' of section 'model' for {run.method.name}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
