@@ -95,15 +95,18 @@ class Walk:
             page.evaluate(FRAME)  # after which the focus has moved
             self.rows |= set(page.evaluate(CHOSEN))
             page.keyboard.press(random.choice(["b", "Delete"]))
-        elif place == "desk" or random.random() < 0.7:
+        elif (
+            place == "desk"
+            or random.random() < 0.7
+            or "All" not in page.locator(".foot .primary").inner_text()
+        ):
             self.rows |= set(page.evaluate(SHOWN, False))
             page.keyboard.press(random.choice(["1", "0"]))
             if place == "check":
                 page.keyboard.press("ArrowRight")
         else:
-            is_all = "All" in page.locator(".foot .primary").inner_text()
             self.rows |= set(page.evaluate(SHOWN, True))
-            page.keyboard.press("Enter" if is_all else "s")
+            page.keyboard.press("Enter")
 
     def leave(self, way_out: str) -> None:
         ways = {"back": self.page.go_back, "reload": self.page.reload, "close": self.page.close}

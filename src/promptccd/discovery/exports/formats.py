@@ -76,7 +76,12 @@ class Format:
 FORMATS = {
     each.name: each
     for each in (
-        Format("folders", "the files in a folder per group, linked where the disk can", "folders:fill", True),
+        Format(
+            "folders",
+            "the files themselves in a folder per group, linked where the disk can",
+            "folders:fill",
+            has_originals=True,
+        ),
         Format("sidecars", "keywords in XMP files", "sidecars:fill"),
         Format("publish", "pixels without metadata, as an ImageFolder", "publish:fill"),
         Format("table", "names and categories as CSV, of all weeks", "rows:fill", needs_images=False),
