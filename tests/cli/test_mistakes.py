@@ -40,7 +40,7 @@ MISTAKES = {
     # Words
     "an option with a slip": ("train --learning-rate 0.1", "did you mean --learning_rate?"),
     "an option that does not exist": ("train --frobnicate", "Nothing is called --frobnicate"),
-    "a stage to push": ("push {stage} --dry-run", "is not a run: it has no manifest.json. Give one of"),
+    "a stage to push": ("push {stage} --dry-run", "is not a run: it has no manifest.json. Give "),
     "a bare name offline": ("predict promptccd-cub-stage3 {pictures}", "Give OWNER/promptccd-cub-stage3"),
     # Numbers
     "a negative learning rate": ("train --learning_rate -1", "Expected learning_rate >= 0, got -1.0"),

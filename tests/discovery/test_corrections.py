@@ -165,6 +165,13 @@ def test_a_correction_that_a_later_stage_does_not_know_is_said(run, caplog):
     assert "was made before" not in caplog.text
 
 
+def test_two_windows_of_a_stage_keep_the_corrections_of_each_other(run):
+    one, other = Project(run / "stage3"), Project(run / "stage3")
+    one.rename(0, "heron")
+    other.rename(1, "egret")
+    assert [registry_in(run / "stage3").category(each).name for each in (0, 1)] == ["heron", "egret"]
+
+
 @pytest.mark.moderate
 def test_a_stage_of_a_run_is_split_by_its_features(run):
     category = max(new_of(run / "stage3"), key=lambda each: registry_in(run / "stage3").category(each).size)

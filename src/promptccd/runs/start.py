@@ -470,6 +470,6 @@ def _backbone_errors(action: str, backbone: str | Path) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"Cannot {action} backbone {str(backbone)!r}: {one_line(error)} Give --backbone a folder or a Hub id that "
-            "can be reached, or photographs, a small bundled backbone."
+            f"Cannot {action} backbone {str(backbone)!r}: {one_line(error).rstrip('.')}. Give --backbone a folder "
+            "or a Hub id that can be reached, or photographs, a small bundled backbone."
         ) from error

@@ -344,7 +344,7 @@ REFUSED = {
     "a row too many": ({"do": "move", "images": [N], "to": 1}, f"There are {N} photographs"),
     "a row that is no number": ({"do": "move", "images": [True], "to": 1}, "Expected 'images'"),
     "other photographs": ({"do": "move", "images": [1], "to": 1, "generation": "old"}, "load the page again"),
-    "an undo of something else": ({"do": "undo", "number": 7}, "nothing was undone"),
+    "an undo of something else": ({"do": "undo", "number": 7}, "nothing was changed"),
     "an unknown action": ({"do": "delete"}, "Expected one of rename"),
     "no action": ({}, "Expected one of rename"),
     "groups that are no list": ({"do": "sort", "images": [0, 1], "to": [0, "a"]}, "Expected 'to' to be a list"),

@@ -132,10 +132,12 @@ def test_a_walk_over_keys_buttons_places_and_windows_hits_what_was_shown(
     person: Person, project: Path, seed: int
 ) -> None:
     walker = Walker(person, project, Random(seed))
-    for step in range(STEPS):
+    for step in range(2 * STEPS):
+        if step >= STEPS and len(walker.sent) > STEPS / 40:
+            break  # how soon depends on when the other window changes what is chosen
         assert walker.step() == "", step
         if walker.random.random() < 0.3:
             assert walker.wait(), step
-    assert len(walker.sent) >= STEPS / 40
+    assert len(walker.sent) > STEPS / 40
     # What another window had changed, in Chromium's own line.
     person.visit.complaints[:] = [each for each in person.visit.complaints if "409" not in each]

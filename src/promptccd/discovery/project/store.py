@@ -409,7 +409,7 @@ class Store:
     def _replayed(self, entry: LogEntry | None, number: int | None, undo: bool, nothing: str) -> LogEntry:
         if number is not None and (entry is None or entry.number != number):
             raise GoneError(
-                "Another correction was made meanwhile, so nothing was undone. Load the page again, and try again."
+                "Another correction was made meanwhile, so nothing was changed. Load the page again, and try again."
             )
         if entry is None:
             raise RegistryError(nothing)
