@@ -19,7 +19,6 @@ from promptccd.models.backbone import (
     class_token,
     embed,
     insert_prompts,
-    rotation_of,
     run_block,
     run_prefix,
 )
@@ -126,7 +125,7 @@ def test_the_plain_backbone_is_that_of_transformers(
     model = GCDModel.from_pretrained(bare[kind], **TINY_HEAD)
     own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
     theirs = AutoModel.from_pretrained(bare[kind]).eval()(pixels, output_hidden_states=True, **own)
-    tokens, rotation = embed(model.backbone, pixels), rotation_of(model.backbone, pixels)
+    tokens, rotation = embed(model.backbone, pixels)
     before = run_prefix(model.backbone, tokens, rotation)
     assert torch.equal(before, theirs.hidden_states[-2])
     whole = run_block(blocks_of(model.backbone)[-1], before, rotation=rotation)
@@ -137,7 +136,7 @@ def test_the_plain_backbone_is_that_of_transformers(
 def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) -> None:
     """Prompts stand before the patches and have no place: their order is nothing to DINOv3, that of patches is."""
     backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
-    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    tokens, rotation = embed(backbone, pixels)
     prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
     first = class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
     second = class_token(backbone, insert_prompts(backbone, tokens, prompts.flip(1)), rotation)
@@ -147,16 +146,8 @@ def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) 
         class_token(backbone, turned, rotation) - class_token(backbone, tokens, rotation)
     ).abs().max() > 1e-3
     placed = backbone(pixels.transpose(2, 3)).last_hidden_state[:, 0]
-    theirs = class_token(
-        backbone, embed(backbone, pixels.transpose(2, 3)), rotation_of(backbone, pixels.transpose(2, 3))
-    )
+    theirs = class_token(backbone, *embed(backbone, pixels.transpose(2, 3)))
     torch.testing.assert_close(theirs, placed, rtol=1e-4, atol=1e-5)
-
-
-def test_a_forward_without_the_rotation_is_refused(bare: dict[str, Path], pixels: torch.Tensor) -> None:
-    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
-    with pytest.raises(ValueError, match="pass rotation="):
-        class_token(backbone, embed(backbone, pixels))
 
 
 @pytest.mark.parametrize("kind", ["dinov2", "dinov3"])
@@ -165,7 +156,7 @@ def test_a_prefix_is_read_in_the_precision_of_the_block(
 ) -> None:
     """Prompts that learn may be finer than the backbone, which does not."""
     backbone = GCDModel.from_pretrained(bare[kind], dtype="bfloat16", **TINY_HEAD).backbone
-    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    tokens, rotation = embed(backbone, pixels)
     fine = torch.randn(2, 3, 4, 32, generator=torch.Generator().manual_seed(2))
     for calls in (BlockCalls(), FastCalls(backbone)):
         backbone.calls = calls

@@ -25,7 +25,7 @@ from transformers import (
 from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategorySpread
-from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed, rotation_of
+from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed
 from promptccd.models.head import ProjectionHead
 from promptccd.training.fast import FastCalls
 from tests.conftest import TINY_HEAD
@@ -72,8 +72,8 @@ def test_class_token_and_gradients_equal_those_of_the_unmodified_forward(kind: s
     last = blocks_of(backbone)[-1]
     expected = backbone(pixels).last_hidden_state[:, 0]
     wanted = torch.autograd.grad((expected * target).sum(), list(last.parameters()))
-    tokens = embed(backbone, pixels).detach()
-    found = class_token(backbone, tokens, rotation_of(backbone, pixels))
+    tokens, rotation = embed(backbone, pixels)
+    found = class_token(backbone, tokens.detach(), rotation)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     got = torch.autograd.grad((found * target).sum(), list(last.parameters()))
     for one, other in zip(wanted, got, strict=True):
