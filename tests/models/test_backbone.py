@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,11 +45,6 @@ MORE_LIVES = [(KINDS[(number + 2) % len(KINDS)], name) for number, name in enume
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: write_backbone(kind, tmp_path_factory.mktemp(kind)) for kind in BACKBONES}
-
-
-@pytest.fixture
-def pixels() -> torch.Tensor:
-    return torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))  # patches 2 high and 3 wide
 
 
 @pytest.mark.slow
@@ -131,6 +127,37 @@ def test_the_plain_backbone_is_that_of_transformers(
     whole = run_block(blocks_of(model.backbone)[-1], before, rotation=rotation)
     torch.testing.assert_close(whole, theirs.hidden_states[-1], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(model(pixels).features, theirs.last_hidden_state[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [*((kind, {}) for kind in BACKBONES), ("dinov2", {"use_swiglu_ffn": True, "layerscale_value": 0.7})],
+)
+@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
+def test_attention_and_gradients_are_those_of_transformers(
+    kind: str, options: dict[str, Any], calls: Any, pixels: torch.Tensor
+) -> None:
+    vision = {**BACKBONES[kind][1]().to_dict(), **options}
+    torch.manual_seed(0)
+    model = GCDModel(GCDModel.config_class(vision_config=vision, **TINY_HEAD)).eval()
+    backbone, target = model.backbone, torch.randn(3, 32)
+    backbone.calls = calls(backbone)
+    learning, own = list(blocks_of(backbone)[-1].parameters()), {}
+    if kind == "dino":
+        own = {"interpolate_pos_encoding": True}
+    tokens, rotation = embed(backbone, pixels)
+    found = class_token(backbone, tokens.detach(), rotation)
+    got = torch.autograd.grad((found * target).sum(), learning)
+    attention = model.attention_row(pixels)
+    backbone.set_attn_implementation("eager")  # the others do not say what they attend to
+    theirs = backbone(pixels, output_attentions=True, **own)
+    expected = theirs.last_hidden_state[:, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        attention, theirs.attentions[-1][:, :, 0, -6:].transpose(1, 2), rtol=1e-5, atol=1e-6
+    )
+    for one, other in zip(torch.autograd.grad((expected * target).sum(), learning), got, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) -> None:
