@@ -7,10 +7,11 @@ keeps its prototype.
 
 import functools
 import inspect
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 from unicodedata import normalize
 
 import numpy as np
@@ -409,3 +410,61 @@ def forget(rows: CategoryRegistry, images: Sequence[str] | None = None) -> Mappi
 
 _list(CategoryRegistry.undo, Kind.ENTRY)
 _list(CategoryRegistry.redo, Kind.ENTRY)
+
+
+class Labelled(NamedTuple):
+    """Effects of labels.
+
+    Attributes:
+        images: how many images in the registry have a label now, including images that were right already.
+        moved: how many of them changed their category.
+        named: categories that were found before and got their name.
+        new: categories that were not found before.
+    """
+
+    images: int = 0
+    moved: int = 0
+    named: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+
+def apply_labels(rows: CategoryRegistry, labels: Mapping[str, str]) -> Labelled:
+    """Put images into the categories of their labels, and pin them there; the same labels again change nothing.
+
+    A label that no category bears becomes the name of a found one without a name, if most labelled images there have
+    it, or else a category of its own. Each change is a correction like any other.
+
+    Args:
+        rows: are changed.
+        labels: label by key of an image; keys that the registry does not have are left out.
+
+    Raises:
+        RegistryError: a label cannot be the name of a category; nothing of that label changed.
+    """
+    images: dict[str, list[str]] = defaultdict(list)
+    for key in sorted(labels.keys() & rows.images.keys()):
+        images[labels[key]].append(key)
+    counts = {label: Counter(map(rows.members.get, keys)) for label, keys in images.items()}
+    named, new, moved = [], [], 0
+    for label, keys in sorted(images.items()):
+        category = {name: each for each, name in rows.names().items()}.get(label)
+        [(found, count)] = counts[label].most_common(1)
+        is_most = 2 * count > sum(each[found] for each in counts.values())
+        if category is None and found is not None and is_most and not rows.categories[found].named:
+            category = found
+            rename(rows, found, label)
+            named.append(label)
+        homes = {key: rows.members[key] for key in keys if key in rows.members}
+        moved += sum(homes.get(key) != category for key in keys)
+        if (
+            category is None
+        ):  # starts between the earlier categories of its images; the next grouping refines it
+            earlier = [rows.categories[each].prototype_row for each in homes.values()]
+            vectors = rows.prototypes[earlier] if earlier else rows.active_prototypes().matrix
+            gather(rows, keys, label, vectors.mean(axis=0, dtype=np.float64))
+            new.append(label)
+            continue
+        pinned, stages = rows.pinned, rows.images  # those labelled from the first need no pin
+        if away := [key for key in keys if homes.get(key) != category or (stages[key] and key not in pinned)]:
+            move(rows, away, category)
+    return Labelled(sum(map(len, images.values())), moved, tuple(named), tuple(new))

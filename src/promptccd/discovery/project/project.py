@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project import edits
-from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.opened import place_of, registry_of_model, save_model
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
+from promptccd.discovery.project.rows import StageChange
 from promptccd.discovery.project.store import Changes, GoneError, connect
 from promptccd.disk import parsed_json, remove_leftovers, write_file
 from promptccd.errors import RegistryError

@@ -14,7 +14,6 @@ import torch
 
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import assignment_in
-from promptccd.discovery.project.changes import SURE
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
@@ -23,7 +22,7 @@ from promptccd.discovery.project.proposals import alike_pairs, halves, screen
 from promptccd.discovery.project.record import PROJECT, has_categories, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
-from promptccd.discovery.project.rows import ACTIVE
+from promptccd.discovery.project.rows import ACTIVE, SURE
 from promptccd.discovery.project.store import Changes, GoneError, LogEntry
 from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
