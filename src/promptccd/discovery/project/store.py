@@ -512,7 +512,9 @@ def _replayed(table: str, here: Any, target: Any) -> tuple[str, list[Any]]:
 def _triggers() -> Iterator[str]:
     for table, (_, columns) in ROWS.items():
         old, new = (
-            f"json_array({', '.join(_as_json(f'{side}.{each}') for each in columns)})"
+            f"json_array({', '.join(f'{side}.{each}' for each in columns)})".replace(
+                f"{side}.key", f"iif(typeof({side}.key) = 'blob', lower(hex({side}.key)), {side}.key)"
+            )
             for side in ("old", "new")
         )
         differs = " or ".join(f"old.{each} is not new.{each}" for each in columns)
@@ -526,10 +528,3 @@ def _triggers() -> Iterator[str]:
                 f"insert into change(entry, tab, before, after) select entry, '{table}', {before}, {after} "
                 "from recording; end"
             )
-
-
-def _as_json(column: str) -> str:
-    """SQL of a value as JSON can contain it."""
-    if not column.endswith(".key"):
-        return column
-    return f"case typeof({column}) when 'blob' then lower(hex({column})) else {column} end"
