@@ -9,8 +9,8 @@ import functools
 import inspect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
+from types import NoneType
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 from unicodedata import normalize
 
@@ -28,42 +28,31 @@ IGNORED_NAME = "set aside"  # name of the category of single images
 Arguments = ParamSpec("Arguments")
 
 
-class Kind(StrEnum):
-    """The kinds of arguments of corrections."""
+class Kind(Enum):
+    """The kinds of arguments of corrections: how a page calls each, whether it is a list, and types in JSON."""
 
-    CATEGORY = "category"  # an id
-    CATEGORY_OR_NONE = "category or none"  # an id, or `None` for no category
-    CATEGORIES = "categories"  # a list of ids
-    TARGETS = "targets"  # for each of the images an id, or `None`
-    IMAGE = "image"  # a key
-    IMAGES = "images"  # a list of keys
-    NAME = "name"  # text
-    FLAG = "flag"  # true or false
-    ENTRY = "entry"  # the number of an entry of the log
-
-
-@dataclass(frozen=True)
-class Correction:
-    """A correction that anybody who has a project can make: a method of `Project`.
-
-    Attributes:
-        arguments: kind of every argument, by its name, in the order of the method.
-        required: names of the arguments without a default.
-    """
-
-    arguments: Mapping[str, Kind]
-    required: frozenset[str]
+    CATEGORY = "the number of a group", False, (int,)
+    CATEGORY_OR_NONE = "the number of a group, or null", False, (int, NoneType)
+    CATEGORIES = "a list of numbers of groups", True, (int,)
+    TARGETS = "a list of numbers of groups, or null", True, (int, NoneType)  # one for each of the images
+    IMAGE = "the number of a photograph", False, (int,)  # a key here, a row on a page
+    IMAGES = "a list of numbers of photographs", True, (int,)
+    NAME = "a text", False, (str,)
+    FLAG = "true or false", False, (bool,)
+    ENTRY = "a whole number", False, (int,)  # of the log
 
 
-CORRECTIONS: dict[str, Correction] = {}  # by name, in the order of the declarations
+# The corrections that anybody who has a project can make, methods of `Project`: by name, in the order of the
+# declarations, the kind of every argument, and whether it is required.
+CORRECTIONS: dict[str, dict[str, tuple[Kind, bool]]] = {}
 
 
 def _list(function: Callable[..., LogEntry], *kinds: Kind) -> None:
     """List a correction in `CORRECTIONS`; `kinds` are those of its arguments, in their order."""
     _, *own = list(inspect.signature(function).parameters.values())[: len(kinds) + 1]
-    arguments = dict(zip((each.name for each in own), kinds, strict=True))
-    required = frozenset(each.name for each in own if each.default is each.empty)
-    CORRECTIONS[function.__name__] = Correction(arguments, required)
+    CORRECTIONS[function.__name__] = {
+        each.name: (kind, each.default is each.empty) for each, kind in zip(own, kinds, strict=True)
+    }
 
 
 def edit(
