@@ -19,19 +19,11 @@ from PIL import Image
 from promptccd import systems
 from promptccd.data.labels import SPLITS
 from promptccd.data.names import display_name, folder_reason, leftovers, system_reason
-from promptccd.data.sources import (
-    FOLLOWED,
-    OUTSIDE,
-    Entry,
-    ImageSource,
-    Stamp,
-    inside,
-    read_regular_file,
-)
+from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp, inside
 from promptccd.disk import CHECKSUMS, EXPORTED, PROJECT
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.decode import decode_image
-from promptccd.images.files import first_bytes
+from promptccd.images.files import first_bytes, read_regular_file
 from promptccd.images.kinds import FIRST_BYTES, is_heif, why_skipped
 from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
 

@@ -16,10 +16,10 @@ from huggingface_hub import constants
 
 from promptccd.data.labels import image_column_of
 from promptccd.data.names import display_name
-from promptccd.data.sources import is_below, read_regular_file, within_limit
+from promptccd.data.sources import is_below
 from promptccd.errors import DataError
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decide, decode_image
-from promptccd.images.files import first_bytes, opened_file
+from promptccd.images.files import first_bytes, opened_file, read_regular_file, within_limit
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.rendering import DEPTH_BYTES, may_be_deep
 

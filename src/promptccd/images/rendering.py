@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from promptccd.images.limits import BIT_DEPTHS, FITS, PAGES
+from promptccd.images.limits import BIT_DEPTHS, FITS, PAGES, SkippedFileError
 
 Window = tuple[float, float]  # the values that are black and white
 ValueKind = Literal["integer", "float"]
@@ -170,10 +170,6 @@ def _bits_of(window: Window) -> int:
     return next((bits for bits in range(1, 17) if window == (0, 2**bits - 1)), 0)
 
 
-class UnusableValuesError(Exception):
-    """Values that cannot be shown as grey; the message says why, and what to do."""
-
-
 @dataclass(frozen=True)
 class DeepValues:
     """The values of a picture with more than 8 bits each.
@@ -194,12 +190,12 @@ class DeepValues:
         """The values as uint8, their meaning, and a note.
 
         Raises:
-            UnusableValuesError: no value is a finite number.
+            SkippedFileError: no value is a finite number.
         """
         kind: ValueKind = "float" if self.values.dtype.kind == "f" else "integer"
         usable, nodata = self._usable()
         if not usable.size:
-            raise UnusableValuesError("no value is a finite number")
+            raise SkippedFileError("no value is a finite number")
         cut = max(_FEWEST, int(_SHARE * usable.size)) if usable.size > 2 * _FEWEST + 1 else 0
         ordered = np.partition(usable, [cut, usable.size - 1 - cut])
         levels = Levels(kind, ordered[cut].item(), ordered[-1 - cut].item(), self.said)
@@ -244,13 +240,13 @@ def deep_values(image: Image.Image) -> DeepValues | None:
         image: opened and not loaded; it is loaded then.
 
     Raises:
-        UnusableValuesError: its colours are stored one after the other, which Pillow reads as 8-bit values.
+        SkippedFileError: its colours are stored one after the other, which Pillow reads as 8-bit values.
     """
     tiles, tags = list(getattr(image, "tile", ())), getattr(image, "tag_v2", {})
     several = _largest(tags.get(_CHANNELS, 1)) > 1
     nodata = _number(tags.get(_GDAL_NODATA))
     if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
-        raise UnusableValuesError(
+        raise SkippedFileError(
             "16-bit colours in separate planes are not read: save it with interleaved colours (contiguous), or as PNG"
         )
     is_grey = image.mode == "F" or image.mode.startswith("I")
