@@ -61,10 +61,11 @@ class ImageReport:
     conflicting: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class StageImages:
     """Readable images of one stage by position.
 
-    Args:
+    Attributes:
         stage: the stage.
         positions: positions in the stage that can be read, ascending.
         copies: a row for every image of the stage, with the pixels that views are cut from or none.
@@ -72,18 +73,11 @@ class StageImages:
         digests: by which equal pictures are known, by entry of `positions`.
     """
 
-    def __init__(
-        self,
-        stage: Stage,
-        positions: np.ndarray,
-        copies: datasets.Dataset,
-        report: ImageReport,
-        digests: Sequence[bytes] = (),
-    ):
-        self.stage = stage
-        self.positions = positions
-        self.report, self.digests = report, digests
-        self.copies = copies
+    stage: Stage
+    positions: np.ndarray
+    copies: datasets.Dataset
+    report: ImageReport
+    digests: Sequence[bytes] = ()
 
     @classmethod
     def read(
@@ -112,7 +106,7 @@ class StageImages:
         """
         copies = (cache or ImageCache(None)).of(stage, num_workers, progress)
         seen = {} if seen is None else seen
-        report, used, digests = ImageReport(stage.index, len(stage)), list[int](), list[bytes]()
+        report, used = ImageReport(stage.index, len(stage)), dict[int, bytes]()  # digest by position
         for position, (verdict, digest) in enumerate(verdicts_of(stage, copies)):
             name, sample = stage.name_of(position), int(stage.sample_ids[position])
             if verdict.status is Status.SKIPPED:
@@ -124,20 +118,16 @@ class StageImages:
                 report.copies[name] = {"image": original.name, "stage": original.stage}
                 if stage.place:
                     continue
-            used.append(position)
-            digests.append(digest)
+            used[position] = digest
             if verdict.status is Status.NOTED:
                 report.noted[name] = verdict.note
         if conflicting is not None and isinstance(stage, LabelledStage):
-            found = _conflicts_of(stage, used, digests, conflicting)
-            report.conflicting = {
-                stage.name_of(used[one]): stage.name_of(used[other]) for one, other in found.items()
-            }
-            used = [position for index, position in enumerate(used) if index not in found]
-            digests = [digest for index, digest in enumerate(digests) if index not in found]
+            for position, other in _conflicts_of(stage, used, conflicting).items():
+                report.conflicting[stage.name_of(position)] = stage.name_of(other)
+                del used[position]
         report.used = len(used)
         _log_and_judge(report, stage.place)
-        return cls(stage, np.asarray(used, dtype=np.int64), copies, report, digests)
+        return cls(stage, np.array([*used], dtype=np.int64), copies, report, [*used.values()])
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -174,40 +164,41 @@ class StageImages:
         return self.stage.sample_ids[self.positions]
 
 
-def _conflicts_of(
-    stage: LabelledStage, used: Sequence[int], digests: Sequence[bytes], how: Conflicting
-) -> Mapping[int, int]:
-    """The `conflicts` of a stage, of which these positions can be read; or refuse the stage for them."""
-    labels = stage.labels[used].tolist()
-    found = conflicts(digests, labels)
-    names = stage.category_names
+def _conflicts_of(stage: LabelledStage, used: Mapping[int, bytes], how: Conflicting) -> dict[int, int]:
+    """The `conflicts` of a stage by position, of images with these digests; or refuse the stage for them."""
+    positions, names = [*used], stage.category_names
+    labels = stage.labels[positions].tolist()
+    by_index = conflicts([*used.values()], labels)
+    found = {positions[one]: positions[other] for one, other in by_index.items()}
     if found and how == "refuse":
-        one, other = next(iter(found.items()))
+        one, other = ((stage.name_of(each), names[stage.labels[each]]) for each in next(iter(found.items())))
         raise DataError(
-            f"{stage.name_of(used[one])!r} is labelled {names[labels[one]]!r}, but the same picture "
-            f"{stage.name_of(used[other])!r} is labelled {names[labels[other]]!r}. {len(found)} images of stage 0 have "
-            "such a contradiction. Mend the labels, or give --conflicting_labels drop to leave these images out."
+            f"{one[0]!r} is labelled {one[1]!r}, but the same picture {other[0]!r} is labelled {other[1]!r}. "
+            f"{len(found)} images of stage 0 have such a contradiction. Mend the labels, or give --conflicting_labels "
+            "drop to leave these images out."
         )
-    if bare := set(labels) - {label for index, label in enumerate(labels) if index not in found}:
+    if bare := set(labels) - {label for index, label in enumerate(labels) if index not in by_index}:
         raise DataError(
             f"All images of {names[min(bare)]!r} also have another label, so no image is left: correct the labels."
         )
     return found
 
 
-def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> Mapping[int, int]:
+def conflicts(digests: Sequence[bytes], labels: Sequence[int]) -> dict[int, int]:
     """Positions of pictures with several labels -> the first position of the same picture with another label.
 
     Digests and labels (category ids) are one per image, N.
     """
-    positions = defaultdict(list)
-    for position, digest in enumerate(digests):
-        positions[digest].append(position)
+    first = defaultdict[bytes, dict[int, int]](dict)  # position by label, of every picture
+    for position, (digest, label) in enumerate(zip(digests, labels, strict=True)):
+        first[digest].setdefault(label, position)
     found = {}
-    for same in positions.values():
-        for position in same if len({labels[each] for each in same}) > 1 else ():
-            found[position] = next(each for each in same if labels[each] != labels[position])
-    return dict(sorted(found.items()))
+    for position, (digest, label) in enumerate(zip(digests, labels, strict=True)):
+        for another, other in first[digest].items():
+            if another != label:
+                found[position] = other
+                break
+    return found
 
 
 def _log_and_judge(report: ImageReport, place: str) -> None:

@@ -24,13 +24,11 @@ class Entry:
         name: its place in the source, as text that can be shown.
         key: key of the entry in the source.
         reason: why it is skipped unread; empty if it is to be read.
-        note: remark in addition to the decoder's.
     """
 
     name: str
     key: Any
     reason: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
