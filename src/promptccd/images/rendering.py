@@ -57,10 +57,8 @@ class Levels:
     @property
     def own(self) -> Window | None:
         """The window that the file says, or that its kind has by convention."""
-        if self.said is not None:
-            return 0, 2 ** (
-                self.said if self.high <= 2**self.said - 1 else 16
-            ) - 1  # as PNG scales its values up
+        if self.said is not None:  # PNG scales its values up
+            return 0, 2 ** (self.said if self.high <= 2**self.said - 1 else 16) - 1
         return _UNIT if self.kind == "float" and self.low >= 0 and self.high <= 1 else None
 
 
@@ -108,12 +106,9 @@ class Rendering:
     def decided_by(self, found: Iterable[Levels | None]) -> "Rendering":
         """The same with windows for the values of these files; `None` is a file of 8 bits. Decided values stay."""
         levels = [each for each in found if each is not None and each.own is None]
-        windows = {"integer": self.integer, "float": self.real}
-        for kind, window in windows.items():
-            own = [each for each in levels if each.kind == kind]
-            if window is None and own:
-                windows[kind] = _window_of(own)
-        return replace(self, integer=windows["integer"], real=windows["float"])
+        integers, floats = ([each for each in levels if each.kind == kind] for kind in ("integer", "float"))
+        integer = self.integer or (_window_of(integers) if integers else None)
+        return replace(self, integer=integer, real=self.real or (_window_of(floats) if floats else None))
 
     def window_for(self, levels: Levels) -> Window:
         """The window of a file."""
@@ -133,13 +128,9 @@ class Rendering:
 def _as_window(value: Any) -> Window | None:
     if value is None:
         return None
-    if (
-        not isinstance(value, list | tuple)
-        or len(value) != 2
-        or any(type(each) not in (int, float) for each in value)
-    ):
+    if not isinstance(value, list | tuple) or len(value) != 2 or {*map(type, value)} - {int, float}:
         raise ValueError(f"Expected a window of two numbers, got {value!r:.50}.")
-    low, high = (each if isinstance(each, int) else float(each) for each in value)
+    low, high = value
     if not -_LARGEST_VALUE < low < high < _LARGEST_VALUE:
         raise ValueError(f"Expected a window from a smaller to a larger number, got {value!r:.50}.")
     return low, high
