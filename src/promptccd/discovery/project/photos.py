@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from promptccd.data.names import display_name, path_parts
-from promptccd.data.sources import inside, read_regular_file
+from promptccd.data.sources import inside
 from promptccd.discovery.intake.locations import item_name, present, sound_file
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.record import PROJECT, read_record
 from promptccd.errors import DataError
 from promptccd.images.decode import Decoding, decode_image
+from promptccd.images.files import read_regular_file
 from promptccd.images.identity import THUMBNAIL_SIDE, look_at
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
