@@ -277,7 +277,7 @@ class Intake:
             key, was = self._seen.add(digest, (verdict, image) if is_new else None, stamp)
             self.num_changed += was == key != ""
             self.replaced += [entry.name] * (was not in ("", key) and key != "")
-        file = IntakeFile(index, entry.name, _joined(verdict, entry.note), digest)
+        file = IntakeFile(index, entry.name, verdict, digest)
         if image is not None:
             first = self._first.setdefault(key, index)
             file = replace(file, key=key, duplicate_of=None if first == index else first, taken=image.taken)
@@ -441,13 +441,6 @@ def _entries_of(source: ImageSource, limits: IntakeLimits) -> list[Entry]:
     listed = [entry for entry in entries if not entry.reason]
     beside = leftovers(entry.name for entry in listed) | masks_of(source, listed, limits)
     return [replace(entry, reason=entry.reason or beside.get(entry.name, "")) for entry in entries]
-
-
-def _joined(decoded: Verdict, note: str) -> Verdict:
-    """The decoder's verdict with the source's note."""
-    if decoded.status is Status.SKIPPED or not note:
-        return decoded
-    return Verdict(Status.NOTED, "; ".join(filter(None, [decoded.note, note])))
 
 
 def _is_dataset(folder: Path) -> bool:

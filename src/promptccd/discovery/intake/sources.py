@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.names import display_name
-from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file
+from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.discovery.intake.archives import ArchiveSource, is_archive
+from promptccd.images.files import read_regular_file
 from promptccd.images.limits import ByteBudget, IntakeLimits
 
 
