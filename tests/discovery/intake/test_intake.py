@@ -14,8 +14,7 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.intake import reading
-from promptccd.discovery.intake.reading import find_source, read_intake
-from promptccd.discovery.intake.sources import DatasetSource
+from promptccd.discovery.intake.reading import DatasetSource, find_source, read_intake
 from promptccd.errors import DataError
 from promptccd.images import identity
 from promptccd.images.decode import Status
