@@ -11,11 +11,10 @@ import numpy as np
 from datasets import Dataset, Features, Image
 from torch import Tensor
 
-from promptccd.data.cached import ImageCache
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
-from promptccd.data.readable import StageImages
+from promptccd.data.readable import ImageCache, StageImages
 from promptccd.data.stages import Stage
 from promptccd.data.views import TrainingViews
 from promptccd.discovery.checkpoint import newest_stage_in, save_checkpoint

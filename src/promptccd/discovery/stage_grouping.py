@@ -13,10 +13,10 @@ from promptccd.clustering import CountEstimate, GroupingConstraints
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.grouping import EarlierImages, KnownCategories, enough_earlier, group_images
 from promptccd.discovery.intake.seen import SeenFiles
-from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.record import read_record
 from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.rows import StageChange
 from promptccd.disk import PROJECT
 from promptccd.errors import RegistryError
 from promptccd.models import Assignment, CategorySpread

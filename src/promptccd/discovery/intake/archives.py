@@ -15,8 +15,9 @@ from typing import Any
 
 from promptccd import systems
 from promptccd.data.names import EITHER, code_page_of, display_name, system_reason, unsafe_reason
-from promptccd.data.sources import Entry, ImageSource, Stamp, read_regular_file, too_large
+from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.errors import DataError
+from promptccd.images.files import read_regular_file, too_large
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 

@@ -270,8 +270,6 @@ class Intake:
             key, was = self._seen.add(digest, (verdict, image) if is_new else None, stamp)
             self.num_changed += was == key != ""
             self.replaced += [entry.name] * (was not in ("", key) and key != "")
-        if entry.note and verdict.status is not Status.SKIPPED:
-            verdict = Verdict(Status.NOTED, "; ".join(filter(None, [verdict.note, entry.note])))
         file = IntakeFile(index, entry.name, verdict, digest)
         if image is not None:
             first = self._first.setdefault(key, index)
