@@ -158,11 +158,6 @@ class Rows(Store):
         """Stage, category, confidence, and whether it is ``found``, ``pinned`` or ``reviewed``, of every image."""
         return self._by_image(f"stage, category, confidence, {STATE}", "true", lambda *values: values)
 
-    def categories_of(self, keys: Iterable[str]) -> dict[str, int]:
-        """The categories of some assigned images, without reading all."""
-        rows = self.image_rows("select key, category from image where category is not null", keys)
-        return {text_key(key): category for key, category in rows}
-
     # Categories
 
     @property
@@ -376,8 +371,8 @@ class Rows(Store):
 
     # Statements of the chosen images, within a transaction
 
-    def choose(self, keys: Iterable[str]) -> list[str]:
-        """Choose the images of the next statements; returns their keys, each once.
+    def choose(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """Choose the images of the next statements; returns the category of each, in their order.
 
         Raises:
             RegistryError: the list is empty, or an image is unknown.
@@ -387,13 +382,15 @@ class Rows(Store):
             raise RegistryError("Expected at least one image, got 0: select images first.")
         self.run("delete from chosen")
         stored = [(stored_key(key),) for key in unique]
-        if self.run_each("insert into chosen select id from image where key = ?", stored) < len(unique):
-            unknown = [key for key in unique if key not in self.images]
+        self.run_each("insert into chosen select id from image where key = ?", stored)
+        rows = self.all("select key, category from image where id in chosen")
+        found = {text_key(key): category for key, category in rows}
+        if unknown := [key for key in unique if key not in found]:
             raise RegistryError(
                 f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
                 "name an image by its picture, as assignments.csv has it, or row:NUMBER of a training run."
             )
-        return unique
+        return {key: found[key] for key in unique}
 
     def choose_members(self, categories: Collection[int]) -> None:
         """Choose all images of some categories."""

@@ -22,7 +22,7 @@ from promptccd.discovery.project.proposals import alike_pairs, halves, screen
 from promptccd.discovery.project.record import PROJECT, has_categories, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
-from promptccd.discovery.project.rows import ACTIVE, SURE
+from promptccd.discovery.project.rows import SURE
 from promptccd.discovery.project.store import Changes, GoneError, LogEntry
 from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
@@ -365,17 +365,13 @@ class ProjectView(Project):
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows except single photographs."""
         with self.lock:
-            revision, columns = self.refresh(), self.columns()
-            rows = self.all(
-                "select id, vector, name, name <> 'discovered ' || id, case when category.state = 'known' then 'known' "
-                "when born < stage then 'earlier' else 'new' end from category, state where category."
-                f"{ACTIVE} order by id"
-            )
-            near, alike = self._resembling([row[:3] for row in rows])
+            revision, columns, active, stage = self.refresh(), self.columns(), self.active, self.stage
+            near, alike = self._resembling([(each.id, each.prototype_row, each.name) for each in active])
             groups = [
-                {"id": identity, "name": name, "named": bool(named), "origin": origin, "near": near[identity]}
-                | columns.shown(identity)
-                for identity, _, name, named, origin in rows
+                {"id": each.id, "name": each.name, "named": each.named, "origin": each.origin(stage)}
+                | columns.shown(each.id)
+                | {"near": near[each.id]}
+                for each in active
             ]
             return {
                 "revision": revision,
@@ -383,7 +379,7 @@ class ProjectView(Project):
                 "title": self.title,
                 "can_write": self.can_write,
                 "photos": int(self.photos.here.sum()),
-                "stage": self.stage,
+                "stage": stage,
                 "groups": groups,
                 "alike": alike,
                 "undo": _described(self.newest),
