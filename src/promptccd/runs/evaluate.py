@@ -18,7 +18,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
-from promptccd.evaluation.counting import COUNTS
+from promptccd.evaluation.counting import Counting
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
@@ -228,7 +228,7 @@ class RunEvaluation:
             test_images=lambda: self.test_images(options.test_split),
             features=features or self.features,
             count_of_stage=self.count_of_stage,
-            estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
+            estimate=Counting(training, options.estimator or ESTIMATORS[0]).estimate,
             part_routing=self.part_routing,
             native=self.native_predictions if own else None,
             method=self.recipe.model.variant,
@@ -271,7 +271,7 @@ class RunEvaluation:
         recorded = load_configuration(self.run.stage(stage)).count_estimate
         if recorded is None:
             training = self.recipe.training
-            return CountEstimate.known(COUNTS[training.counting](training).number(self.images[stage].stage))
+            return CountEstimate.known(Counting(training).number(self.images[stage].stage))
         return CountEstimate(**recorded)
 
     def true_ids(self, images: StageImages) -> np.ndarray:
