@@ -18,7 +18,7 @@ from promptccd.evaluation.tables import count_texts, over_runs, score_table
 from promptccd.reports import csv_text, render_page, safe_cell, write_comparison
 from promptccd.reports.cards import thumbnail
 from promptccd.reports.charts import TOP, line_chart, nice_ticks
-from promptccd.reports.compare import stage_table
+from promptccd.reports.report import stage_table
 from promptccd.reports.tables import (
     ReportedRun,
     blocks,

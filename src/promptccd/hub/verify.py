@@ -89,7 +89,11 @@ def _fetch(name: str, target: Path) -> None:
         if problems := [f"{link} is a link" for link in links_in(source)] or problems_of(source):
             raise HubError(f"{name!r} is damaged: {'; '.join(problems)}. Push that stage again.")
         (source / CHECKSUMS).unlink()  # `write_directory` writes it again
-        write_directory(target, lambda staging: shutil.copytree(source, staging, dirs_exist_ok=True))
+
+        def fill(staging: Path) -> None:
+            shutil.copytree(source, staging, dirs_exist_ok=True)
+
+        write_directory(target, fill)
 
 
 # Checking

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
-    from promptccd.reports.compare import write_comparison as write_comparison
     from promptccd.reports.engines import RayEngine as RayEngine
     from promptccd.reports.engines import SlurmEngine as SlurmEngine
     from promptccd.reports.engines import visible_devices as visible_devices
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from promptccd.reports.paper_tables import table_records as table_records
     from promptccd.reports.paper_tables import write_table_page as write_table_page
     from promptccd.reports.report import stream_grid as stream_grid
+    from promptccd.reports.report import write_comparison as write_comparison
     from promptccd.reports.report import write_report as write_report
     from promptccd.reports.report import write_run_comparison as write_run_comparison
     from promptccd.reports.run_groups import PIXELS as PIXELS
