@@ -79,7 +79,7 @@ def _list_protocols(evaluate: Parser) -> None:
 @command(("promptccd.reports.report",), _EVALUATE, advanced(_DATA, DEVICE, PLUGIN), _list_protocols)
 def evaluate_command(options: argparse.Namespace) -> None:
     """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
-    rows = reports.row_names(options.runs)
+    rows = reports.run_groups.row_names(options.runs)
     chosen = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
@@ -90,16 +90,14 @@ def evaluate_command(options: argparse.Namespace) -> None:
     scores: dict[str, Scores] = {name: {} for name in chosen}
     baselines: dict[str, Scores] = {name: {} for name in chosen}
     routed: Scores = {}
-    suffixes = reports.baseline_rows(options.runs, rows) if options.baselines else [None for _ in rows]
+    suffixes: list[str | None] = [None for _ in rows]
+    if options.baselines:
+        suffixes = reports.run_groups.baseline_rows(options.runs, rows)
     for path, row, suffix in zip(options.runs, rows, suffixes, strict=True):
         evaluation = runs.RunEvaluation(
-            path,
-            options.dataset,
-            options.num_workers,
-            options.device,
-            keep_features=len(chosen) > 1,
+            path, options.dataset, options.num_workers, options.device, keep_features=len(chosen) > 1,
             image_cache=options.image_cache,
-        )
+        )  # fmt: skip
         if not (evaluation.stages.is_scored or options.protocol):
             _print_streams(options, path, evaluation)
             continue
@@ -107,13 +105,8 @@ def evaluate_command(options: argparse.Namespace) -> None:
             score = evaluation.evaluate(name, own)
             scores[name].setdefault(row, []).append(score)
             if suffix is not None and PROTOCOLS[name].has_baselines:
-                frozen = reports.frozen_name(evaluation.recipe, evaluation.run)
-                baselines[name].setdefault(f"{frozen}{suffix}", []).append(
-                    evaluation.frozen_backbone(name, own)
-                )
-                baselines[name].setdefault(f"{reports.PIXELS}{suffix}", []).append(
-                    evaluation.raw_pixels(name, own)
-                )
+                for title, baseline in reports.run_groups.baselines_of(evaluation).items():
+                    baselines[name].setdefault(f"{title}{suffix}", []).append(baseline(name, own))
             _print_score(options, f"{path} ({name})", score, name)
         routing = None if ROUTING in chosen else evaluation.part_routing()
         if routing is not None:
@@ -193,7 +186,7 @@ def audit_command(options: argparse.Namespace) -> None:
     audited = evaluation.audit(rows)
     if options.verdict:
         audited = audited[audited["outcome"] == options.verdict]
-    show(options, reports.records(audited), lambda: _audit_text(audited))
+    show(options, reports.page.records(audited), lambda: _audit_text(audited))
 
 
 def _nothing_published(wanted: Mapping[str, str | None]) -> str:

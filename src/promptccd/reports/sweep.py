@@ -28,7 +28,7 @@ from promptccd.evaluation import ContinualScore
 from promptccd.locks import FolderLock, owner_of
 from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, PoolOfDevices, visible_devices
-from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
+from promptccd.reports.run_groups import Settings, baseline_rows, baselines_of
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RESUME, RunDirectory
 from promptccd.runs.start import require_recipe, require_whole_patches
@@ -205,11 +205,8 @@ def score_baselines(recipe: Recipe) -> None:
     """Score raw pixels and the frozen backbone of a finished run into its ``baselines.json``."""
     evaluation = _evaluation_of(recipe)
     with FolderLock(evaluation.run.path):
-        scores = {
-            frozen_name(recipe, evaluation.run): evaluation.frozen_backbone(),
-            PIXELS: evaluation.raw_pixels(),
-        }
-        evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
+        scores = {name: score().to_dict() for name, score in baselines_of(evaluation).items()}
+        evaluation.run.write(BASELINES, scores)
 
 
 @dataclass(frozen=True)
