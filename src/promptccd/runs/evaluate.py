@@ -73,7 +73,14 @@ class RunEvaluation:
         if dataset is not None:
             self.recipe.data = replace(self.recipe.data, dataset=dataset)
         self.num_stages = self.run.stages_on_disk()
-        self.stages = self._stages_again() if stages is None else stages
+        try:
+            self.stages = stages or stage_stream(self.recipe.data, self.recipe.training.seed)
+        except DataError as error:
+            streams = " if they are labelled, and streams have to be where they were"
+            streams *= self.recipe.data.unlabelled is not None
+            raise DataError(
+                f"{error} If the images of {path} have moved, --dataset names their place{streams}."
+            ) from error
         usual_split = self.recipe.data.resolved.test_split
         self._cut_unseen = partial(cut_unseen, self.stages, test_images, usual_split)
         self.run.require_split(self.stages)
@@ -87,17 +94,6 @@ class RunEvaluation:
         self._keep_features = keep_features
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
         self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
-
-    def _stages_again(self) -> StageStream:
-        """The stages of the run, cut from where its images are stored now."""
-        try:
-            return stage_stream(self.recipe.data, self.recipe.training.seed)
-        except DataError as error:
-            streams = " if they are labelled, and streams have to be where they were"
-            streams *= self.recipe.data.unlabelled is not None
-            raise DataError(
-                f"{error} If the images of {self.run.path} have moved, --dataset names their place{streams}."
-            ) from error
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """Score every finished stage from its checkpoint alone.

@@ -147,7 +147,7 @@ def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, A
 
 def _num_begun(run: RunDirectory) -> int:
     """How many stages are finished, or inside of which a state was saved."""
-    return run.num_finished + run.has_state(run.num_finished)
+    return run.num_finished + run.state_file(run.num_finished).exists()
 
 
 def _require_begun_stages(run: RunDirectory, stages: StageStream) -> None:
@@ -205,16 +205,16 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
         data["class_blocks"] = data.get("class_blocks")  # counted again
     for name in ("unlabelled", "labels"):
         if has_streams or name in data:
-            data[name] = _extended(getattr(recipe.data, name), data.get(name))
+            before = getattr(recipe.data, name)
+            known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
+            added = [
+                each
+                for each in data.get(name) or ()
+                if os.path.realpath(os.path.expanduser(each)) not in known
+            ]
+            data[name] = None if before is None and not added else [*(before or ()), *added]
     own = {"training": {"output_dir": str(run.path)}}
     return Recipe.from_dict(laid_over([recipe.to_dict(), own, {**changes, "data": data}]))
-
-
-def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
-    """Places, and the given places that are not among them."""
-    known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
-    added = [each for each in given or () if os.path.realpath(os.path.expanduser(each)) not in known]
-    return None if before is None and not added else [*(before or ()), *added]
 
 
 # The stages of a run
