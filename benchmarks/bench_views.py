@@ -24,11 +24,10 @@ from PIL import Image
 
 from benchmarks.measuring import options_of
 from promptccd.data import Stage
-from promptccd.data.cached import ImageCache
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.readable import StageImages
+from promptccd.data.readable import ImageCache, StageImages
 from promptccd.data.views import IMAGENET_MEAN, IMAGENET_STD, TrainingViews
 from promptccd.images.decode import decode_image
 

@@ -62,16 +62,24 @@ def write_directory(path: Path, fill: Callable[[Path], None], *, replace: bool =
         staging.mkdir()
         fill(staging)
         _complete(staging)
-        if replace and path.exists():
-            _replace(path, staging)
-        else:
+        aside = path.with_name(f"{REPLACED}{path.name}")
+        if is_replaced := replace and path.exists():
+            remove(aside)
+            systems.rename(path, aside)
+        try:
             systems.rename(staging, path)
+        except OSError:
+            if is_replaced:
+                systems.rename(aside, path)
+            raise
+        if is_replaced:
+            remove(aside)
         systems.flush(path.parent)
     except Exception as error:
         # safetensors has an error of its own around the system's: "I/O error: No space left on device (os error 28)"
         if "os error" not in str(error) and not (isinstance(error, OSError) and error.errno in _OF_DISK):
             raise
-        written = sum(file.stat().st_size for file in _files(staging))
+        written = sum(file.stat().st_size for file in _files(staging).values())
         shutil.rmtree(staging, ignore_errors=True)
         raise _not_written(path, f"more than {readable_size(written)}", error) from error
     finally:
@@ -213,8 +221,11 @@ def newer_format(version: Any, known: int) -> str | None:
 
 def own_files(path: Path) -> set[str]:
     """Names of a directory's files, without files of systems, the Hub and its client."""
-    names = (file.relative_to(path).as_posix() for file in _files(path))
-    return {name for name in names if not name.startswith(FETCHED_WITH) and not systems.left_by_system(name)}
+    return {
+        name
+        for name in _files(path)
+        if not name.startswith(FETCHED_WITH) and not systems.left_by_system(name)
+    }
 
 
 def problems_of(path: Path) -> list[str]:
@@ -229,14 +240,16 @@ def problems_of(path: Path) -> list[str]:
     newer = newer_format(expected.pop("format", FORMAT), FORMAT)
     if newer is not None:
         raise RunError(f"{path} {newer}")
-    present = {file.relative_to(path).as_posix() for file in _files(path)} - {CHECKSUMS}
-    problems = [f"{name} is missing" for name in sorted(expected.keys() - present) if name not in EDITABLE]
+    present = _files(path)
+    problems = [
+        f"{name} is missing" for name in sorted(expected.keys() - present.keys()) if name not in EDITABLE
+    ]
     others = own_files(path) - expected.keys() - {CHECKSUMS, *EDITABLE}
     problems += [f"{name} does not belong there" for name in sorted(others)]
-    for name in sorted(present & expected.keys() - set(EDITABLE)):
-        if sha256_of(path / name) != expected[name]:
-            problems.append(f"{name} was altered or cut short")
-    return problems
+    checked = [name for name in present if name in expected and name not in EDITABLE]
+    return problems + [
+        f"{name} was altered or cut short" for name in checked if sha256_of(present[name]) != expected[name]
+    ]
 
 
 def trusted(path: Path) -> bool:
@@ -325,10 +338,10 @@ def _is_old(path: Path) -> bool:
 
 def _complete(staging: Path) -> None:
     """Write the checksums, set modes, and flush everything to disk."""
-    sums: dict[str, Any] = {file.relative_to(staging).as_posix(): sha256_of(file) for file in _files(staging)}
+    sums: dict[str, Any] = {name: sha256_of(file) for name, file in _files(staging).items()}
     write_json(staging / CHECKSUMS, {**sums, "format": FORMAT})
     mode = staging.stat().st_mode & 0o666  # follows the umask
-    for file in _files(staging):
+    for file in _files(staging).values():
         found = file.stat()
         if found.st_nlink < 2:  # another folder has it as well
             read_only = not found.st_mode & stat.S_IWUSR
@@ -339,18 +352,6 @@ def _complete(staging: Path) -> None:
         systems.flush(folder)
 
 
-def _replace(path: Path, staging: Path) -> None:
-    aside = path.with_name(f"{REPLACED}{path.name}")
-    remove(aside)
-    systems.rename(path, aside)
-    try:
-        systems.rename(staging, path)
-    except OSError:
-        systems.rename(aside, path)
-        raise
-    remove(aside)
-
-
 def _sums(path: Path) -> dict[str, Any] | None:
     """Checksums by file and the format, `None` if they cannot be read."""
     with contextlib.suppress(OSError, ValueError, RunError):
@@ -359,8 +360,10 @@ def _sums(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(item for item in folder.rglob("*") if item.is_file())
+def _files(folder: Path) -> dict[str, Path]:
+    """The files of a folder by their places in it, in order."""
+    found = sorted(item for item in folder.rglob("*") if item.is_file())
+    return {file.relative_to(folder).as_posix(): file for file in found}
 
 
 def sha256_of(file: Path) -> str:

@@ -17,12 +17,11 @@ from datasets import Image as ImageColumn
 from filelock import FileLock
 from PIL import Image
 
-from promptccd.data import StageStream, cached
-from promptccd.data.cached import ImageCache
+from promptccd.data import StageStream, readable
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
-from promptccd.data.readable import StageImages
+from promptccd.data.readable import ImageCache, StageImages
 from promptccd.data.views import (
     EvaluationView,
     ResizedImage,
@@ -107,7 +106,7 @@ def test_views_of_what_is_kept_are_those_of_the_image(
 def test_every_image_is_decoded_once_for_all_seeds_and_starts(
     tmp_path: Path, decoded: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "promptccd.data.cached")
+    caplog.set_level(logging.INFO, "promptccd.data.readable")
     table = plain_table()
     first = stages_of(table)
     decoded.clear()
@@ -213,8 +212,8 @@ def test_where_nothing_can_be_kept_training_goes_on_without(
 
 def test_memory_holds_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch, decoded: list[int]) -> None:
     stages = stages_of(plain_table())
-    monkeypatch.setattr(cached, "IMAGES_AT_ONCE", 2)
-    monkeypatch.setattr(cached, "MEMORY_BYTES", 2 * 3 * 32 * 50)
+    monkeypatch.setattr(readable, "IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr(readable, "MEMORY_BYTES", 2 * 3 * 32 * 50)
     images, *_ = read(stages, ImageCache(SMALL))
     kinds = [type(images.for_view(index, 32)) for index in range(len(images))]
     assert kinds[:2] == [ResizedImage] * 2
@@ -253,7 +252,7 @@ def test_a_stream_that_is_added_leaves_the_others_known(tmp_path: Path, decoded:
 def test_a_signal_ends_the_reading_and_the_lock_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached, "IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr(readable, "IMAGES_AT_ONCE", 2)
     stages = stages_of(plain_table())
 
     def stopping(items: object, total: int, label: str) -> Iterator[object]:

@@ -5,9 +5,8 @@ import pytest
 from datasets import Dataset
 
 from promptccd.data import StageStream
-from promptccd.data.cached import ImageCache
 from promptccd.data.options import ViewOptions
-from promptccd.data.readable import StageImages, conflicts
+from promptccd.data.readable import ImageCache, StageImages, conflicts
 from promptccd.errors import DataError
 from promptccd.training.progress import progress_bar
 from tests.conftest import coloured_images

@@ -13,10 +13,10 @@ from promptccd.data import StageStream
 from promptccd.data.hub import is_of_data_set
 from promptccd.data.image_rows import ForeignFileError, ImageRows
 from promptccd.data.readable import StageImages
-from promptccd.data.sources import read_regular_file
 from promptccd.data.tables import image_roots, load_images
 from promptccd.errors import DataError
 from promptccd.images.decode import Status
+from promptccd.images.files import read_regular_file
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from tests.conftest import coloured_images
 from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet

@@ -6,7 +6,7 @@ import io
 import pytest
 from PIL import Image
 
-from promptccd.images.kinds import camera_raw_kind, is_picture, kind_name, picture_kind, why_skipped
+from promptccd.images.kinds import camera_raw_kind, is_picture, kind_of, picture_kind, why_skipped
 
 
 def saved(codec: str, **options: object) -> bytes:
@@ -38,7 +38,7 @@ def test_pictures_and_camera_raw_are_told(kind: str) -> None:
     assert (camera_raw_kind if is_raw else picture_kind)(head) == kind.strip()
     assert bool(camera_raw_kind(head)) is is_raw
     assert is_picture(head)
-    assert (kind_name(head), why_skipped(head)) == ("an image", "")
+    assert (kind_of(head)[0], why_skipped(head)) == ("an image", "")
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_pictures_and_camera_raw_are_told(kind: str) -> None:
     ],
 )
 def test_what_is_no_picture_is_called_what_it_is_with_what_to_do(head: bytes, kind: str, advice: str) -> None:
-    assert kind_name(head) == kind
+    assert kind_of(head)[0] == kind
     said = f"not an image that can be read (starts like {kind})"
     assert why_skipped(head).startswith(f"{said}: {advice}") if advice else why_skipped(head) == said
 
 
 def test_letters_that_are_cut_at_the_end_of_what_was_read_are_text_still() -> None:
     words = ("ä" * 300).encode()
-    assert kind_name(b"a" + words[:511]) == "text"
-    assert kind_name(words[:99]) == "no known format"  # here the file ends
+    assert kind_of(b"a" + words[:511])[0] == "text"
+    assert kind_of(words[:99])[0] == "no known format"  # here the file ends
     assert why_skipped(b"") == "empty file"

@@ -14,24 +14,14 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 from unicodedata import normalize
 
-from PIL import Image
-
 from promptccd import systems
 from promptccd.data.labels import SPLITS
 from promptccd.data.names import display_name, folder_reason, leftovers, system_reason
-from promptccd.data.sources import (
-    FOLLOWED,
-    OUTSIDE,
-    Entry,
-    ImageSource,
-    Stamp,
-    inside,
-    read_regular_file,
-)
+from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp, inside
 from promptccd.disk import CHECKSUMS, EXPORTED, PROJECT
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.decode import decode_image
-from promptccd.images.files import first_bytes
+from promptccd.images.files import first_bytes, read_regular_file
 from promptccd.images.kinds import FIRST_BYTES, is_heif, why_skipped
 from promptccd.images.limits import TOO_MANY_BAD, ByteBudget, IntakeLimits, SkippedFileError
 
@@ -101,10 +91,9 @@ class FolderSource(ImageSource):
 
     def stamp(self, entry: Entry) -> Stamp | None:
         """The stamp of a file; for a link, of its target."""
-        try:
+        with suppress(SkippedFileError):
             return Stamp.of(self._target(entry))
-        except SkippedFileError:
-            return None
+        return None
 
     def why_no_image(self, entry: Entry) -> str:
         """Why a file is no image, by its first bytes; empty for an image."""
@@ -195,9 +184,6 @@ class FolderFiles:
     damaged: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        return len(self.images) + len(self.left_out)
-
     def require_readable(self, folder: str | os.PathLike[str]) -> None:
         """Refuse, with a `DataError`, a folder with more than half of its images unusable."""
         called = len(self.images) + len(self.damaged)
@@ -231,8 +217,9 @@ def images_in(source: FolderSource, limits: IntakeLimits) -> FolderFiles:
     replaced |= masks_of(source, [entry for entry in files if not reasons[entry.key]], limits)
     for entry in entries:
         reason = entry.reason or replaced.get(entry.name) or reasons[entry.key]
-        if reason or not _is_utf8(entry.key):
-            reason = reason or "name that is not UTF-8: rename the file or its folder"
+        if not reason and any("\ud800" <= character <= "\udfff" for character in entry.key):
+            reason = "name that is not UTF-8: rename the file or its folder"
+        if reason:
             found.left_out[entry.name] = reason
         else:
             found.images.append(entry.key)
@@ -248,8 +235,11 @@ def masks_of(source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits
     found, by_name = {}, {entry.name: entry for entry in entries}
     for name in _candidates(by_name):
         with suppress(SkippedFileError):
-            is_sure = _SURE.search(os.path.splitext(name)[0]) is not None
-            if is_sure or _has_few_levels(source.read(by_name[name], ByteBudget(limits, source.name))):
+            is_sure = _SURE.search(os.path.splitext(name)[0])
+            content = b"" if is_sure else source.read(by_name[name], ByteBudget(limits, source.name))
+            image = decode_image(content).image
+            colours = None if image is None else image.getcolors(_MOST_LEVELS)
+            if is_sure or (colours is not None and len(colours) > 1):
                 found[name] = "looks like the mask of another picture; from a folder of its own it is used"
     return found
 
@@ -276,12 +266,6 @@ def _is_of_masks(folder: str) -> bool:
     return any(_FOLDER.fullmatch(part) for part in folder.split("/"))
 
 
-def _has_few_levels(content: bytes) -> bool:
-    image: Image.Image | None = decode_image(content).image
-    colours = None if image is None else image.getcolors(_MOST_LEVELS)
-    return colours is not None and len(colours) > 1
-
-
 def by_category(
     folder: Path, files: FolderFiles, top: Literal["splits", "categories"] | None = None
 ) -> list[Row] | None:
@@ -303,7 +287,7 @@ def by_category(
     first_level = sorted({names[0] for names in parts.values() if len(names) > 1})
     if not first_level:
         return None
-    if top is None and (known := _annotated(first_level, files)):
+    if top is None and (known := _annotated(files)):
         raise DataError(
             f"{str(folder)!r} is a data set in the layout of {known}, with annotations in files next to the "
             "images. Make a table of path,label from these, or group the images without labels: promptccd discover "
@@ -338,28 +322,20 @@ def _split_called(name: str) -> str:
     return SPLITS.get(name.casefold(), normalize("NFC", name))
 
 
-def _is_utf8(name: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
-def _annotated(first_level: Sequence[str], files: FolderFiles) -> str:
+def _annotated(files: FolderFiles) -> str:
     """The layout of a data set whose annotations are separate files; else empty."""
-    paths = [PurePosixPath(each) for each in files.left_out]
-    folders = {
-        part.casefold() for path in (*paths, *map(PurePosixPath, files.images)) for part in path.parts[:-1]
+    others, images = ([*map(PurePosixPath, each)] for each in (files.left_out, files.images))
+    folders = {part.casefold() for path in (*others, *images) for part in path.parts[:-1]}
+    stems = {path.stem for path in images}
+    texts = sum(path.suffix.lower() == ".txt" and path.stem in stems for path in others)
+    in_json = any(each.suffix.lower() == ".json" and "annotation" in str(each).casefold() for each in others)
+    is_yolo = {"images", "labels"} <= folders or {"data.yaml", "classes.txt"} & {each.name for each in others}
+    layouts = {
+        "Pascal VOC (JPEGImages)": "jpegimages" in folders,
+        "COCO (annotations in JSON)": in_json and not texts and all(len(each.parts) < 3 for each in images),
+        "YOLO (a text of boxes for each image)": is_yolo and 2 * texts > len(images),
     }
-    stems = {PurePosixPath(each).stem for each in files.images}
-    texts = sum(path.suffix.lower() == ".txt" and path.stem in stems for path in paths)
-    if "jpegimages" in folders:
-        return "Pascal VOC (JPEGImages)"
-    if any(path.suffix.lower() == ".json" and "annotation" in str(path).casefold() for path in paths) and (
-        texts == 0 and not any(len(PurePosixPath(each).parts) > 2 for each in files.images)
-    ):
-        return "COCO (annotations in JSON)"
-    is_yolo = {"images", "labels"} <= folders or any(
-        path.name in ("data.yaml", "classes.txt") for path in paths
-    )
-    return "YOLO (a text of boxes for each image)" if is_yolo and 2 * texts > len(files.images) else ""
+    return next((name for name, is_so in layouts.items() if is_so), "")
 
 
 def _levels_of(

@@ -10,16 +10,15 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow  # type: ignore[import-untyped]
-import pyarrow.compute  # type: ignore[import-untyped]
+import pyarrow.compute as compute  # type: ignore[import-untyped]
 from huggingface_hub import constants
 
 from promptccd.data.labels import image_column_of
 from promptccd.data.names import display_name
-from promptccd.data.sources import is_below, read_regular_file, within_limit
+from promptccd.data.sources import is_below
 from promptccd.errors import DataError
 from promptccd.images.decode import DecodedImage, Decoding, Status, Verdict, decide, decode_image
-from promptccd.images.files import first_bytes, opened_file
+from promptccd.images.files import first_bytes, opened_file, read_regular_file, within_limit
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.rendering import DEPTH_BYTES, may_be_deep
 
@@ -111,9 +110,7 @@ class ImageRows:
 
     def _deep_rows(self) -> Iterator[int]:
         """Rows that by their first bytes may have more than 8 bits a value."""
-        starts = self._by_row(
-            lambda chunk: pyarrow.compute.binary_slice(chunk.field("bytes"), 0, DEPTH_BYTES), pyarrow.binary()
-        )
+        starts = self._by_row(lambda content, _: compute.binary_slice(content, 0, DEPTH_BYTES))
         named = dict(self._named_files())
         for row, start in enumerate(starts.to_pylist()):
             with contextlib.suppress(SkippedFileError):  # it is skipped with its reason when it is read
@@ -172,19 +169,16 @@ class ImageRows:
 
     def _named_files(self) -> Iterator[tuple[int, str]]:
         """Rows without bytes, and the path that each gives instead; found without touching an image."""
-        paths = self._by_row(
-            lambda chunk: pyarrow.compute.if_else(chunk.field("bytes").is_null(), chunk.field("path"), None),
-            pyarrow.string(),
-        )
+        paths = self._by_row(lambda content, path: compute.if_else(compute.is_null(content), path, None))
         rows = np.flatnonzero(paths.is_valid().to_numpy())
         return zip(rows.tolist(), paths.take(rows).to_pylist(), strict=True)
 
-    def _by_row(self, of_chunk: Callable[[Any], Any], kind: Any) -> Any:
-        """The values of every chunk of the column, in the order of the rows."""
-        chunks = self._table.data.column(self._column).chunks
-        taken = pyarrow.chunked_array([of_chunk(chunk) for chunk in chunks], kind)
+    def _by_row(self, of_column: Callable[[Any, Any], Any]) -> Any:
+        """A value of every row, from the bytes and the paths of the column."""
+        column = self._table.data.column(self._column)
+        values = of_column(*(compute.struct_field(column, name) for name in ("bytes", "path")))
         # Rows may have been selected or shuffled.
-        return taken if self._table._indices is None else taken.take(self._table._indices.column(0))
+        return values if self._table._indices is None else values.take(self._table._indices.column(0))
 
     def _own_file(self, path: str) -> str:
         """Where a path leads, links resolved."""

@@ -38,7 +38,17 @@ def display_name(name: str) -> str:
     Args:
         name: a name as the operating system gives it; bytes that are not UTF-8 are lone surrogates.
     """
-    return name if name.isprintable() else "".join(_visible(character) for character in name)
+    if name.isprintable():
+        return name
+    visible = ""
+    for character in name:
+        if character in _JOINERS or unicodedata.category(character) not in _UNSEEN:
+            visible += character
+        elif 0xDC80 <= (code := ord(character)) <= 0xDCFF:  # a byte that Python could not decode
+            visible += f"\\x{code - 0xDC00:02x}"
+        else:
+            visible += character.encode("unicode_escape").decode("ascii")
+    return visible
 
 
 def system_reason(name: str, between: str = "/") -> str:
@@ -129,15 +139,6 @@ def code_page_of(names: Sequence[bytes]) -> str:
         if letters / max(1, foreign) > most:
             best, most = encoding, letters / max(1, foreign)
     return best
-
-
-def _visible(character: str) -> str:
-    if character in _JOINERS or unicodedata.category(character) not in _UNSEEN:
-        return character
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that Python could not decode
-        return f"\\x{code - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode("ascii")
 
 
 # Suffixes of pictures that a camera RAW is developed to, and a HEIC converted to; the preferred one first.

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promptccd.images.files import opened_file
-from promptccd.images.kinds import FIRST_BYTES, why_skipped
-from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
+from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 
 
 @dataclass(frozen=True)
@@ -26,13 +24,11 @@ class Entry:
         name: its place in the source, as text that can be shown.
         key: key of the entry in the source.
         reason: why it is skipped unread; empty if it is to be read.
-        note: remark in addition to the decoder's.
     """
 
     name: str
     key: Any
     reason: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,42 +106,6 @@ class ImageSource(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
         """Close open files."""
-
-
-def within_limit(content: bytes, budget: ByteBudget) -> bytes:
-    """The same bytes, counted.
-
-    Raises:
-        SkippedFileError: there are more than a file may have.
-    """
-    budget.spend(len(content))
-    if len(content) > budget.limits.max_file_bytes:
-        raise SkippedFileError(too_large(len(content), budget.limits))
-    return content
-
-
-def too_large(size: int, limits: IntakeLimits) -> str:
-    """The reason for skipping a file that is too large."""
-    return f"file of {size} bytes exceeds the limit of {limits.max_file_bytes}"
-
-
-def read_regular_file(path: str, budget: ByteBudget) -> bytes:
-    """The bytes of a file that is neither link nor pipe nor device, and if it is large, begins like a picture.
-
-    Raises:
-        SkippedFileError: it is excluded, too large, no picture, or cannot be read.
-    """
-    limits = budget.limits
-    with opened_file(path) as (stream, size):
-        if size > SMALL and (reason := why_skipped(stream.read(FIRST_BYTES))):
-            raise SkippedFileError(reason)  # a video of a gigabyte is not read for it
-        if size > limits.max_file_bytes:
-            raise SkippedFileError(too_large(size, limits))
-        stream.seek(0)
-        content = stream.read(size + 1)  # which makes room for that many bytes first
-        if len(content) > size:
-            raise SkippedFileError("grew while it was read")
-    return within_limit(content, budget)
 
 
 OUTSIDE = "link to a place outside"

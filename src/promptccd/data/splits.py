@@ -157,14 +157,8 @@ class CategorySplit:
         return split
 
 
-Fingerprint = Callable[
-    [np.ndarray, Sequence[str]], str
-]  # sha256 of a data set's content, of labels and categories
 Cuts = tuple[tuple[float, ...], ...]
 _Given = Sequence[Sequence[float]] | None
-_Draw = Callable[
-    [int, int, np.ndarray], Sequence[np.ndarray]
-]  # category, its first stage, its rows -> rows by stage
 
 
 @dataclass(frozen=True)
@@ -174,7 +168,8 @@ class _Plan:
     order: Sequence[int]
     blocks: tuple[int, ...]
     cuts: Cuts
-    draw: _Draw
+    # Category, its first stage, its rows -> rows by stage.
+    draw: Callable[[int, int, np.ndarray], Sequence[np.ndarray]]
 
 
 def cut_by_rule(
@@ -184,7 +179,7 @@ def cut_by_rule(
     class_blocks: Sequence[int],
     cuts: Sequence[Sequence[float]] | None,
     seed: int,
-    fingerprint: Fingerprint,
+    fingerprint: Callable[[np.ndarray, Sequence[str]], str],
 ) -> tuple[np.ndarray, CategorySplit]:
     """Cut a labelled data set into one labelled stage and unlabelled stages.
 
@@ -209,7 +204,7 @@ def cut_by_rule(
         cuts: of ``mixed``, see `PAPER_CUTS`; `None` means `usual_cuts`. Of ``redrawn`` one row, see
             `REDRAWN_SHARES`.
         seed: seed of the shuffles.
-        fingerprint: of the content.
+        fingerprint: gives the sha256 of the content, from labels and categories.
 
     Returns:
         Labels in the ids of the split ``(N,)``, -1 for an image in no stage; and the split.
@@ -220,7 +215,7 @@ def cut_by_rule(
     """
     if rule not in SPLIT_RULES:
         raise DataError(f"Expected split_rule to be {' | '.join(SPLIT_RULES)}, got {rule!r}.")
-    blocks = (len(categories),) if rule in WITHOUT_BLOCKS else _checked_blocks(class_blocks, categories)
+    blocks = (len(categories),) if rule == "whole" else _checked_blocks(class_blocks, categories)
     plan = SPLIT_RULES[rule](blocks, cuts, seed)
     new_labels = np.full(len(labels), UNUSED, dtype=np.int64)
     drawn: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in plan.blocks]
@@ -317,7 +312,6 @@ def _whole(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:
 
 
 SPLIT_RULES = {"mixed": _mixed, "sessions": _sessions, "redrawn": _redrawn, "whole": _whole}
-WITHOUT_BLOCKS = ("whole",)  # rules of one stage
 
 
 def split_in_streams(

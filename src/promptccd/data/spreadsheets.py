@@ -21,7 +21,7 @@ import pandas as pd
 from promptccd.data.labels import called
 from promptccd.data.names import display_name
 from promptccd.errors import DataError, one_line
-from promptccd.images.kinds import FIRST_BYTES, UNKNOWN, kind_name
+from promptccd.images.kinds import FIRST_BYTES, UNKNOWN, kind_of
 
 LISTS = (".csv", ".tsv", ".tab", ".txt", ".jsonl", ".ndjson")  # suffixes of tables that are text
 _EXCEL = (".xlsx", ".xlsm")  # suffixes of workbooks that are read
@@ -124,7 +124,7 @@ def _workbook(content: bytes, name: str) -> tuple[pd.DataFrame, list[str]]:
 def _text(content: bytes, name: str, known: Collection[str]) -> tuple[pd.DataFrame, list[str]]:
     """Cells of a table of text, and how it is written if not in UTF-8 with commas."""
     mark = next((each for each in _MARKS if content.startswith(each)), b"")
-    encoding, kind = _MARKS.get(mark, "UTF-8"), kind_name(content[:FIRST_BYTES])
+    encoding, kind = _MARKS.get(mark, "UTF-8"), kind_of(content[:FIRST_BYTES])[0]
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:

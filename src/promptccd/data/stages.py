@@ -9,7 +9,7 @@ list, a table or a data set, and the unlabelled images of a labelled table.
 import hashlib
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, overload
@@ -249,7 +249,12 @@ class StageStream(Sequence[Stage]):
             first += len(stream)
             arriving |= {f"{stream.name}: {path}": why for path, why in stream.left_out.items()}
         if not streams:
-            raise DataError(_nothing_arrives(images.name, len(categories)))
+            blocks = " ".join(map(str, fitting_blocks(max(2, len(categories)), 3)))
+            raise DataError(
+                f"All images of {images.name!r} have a label. Training also needs images without labels: give their "
+                "folder as --unlabelled FOLDER. Or hide labels, to measure accuracy: give the number of labelled "
+                f"categories, and the number of new categories of each later stage, such as --class_blocks {blocks}"
+            )
         stages, cut, category_ids = _cut_in_streams(images, category_ids, categories, streams, seed)
         later = read_labels(labels, split, roots, images.decoding, optional)
         if not accept_new_labels:
@@ -300,9 +305,6 @@ class StageStream(Sequence[Stage]):
                 chosen, self.split, self._labels, self.source, self.left_out, self.later_labels
             )
         return self._stages[index]
-
-    def __iter__(self) -> Iterator[Stage]:
-        return iter(self._stages)
 
     @property
     def labelled(self) -> LabelledStage:
@@ -429,15 +431,6 @@ def _refuse_misspellings(labels: Collection[str], categories: Sequence[str]) -> 
             f"{len(found)} new labels are spelled nearly like a category. {asked} Mend them, or give "
             "--accept_new_labels if they are new."
         )
-
-
-def _nothing_arrives(place: str, num_categories: int) -> str:
-    blocks = " ".join(map(str, fitting_blocks(max(2, num_categories), 3)))
-    return (
-        f"All images of {place!r} have a label. Training also needs images without labels: give their folder as "
-        "--unlabelled FOLDER. Or hide labels, to measure accuracy: give the number of labelled categories, and the "
-        f"number of new categories of each later stage, such as --class_blocks {blocks}"
-    )
 
 
 def _cut_in_streams(

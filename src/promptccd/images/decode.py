@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from errno import ELOOP, ENOENT
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -20,7 +19,7 @@ from PIL import ExifTags, Image
 from promptccd import systems
 from promptccd.images.capture_dates import capture_date
 from promptccd.images.colour import in_srgb
-from promptccd.images.files import opened_file
+from promptccd.images.files import read_regular_file
 from promptccd.images.kinds import (
     DEVELOP,
     FEATURES,
@@ -28,11 +27,11 @@ from promptccd.images.kinds import (
     heif_plugin,
     is_heif,
     picture_kind,
-    why_no_picture,
+    why_skipped,
 )
-from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, SkippedFileError, largest_file
+from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
 from promptccd.images.raw import camera_raw
-from promptccd.images.rendering import PROBED, Levels, Rendering, UnusableValuesError, deep_values, is_deep
+from promptccd.images.rendering import PROBED, Levels, Rendering, deep_values, is_deep
 
 LARGE = 50_000_000  # pixels from which on a picture is decoded alone, and unpacks from many bytes
 PIXELS_PER_BYTE = 1000  # of a large picture; a drawing of lines has a hundred
@@ -142,14 +141,6 @@ _LARGE_PICTURES = threading.Lock()  # large pictures are decoded one at a time: 
 _SAMPLES = 277  # a tag of TIFF
 
 
-class _RefusedError(Exception):
-    """The image is skipped for the reason that is the message; never leaves this file."""
-
-    def __init__(self, reason: str, is_passing: bool = False):
-        super().__init__(reason)
-        self.verdict = Verdict(Status.SKIPPED, reason, is_passing)
-
-
 def decode_image(
     source: bytes | str | os.PathLike[str] | Image.Image | Mapping[str, Any] | None,
     decoding: Decoding | None = None,
@@ -178,15 +169,16 @@ def decode_image(
         source = source.get("path") if source.get("bytes") is None else source["bytes"]
     try:
         if source is None:
-            raise _RefusedError("no image given")
+            raise SkippedFileError("no image given")
         if isinstance(source, Image.Image):
             return _decode_opened(source, decoding)
-        if isinstance(source, bytes):
-            return _decode_stream(io.BytesIO(source), decoding, enough)
         if isinstance(source, str | os.PathLike):
-            return _decode_file(source, decoding, enough)
-    except _RefusedError as refused:
-        return DecodedImage(None, refused.verdict)
+            limits = IntakeLimits.of_person(max_pixels=decoding.max_pixels)
+            source = read_regular_file(source, ByteBudget(limits, "The file"), follow=True)
+        if isinstance(source, bytes):
+            return _decode_bytes(source, decoding, enough)
+    except SkippedFileError as skipped:
+        return DecodedImage(None, Verdict(Status.SKIPPED, str(skipped), skipped.is_passing))
     raise TypeError(f"Expected bytes, a path, an image or {{'bytes', 'path'}}, got {type(source).__name__}.")
 
 
@@ -210,43 +202,33 @@ def decide(decoding: Decoding, deep: Sequence[_T], read: Callable[[_T], bytes]) 
     return replace(decoding, rendering=rendering.decided_by(levels()))
 
 
-def _decode_file(path: str | os.PathLike[str], decoding: Decoding, enough: int | None) -> DecodedImage:
-    try:
-        with opened_file(path, follow=True) as (stream, size):
-            if size > (most := largest_file(decoding.max_pixels)):
-                raise _RefusedError(f"file of {size} bytes exceeds the limit of {most}")
-            return _decode_stream(stream, decoding, enough)
-    except SkippedFileError as skipped:
-        leads_nowhere = os.path.islink(path) and getattr(skipped.__cause__, "errno", 0) in (ENOENT, ELOOP)
-        raise _RefusedError("link to a file that does not exist" if leads_nowhere else str(skipped)) from None
-
-
-def _decode_stream(
-    stream: BinaryIO, decoding: Decoding, enough: int | None, turned: int | None = None
+def _decode_bytes(
+    content: bytes, decoding: Decoding, enough: int | None, turned: int | None = None
 ) -> DecodedImage:
     """Decode a file; `turned` is the EXIF orientation of a file without its own."""
-    head = stream.read(FIRST_BYTES)
-    if not head:
-        raise _RefusedError("empty file")
-    if (raw := camera_raw(stream, head)) is not None:
+    if not content:
+        raise SkippedFileError("empty file")
+    if (raw := camera_raw(content)) is not None:
         if not raw.jpeg:
-            raise _RefusedError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
-        found = _decode_stream(io.BytesIO(raw.jpeg), decoding, enough, raw.orientation)
+            raise SkippedFileError(f"camera RAW ({raw.kind}) without a JPEG of full size inside: {DEVELOP}")
+        found = _decode_bytes(raw.jpeg, decoding, enough, raw.orientation)
         notes = [f"camera RAW ({raw.kind}): the JPEG inside is used", found.verdict.note]
         if found.image is not None:
             found = replace(found, verdict=Verdict(Status.NOTED, "; ".join(filter(None, notes))))
         return replace(found, jpeg=raw.jpeg)
-    with _open_picture(stream, head) as image:
-        pixels, size = image.width * image.height, stream.seek(0, io.SEEK_END)
-        if pixels > max(LARGE, PIXELS_PER_BYTE * size):  # it is useless, and unpacks to gigabytes
-            raise _RefusedError(
-                f"{pixels / 1e6:.0f} million pixels in {size} bytes: a picture of one colour, or made to exhaust memory"
+    with _open_picture(content) as image:
+        pixels = image.width * image.height
+        if pixels > max(LARGE, PIXELS_PER_BYTE * len(content)):  # it is useless, and unpacks to gigabytes
+            raise SkippedFileError(
+                f"{pixels / 1e6:.0f} million pixels in {len(content)} bytes: a picture of one colour, or made to "
+                "exhaust memory"
             )
         return _decode_opened(image, decoding, enough, turned, has_pages=True)
 
 
-def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
+def _open_picture(content: bytes) -> Image.Image:
     """The image, by the plug-in of its format; so Pillow's process-wide limit has no effect."""
+    head = content[:FIRST_BYTES]
     Image.init()
     readers = [(name, *Image.OPEN[name]) for name in PICTURE_FORMATS]
     if is_heif(head) and (heif := heif_plugin()):
@@ -256,18 +238,17 @@ def _open_picture(stream: BinaryIO, head: bytes) -> Image.Image:
             # A text says why the plug-in does not open the file.
             if accepts is not None and accepts(head[:16]) is not True:
                 continue
-            stream.seek(0)
-            return plugin(stream, "")
+            return plugin(io.BytesIO(content), "")
         except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
-            raise _RefusedError(f"more pixels than Pillow opens of a {name} file") from error
+            raise SkippedFileError(f"more pixels than Pillow opens of a {name} file") from error
         except (
             Exception
         ):  # of a dozen kinds, on hostile headers and too few bytes; messages may contain paths
             continue
     kind = picture_kind(head)
     advice = f": save it with one or three bands of 8 or 16 bits, or {FEATURES}" if kind == "TIFF" else ""
-    raise _RefusedError(
-        f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_no_picture(head),
+    raise SkippedFileError(
+        f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_skipped(head),
         is_passing=is_heif(head) and not kind,  # what reads it may be installed later
     )
 
@@ -283,10 +264,10 @@ def _decode_opened(
     """Decode an image opened from a stream, or by the caller, whose image stays as it is and has one page."""
     width, height = image.size
     if width * height == 0:
-        raise _RefusedError("image without pixels")
+        raise SkippedFileError("image without pixels")
     stored_orientation = _orientation(image) if image.format == "TIFF" else None
     if width * height > decoding.max_pixels:
-        raise _RefusedError(
+        raise SkippedFileError(
             f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
         )
     if enough is not None:
@@ -307,8 +288,7 @@ def _decode_opened(
     if {own_orientation, stored_orientation} & _UPRIGHT.keys():  # Pillow itself turns TIFF while loading
         notes.append("turned upright by its EXIF orientation")
     rgb.info.clear()  # place, time and profile of the photograph stay behind
-    notes += [_shape_note(*size), _fit_note(size, decoding.rendering)]
-    text = "; ".join(filter(None, notes))
+    text = "; ".join(filter(None, [*notes, *_shape_notes(size, decoding.rendering)]))
     verdict = Verdict(Status.NOTED if text else Status.USED, text)
     return DecodedImage(
         rgb, verdict, size, loaded, levels=levels, pages=max(1, len(pages)), taken=capture_date(image)
@@ -324,7 +304,7 @@ def _room_for(pixels: int) -> Iterator[None]:
     with _LARGE_PICTURES:
         needed, free = BYTES_PER_PIXEL * pixels, systems.free_memory()
         if free is not None and needed > free:
-            raise _RefusedError(
+            raise SkippedFileError(
                 f"{pixels / 1e6:.0f} million pixels take up to {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} "
                 "GB are free: close other programs and start again, or save it smaller",
                 is_passing=True,
@@ -384,24 +364,20 @@ def _load_rgb(image: Image.Image, rendering: Rendering, pages: Sequence[np.ndarr
         bands = getattr(image, "tag_v2", {}).get(_SAMPLES, 1) if image.mode in ("RGB", "RGBX") else 1
         of_bands = f"first 3 of {bands} bands used" if bands > 3 else ""
         notes = "; ".join(filter(None, [scaled, of_bands, profile, over]))
-        whole = (
-            np.concatenate(pages) if len(pages) > 1 else None
-        )  # a picture is the same if all its pages are
-        if deep is not None:
-            return rgb, notes, deep.values if whole is None else whole, levels
-        if whole is not None:
-            return (image.copy() if rgb is image else rgb), notes, whole, None
-        # Counting the frames of an animation may continue to the last, and load it.
         is_same = rgb is image
-        rgb = image.copy() if is_same else rgb
+        rgb = image.copy() if is_same else rgb  # counting the frames of an animation may load the last
+        if len(pages) > 1:  # a picture is the same if all its pages are
+            return rgb, notes, np.concatenate(pages), levels
+        if deep is not None:
+            return rgb, notes, deep.values, levels
         is_jpeg = image.format in ("JPEG", "MPO")  # its coding tells it
         return rgb, notes, None if is_jpeg else rgb if is_same else image.copy(), None
-    except UnusableValuesError as error:
-        raise _RefusedError(str(error)) from None
+    except SkippedFileError:
+        raise
     except MemoryError:
-        raise _RefusedError("not enough memory to decode it", is_passing=True) from None
+        raise SkippedFileError("not enough memory to decode it", is_passing=True) from None
     except Exception as error:  # as above
-        raise _RefusedError(
+        raise SkippedFileError(
             "truncated file" if "truncated" in str(error).lower() else "damaged file"
         ) from None
 
@@ -439,12 +415,10 @@ def _orientation(image: Image.Image) -> int | None:
         return None
 
 
-def _fit_note(size: tuple[int, int], rendering: Rendering) -> str:
-    is_cut = rendering.fit in (None, "crop") and max(size) >= WIDE * min(size)
-    return f"wider or taller than {WIDE}:1, only the centre is used: --fit pad|squeeze" if is_cut else ""
-
-
-def _shape_note(width: int, height: int) -> str:
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        return f"strip of {width} x {height} pixels"
-    return f"only {width} x {height} pixels" if min(width, height) < MIN_SIDE else ""
+def _shape_notes(size: tuple[int, int], rendering: Rendering) -> list[str]:
+    """Notes on a picture that is small, or that a crop shows less of."""
+    short, long, shape = min(size), max(size), f"{size[0]} x {size[1]} pixels"
+    notes = [f"strip of {shape}"] * (long > MAX_ASPECT * short) or [f"only {shape}"] * (short < MIN_SIDE)
+    if rendering.fit in (None, "crop") and long >= WIDE * short:
+        notes.append(f"wider or taller than {WIDE}:1, only the centre is used: --fit pad|squeeze")
+    return notes

@@ -3,6 +3,7 @@
 import codecs
 import re
 import zlib
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -25,41 +26,35 @@ _HEIC = (
     "Settings, Camera, Formats, Most Compatible makes new photographs JPEG"
 )
 
-_STARTS = (  # after leading blanks, in lower case
-    ((b"<!doctype html", b"<html"), "HTML", "save the picture itself instead of the page"),
-    ((b"<svg",), "SVG", _CONVERT),
-    ((b"<?xpacket", b"<x:xmpmeta"), "an XMP side file", ""),
-    ((b"<?xml",), "XML or SVG", ""),
-    ((b"%pdf", b"%!ps"), "PDF or PostScript", "save its pages as JPEG or PNG"),
-    ((b"{\\rtf", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"), "an office file", _CONVERT),
-    ((b"pk\x03\x04", b"pk\x05\x06"), "a ZIP archive", "give it by itself, or unpack it"),
-    (
-        (b"rar!\x1a\x07", b"7z\xbc\xaf'\x1c", b"\x1f\x8b", b"bzh", b"\xfd7zxz\x00", b"(\xb5/\xfd"),
-        "a packed archive",
-        _UNPACK,
-    ),
-    ((b"version https://git-lfs",), "a Git LFS pointer, not downloaded", "git lfs pull downloads it"),
-    ((b"/annex/objects/",), "a git-annex pointer, not downloaded", "git annex get downloads it"),
-    ((b"{",), "JSON", ""),  # behind RTF, which begins like it
-    ((b"8bps", b"gimp xcf"), "layers of a drawing program", _CONVERT),
-    ((b"\x00\x00\x00\x0cjp  ", b"\xff\x4f\xff\x51"), "JPEG 2000", _CONVERT),
-    ((b"\x00\x00\x00\x0cjxl ", b"\xff\n"), "JPEG XL", _CONVERT),
-    ((b"v/1\x01", b"#?radiance"), "a picture of high range", _CONVERT),
-    ((b"simple  =",), "FITS", _ARRAYS),
-    ((b"\x89hdf",), "HDF5", _ARRAYS),
-    ((b"par1",), "a table (parquet)", f"give it by itself; of vectors, {FEATURES}"),
-    ((b"\x93numpy",), "a NumPy array (.npy)", _ARRAYS),
-    (
-        (b"\x1ae\xdf\xa3", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"\x30\x26\xb2\x75"),
-        "a video",
-        _SAVE_FRAMES,
-    ),
-    ((b"id3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b".snd", b"mthd", b"oggs", b"flac"), "sound", FEATURES),
-    ((b"ply\n", b"ply\r", b"# .pcd", b"lasf", b"solid "), "a point cloud or shape", FEATURES),
-    ((b"#!", b"\x7felf", b"mz"), "a program", ""),
+# Types by the first bytes behind leading blanks, in lower case.
+_STARTS = (
+    (rb"<!doctype html|<html", "HTML", "save the picture itself instead of the page"),
+    (rb"<svg", "SVG", _CONVERT),
+    (rb"<\?xpacket|<x:xmpmeta", "an XMP side file", ""),
+    (rb"<\?xml", "XML or SVG", ""),
+    (rb"%pdf|%!ps", "PDF or PostScript", "save its pages as JPEG or PNG"),
+    (rb"{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an office file", _CONVERT),
+    (rb"pk\x03\x04|pk\x05\x06", "a ZIP archive", "give it by itself, or unpack it"),
+    (rb"rar!\x1a\x07|7z\xbc\xaf'\x1c|\x1f\x8b|bzh|\xfd7zxz\x00|\(\xb5/\xfd", "a packed archive", _UNPACK),
+    (rb"version https://git-lfs", "a Git LFS pointer, not downloaded", "git lfs pull downloads it"),
+    (rb"/annex/objects/", "a git-annex pointer, not downloaded", "git annex get downloads it"),
+    (rb"{", "JSON", ""),  # behind RTF, which begins like it
+    (rb"8bps|gimp xcf", "layers of a drawing program", _CONVERT),
+    (rb"\x00\x00\x00\x0cjp  |\xff\x4f\xff\x51", "JPEG 2000", _CONVERT),
+    (rb"\x00\x00\x00\x0cjxl |\xff\n", "JPEG XL", _CONVERT),
+    (rb"v/1\x01|#\?radiance", "a picture of high range", _CONVERT),
+    (rb"simple  =", "FITS", _ARRAYS),
+    (rb"\x89hdf", "HDF5", _ARRAYS),
+    (rb"par1", "a table (parquet)", f"give it by itself; of vectors, {FEATURES}"),
+    (rb"\x93numpy", "a NumPy array (.npy)", _ARRAYS),
+    (rb"\x1ae\xdf\xa3|\x00\x00\x01[\xba\xb3]|\x30\x26\xb2\x75", "a video", _SAVE_FRAMES),
+    (rb"id3|\xff[\xfb\xf3\xf2]|\.snd|mthd|oggs|flac", "sound", FEATURES),
+    (rb"ply[\n\r]|# \.pcd|lasf|solid ", "a point cloud or shape", FEATURES),
+    (rb"#!|\x7felf|mz", "a program", ""),
 )
-_PLACED = (  # the same of files whose name stands behind their beginning
-    (rb".{4}ftyp(?:hei|hev|mif1|msf1)", "HEIC", _HEIC),
+_HEIF = rb".{4}ftyp(?:hei|hev|mif1|msf1)"
+_PLACED = (  # types by a name behind the beginning
+    (_HEIF, "HEIC", _HEIC),
     (rb".{4}ftyp(?i:m4[ab])|RIFF.{4}WAVE|FORM.{4}AIF[FC]", "sound", FEATURES),
     (rb".{4}(?:ftyp|moov|mdat|wide|skip|free)|RIFF.{4}AVI ", "a video", _SAVE_FRAMES),
     (
@@ -73,33 +68,24 @@ _PLACED = (  # the same of files whose name stands behind their beginning
     (rb"PK\x03\x04.{26}[^/]{1,99}?\.npy", "NumPy arrays (.npz)", _ARRAYS),
 )
 _CAMERA_RAW = (
-    (rb"(?:II\*\x00|MM\x00\*).{4}CR", "CR2"),
-    (rb".{4}ftypcrx", "CR3"),
-    (rb"FUJIFILMCCD-RAW", "RAF"),
-    (rb"IIRO|IIRS|MMOR", "ORF"),
-    (rb"IIU\x00", "RW2"),
-    (rb"FOVb", "X3F"),
-    (rb"\x00MRM", "MRW"),
-)
+    (rb"(?:II\*\x00|MM\x00\*).{4}CR", "CR2"), (rb".{4}ftypcrx", "CR3"), (rb"FUJIFILMCCD-RAW", "RAF"),
+    (rb"IIRO|IIRS|MMOR", "ORF"), (rb"IIU\x00", "RW2"), (rb"FOVb", "X3F"), (rb"\x00MRM", "MRW"),
+)  # fmt: skip
 _READ = (
-    (rb"RIFF.{4}WEBP", "WEBP"),
-    (rb".{4}ftyp(?:avi|.{8}(?:.{4}){0,11}avi)", "AVIF"),
-    (rb"\xff\xd8\xff", "JPEG"),
-    (rb"\x89PNG", "PNG"),
-    (rb"GIF8", "GIF"),
-    (rb"II\*\x00|MM\x00\*|II\+\x00|MM\x00\+", "TIFF"),
-    (rb"BM", "BMP"),
+    (rb"RIFF.{4}WEBP", "WEBP"), (rb".{4}ftyp(?:avi|.{8}(?:.{4}){0,11}avi)", "AVIF"), (rb"\xff\xd8\xff", "JPEG"),
+    (rb"\x89PNG", "PNG"), (rb"GIF8", "GIF"), (rb"II\*\x00|MM\x00\*|II\+\x00|MM\x00\+", "TIFF"), (rb"BM", "BMP"),
     (rb"P[1-7]", "PPM"),
-)
+)  # fmt: skip
 
 
-def _begins(head: bytes, pattern: bytes) -> bool:
-    return re.match(pattern, head, re.DOTALL) is not None
+def _found(head: bytes, kinds: Iterable[tuple[bytes, *tuple[str, ...]]]) -> tuple[str, ...]:
+    """The type whose pattern a file begins with, and the remedy if there is one; empty texts for none."""
+    return next((each[1:] for each in kinds if re.match(each[0], head, re.DOTALL)), ("", ""))
 
 
 def is_heif(head: bytes) -> bool:
     """Whether a file begins like HEIF, other than AVIF, by its first bytes: pictures coded as HEVC, or of no codec."""
-    return _begins(head, _PLACED[0][0])
+    return re.match(_HEIF, head, re.DOTALL) is not None
 
 
 @cache
@@ -118,14 +104,12 @@ def heif_plugin() -> Any:
 
 def camera_raw_kind(head: bytes) -> str:
     """The name of a camera's RAW format by its first bytes, such as ``"RAF"``, or empty."""
-    return next((kind for pattern, kind in _CAMERA_RAW if _begins(head, pattern)), "")
+    return _found(head, _CAMERA_RAW)[0]
 
 
 def picture_kind(head: bytes) -> str:
     """The picture format of a file by its first bytes, such as ``"JPEG"``, if it is supported; else empty."""
-    if found := next((kind for pattern, kind in _READ if _begins(head, pattern)), ""):
-        return found
-    return "HEIC" if is_heif(head) and heif_plugin() else ""
+    return _found(head, _READ)[0] or ("HEIC" if is_heif(head) and heif_plugin() else "")
 
 
 def is_picture(head: bytes) -> bool:
@@ -134,39 +118,27 @@ def is_picture(head: bytes) -> bool:
 
 
 def why_skipped(head: bytes) -> str:
-    """Why a file is skipped by its first bytes; empty for a picture that is read."""
+    """Why a file is skipped by its first bytes: its type, and the remedy; empty for a picture that is read."""
     if is_picture(head):
         return ""
-    return why_no_picture(head) if head else "empty file"
-
-
-def why_no_picture(head: bytes) -> str:
-    """Why a file with unsupported first bytes is skipped: its type, and the remedy."""
     kind, advice = kind_of(head)
-    return f"not an image that can be read (starts like {kind}){': ' * bool(advice)}{advice}"
+    reason = f"not an image that can be read (starts like {kind}){': ' * bool(advice)}{advice}"
+    return reason if head else "empty file"
 
 
-def kind_name(head: bytes) -> str:
-    """The type of a file, by its first bytes, in a word or two."""
-    return "an image" if is_picture(head) else kind_of(head)[0]
-
-
-def kind_of(head: bytes) -> tuple[str, str]:
-    """The type of a file that is no picture, by its first bytes, and the remedy."""
-    if raw := camera_raw_kind(head):
-        return f"camera RAW ({raw})", DEVELOP
+def kind_of(head: bytes) -> tuple[str, ...]:
+    """The type of a file by its first bytes, in a word or two, and the remedy if it is no picture."""
+    if is_picture(head):
+        return "an image", ""
     if head.startswith(b"\x1f\x8b"):  # as NIfTI usually is
         with suppress(zlib.error):
-            inner = zlib.decompressobj(31).decompress(head, FIRST_BYTES)
-            if (found := kind_of(inner))[0] == "NIfTI":
-                return found
-    for pattern, kind, advice in _PLACED:
-        if _begins(head, pattern):
-            return kind, advice
+            inner = kind_of(zlib.decompressobj(31).decompress(head, FIRST_BYTES))
+            if inner[0] == "NIfTI":
+                return inner
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
-    for beginnings, kind, advice in _STARTS:
-        if start.startswith(beginnings):
-            return kind, advice
+    for found in (_found(head, _PLACED), _found(start, _STARTS)):
+        if found[0]:
+            return found
     if not head.strip(b"\0"):
         return "nothing: all its first bytes are 0", "copy it again from where it came"
     if is_text(head):

@@ -82,7 +82,11 @@ SMALL = MIB  # bytes; a blank drawing packs a thousandfold and does no harm
 
 
 class SkippedFileError(Exception):
-    """A single file is skipped; the message is the reason."""
+    """A single file is skipped; the message is the reason, which may be passing, such as a lack of memory."""
+
+    def __init__(self, reason: str, is_passing: bool = False):
+        super().__init__(reason)
+        self.is_passing = is_passing
 
 
 class ByteBudget:

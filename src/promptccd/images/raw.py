@@ -3,17 +3,17 @@
 Opened as a TIFF, such a file gives a thumbnail of 160 x 120 pixels.
 """
 
+import io
 import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from PIL import TiffImagePlugin
 
-from promptccd.images.jpeg import FRAMES, SCAN, jpeg_segments
-from promptccd.images.kinds import DEVELOP, camera_raw_kind
+from promptccd.images.jpeg import FRAMES, JPEG, SCAN, jpeg_segments
+from promptccd.images.kinds import DEVELOP, FIRST_BYTES, camera_raw_kind
 
 RAW_SUFFIXES = (
     ".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".fff", ".iiq", ".k25", ".kdc", ".mef", ".mos",
@@ -43,24 +43,17 @@ class CameraRaw:
     orientation: int | None = None
 
 
-def camera_raw(stream: BinaryIO, head: bytes) -> CameraRaw | None:
-    """Content of a camera RAW; `None` for all other files. The stream is left at its start.
-
-    Args:
-        stream: the file.
-        head: its first bytes.
-    """
-    kind, tags = camera_raw_kind(head), _first_directory(stream, head)
-    stream.seek(0)
+def camera_raw(content: bytes) -> CameraRaw | None:
+    """Content of a camera RAW, by all bytes of a file; `None` for all other files."""
+    kind, tags = camera_raw_kind(content[:FIRST_BYTES]), _first_directory(content)
     # The first picture of a camera is a small copy of another, or values of a sensor.
     is_small = tags.get(_SUBFILE, 0) == _REDUCED or _SUB in tags
     is_raw = _DNG in tags or tags.get(_PHOTOMETRIC) in _OF_A_SENSOR or (_MAKE in tags and is_small)
     if not kind and not is_raw:
         return None
-    content = stream.read()
-    stream.seek(0)
-    size, start = max(_jpegs(content), default=(0, 0))
-    jpeg = b"\xff\xd8" + b"".join(each for _, each in jpeg_segments(content[start:]))
+    starts = [each.start() for each in itertools.islice(_START.finditer(content, 1), _CANDIDATES)]
+    size, start = max(((_side_of(content[each : each + _HEADER]), each) for each in starts), default=(0, 0))
+    jpeg = JPEG + b"".join(each for _, each in jpeg_segments(content[start:]))
     return CameraRaw(kind or "TIFF", jpeg if size >= _LARGE_SIDE else b"", tags.get(_ORIENTATION))
 
 
@@ -73,23 +66,17 @@ def reason_of_raw(name: str) -> str:
     return f"camera RAW ({kind}) without a JPEG of full size inside: {DEVELOP}"
 
 
-def _first_directory(stream: BinaryIO, head: bytes) -> dict[int, Any]:
+def _first_directory(content: bytes) -> dict[int, Any]:
     """The tags of the first picture in a TIFF file; empty for other files, and where they cannot be read."""
     try:
-        header = head[:16] if b"+" in head[2:4] else head[:8]  # that of a BigTIFF is longer
+        header = content[:16] if b"+" in content[2:4] else content[:8]  # that of a BigTIFF is longer
         directory = TiffImagePlugin.ImageFileDirectory_v2(header)
+        stream = io.BytesIO(content)
         stream.seek(directory.next)
         directory.load(stream)
         return dict(directory)
     except Exception:  # hostile tags raise a dozen kinds
         return {}
-
-
-def _jpegs(content: bytes) -> Iterator[tuple[int, int]]:
-    """The longer side of every ordinary JPEG inside of a file, and where it begins."""
-    for start in itertools.islice(_START.finditer(content, 1), _CANDIDATES):
-        if size := _side_of(content[start.start() : start.start() + _HEADER]):
-            yield size, start.start()
 
 
 def _side_of(beginning: bytes) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from promptccd.images.limits import BIT_DEPTHS, FITS, PAGES
+from promptccd.images.limits import BIT_DEPTHS, FITS, PAGES, SkippedFileError
 
 Window = tuple[float, float]  # the values that are black and white
 ValueKind = Literal["integer", "float"]
@@ -57,10 +57,8 @@ class Levels:
     @property
     def own(self) -> Window | None:
         """The window that the file says, or that its kind has by convention."""
-        if self.said is not None:
-            return 0, 2 ** (
-                self.said if self.high <= 2**self.said - 1 else 16
-            ) - 1  # as PNG scales its values up
+        if self.said is not None:  # PNG scales its values up
+            return 0, 2 ** (self.said if self.high <= 2**self.said - 1 else 16) - 1
         return _UNIT if self.kind == "float" and self.low >= 0 and self.high <= 1 else None
 
 
@@ -108,12 +106,9 @@ class Rendering:
     def decided_by(self, found: Iterable[Levels | None]) -> "Rendering":
         """The same with windows for the values of these files; `None` is a file of 8 bits. Decided values stay."""
         levels = [each for each in found if each is not None and each.own is None]
-        windows = {"integer": self.integer, "float": self.real}
-        for kind, window in windows.items():
-            own = [each for each in levels if each.kind == kind]
-            if window is None and own:
-                windows[kind] = _window_of(own)
-        return replace(self, integer=windows["integer"], real=windows["float"])
+        integers, floats = ([each for each in levels if each.kind == kind] for kind in ("integer", "float"))
+        integer = self.integer or (_window_of(integers) if integers else None)
+        return replace(self, integer=integer, real=self.real or (_window_of(floats) if floats else None))
 
     def window_for(self, levels: Levels) -> Window:
         """The window of a file."""
@@ -133,13 +128,9 @@ class Rendering:
 def _as_window(value: Any) -> Window | None:
     if value is None:
         return None
-    if (
-        not isinstance(value, list | tuple)
-        or len(value) != 2
-        or any(type(each) not in (int, float) for each in value)
-    ):
+    if not isinstance(value, list | tuple) or len(value) != 2 or {*map(type, value)} - {int, float}:
         raise ValueError(f"Expected a window of two numbers, got {value!r:.50}.")
-    low, high = (each if isinstance(each, int) else float(each) for each in value)
+    low, high = value
     if not -_LARGEST_VALUE < low < high < _LARGEST_VALUE:
         raise ValueError(f"Expected a window from a smaller to a larger number, got {value!r:.50}.")
     return low, high
@@ -170,10 +161,6 @@ def _bits_of(window: Window) -> int:
     return next((bits for bits in range(1, 17) if window == (0, 2**bits - 1)), 0)
 
 
-class UnusableValuesError(Exception):
-    """Values that cannot be shown as grey; the message says why, and what to do."""
-
-
 @dataclass(frozen=True)
 class DeepValues:
     """The values of a picture with more than 8 bits each.
@@ -194,12 +181,12 @@ class DeepValues:
         """The values as uint8, their meaning, and a note.
 
         Raises:
-            UnusableValuesError: no value is a finite number.
+            SkippedFileError: no value is a finite number.
         """
         kind: ValueKind = "float" if self.values.dtype.kind == "f" else "integer"
         usable, nodata = self._usable()
         if not usable.size:
-            raise UnusableValuesError("no value is a finite number")
+            raise SkippedFileError("no value is a finite number")
         cut = max(_FEWEST, int(_SHARE * usable.size)) if usable.size > 2 * _FEWEST + 1 else 0
         ordered = np.partition(usable, [cut, usable.size - 1 - cut])
         levels = Levels(kind, ordered[cut].item(), ordered[-1 - cut].item(), self.said)
@@ -244,13 +231,13 @@ def deep_values(image: Image.Image) -> DeepValues | None:
         image: opened and not loaded; it is loaded then.
 
     Raises:
-        UnusableValuesError: its colours are stored one after the other, which Pillow reads as 8-bit values.
+        SkippedFileError: its colours are stored one after the other, which Pillow reads as 8-bit values.
     """
     tiles, tags = list(getattr(image, "tile", ())), getattr(image, "tag_v2", {})
     several = _largest(tags.get(_CHANNELS, 1)) > 1
     nodata = _number(tags.get(_GDAL_NODATA))
     if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
-        raise UnusableValuesError(
+        raise SkippedFileError(
             "16-bit colours in separate planes are not read: save it with interleaved colours (contiguous), or as PNG"
         )
     is_grey = image.mode == "F" or image.mode.startswith("I")

@@ -12,8 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from promptccd.clustering import CountEstimate
-from promptccd.data.cached import ImageCache
-from promptccd.data.readable import Original, StageImages
+from promptccd.data.readable import ImageCache, Original, StageImages
 from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError

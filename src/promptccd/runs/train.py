@@ -16,9 +16,8 @@ from torch import Tensor
 
 from promptccd.clustering import CountEstimate
 from promptccd.clustering.spread import measure_spread
-from promptccd.data.cached import ImageCache
 from promptccd.data.randomness import torch_generator
-from promptccd.data.readable import Original, StageImages
+from promptccd.data.readable import ImageCache, Original, StageImages
 from promptccd.data.stages import LabelledStage, Stage, StageStream
 from promptccd.data.views import EvaluationView, TrainingViews
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry
