@@ -22,12 +22,7 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import ImageCache, StageImages
-from promptccd.data.views import (
-    EvaluationView,
-    TrainingViews,
-    build_image_processor,
-    resized,
-)
+from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor, resized
 from promptccd.errors import InterruptedRunError
 from promptccd.images.decode import DecodedImage, Status, Verdict
 from promptccd.images.rendering import Rendering

@@ -170,10 +170,7 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
             {"class_blocks": [2, 3], "split_rule": "session"},
             r"mixed \| sessions \| redrawn \| whole, got 'session'",
         ),
-        (
-            {"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]},
-            "leave out cuts",
-        ),
+        ({"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]}, "leave out cuts"),
         ({"class_blocks": [2, 2], "split_rule": "sessions"}, "sum to 4, but the data set has 5"),
         ({"class_blocks": [4.9, 1.1]}, r"whole numbers of categories, got \[4\.9, 1\.1\]"),
         ({"class_blocks": [0, 5]}, "the first positive"),

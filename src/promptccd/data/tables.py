@@ -23,13 +23,7 @@ from datasets import ClassLabel, Dataset, Features, Image, Value, concatenate_da
 from huggingface_hub import constants
 from sklearn.datasets import load_digits
 
-from promptccd.data.folders import (
-    IMAGE_SUFFIXES,
-    FolderFiles,
-    FolderSource,
-    by_category,
-    images_in,
-)
+from promptccd.data.folders import IMAGE_SUFFIXES, FolderFiles, FolderSource, by_category, images_in
 from promptccd.data.hub import (
     CARDS,
     FILE_KINDS,
