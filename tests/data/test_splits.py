@@ -33,9 +33,8 @@ def test_rounding_of_the_paper(num_images: int, known: list, first: list, second
 
 def split(num_categories: int, per_category: int, blocks: list[int], seed: int = 1):
     labels = np.repeat(np.arange(num_categories), per_category)
-    return labels, cut_by_rule(
-        "mixed", labels, [str(c) for c in range(num_categories)], blocks, None, seed, lambda *_: "data"
-    )[1]
+    names = [str(category) for category in range(num_categories)]
+    return labels, cut_by_rule("mixed", labels, names, blocks, None, seed)[1]
 
 
 @pytest.mark.parametrize(

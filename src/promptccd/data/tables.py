@@ -282,7 +282,12 @@ def _local(
 ) -> _Found | Mapping[str, Dataset]:
     """Read a folder or a file of this computer; tables by split, or by "" of one without splits, are read later."""
     if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
-        place = _up_to_date(place / GROUPED)
+        place, corrections = place / GROUPED, place / PROJECT / "categories.sqlite"
+        if corrections.exists() and corrections.stat().st_mtime_ns > place.stat().st_mtime_ns:
+            raise DataError(
+                f"{display_name(str(place.parent))!r} was corrected after its {GROUPED} was written. Run promptccd "
+                "discover with the same --out to update the table, then repeat the command."
+            )
     if not place.is_file():
         return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, which `datasets` asks for
     if place.suffix.lower() == _PARQUET:
@@ -294,17 +299,6 @@ def _local(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
         "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
     )
-
-
-def _up_to_date(grouped: Path) -> Path:
-    """The table of a project, unless a person corrected the project after it was written."""
-    corrections = grouped.parent / PROJECT / "categories.sqlite"
-    if corrections.exists() and corrections.stat().st_mtime_ns > grouped.stat().st_mtime_ns:
-        raise DataError(
-            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written. Run promptccd "
-            "discover with the same --out to update the table, then repeat the command."
-        )
-    return grouped
 
 
 def _folder(
