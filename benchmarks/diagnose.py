@@ -46,7 +46,6 @@ from promptccd.models.backbone import (
     embed,
     insert_prompts,
     patch_count,
-    rotation_of,
     run_block,
 )
 from promptccd.models.mixture import GaussianMixture
@@ -442,7 +441,7 @@ def with_mixture(model: CategoryDiscoveryModel) -> PromptCCDModel:
 
 def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict[str, Tensor]:
     """Of each image the lengths of tokens ``(B,)``, and the cosine among its prompts entering each block ``(B, n)``."""
-    tokens, rotation = embed(model.backbone, pixels), rotation_of(model.backbone, pixels)
+    tokens, rotation = embed(model.backbone, pixels)
     patches = tokens[:, -patch_count(model.backbone, tokens) :].norm(dim=-1)
     plain = _entering_blocks(model, tokens, rotation)[-1].norm(dim=-1)
     found = {

@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -248,7 +248,7 @@ def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> T
     return functional.embedding_bag(points, table, starts, mode="sum", per_sample_weights=weights)
 
 
-Array = Tensor | npt.NDArray[Any]
+Array: TypeAlias = Tensor | npt.NDArray[Any]
 
 # How many share a batch changes speed and memory, never the result.
 MAX_BATCH_RESTARTS = 25

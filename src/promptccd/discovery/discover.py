@@ -12,7 +12,7 @@ from promptccd.clustering import CountEstimate
 from promptccd.discovery.adapt import (
     adapt,
     require_head,
-    require_trainable,
+    require_untrained,
     resume_adapted,
     save_adapted,
     values_asked,
@@ -24,10 +24,10 @@ from promptccd.discovery.exports.rows import AssignmentRow, assignment_rows, ass
 from promptccd.discovery.intake.reading import IntakeReport, find_source
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.options import PAGE, TABLE, AdaptationOptions
-from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.proposals import alike_pairs
 from promptccd.discovery.project.record import PROJECT
+from promptccd.discovery.project.rows import StageChange
 from promptccd.discovery.report import write_page
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import CHECKSUMS, make_folder, make_inside, remove_leftovers, write_file
@@ -131,7 +131,7 @@ def discover(
         if earlier is not None and session.current.stage == session.registry.stage:
             session.current.before = earlier.before or session.current.before
         if adaptation is not None:
-            require_trainable(session, target, is_trained)
+            require_untrained(session, target, is_trained)
         heed()
         is_asked = num_categories is not None and not is_trained
         if earlier is not None and session.is_grouped and not is_asked:

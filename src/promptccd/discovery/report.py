@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from promptccd.discovery.exports.rows import AssignmentRow
-from promptccd.discovery.project.changes import SURE
+from promptccd.discovery.project.rows import SURE
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import write_file
 from promptccd.images.decode import Status

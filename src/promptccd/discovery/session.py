@@ -22,8 +22,8 @@ from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.near_duplicates.find import NearDuplicates, find_near_duplicates
 from promptccd.discovery.options import NearDuplicateMode, Precision
-from promptccd.discovery.project.changes import StageChange
 from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.rows import StageChange
 from promptccd.discovery.stage_grouping import NewImages, StageGrouping
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits

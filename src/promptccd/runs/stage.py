@@ -17,7 +17,7 @@ from promptccd import systems
 from promptccd.clustering import CalibratedMixture
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView
-from promptccd.discovery.project.labelling import Labelled, apply_labels
+from promptccd.discovery.project.edits import Labelled, apply_labels
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry, save_registry
 from promptccd.discovery.project.store import CATEGORIES

@@ -368,9 +368,9 @@ def stage_zero_model(
     ).to(exact_device(device))
     # Processes may differ in the last bit, and must not choose different numbers of parts in a tie.
     labels = same_on_all(fit_part_labels(features, (side, side), wanted, seed=seed))
-    if labels.num_parts != model.config.num_parts:
-        model = initial_model(recipe, run, num_parts=labels.num_parts).to(device)
-        logger.info("%d parts, background included, separate best.", labels.num_parts)
+    if (found := len(labels["centres"])) != model.config.num_parts:
+        model = initial_model(recipe, run, num_parts=found).to(device)
+        logger.info("%d parts, background included, separate best.", found)
     assert model.part_labeller is not None
     model.part_labeller.load(labels)
     return model

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from promptccd.discovery.grouping import KnownCategories, group_images
-from promptccd.discovery.grouping.dense import FEWEST, MOST, dense_places
+from promptccd.discovery.grouping.open_grouping import FEWEST_DENSE, MOST_DENSE, dense_places
 
 WIDTH = 12
 
@@ -41,11 +41,12 @@ def test_small_kinds_beside_large_ones_are_found(seed):
     points, truth = crowd(LONG_TAIL, seed)
     places = dense_places(points, torch.zeros(len(points), dtype=torch.int64))
     assert places is not None
-    placed = places.groups >= 0
-    assert purity(places.groups[placed], truth[placed]) > 0.95
-    assert places.low < len(LONG_TAIL) <= places.high
+    groups, low, high = places
+    placed = groups >= 0
+    assert purity(groups[placed], truth[placed]) > 0.95
+    assert low < len(LONG_TAIL) <= high
     small = truth >= 3 + 5 + 6
-    assert len(places.groups[small & placed].unique()) >= 6
+    assert len(groups[small & placed].unique()) >= 6
 
 
 def test_groups_that_stand_apart_as_well_stay():
@@ -58,7 +59,7 @@ def test_images_that_lie_between_groups_make_none_dense():
     assert dense_places(points, torch.zeros(len(points), dtype=torch.int64)) is None
 
 
-@pytest.mark.parametrize("count", [FEWEST - 1, MOST + 1])
+@pytest.mark.parametrize("count", [FEWEST_DENSE - 1, MOST_DENSE + 1])
 def test_too_few_and_too_many_images_are_left_to_k_means(count):
     assert dense_places(torch.randn(count, 2), torch.zeros(count, dtype=torch.int64)) is None
 

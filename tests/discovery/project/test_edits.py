@@ -404,7 +404,7 @@ def test_an_answer_puts_an_image_where_another_is_or_keeps_it_out(registry: Cate
     edits.answer(registry, a, other, same=True)
     assert registry.pinned == {a: 5}
     edits.answer(registry, a, other, same=False)
-    assert registry.forbidden == {a: (5,)}
+    assert registry.forbidden == {a: {5}}
     edits.answer(registry, b, other, same=False)
     assert registry.constraints().cannot_link == ((min(b, other), max(b, other)),)
     with pytest.raises(RegistryError, match=TEXT["in-no-group-any-more"]):

@@ -119,7 +119,16 @@ class GroupTree:
         sampled = units.points[self.rows]
         origin, axes = _components(torch.cat([sampled, fixed]))
         self.points = (sampled - origin) @ axes
-        self.units = _without_answers(units, self.rows, self.points)
+        place = {unit: row for row, unit in enumerate(self.rows.tolist())}
+        self.units = replace(  # in the tree, only pins count
+            units,
+            points=self.points,
+            weights=units.weights[self.rows],
+            sizes=units.sizes[self.rows],
+            pinned={place[unit]: group for unit, group in units.pinned.items()},
+            banned={},
+            rivals={},
+        )
         whole = (sampled - origin).square().sum()
         self.share = float(self.points.square().sum() / whole) if whole > 0 else 1.0
         self.fixed = (fixed - origin) @ axes
@@ -203,15 +212,6 @@ def _sampled(units: Units, seed: int) -> Tensor:
     most = min(MOST_SAMPLED + len(units.pinned), len(draws))
     rows = draws.argpartition(most - 1)[:most]
     return torch.from_numpy(rows[np.lexsort((units.digests[rows], draws[rows]))])
-
-
-def _without_answers(units: Units, rows: Tensor, points: Tensor) -> Units:
-    """Some of the units at other points, with their pins but without bans and rivals."""
-    place = {unit: row for row, unit in enumerate(rows.tolist())}
-    pinned = {place[unit]: group for unit, group in units.pinned.items()}
-    return replace(
-        units, points=points, weights=units.weights[rows], sizes=units.sizes[rows], pinned=pinned, banned={}, rivals={}
-    )  # fmt: skip
 
 
 def _components(points: Tensor) -> tuple[Tensor, Tensor]:

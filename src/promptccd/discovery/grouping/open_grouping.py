@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from sklearn.cluster import HDBSCAN
+from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from promptccd.clustering.constraints import GroupingConstraints
@@ -19,7 +21,6 @@ from promptccd.clustering.kmeans import Array, as_features, as_matrix
 from promptccd.clustering.spread import measure_spread
 from promptccd.clustering.stream import EarlierImages, Stream
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.grouping.dense import dense_places
 from promptccd.discovery.grouping.group_tree import (
     MOST_ITERATIONS,
     GroupTree,
@@ -42,6 +43,12 @@ SEEDS_PER_GROUP, FEWEST_SEEDS = 3, 60  # of the tree for a number that is given
 MOST_REPAIRS = 20  # groups kept back for answers that need them
 LEAST_GAIN = 1e-7  # per image: squared distance that another group must save to be worth opening
 MOST_MEASURED = 5_000  # earlier images that spreads are measured on
+FEWEST_DENSE, MOST_DENSE = 60, 5_000  # images of which dense places are looked for; beyond, it takes minutes
+LARGE, SMALL = 5, 2  # minimum sizes of groups, and of groups among unassigned images
+MOST_BETWEEN = 0.25  # share of images in no large group: where more lie between, the groups are not dense
+# Least silhouette of dense groups: Caltech-101 as a long tail has 0.48; one cloud of points 0.01, or 0.40 in a plane.
+STANDS_APART = 0.42
+BETTER = 0.01  # that much more than the groups of k-means have, on the images in dense groups
 
 
 @dataclass(frozen=True)
@@ -166,8 +173,11 @@ class GroupingProblem:
         before = -1
         while True:
             found = lloyd(self.units, torch.cat([self.fixed, free]), len(self.fixed), steps)
-            if not found.stuck:
-                found = _without_empty(found, len(self.fixed) + len(self.opened))
+            if not found.stuck:  # the known and the opened groups stay even if they are empty
+                used = found.labels.bincount(minlength=len(found.centres)) > 0
+                used[: len(self.fixed) + len(self.opened)] = True
+                labels = (used.cumsum(0) - 1)[found.labels]
+                found = replace(found, centres=found.centres[used], labels=labels)
             more = _next_centre(self.units, found, most)
             if more is None or len(found.centres) <= before:
                 return found
@@ -227,15 +237,6 @@ class GroupingProblem:
         stays |= self.units.is_constrained.cpu()
         category_ids = found.category_ids.where(stays[units].to(found.category_ids.device), NO_CATEGORY)
         return replace(found, category_ids=category_ids)
-
-
-def _without_empty(found: UnitGroups, num_fixed: int) -> UnitGroups:
-    """The same without empty groups; the first so many stay even if they are empty."""
-    used = found.labels.bincount(minlength=len(found.centres)) > 0
-    used[:num_fixed] = True
-    if used.all():
-        return found
-    return replace(found, centres=found.centres[used], labels=(used.cumsum(0) - 1)[found.labels])
 
 
 def _next_centre(units: Units, found: UnitGroups, most: int | None) -> Tensor | None:
@@ -332,16 +333,47 @@ def _dense(
     units = problem.units
     if len(problem.fixed) or units.is_constrained.any() or len(tree.rows) < len(units.points):
         return None
-    places = dense_places(tree.points, found.labels)
-    if places is None:
+    if (places := dense_places(tree.points, found.labels)) is None:
         return None
-    inside = places.groups >= 0
+    groups, low, high = places
+    inside = groups >= 0
     chosen = replace(units, points=units.points[inside], weights=units.weights[inside])
-    centres, _ = means(chosen, places.groups[inside], int(places.groups.max()) + 1)
+    centres, _ = means(chosen, groups[inside], int(groups.max()) + 1)
     dense = problem.converged(centres, steps=0)
     count, margin = len(dense.centres), "groups of 5 to groups of 2"
-    estimate = CountEstimate(count, min(places.low, count), places.high, "density", margin)
-    return problem.assignment(dense), estimate
+    return problem.assignment(dense), CountEstimate(count, min(low, count), high, "density", margin)
+
+
+def dense_places(points: Tensor, labels: Tensor) -> tuple[Tensor, int, int] | None:
+    """A second view of images: groups that lie densely, if these are separated better than given groups.
+
+    k-means spends its centres on large groups and joins all small groups. Where the sizes are alike it is the better
+    view. Here large groups come first; images between them that are close together make small groups. (HDBSCAN,
+    Campello et al., 2013.) Points ``(M, P)`` have few dimensions; `labels` ``(M,)`` are groups by k-means. Returns the
+    group of each image ``(M,)``, -1 between groups, and the fewest and most groups.
+    """
+    if not FEWEST_DENSE <= len(points) <= MOST_DENSE:
+        return None
+    values, given = points.double().cpu().numpy(), labels.cpu().numpy()
+    large = HDBSCAN(LARGE, min_samples=1, copy=True).fit_predict(values)
+    inside = large >= 0
+    if (~inside).mean() > MOST_BETWEEN:
+        return None
+    dense, plain = (
+        float(silhouette_score(values[inside], each[inside])) if len(np.unique(each[inside])) > 1 else -1.0
+        for each in (large, given)
+    )
+    if dense < max(STANDS_APART, plain + BETTER):
+        return None
+    small = HDBSCAN(SMALL, min_samples=1, copy=True).fit_predict(values)
+    low, high = int(large.max()) + 1, int(small.max()) + 1
+    groups, count = large.copy(), low
+    for group in range(high):
+        members = small == group
+        if inside[members].mean() < 0.5:
+            groups[members & ~inside] = count
+            count += 1
+    return torch.from_numpy(groups.astype(np.int64)), low, max(high, count)
 
 
 def _in_stream(
@@ -380,11 +412,8 @@ def _in_open_set(
     among images of known ones. Where single images of new categories do not stand out, many together may:
     then silhouettes propose groups, and distant groups open; the range includes zero.
     """
-    images, proposed, method = (
-        OpenSet(problem.units, problem.fixed, spread, len(problem.opened), seed),
-        None,
-        "open set",
-    )
+    images, proposed = OpenSet(problem.units, problem.fixed, spread, len(problem.opened), seed), None
+    method = "open set"
     margin = "3/4 to 3 times the distance between groups, and categories hidden among known ones"
     if not spread.tells_new:
         method, margin = METHOD, "what may hide, as new categories hardly stand out here: unreliable"
@@ -392,9 +421,7 @@ def _in_open_set(
         proposed = problem.grouped(tree, estimate.count).centres[problem.fewest :]
     found = images.grouped(proposed=proposed)
     count = len(found.centres)
-    tighter = images.grouped(
-        TIGHTER, proposed, uneven=0
-    )  # else all join the joined ones, and the list is empty
+    tighter = images.grouped(TIGHTER, proposed, uneven=0)  # else all join the joined ones, and none is left
     ends = [count, len(images.grouped(WIDER, proposed).centres), len(tighter.centres)]
     hidden = images.hidden(found)
     low, more = (min(ends), round(hidden)) if spread.tells_new else (problem.fewest, math.ceil(hidden))

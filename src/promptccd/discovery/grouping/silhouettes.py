@@ -116,9 +116,15 @@ def _estimate_in(trees: Sequence[GroupTree], known_spreads: Tensor) -> tuple[Cou
 
     def estimate_with(counts: Sequence[int]) -> CountEstimate:
         for count in counts:
-            if count not in silhouettes:
-                scores = [_scores(tree, count, known_spreads * trees[0].share) for tree in trees]
-                silhouettes[count], likelihoods[count] = np.mean(scores, axis=0).tolist()
+            if count in silhouettes:
+                continue
+            scores = []
+            for tree in trees:  # the variances of known categories are in its components
+                found, width = tree.cut(count), tree.points.shape[1]
+                score = silhouette(tree.points, found.labels, found.centres, known_spreads * trees[0].share)
+                likelihood = log_likelihood(found.costs, found.labels, count - tree.num_fixed, width)
+                scores.append((score, likelihood))
+            silhouettes[count], likelihoods[count] = np.mean(scores, axis=0).tolist()
         return estimate_by_silhouette(silhouettes, likelihoods)
 
     tree = min(trees, key=lambda each: each.most_groups)
@@ -129,15 +135,6 @@ def _estimate_in(trees: Sequence[GroupTree], known_spreads: Tensor) -> tuple[Cou
     between = range(tried[max(0, place - 1)], tried[min(place + 1, len(tried) - 1)])
     estimate = estimate_with(between[:: 1 + len(between) // 20])
     return estimate, estimate.high == max(silhouettes) or max(silhouettes.values()) < OVERLAP
-
-
-def _scores(tree: GroupTree, count: int, known_spreads: Tensor) -> tuple[float, float]:
-    """Silhouette and log-likelihood of a cut; the variances of known categories are in its components."""
-    found, points = tree.cut(count), tree.points
-    return (
-        silhouette(points, found.labels, found.centres, known_spreads),
-        log_likelihood(found.costs, found.labels, count - tree.num_fixed, points.shape[1]),
-    )
 
 
 def _growing_steps(least: int, most: int) -> list[int]:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import NoneType
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +24,7 @@ from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.exports.rows import AssignmentRow, assignments_csv, project_rows
 from promptccd.discovery.intake.locations import item_name, sound_file
 from promptccd.discovery.project import ProjectView
-from promptccd.discovery.project.edits import CORRECTIONS, Correction, Kind
+from promptccd.discovery.project.edits import CORRECTIONS, Kind
 from promptccd.discovery.project.photos import SIDES
 from promptccd.errors import PromptCCDError, RegistryError, RunError
 from promptccd.images.capture_dates import seconds_of
@@ -256,54 +255,31 @@ async def _body(request: Request) -> dict[str, Any]:
     return asked
 
 
-# JSON types of an argument: in words, whether it is a list, and types. Images are rows.
-JSON_KINDS: Mapping[Kind, tuple[str, bool, tuple[type, ...]]] = {
-    Kind.CATEGORY: ("the number of a group", False, (int,)),
-    Kind.CATEGORY_OR_NONE: ("the number of a group, or null", False, (int, NoneType)),
-    Kind.CATEGORIES: ("a list of numbers of groups", True, (int,)),
-    Kind.TARGETS: ("a list of numbers of groups, or null", True, (int, NoneType)),
-    Kind.IMAGE: ("the number of a photograph", False, (int,)),
-    Kind.IMAGES: ("a list of numbers of photographs", True, (int,)),
-    Kind.NAME: ("a text", False, (str,)),
-    Kind.FLAG: ("true or false", False, (bool,)),
-    Kind.ENTRY: ("a whole number", False, (int,)),
-}
-
-
 def _argument(name: str, kind: Kind, value: Any) -> Any:
-    words, is_list, types = JSON_KINDS[kind]
+    words, is_list, types = kind.value
     values = value if isinstance(value, list) else [value]
     if isinstance(value, list) != is_list or any(type(each) not in types for each in values):
         raise RegistryError(f"Expected {name!r} to be {words}, got {str(value)[:40]!r}.")
     return value
 
 
-def arguments_of(correction: Correction, asked: Mapping[str, Any], project: ProjectView) -> dict[str, Any]:
-    """Arguments of a correction from a JSON object; an optional one may be missing or null.
-
-    Raises:
-        RegistryError: a value has another kind, or names photographs that are not there.
-    """
-    found = dict[str, Any]()
-    for name, kind in correction.arguments.items():
-        if name not in correction.required and asked.get(name) is None:
-            continue
-        value = _argument(name, kind, asked.get(name))
-        if kind in (Kind.IMAGE, Kind.IMAGES):
-            keys = project.keys_of(value if kind == Kind.IMAGES else [value], str(asked.get("generation")))
-            value = keys if kind == Kind.IMAGES else keys[0]
-        found[name] = value
-    return found
-
-
 def _corrected(project: ProjectView, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the correction that a window asks for: ``do`` names it; ``blind`` if it answers a random draw."""
-    correction = CORRECTIONS.get(name := str(asked.get("do")))
-    if correction is None:
+    """Make the correction that a window asks for: ``do`` names it; ``blind`` if it answers a random draw.
+
+    An optional argument may be missing or null.
+    """
+    correction, arguments = str(asked.get("do")), dict[str, Any]()
+    if correction not in CORRECTIONS:
         raise RegistryError(f"Expected one of {', '.join(CORRECTIONS)}, got {str(asked)[:80]}.")
-    arguments = arguments_of(correction, asked, project)
+    for name, (kind, is_required) in CORRECTIONS[correction].items():
+        if asked.get(name) is None and not is_required:
+            continue
+        arguments[name] = value = _argument(name, kind, asked.get(name))
+        if kind in (Kind.IMAGE, Kind.IMAGES):
+            keys = project.keys_of(value if kind is Kind.IMAGES else [value], str(asked.get("generation")))
+            arguments[name] = keys if kind is Kind.IMAGES else keys[0]
     with project.blind() if asked.get("blind") is True else nullcontext():
-        return _state(project.corrected(lambda: getattr(project, name)(**arguments)))
+        return _state(project.corrected(lambda: getattr(project, correction)(**arguments)))
 
 
 def regrouped(

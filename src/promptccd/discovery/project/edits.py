@@ -7,10 +7,11 @@ keeps its prototype.
 
 import functools
 import inspect
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Concatenate, ParamSpec
+from enum import Enum
+from types import NoneType
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 from unicodedata import normalize
 
 import numpy as np
@@ -27,42 +28,31 @@ IGNORED_NAME = "set aside"  # name of the category of single images
 Arguments = ParamSpec("Arguments")
 
 
-class Kind(StrEnum):
-    """The kinds of arguments of corrections."""
+class Kind(Enum):
+    """The kinds of arguments of corrections: how a page calls each, whether it is a list, and types in JSON."""
 
-    CATEGORY = "category"  # an id
-    CATEGORY_OR_NONE = "category or none"  # an id, or `None` for no category
-    CATEGORIES = "categories"  # a list of ids
-    TARGETS = "targets"  # for each of the images an id, or `None`
-    IMAGE = "image"  # a key
-    IMAGES = "images"  # a list of keys
-    NAME = "name"  # text
-    FLAG = "flag"  # true or false
-    ENTRY = "entry"  # the number of an entry of the log
-
-
-@dataclass(frozen=True)
-class Correction:
-    """A correction that anybody who has a project can make: a method of `Project`.
-
-    Attributes:
-        arguments: kind of every argument, by its name, in the order of the method.
-        required: names of the arguments without a default.
-    """
-
-    arguments: Mapping[str, Kind]
-    required: frozenset[str]
+    CATEGORY = "the number of a group", False, (int,)
+    CATEGORY_OR_NONE = "the number of a group, or null", False, (int, NoneType)
+    CATEGORIES = "a list of numbers of groups", True, (int,)
+    TARGETS = "a list of numbers of groups, or null", True, (int, NoneType)  # one for each of the images
+    IMAGE = "the number of a photograph", False, (int,)  # a key here, a row on a page
+    IMAGES = "a list of numbers of photographs", True, (int,)
+    NAME = "a text", False, (str,)
+    FLAG = "true or false", False, (bool,)
+    ENTRY = "a whole number", False, (int,)  # of the log
 
 
-CORRECTIONS: dict[str, Correction] = {}  # by name, in the order of the declarations
+# The corrections that anybody who has a project can make, methods of `Project`: by name, in the order of the
+# declarations, the kind of every argument, and whether it is required.
+CORRECTIONS: dict[str, dict[str, tuple[Kind, bool]]] = {}
 
 
 def _list(function: Callable[..., LogEntry], *kinds: Kind) -> None:
     """List a correction in `CORRECTIONS`; `kinds` are those of its arguments, in their order."""
     _, *own = list(inspect.signature(function).parameters.values())[: len(kinds) + 1]
-    arguments = dict(zip((each.name for each in own), kinds, strict=True))
-    required = frozenset(each.name for each in own if each.default is each.empty)
-    CORRECTIONS[function.__name__] = Correction(arguments, required)
+    CORRECTIONS[function.__name__] = {
+        each.name: (kind, each.default is each.empty) for each, kind in zip(own, kinds, strict=True)
+    }
 
 
 def edit(
@@ -409,3 +399,61 @@ def forget(rows: CategoryRegistry, images: Sequence[str] | None = None) -> Mappi
 
 _list(CategoryRegistry.undo, Kind.ENTRY)
 _list(CategoryRegistry.redo, Kind.ENTRY)
+
+
+class Labelled(NamedTuple):
+    """Effects of labels.
+
+    Attributes:
+        images: how many images in the registry have a label now, including images that were right already.
+        moved: how many of them changed their category.
+        named: categories that were found before and got their name.
+        new: categories that were not found before.
+    """
+
+    images: int = 0
+    moved: int = 0
+    named: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+
+def apply_labels(rows: CategoryRegistry, labels: Mapping[str, str]) -> Labelled:
+    """Put images into the categories of their labels, and pin them there; the same labels again change nothing.
+
+    A label that no category bears becomes the name of a found one without a name, if most labelled images there have
+    it, or else a category of its own. Each change is a correction like any other.
+
+    Args:
+        rows: are changed.
+        labels: label by key of an image; keys that the registry does not have are left out.
+
+    Raises:
+        RegistryError: a label cannot be the name of a category; nothing of that label changed.
+    """
+    images: dict[str, list[str]] = defaultdict(list)
+    for key in sorted(labels.keys() & rows.images.keys()):
+        images[labels[key]].append(key)
+    counts = {label: Counter(map(rows.members.get, keys)) for label, keys in images.items()}
+    named, new, moved = [], [], 0
+    for label, keys in sorted(images.items()):
+        category = {name: each for each, name in rows.names().items()}.get(label)
+        [(found, count)] = counts[label].most_common(1)
+        is_most = 2 * count > sum(each[found] for each in counts.values())
+        if category is None and found is not None and is_most and not rows.categories[found].named:
+            category = found
+            rename(rows, found, label)
+            named.append(label)
+        homes = {key: rows.members[key] for key in keys if key in rows.members}
+        moved += sum(homes.get(key) != category for key in keys)
+        if (
+            category is None
+        ):  # starts between the earlier categories of its images; the next grouping refines it
+            earlier = [rows.categories[each].prototype_row for each in homes.values()]
+            vectors = rows.prototypes[earlier] if earlier else rows.active_prototypes().matrix
+            gather(rows, keys, label, vectors.mean(axis=0, dtype=np.float64))
+            new.append(label)
+            continue
+        pinned, stages = rows.pinned, rows.images  # those labelled from the first need no pin
+        if away := [key for key in keys if homes.get(key) != category or (stages[key] and key not in pinned)]:
+            move(rows, away, category)
+    return Labelled(sum(map(len, images.values())), moved, tuple(named), tuple(new))

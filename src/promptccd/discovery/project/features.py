@@ -62,17 +62,14 @@ def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> F
         record = read_record(folder)
         with closing(SeenFiles(folder / PROJECT, is_reader=True)) as seen:
             return Features(keys, *seen.features(record["features"], keys))
-    return _features_of_run(folder) if needed else Features(keys)
-
-
-def _features_of_run(folder: Path) -> Features:
-    """Features of a run's images up to the stage in a folder; empty if it is in no run."""
+    if not needed:
+        return Features(keys)
     from promptccd.runs.evaluate import RunEvaluation
     from promptccd.runs.folder import RunDirectory
     from promptccd.runs.stage import key_of
 
     run, name = RunDirectory(folder.parent), folder.name
-    if not run.begun or not name.removeprefix("stage").isdecimal():
+    if not run.begun or not name.removeprefix("stage").isdecimal():  # the folder is in no run
         return Features([])
     evaluation, stage = RunEvaluation(str(run.path)), int(name.removeprefix("stage"))
     keys = [key_of(each) for images in evaluation.images[: stage + 1] for each in images.sample_ids.tolist()]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from promptccd.data.names import display_name, path_parts
 from promptccd.data.sources import inside
@@ -54,10 +53,8 @@ class Photos:
         self._roots = [os.path.realpath(source) for source in record["sources"] if os.path.isdir(source)]
         self.project = out / PROJECT
         self._store = SeenFiles(self.project, is_reader=True)
-        seen = self._store.pictures()
-        self._seen = {
-            key: seen[key] for key in keys if key in seen
-        }  # training images of a model were not read
+        seen = self._store.pictures()  # without training images of a model
+        self._seen = {key: seen[key] for key in keys if key in seen}
         there = present(self._seen.values())
         self._files = {key: each.chosen(there) for key, each in self._seen.items()}
         self.keys = sorted(self._files, key=lambda key: (*self._place(key), key))
@@ -179,20 +176,13 @@ class Photos:
                 f"{name!r} is not where it was, or lies in an archive or a data set: put it back, or give the archive "
                 "or data set to promptccd discover with --export."
             ) from error
-        if (
-            not sound
-            and hashlib.sha256(content).hexdigest() not in self._seen[key].dates
-            and not self._shows(content, key)
-        ):
-            raise DataError(
-                f"{name!r} shows something else than when it was grouped: run promptccd discover again."
-            )
+        if not sound and hashlib.sha256(content).hexdigest() not in self._seen[key].dates:
+            _, seen = look_at(content, self.decoding, None)  # a changed file may show the same picture
+            if seen is None or seen.key != key:
+                raise DataError(
+                    f"{name!r} shows something else than when it was grouped: run promptccd discover again."
+                )
         return content
-
-    def _shows(self, content: bytes, key: str) -> bool:
-        """Whether a file that was changed shows the picture of a key."""
-        _, seen = look_at(content, self.decoding, None)
-        return seen is not None and seen.key == key
 
     def _made(self, key: str, side: int) -> bytes | None:
         try:
@@ -200,16 +190,14 @@ class Photos:
         except DataError:
             return None
         image = decode_image(content, self.decoding, enough=2 * side).image
-        return None if image is None else _encoded(image, side)
+        if image is None:
+            return None
+        image.thumbnail((side, side))
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG" if side > CELL_SIDE else "WEBP", quality=85)
+        return buffer.getvalue()
 
 
 def _plain(text: str) -> str:
     """Without case, and with accents composed: a Mac writes them as characters of their own, a keyboard does not."""
     return unicodedata.normalize("NFC", text).casefold()
-
-
-def _encoded(image: Image.Image, side: int) -> bytes:
-    image.thumbnail((side, side))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG" if side > CELL_SIDE else "WEBP", quality=85)
-    return buffer.getvalue()

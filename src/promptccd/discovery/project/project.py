@@ -7,6 +7,7 @@ corrections give byte-identical files.
 import json
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,13 +18,21 @@ from typing import TYPE_CHECKING
 from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project import edits
-from promptccd.discovery.project.changes import StageChange
-from promptccd.discovery.project.opened import place_of, registry_of_model, save_model
-from promptccd.discovery.project.registry import CategoryRegistry
+from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
 from promptccd.discovery.project.right import Right, draw, how_right, in_groups
-from promptccd.discovery.project.store import Changes, GoneError, connect
-from promptccd.disk import parsed_json, remove_leftovers, write_file
-from promptccd.errors import RegistryError
+from promptccd.discovery.project.rows import StageChange
+from promptccd.discovery.project.store import CATEGORIES, Changes, GoneError, connect
+from promptccd.disk import (
+    CHECKSUMS,
+    PROJECT,
+    REPLACED,
+    parsed_json,
+    remove_leftovers,
+    require_no_links,
+    write_directory,
+    write_file,
+)
+from promptccd.errors import RegistryError, nothing_at
 from promptccd.locks import FolderLock
 
 if TYPE_CHECKING:
@@ -61,7 +70,7 @@ class Project(CategoryRegistry):
     def __init__(self, folder: str | Path):
         self.folder = Path(folder).absolute()  # "." has no name to put a new folder under
         self.lock, self._loading = threading.RLock(), threading.Lock()
-        self._place = place_of(self.folder)
+        self._place = _file_of(self.folder)
         self._is_stage, self._is_locked = self._place == self.folder, False
         self._record = self._place.parent / PENDING
         self._command: list[str] | None = None
@@ -69,7 +78,7 @@ class Project(CategoryRegistry):
         self._shown: Sequence[str] = ()
         if self._is_stage:
             super().__init__()
-            self.read_from(registry_of_model(self._place))
+            self.read_from(_registry_of_model(self._place))
         else:
             super().__init__(connect(self._place), self._place)
             self.require_whole(counted=False)  # counting takes long where there are millions of images
@@ -84,7 +93,7 @@ class Project(CategoryRegistry):
         with self.lock:
             if self._is_stage and not self._database.in_transaction:
                 remove_leftovers(self._place.parent)
-                self.read_from(registry_of_model(self._place))
+                self.read_from(_registry_of_model(self._place))
                 self._on_change(None)
             elif not self._is_stage and self._seen != (revision := self.revision):
                 before, self._seen = self._seen, revision
@@ -118,7 +127,7 @@ class Project(CategoryRegistry):
                         if self._command:
                             write_file(self._record, json.dumps([self._command, self._version()]))
                     if self._is_stage:
-                        save_model(self._place, self)
+                        _save_model(self._place, self)
                 finally:
                     self.refresh()
 
@@ -303,3 +312,75 @@ def _read(record: Path) -> object:
         return parsed_json(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def _file_of(folder: Path) -> Path:
+    """The file with the categories of a project, or the folder itself if it is one of a model.
+
+    Raises:
+        RegistryError: there are none.
+    """
+    if (_found(folder) / "config.json").exists():
+        return folder
+    for place in (folder / PROJECT, folder):
+        if (place / CATEGORIES).is_file():
+            return place / CATEGORIES
+    none = f"{str(folder)!r} holds no registry of categories." if folder.exists() else nothing_at(folder)
+    stages = sorted(each for each in folder.glob("stage*") if has_registry(each))
+    if stages:
+        raise RegistryError(
+            f"{none} This folder is a run, and each of its stages has one. Give the last stage, {str(stages[-1])!r}."
+        )
+    raise RegistryError(
+        f"{none} Give the folder of a finished stage, or the --out of a discovery, which is made by: promptccd "
+        "discover photographs IMAGES --out groups/"
+    )
+
+
+def _found(folder: Path) -> Path:
+    """A folder, or where a process that was killed while it replaced the folder has left it."""
+    replaced = folder.with_name(f"{REPLACED}{folder.name}")
+    return replaced if replaced.exists() and not folder.exists() else folder
+
+
+def _registry_of_model(folder: Path) -> CategoryRegistry:
+    """The registry beside a model, in memory, or a new one with the categories that it was saved with."""
+    folder = _found(folder)
+    if has_registry(folder):
+        return load_registry(folder)
+    from promptccd.discovery.categories import registry_of
+    from promptccd.runs.predict import load_model
+
+    return registry_of(load_model(folder), folder)
+
+
+def _save_model(place: Path, registry: CategoryRegistry) -> None:
+    """Write a model again with what was done to its categories.
+
+    Its prototypes are trained. They stay as they are where images move, since the features of a run are
+    not stored with them; a split needs features and computes them.
+    """
+    import torch
+
+    from promptccd.runs.predict import load_model
+    from promptccd.runs.stage import FROZEN, WEIGHTS, save_shards
+
+    require_no_links(place)
+    model = load_model(place)
+    found = registry.active_prototypes()
+    model.set_categories(torch.from_numpy(found.matrix), found.ids, found.names)
+
+    def fill(staging: Path) -> None:
+        shutil.copytree(place, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(CHECKSUMS, WEIGHTS))
+        if (place / FROZEN).exists():
+            save_shards(model, staging, [place])
+        else:
+            model.save_pretrained(staging)
+        save_registry(registry, staging)
+
+    write_directory(place, fill, replace=True)
+    later = place.with_name(f"stage{registry.stage + 1}")
+    if place.name == f"stage{registry.stage}" and later.exists():
+        logger.warning(
+            "%s was made before this correction and does not know it: edit the newest stage.", later
+        )

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from promptccd.discovery.project.categories import CategoryState, mended_name
-from promptccd.discovery.project.changes import StageChange, compare
 from promptccd.discovery.project.observe import StageGroups, apply_grouping
-from promptccd.discovery.project.rows import Rows
+from promptccd.discovery.project.rows import Rows, StageChange, compare
 from promptccd.discovery.project.store import CATEGORIES, GROUPING, connect, stored_key
 
 _STATE = (  # rows that the hash of a state covers
@@ -28,9 +27,6 @@ _STATE = (  # rows that the hash of a state covers
 
 class NoFeatures:
     """Features where no image has any, see `promptccd.discovery.project.features.Features`."""
-
-    def __init__(self, *, needed: bool = False):
-        pass
 
     def of(self, keys: Iterable[str]) -> tuple[list[str], np.ndarray]:
         """None of the images."""
@@ -54,7 +50,7 @@ class CategoryRegistry(Rows):
         features: gives the features of images, for edits; see `Project.features`. By default there are none.
     """
 
-    features: Callable[..., Any] = NoFeatures
+    features: Callable[..., Any] = lambda self, needed=False: NoFeatures()
 
     @classmethod
     def open(cls, path: Path) -> "CategoryRegistry":

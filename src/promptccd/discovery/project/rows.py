@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -10,16 +11,16 @@ from numpy.typing import ArrayLike
 
 from promptccd.clustering.constraints import GroupingConstraints
 from promptccd.discovery.project.categories import Category, CategoryState, Review, default_name, free_name
-from promptccd.discovery.project.store import Store, stored_key, text_key
+from promptccd.discovery.project.store import CATEGORY, Store, stored_key, text_key
 from promptccd.disk import plain_json
 from promptccd.errors import RegistryError
 
+SURE = 0.5  # least confidence of an image that the model is sure of
 # A correction of many, such as a split, pins unreviewed images.
 STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' else 'reviewed' end"
 _LINKS = "select one.key, two.key from link join image one on one.id = a join image two on two.id = b"
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
 ACTIVE = "state in ('known', 'discovered') and not dormant"  # condition of `Rows.active`
-_CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
 # One image in `Rows.image_table`: -1 in place of a row or a category, 1 in place of a confidence.
 COLUMNS = np.dtype("i4, i4, i4, f8, u1, u1")
 COLUMNS.names = "row", "stage", "category", "confidence", "pinned", "reviewed"
@@ -49,6 +50,73 @@ class Snapshot(NamedTuple):
     def resolve(self, identity: int) -> int | None:
         """See `Rows.resolve`."""
         return _resolved(self.categories, identity)
+
+
+@dataclass(frozen=True)
+class StageChange:
+    """Changes between two states of a registry.
+
+    Attributes:
+        stage: stage of the later state.
+        new: ids of new categories, largest first.
+        grown: numbers of images before and after, by id, of categories that became larger.
+        shrunk: the same of categories that became smaller.
+        renamed: name before and after, by id.
+        retired: ids of categories that an edit retired.
+        emptied: ids of discovered categories left without images; they keep id and name.
+        moved: category before and after of images that had been seen before; `None` is unassigned.
+        unsure: images that the model was sure of and is no longer.
+        unassigned: number of images without a category now.
+        cluster_ids: category of every cluster of the grouping, `None` for a rejected cluster.
+    """
+
+    stage: int
+    new: tuple[int, ...]
+    grown: Mapping[int, tuple[int, int]]
+    shrunk: Mapping[int, tuple[int, int]]
+    renamed: Mapping[int, tuple[str, str]]
+    retired: tuple[int, ...]
+    emptied: tuple[int, ...]
+    moved: Mapping[str, tuple[int | None, int | None]]
+    unsure: tuple[str, ...]
+    unassigned: int
+    cluster_ids: tuple[int | None, ...] = ()
+
+
+def compare(before: Snapshot, after: Snapshot, stage: int) -> StageChange:
+    """Changes between two states of a registry, of which the later is at `stage`."""
+    # A category that came and was emptied or set aside again is no change: neither state shows it.
+    new = [each for each in after.not_retired() if each.id not in before.categories and each.active]
+    common = [
+        (before.categories[each.id], each)
+        for each in after.not_retired()
+        if each.id in before.categories and not each.aside
+    ]
+    moved = {
+        key: (before.members.get(key), after.members.get(key))
+        for key in sorted(before.images)
+        if before.members.get(key) != after.members.get(key)
+    }
+    return StageChange(
+        stage=stage,
+        new=tuple(each.id for each in sorted(new, key=lambda each: (-each.size, each.id))),
+        grown={new.id: (old.size, new.size) for old, new in common if new.size > old.size},
+        shrunk={new.id: (old.size, new.size) for old, new in common if new.size < old.size},
+        renamed={new.id: (old.name, new.name) for old, new in common if new.name != old.name},
+        retired=tuple(
+            each.id
+            for each in after.categories.values()
+            if each.retired and each.id in before.categories and not before.categories[each.id].retired
+        ),
+        emptied=tuple(new.id for old, new in common if new.dormant and not old.dormant),
+        moved=moved,
+        unsure=tuple(
+            key
+            for key, confidence in sorted(before.confidences.items())
+            if confidence >= SURE > after.confidences.get(key, SURE)
+        ),
+        unassigned=len(after.images) - len(after.members),
+    )
 
 
 class Rows(Store):
@@ -115,7 +183,7 @@ class Rows(Store):
         Raises:
             RegistryError: a row is damaged.
         """
-        rows = f"select {_CATEGORY} from category order by id"
+        rows = f"select {CATEGORY} from category order by id"
         return self._read("categories", lambda: {row[0]: _category(*row) for row in self.all(rows)})
 
     @property
@@ -149,7 +217,7 @@ class Rows(Store):
         Raises:
             RegistryError: the id is unknown; for a merged category the message names its survivor.
         """
-        rows = self.all(f"select {_CATEGORY} from category where id = ?", int(identity))
+        rows = self.all(f"select {CATEGORY} from category where id = ?", int(identity))
         if not rows:
             ids = [str(each) for each in self.names()]
             listed = ", ".join(ids[:20] + ["..."] * (len(ids) > 20)) or "none yet"
@@ -230,11 +298,11 @@ class Rows(Store):
         return Snapshot(self.categories, self.images, self.members, self.confidences, self.pinned)
 
     @property
-    def forbidden(self) -> dict[str, tuple[int, ...]]:
+    def forbidden(self) -> dict[str, set[int]]:
         """The categories that a person has taken an image out of, by key."""
-        found = dict[str, tuple[int, ...]]()
-        for key, category in self.all(f"{_BANS} order by image, 2"):
-            found[text_key(key)] = (*found.get(text_key(key), ()), category)
+        found = dict[str, set[int]]()
+        for key, category in self.all(_BANS):
+            found.setdefault(text_key(key), set()).add(category)
         return found
 
     def constraints(self) -> GroupingConstraints:
@@ -243,13 +311,10 @@ class Rows(Store):
         Raises:
             DataError: it contradicts itself.
         """
-        bans = dict[str, set[int]]()
-        for key, category in self.all(_BANS):
-            bans.setdefault(text_key(key), set()).add(category)
         return GroupingConstraints(
             cannot_link=tuple((text_key(a), text_key(b)) for a, b in self.all(_LINKS)),
             pinned=dict(self.pinned),
-            forbidden={key: frozenset(each) for key, each in bans.items()},
+            forbidden={key: frozenset(each) for key, each in self.forbidden.items()},
         )
 
     # Statements of categories, within a transaction

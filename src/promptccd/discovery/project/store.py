@@ -82,13 +82,11 @@ create table change(
 create index by_entry on change(entry);
 pragma user_version = {FORMAT};
 """
+CATEGORY = "id, name, state, born, size, vector, dormant, merged_into, earlier"
 # Columns of every table that a correction changes; the first columns, as many as given, identify a row.
 ROWS = {
-    "category": (1, ["id", "name", "state", "born", "size", "vector", "dormant", "merged_into", "earlier"]),
-    "image": (
-        1,
-        ["id", "key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen"],
-    ),
+    "category": (1, CATEGORY.split(", ")),
+    "image": (1, ["id", "key", "stage", "category", "confidence", "pinned", "reviewed", "was", "unseen"]),
     "forbidden": (2, ["image", "category"]),
     "link": (2, ["a", "b"]),
 }
@@ -160,8 +158,8 @@ def connect(path: Path, *, is_reader: bool = False) -> sqlite3.Connection:
             with closing(database) as read:
                 database = open_database(":memory:", _SCHEMA, create=True)
                 read.backup(database)
-        if is_reader and any(database.execute(problem).fetchone() for problem in problems):
-            raise ValueError("its rows contradict each other")
+            if any(database.execute(problem).fetchone() for problem in problems):
+                raise ValueError("its rows contradict each other")
         version = database.execute("pragma user_version").fetchone()[0]
     except sqlite3.OperationalError as error:
         raise DiskError(f"{str(path)!r} cannot be opened ({error}).") from error
@@ -196,23 +194,22 @@ class Store:
         self._resets += 1
 
     def write_to(self, path: Path) -> None:
-        """Replace the rows of a file, whole or not at all.
+        """Replace the rows of a file, which other processes may have open, whole or not at all; or make the file.
 
         Raises:
             DiskError: it cannot be written; the earlier file stays.
         """
+        if path.is_symlink() or not path.is_file():
+            self.write_snapshot(path)
+            return
         end = time.monotonic() + WAIT_S
 
         def give_up(status: int, remaining: int, total: int) -> None:
             if remaining and time.monotonic() > end:
                 raise sqlite3.OperationalError("another process has locked it")
 
-        place = path if path.is_file() and not path.is_symlink() else temporary(path)
-        with closing(self._try(lambda: sqlite3.connect(place, WAIT_S, isolation_level=None), path)) as target:
-            self._try(lambda: self._database.backup(target, progress=give_up), place)
-        if place != path:
-            rename(place, path)
-            flush(path.parent)
+        with closing(self._try(lambda: sqlite3.connect(path, WAIT_S, isolation_level=None), path)) as target:
+            self._try(lambda: self._database.backup(target, progress=give_up), path)
 
     def write_snapshot(self, path: Path) -> None:
         """Write a file atomically; equal rows give byte-identical files.
@@ -398,13 +395,9 @@ class Store:
 
     def redo(self, number: int | None = None) -> LogEntry:
         """Redo the entry that was undone last, with the same ids, and return it; arguments and errors as in `undo`."""
+        nothing = "There is nothing to redo: nothing was undone since the last edit."
         with self.transaction():
-            return self._replayed(
-                self.next_redo,
-                number,
-                False,
-                "There is nothing to redo: nothing was undone since the last edit.",
-            )
+            return self._replayed(self.next_redo, number, False, nothing)
 
     def _replayed(self, entry: LogEntry | None, number: int | None, undo: bool, nothing: str) -> LogEntry:
         if number is not None and (entry is None or entry.number != number):
@@ -413,30 +406,12 @@ class Store:
             )
         if entry is None:
             raise RegistryError(nothing)
-        self.require_whole(self._replay(entry.number, undo=undo))
-        self.run("update state set revision = revision + 1")
-        self.run(
-            "update log set undone = ?, revision = (select revision from state) where number = ?",
-            undo, entry.number,
-        )  # fmt: skip
-        return entry
-
-    def _replay(self, entry: int, *, undo: bool) -> set[int]:
-        """Put rows back as they were before an entry of the log, or as they were after it.
-
-        Returns:
-            Ids of the categories that changed, or that images left or entered.
-
-        Raises:
-            RegistryError: the changes are damaged.
-        """
-        sides = "after, before" if undo else "before, after"
-        order = "desc" if undo else "asc"
-        touched, steps = set[int](), list[tuple[str, list[Any]]]()
+        columns = "after, before from change where entry = ? order by id desc"
+        if not undo:
+            columns = "before, after from change where entry = ? order by id"
+        touched, steps = set[Any](), list[tuple[str, list[Any]]]()  # touched are ids of categories
         try:
-            for table, *texts in self.all(
-                f"select tab, {sides} from change where entry = ? order by id {order}", entry
-            ):
+            for table, *texts in self.all(f"select tab, {columns}", entry.number):
                 here, target = (None if each is None else json.loads(each) for each in texts)
                 if table in ("category", "image"):
                     touched.update(each[0 if table == "category" else 3] for each in (here, target) if each)
@@ -447,7 +422,11 @@ class Store:
             ) from error
         for statement, alike in groupby(steps, key=itemgetter(0)):
             self.run_each(statement, [row for _, row in alike])
-        return {each for each in touched if isinstance(each, int)}
+        self.require_whole({each for each in touched if isinstance(each, int)})
+        self.run("update state set revision = revision + 1")
+        now = "update log set undone = ?, revision = (select revision from state) where number = ?"
+        self.run(now, undo, entry.number)
+        return entry
 
     def require_whole(self, ids: Collection[int] | None = None, *, counted: bool = True) -> None:
         """Refuse categories that contradict themselves, beyond the checks of the tables.
@@ -533,7 +512,9 @@ def _replayed(table: str, here: Any, target: Any) -> tuple[str, list[Any]]:
 def _triggers() -> Iterator[str]:
     for table, (_, columns) in ROWS.items():
         old, new = (
-            f"json_array({', '.join(_as_json(f'{side}.{each}') for each in columns)})"
+            f"json_array({', '.join(f'{side}.{each}' for each in columns)})".replace(
+                f"{side}.key", f"iif(typeof({side}.key) = 'blob', lower(hex({side}.key)), {side}.key)"
+            )
             for side in ("old", "new")
         )
         differs = " or ".join(f"old.{each} is not new.{each}" for each in columns)
@@ -547,10 +528,3 @@ def _triggers() -> Iterator[str]:
                 f"insert into change(entry, tab, before, after) select entry, '{table}', {before}, {after} "
                 "from recording; end"
             )
-
-
-def _as_json(column: str) -> str:
-    """SQL of a value as JSON can contain it."""
-    if not column.endswith(".key"):
-        return column
-    return f"case typeof({column}) when 'blob' then lower(hex({column})) else {column} end"

@@ -14,7 +14,6 @@ import torch
 
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import assignment_in
-from promptccd.discovery.project.changes import SURE
 from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
@@ -23,7 +22,7 @@ from promptccd.discovery.project.proposals import alike_pairs, halves, screen
 from promptccd.discovery.project.record import PROJECT, has_categories, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
-from promptccd.discovery.project.rows import ACTIVE
+from promptccd.discovery.project.rows import ACTIVE, SURE
 from promptccd.discovery.project.store import Changes, GoneError, LogEntry
 from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
@@ -97,12 +96,6 @@ class Columns:
             cover = rows[np.argsort(-self.sure[rows].astype(np.int16), kind="stable")[:COVERS]]
             self._shown[identity] = {"size": len(rows), "unsure": int(unsure.sum()), "cover": cover.tolist()}
         return self._shown[identity]
-
-
-def _likeness(matrix: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """``(N,)`` likeness of every unit vector to the likest of some of them, without all products at once."""
-    examples = matrix[list(rows)].T
-    return torch.cat([(part @ examples).amax(1) for part in matrix.split(_AT_ONCE)])
 
 
 class ProjectView(Project):
@@ -195,8 +188,9 @@ class ProjectView(Project):
             within: the category that all are in.
             most: at most so many.
         """
-        features, group = self.features(), self.columns().group
-        like = _likeness(features.matrix[: len(group)], rows).numpy()
+        matrix, group = self.features().matrix, self.columns().group
+        parts = matrix[: len(group)].split(_AT_ONCE)
+        like = torch.cat([(part @ matrix[list(rows)].T).amax(1) for part in parts]).numpy()
         like[list(rows)] = np.inf
         found = np.flatnonzero((like > 0) & ((group == within) | np.isinf(like) | (within is None)))
         return {"rows": found[np.argsort(-like[found], kind="stable")][:most].tolist()}
@@ -222,13 +216,12 @@ class ProjectView(Project):
 
     def why(self, row: int) -> dict[str, Any]:
         """Why a photograph is in its category, and where else it could be."""
-        key, registry = self.photos.keys[row], self
         features, columns = self.features(), self.columns()
         group = int(columns.group[row])
         why: dict[str, Any] = {
             "group": None if group == NO_CATEGORY else group,
             "state": next((name for name, bit in STATES.items() if columns.flags[row] & bit), "found"),
-            "sure": registry.confidences.get(key),
+            "sure": self.confidences.get(self.photos.keys[row]),
             "measured": read_record(self.out)["measured"],
             "like": [],
             "others": [],
@@ -237,7 +230,7 @@ class ProjectView(Project):
             return why
         if group != NO_CATEGORY:
             why["like"] = self.like_these([row], within=group, most=4)["rows"][1:]
-        found = registry.active_prototypes()
+        found = self.active_prototypes()
         if found.ids:
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = matrix @ features.matrix[row]
