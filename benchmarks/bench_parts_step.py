@@ -72,7 +72,7 @@ def _whole_forward(
         *blocks_of(backbone)[:-1],
         teacher.last_block if teacher else blocks_of(backbone)[-1],
     ]
-    tokens = embed(backbone, pixels)
+    tokens, _ = embed(backbone, pixels)
     patches = patch_count(backbone, tokens)
     hidden = tokens
     for block in blocks[:-1]:
@@ -132,7 +132,7 @@ def block_forwards(
     The anchor's gradient crosses the two layers of the frozen router; `anchored` says whether to count it.
     """
     with FlopCounterMode(display=False) as unit, torch.no_grad():
-        blocks_of(model.backbone)[0](embed(model.backbone, pixels))
+        blocks_of(model.backbone)[0](embed(model.backbone, pixels)[0])
     with FlopCounterMode(display=False) as embedding, torch.no_grad():
         embed(model.backbone, pixels)
     with FlopCounterMode(display=False) as whole:

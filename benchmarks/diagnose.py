@@ -46,7 +46,6 @@ from promptccd.models.backbone import (
     embed,
     insert_prompts,
     patch_count,
-    rotation_of,
     run_block,
 )
 from promptccd.models.mixture import GaussianMixture
@@ -305,7 +304,7 @@ class Cut:
         ids = np.array([places.get(label, UNUSED) for label in labels.tolist()])
         new = max(1, count // 10)
         blocks = (count - 3 * new, new, new, new)
-        cut = cut_by_rule("mixed", ids, [str(each) for each in drawn], blocks, None, seed, lambda *_: "")[1]
+        cut = cut_by_rule("mixed", ids, [str(each) for each in drawn], blocks, None, seed)[1]
         return cls(ids, blocks, cut.sample_ids, seed)
 
     def of_stages(self, features: Tensor) -> list[Tensor]:
@@ -442,7 +441,7 @@ def with_mixture(model: CategoryDiscoveryModel) -> PromptCCDModel:
 
 def _on_their_way(model: PromptCCDModel, pixels: Tensor, chosen: Tensor) -> dict[str, Tensor]:
     """Of each image the lengths of tokens ``(B,)``, and the cosine among its prompts entering each block ``(B, n)``."""
-    tokens, rotation = embed(model.backbone, pixels), rotation_of(model.backbone, pixels)
+    tokens, rotation = embed(model.backbone, pixels)
     patches = tokens[:, -patch_count(model.backbone, tokens) :].norm(dim=-1)
     plain = _entering_blocks(model, tokens, rotation)[-1].norm(dim=-1)
     found = {

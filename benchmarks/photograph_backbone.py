@@ -291,7 +291,7 @@ def _loss(
     pixels = images.flip(-1).where(mirrored, images)
     cells = local.unflatten(1, (CELLS, CELLS))
     cells = cells.flip(2).where(mirrored, cells).flatten(1, 2)
-    tokens = embed(network, normalise(pixels))
+    tokens, _ = embed(network, normalise(pixels))
     places = torch.rand(len(images), PATCHES, generator=generator).argsort(1)[:, :kept]
     patches = tokens[:, 1:].gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))
     tokens = torch.cat([tokens[:, :1], patches], dim=1)

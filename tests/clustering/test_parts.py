@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -9,12 +7,11 @@ from torch import Tensor
 from promptccd.clustering import parts as part_labels
 from promptccd.clustering.parts import (
     ENOUGH_PATCHES,
-    PartLabels,
+    PartLabeller,
     fit_part_labels,
     sample_for_part_labels,
 )
 from promptccd.errors import DataError
-from promptccd.methods.promptccd_pp import PartLabeller
 from tests.messages import TEXT
 
 GRID = 10
@@ -52,9 +49,9 @@ def features_of(maps: Tensor, noise: float = 0.1, seed: int = 0) -> Tensor:
     return regions[maps.flatten(1)] + noise * torch.randn(*maps.flatten(1).shape, WIDTH, generator=generator)
 
 
-def labeller_of(parameters: PartLabels) -> PartLabeller:
-    labeller = PartLabeller(2, len(parameters.object_direction))
-    labeller.load(parameters)
+def fitted(features: Tensor, grid: tuple[int, int], num_parts: int | str, seed: int = 0) -> PartLabeller:
+    labeller = PartLabeller(2, features.shape[-1]).to(features.dtype)
+    labeller.load(fit_part_labels(features, grid, num_parts, seed=seed))
     return labeller
 
 
@@ -77,7 +74,7 @@ def share_right(found: Tensor, true: Tensor, taken_for: Tensor) -> float:
 def test_finds_the_parts_of_synthetic_features(num_regions, seed):
     maps = layouts(12, num_regions, seed)
     features = features_of(maps, seed=seed)
-    found = labeller_of(fit_part_labels(features, (GRID, GRID), num_regions + 1, seed=0))(features)
+    found = fitted(features, (GRID, GRID), num_regions + 1)(features)
     assert found.shape == (12, GRID * GRID) and found.dtype == torch.int64
     taken_for = matching(found, maps)
     assert share_right(found, maps, taken_for) >= 0.95
@@ -94,10 +91,9 @@ def test_auto_finds_the_number_of_parts(num_regions, seed, monkeypatch):
     grid = tuple(maps.shape[1:])
     features = features_of(maps, noise=0.02, seed=seed)
     monkeypatch.setattr(part_labels, "CANDIDATES", range(3, 9))
-    found = fit_part_labels(features, grid, "auto", seed=0)
+    found = fitted(features, grid, "auto")
     assert found.num_parts == len(found.centres) == num_regions + 1
-    given = fit_part_labels(features, grid, num_regions + 1, seed=0)
-    assert torch.equal(given.centres, found.centres)
+    assert torch.equal(fitted(features, grid, num_regions + 1).centres, found.centres)
 
 
 def stripes(num_images: int, num_regions: int) -> Tensor:
@@ -111,13 +107,12 @@ def stripes(num_images: int, num_regions: int) -> Tensor:
 
 def test_background_comes_first_and_the_others_by_size():
     features = features_of(layouts(12, 4))
-    found = fit_part_labels(features, (GRID, GRID), 5, seed=0)
-    labels = labeller_of(found)(features)
-    sizes = labels.flatten().bincount(minlength=5)[1:].tolist()
+    found = fitted(features, (GRID, GRID), 5)
+    sizes = found(features).flatten().bincount(minlength=5)[1:].tolist()
     assert sizes == sorted(sizes, reverse=True)
     background = -found.projection_mean / found.projection_scale  # where a zeroed patch lies
     assert (found.centres - background).square().sum(1).argmin() == 0
-    assert (labeller_of(found)(features[:1] * 0 - 50 * found.object_direction) == 0).all()
+    assert (found(features[:1] * 0 - 50 * found.object_direction) == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -128,10 +123,9 @@ def test_same_seed_same_labels_in_any_order_of_the_images(dtype):
     shuffled = fit_part_labels(
         features[torch.randperm(12, generator=torch.Generator().manual_seed(0))], (GRID, GRID), 5, seed=7
     )
-    for field in dataclasses.fields(PartLabels):
-        values = [getattr(found, field.name) for found in (first, again, shuffled)]
-        assert values[0].dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
-        assert torch.equal(values[0], values[1]) and torch.equal(values[0], values[2]), field.name
+    for name, value in first.items():
+        assert value.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+        assert torch.equal(value, again[name]) and torch.equal(value, shuffled[name]), name
 
 
 @pytest.mark.parametrize("factor", [1, -1, 0.01, -0.01])
@@ -140,7 +134,7 @@ def test_without_inner_patches_the_object_is_the_smaller_side(factor):
         5, 1, 1
     )
     features = factor * features_of(maps)
-    found = labeller_of(fit_part_labels(features, (2, 2), 3, seed=0))(features)
+    found = fitted(features, (2, 2), 3)(features)
     assert torch.equal(matching(found, maps)[found], maps.flatten(1))
     assert ((found == 0) == (maps.flatten(1) == 0)).all()
 
@@ -154,12 +148,11 @@ def test_refuses_patches_that_are_all_equal(num_parts, value):
 
 def test_refuses_more_parts_than_distinct_patches(monkeypatch):
     features = features_of(layouts(4, 3), noise=1e-6)  # three regions and the background, but for rounding
-    assert fit_part_labels(features, (GRID, GRID), 4, seed=0).num_parts == 4
+    assert fitted(features, (GRID, GRID), 4).num_parts == 4
     with pytest.raises(DataError, match=TEXT["5-distinct-patches-for-5-parts"]):
         fit_part_labels(features, (GRID, GRID), 5, seed=0)
     monkeypatch.setattr(part_labels, "CANDIDATES", range(4, 8))
-    found = fit_part_labels(features, (GRID, GRID), "auto", seed=0)
-    assert found.num_parts == 4
+    assert fitted(features, (GRID, GRID), "auto").num_parts == 4
     monkeypatch.setattr(part_labels, "CANDIDATES", range(5, 8))
     with pytest.raises(DataError, match="set fewer parts"):
         fit_part_labels(features, (GRID, GRID), "auto", seed=0)
@@ -169,7 +162,7 @@ def test_mean_and_scale_are_of_the_patches_with_the_background_at_zero():
     """One bright patch in the middle; one that reaches the threshold exactly, 0.6, is background yet."""
     features = torch.zeros(1, 9, 1, dtype=torch.float64)
     features[0, 4], features[0, 0] = 1.0, 0.6
-    found = fit_part_labels(features, (3, 3), 2, seed=0)
+    found = fitted(features, (3, 3), 2)
     assert (found.object_direction.tolist(), found.object_range.tolist()) == ([1], [0, 1])
     assert found.projection.tolist() == [[1, 0, 0]]
     assert found.projection_mean.tolist() == pytest.approx([1 / 9, 0, 0])

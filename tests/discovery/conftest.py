@@ -1,19 +1,17 @@
 """Pictures of a person, and sessions over a tiny model that was really trained."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState
 from PIL import Image
 
-from promptccd.discovery import DiscoverySession, SeenFiles
+from promptccd.cli.main import main
+from promptccd.discovery import DiscoverySession, SeenFiles, discover
 from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.images.decode import decode_image
 from tests.conftest import coloured_images
-
-Pictures = Callable[..., Path]
 
 
 def write_pictures(folder: Path, categories: list[int], per_category: int = 8, seed: int = 5) -> Path:
@@ -52,6 +50,19 @@ def session(stage0: Path, cache: SeenFiles) -> DiscoverySession:
     return DiscoverySession.open(stage0, seen=cache)
 
 
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Pictures of three kinds."""
+    return write_pictures(tmp_path / "album", [0, 1, 2], 8, seed=10)
+
+
+@pytest.fixture
+def found(tiny_backbone: Path, album: Path, tmp_path: Path) -> Path:
+    """What a discovery left of them: three groups."""
+    discover(DiscoverySession.open(tiny_backbone), album, tmp_path / "found", num_categories=3)
+    return tmp_path / "found"
+
+
 def grouped(session: DiscoverySession, album: Path, num_categories: int | None = None) -> DiscoverySession:
     """The session after an album was read, embedded and grouped."""
     session.read(album)
@@ -64,3 +75,8 @@ def image_of(intake: Intake, file: IntakeFile) -> Image.Image:
     image = decode_image(intake.read_bytes(file)).image
     assert image is not None
     return image
+
+
+def run(model: Path, images: Path, out: Path, *options: object) -> int:
+    """``promptccd discover``."""
+    return main(["discover", str(model), str(images), "--out", str(out), *map(str, options)])

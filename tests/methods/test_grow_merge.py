@@ -173,7 +173,7 @@ def test_a_checkpoint_holds_all_branches_and_looks_through_the_newest(grown, tmp
         assert {name for name, each in loaded.named_parameters() if each.requires_grad} == {
             name for name, each in model.named_parameters() if each.requires_grad
         }
-    entering = run_prefix(model.backbone, embed(model.backbone, pixels))
+    entering = run_prefix(model.backbone, *embed(model.backbone, pixels))
     expected = class_attention(model.backbone, entering, model.branches[1])
     assert torch.equal(model.attention_row(pixels), expected)
     assert not torch.allclose(

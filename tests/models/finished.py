@@ -97,7 +97,12 @@ def model_of(method: str, backbone: Path) -> CategoryDiscoveryModel:
 
 
 def write_stage(method: str, backbone: Path, folder: Path) -> Path:
-    """The same as a checkpoint, with the image processor beside it."""
-    model_of(method, backbone).save_pretrained(folder)
+    """The same as a checkpoint after a stage that grew it, with the image processor beside it."""
+    model = model_of(method, backbone)
+    if hasattr(model, "class_means"):
+        model.remember(model.prototypes[:1].clone())
+    if hasattr(model, "grow"):  # classes, or a branch and its clusters
+        model.grow(model.prototypes.clone())
+    model.save_pretrained(folder)
     build_image_processor(ViewOptions(image_size=16, resize_size=18)).save_pretrained(folder)
     return folder

@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from promptccd.models.backbone import (
     class_token,
     embed,
     insert_prompts,
-    rotation_of,
     run_block,
     run_prefix,
 )
@@ -45,11 +45,6 @@ MORE_LIVES = [(KINDS[(number + 2) % len(KINDS)], name) for number, name in enume
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: write_backbone(kind, tmp_path_factory.mktemp(kind)) for kind in BACKBONES}
-
-
-@pytest.fixture
-def pixels() -> torch.Tensor:
-    return torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))  # patches 2 high and 3 wide
 
 
 @pytest.mark.slow
@@ -126,7 +121,7 @@ def test_the_plain_backbone_is_that_of_transformers(
     model = GCDModel.from_pretrained(bare[kind], **TINY_HEAD)
     own = {"interpolate_pos_encoding": True} if kind == "dino" else {}
     theirs = AutoModel.from_pretrained(bare[kind]).eval()(pixels, output_hidden_states=True, **own)
-    tokens, rotation = embed(model.backbone, pixels), rotation_of(model.backbone, pixels)
+    tokens, rotation = embed(model.backbone, pixels)
     before = run_prefix(model.backbone, tokens, rotation)
     assert torch.equal(before, theirs.hidden_states[-2])
     whole = run_block(blocks_of(model.backbone)[-1], before, rotation=rotation)
@@ -134,10 +129,41 @@ def test_the_plain_backbone_is_that_of_transformers(
     torch.testing.assert_close(model(pixels).features, theirs.last_hidden_state[:, 0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [*((kind, {}) for kind in BACKBONES), ("dinov2", {"use_swiglu_ffn": True, "layerscale_value": 0.7})],
+)
+@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
+def test_attention_and_gradients_are_those_of_transformers(
+    kind: str, options: dict[str, Any], calls: Any, pixels: torch.Tensor
+) -> None:
+    vision = {**BACKBONES[kind][1]().to_dict(), **options}
+    torch.manual_seed(0)
+    model = GCDModel(GCDModel.config_class(vision_config=vision, **TINY_HEAD)).eval()
+    backbone, target = model.backbone, torch.randn(3, 32)
+    backbone.calls = calls(backbone)
+    learning, own = list(blocks_of(backbone)[-1].parameters()), {}
+    if kind == "dino":
+        own = {"interpolate_pos_encoding": True}
+    tokens, rotation = embed(backbone, pixels)
+    found = class_token(backbone, tokens.detach(), rotation)
+    got = torch.autograd.grad((found * target).sum(), learning)
+    attention = model.attention_row(pixels)
+    backbone.set_attn_implementation("eager")  # the others do not say what they attend to
+    theirs = backbone(pixels, output_attentions=True, **own)
+    expected = theirs.last_hidden_state[:, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        attention, theirs.attentions[-1][:, :, 0, -6:].transpose(1, 2), rtol=1e-5, atol=1e-6
+    )
+    for one, other in zip(torch.autograd.grad((expected * target).sum(), learning), got, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) -> None:
     """Prompts stand before the patches and have no place: their order is nothing to DINOv3, that of patches is."""
     backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
-    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    tokens, rotation = embed(backbone, pixels)
     prompts = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(1))
     first = class_token(backbone, insert_prompts(backbone, tokens, prompts), rotation)
     second = class_token(backbone, insert_prompts(backbone, tokens, prompts.flip(1)), rotation)
@@ -147,16 +173,8 @@ def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) 
         class_token(backbone, turned, rotation) - class_token(backbone, tokens, rotation)
     ).abs().max() > 1e-3
     placed = backbone(pixels.transpose(2, 3)).last_hidden_state[:, 0]
-    theirs = class_token(
-        backbone, embed(backbone, pixels.transpose(2, 3)), rotation_of(backbone, pixels.transpose(2, 3))
-    )
+    theirs = class_token(backbone, *embed(backbone, pixels.transpose(2, 3)))
     torch.testing.assert_close(theirs, placed, rtol=1e-4, atol=1e-5)
-
-
-def test_a_forward_without_the_rotation_is_refused(bare: dict[str, Path], pixels: torch.Tensor) -> None:
-    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
-    with pytest.raises(ValueError, match="pass rotation="):
-        class_token(backbone, embed(backbone, pixels))
 
 
 @pytest.mark.parametrize("kind", ["dinov2", "dinov3"])
@@ -165,7 +183,7 @@ def test_a_prefix_is_read_in_the_precision_of_the_block(
 ) -> None:
     """Prompts that learn may be finer than the backbone, which does not."""
     backbone = GCDModel.from_pretrained(bare[kind], dtype="bfloat16", **TINY_HEAD).backbone
-    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    tokens, rotation = embed(backbone, pixels)
     fine = torch.randn(2, 3, 4, 32, generator=torch.Generator().manual_seed(2))
     for calls in (BlockCalls(), FastCalls(backbone)):
         backbone.calls = calls

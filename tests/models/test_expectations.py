@@ -36,37 +36,14 @@ from tests.data.web import Web, web  # noqa: F401 - a fixture
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.messages import TEXT
-from tests.models.finished import METHODS, model_of, some_methods, write_backbone, write_stage
+from tests.models.finished import METHODS, model_of, some_methods
 
 of_methods = some_methods("promptccd-pp")
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_backbone("dinov2", tmp_path_factory.mktemp("bare"))
-
-
-@pytest.fixture(scope="module")
-def stage_of(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Folder of a finished stage of a method, written once."""
-    written: dict[str, Path] = {}
-
-    def folder(method: str) -> Path:
-        if method not in written:
-            written[method] = write_stage(method, bare, tmp_path_factory.mktemp(method))
-        return written[method]
-
-    return folder
 
 
 @pytest.fixture
 def stage(stage_of: Callable[[str], Path]) -> Path:
     return stage_of("promptccd")
-
-
-@pytest.fixture
-def pixels() -> torch.Tensor:
-    return torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(5))
 
 
 def answers(model: CategoryDiscoveryModel, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -123,7 +100,7 @@ def test_half_precision_answers_everything(stage_of, method: str, dtype: Any, pi
         assert all(value.isfinite().all() for value in found.values())
 
 
-def test_loading_says_nothing(stage: Path, bare: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_loading_says_nothing(stage: Path, backbone_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "transformers")  # whatever a test before this one has made of it
     said: list[str] = []
     handler = logging.Handler()
@@ -132,7 +109,7 @@ def test_loading_says_nothing(stage: Path, bare: Path, caplog: pytest.LogCapture
     for logger in loggers:
         logger.addHandler(handler)
     try:
-        for name in (stage, bare):
+        for name in (stage, backbone_folder):
             PromptCCDModel.from_pretrained(name, **TINY_HEAD)
         assert not said
         Dinov2Model.from_pretrained(stage)  # that they would have been heard
@@ -189,9 +166,12 @@ def test_an_output_can_be_a_tuple(stage_of, method: str, pixels: torch.Tensor) -
 
 
 @pytest.mark.moderate
-def test_it_still_answers_after_mixed_precision(bare: Path, pixels: torch.Tensor) -> None:
+def test_it_still_answers_after_mixed_precision(backbone_folder: Path, pixels: torch.Tensor) -> None:
     """Accelerate replaces the forward while it trains, and puts back what it takes for the one of before."""
-    model, accelerator = model_of("promptccd-pp", bare), Accelerator(cpu=True, mixed_precision="bf16")
+    model, accelerator = (
+        model_of("promptccd-pp", backbone_folder),
+        Accelerator(cpu=True, mixed_precision="bf16"),
+    )
     prepared = accelerator.prepare(model)
     assert prepared(pixels).features.shape == (3, 32)
     unwrapped = accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)

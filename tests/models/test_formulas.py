@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
-from promptccd.clustering.parts import PartLabels, objectness
+from promptccd.clustering.parts import PartLabeller, objectness
 from promptccd.data.randomness import torch_generator
-from promptccd.methods.promptccd_pp import PartLabeller, PartPools
+from promptccd.methods.promptccd_pp import PartPools
 from promptccd.models.mixture import GaussianMixture
 from tests.conftest import TINY_HEAD
 from tests.models.finished import parts_config
@@ -129,12 +129,13 @@ def test_a_score_at_the_threshold_is_background() -> None:
     """0.6 itself is not above 0.6; the centres tell whether a patch was masked."""
     labeller = PartLabeller(2, 3)
     labeller.load(
-        PartLabels(
-            object_direction=torch.tensor([1.0, 0, 0]), object_range=torch.tensor([0.0, 1.0]),
-            projection=torch.eye(3), projection_mean=torch.zeros(3), projection_scale=torch.ones(3),
-            centres=torch.tensor([[0.0, 0, 0], [0.6, 0, 0]]),
-        )
-    )  # fmt: skip
+        {
+            "object_direction": torch.tensor([1.0, 0, 0]),
+            "object_range": torch.tensor([0.0, 1.0]),
+            "projection": torch.eye(3),
+            "centres": torch.tensor([[0.0, 0, 0], [0.6, 0, 0]]),
+        }
+    )
     above = torch.nextafter(torch.tensor(0.6), torch.tensor(1.0))
     patches = torch.stack([torch.tensor(0.6), above])[None, :, None] * torch.tensor([1.0, 0, 0])
     assert labeller(patches).tolist() == [[0, 1]]
@@ -146,29 +147,14 @@ def test_scores_of_objects_are_a_share_of_their_range_even_of_one_without_width(
         assert objectness(features, torch.ones(1), torch.tensor([0.0, high])).tolist() == expected
 
 
-@pytest.fixture
-def parts(backbone_folder: Path) -> PromptCCDPlusPlusModel:
-    model = PromptCCDPlusPlusModel.from_pretrained(
-        backbone_folder, num_parts=3, pool_size=5, prompt_length=2, **TINY_HEAD
-    )
-    model.part_labeller.load(
-        PartLabels(
-            object_direction=F.normalize(torch.randn(32), dim=0),
-            object_range=torch.tensor([-2.0, 1.0]),
-            projection=torch.randn(32, 3),
-            projection_mean=torch.randn(3),
-            projection_scale=torch.tensor([0.5, 2.0, 1.0]),
-            centres=torch.randn(3, 3),
-        )
-    )
-    return model
-
-
 @pytest.mark.moderate
 def test_the_backbone_stays_in_eval_mode_while_the_rest_trains(
-    parts: PromptCCDPlusPlusModel, model: PromptCCDModel
+    backbone_folder: Path, model: PromptCCDModel
 ) -> None:
     """Dropout of the backbone would act otherwise: its configuration asks for some."""
+    parts = PromptCCDPlusPlusModel.from_pretrained(
+        backbone_folder, num_parts=3, pool_size=5, prompt_length=2, **TINY_HEAD
+    )
     pixels = torch.randn(4, 3, 16, 16)
     for each in (parts, model):
         assert each.config.vision_config.hidden_dropout_prob > 0

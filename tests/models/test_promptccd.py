@@ -2,82 +2,22 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import (
-    AutoModel,
-    Dinov2Config,
-    Dinov2Model,
-    Dinov2WithRegistersConfig,
-    Dinov2WithRegistersModel,
-    DINOv3ViTConfig,
-    DINOv3ViTModel,
-    ViTConfig,
-    ViTModel,
-)
+from transformers import AutoModel, Dinov2Config, ViTConfig
 
-from promptccd import GCDModel, PromptCCDConfig, PromptCCDModel
+from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.methods.classifier import CosineClassifier, LinearClassifier
 from promptccd.models import VARIANTS, CategorySpread
-from promptccd.models.backbone import BlockCalls, blocks_of, class_token, embed, rotation_of
+from promptccd.models.backbone import blocks_of
 from promptccd.models.head import ProjectionHead
-from promptccd.training.fast import FastCalls
 from tests.conftest import TINY_HEAD
-
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "patch_size": 8,
-    "image_size": 32,
-}
-BACKBONES = {
-    "dinov2": lambda: Dinov2Model(Dinov2Config(**SMALL, layerscale_value=0.7)),
-    "registers": lambda: Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**SMALL, num_register_tokens=3)),
-    "vit": lambda: ViTModel(ViTConfig(**SMALL, intermediate_size=64), add_pooling_layer=False),
-    "dinov3": lambda: DINOv3ViTModel(DINOv3ViTConfig(**SMALL, intermediate_size=64, num_register_tokens=3)),
-    "dinov3 gated": lambda: DINOv3ViTModel(
-        DINOv3ViTConfig(**SMALL, intermediate_size=64, use_gated_mlp=True, key_bias=True)
-    ),
-    "swiglu": lambda: Dinov2Model(Dinov2Config(**SMALL, use_swiglu_ffn=True)),
-}
-
-
-@pytest.mark.parametrize("kind", BACKBONES)
-@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
-def test_attention_of_the_class_token_is_that_of_the_unmodified_forward(kind: str, calls: Any) -> None:
-    vision = BACKBONES[kind]().config.to_dict()
-    model = GCDModel(GCDModel.config_class(vision_config=vision, **TINY_HEAD)).eval()
-    model.backbone.calls = calls(model.backbone)
-    pixels = torch.randn(3, 3, 32, 32)
-    found = model.attention_row(pixels)
-    model.backbone.set_attn_implementation("eager")  # the others do not say what they attend to
-    expected = model.backbone(pixels, output_attentions=True).attentions[-1][:, :, 0, -16:]  # (B, H, L)
-    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", BACKBONES)
-@pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
-def test_class_token_and_gradients_equal_those_of_the_unmodified_forward(kind: str, calls: Any) -> None:
-    torch.manual_seed(0)
-    backbone = BACKBONES[kind]().eval()
-    backbone.calls = calls(backbone)
-    pixels, target = torch.randn(3, 3, 32, 32), torch.randn(3, 32)
-    last = blocks_of(backbone)[-1]
-    expected = backbone(pixels).last_hidden_state[:, 0]
-    wanted = torch.autograd.grad((expected * target).sum(), list(last.parameters()))
-    tokens = embed(backbone, pixels).detach()
-    found = class_token(backbone, tokens, rotation_of(backbone, pixels))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    got = torch.autograd.grad((found * target).sum(), list(last.parameters()))
-    for one, other in zip(wanted, got, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+from tests.models.hostile import first, tensors
 
 
 def test_only_the_last_block_and_the_head_learn(model: PromptCCDModel) -> None:
@@ -106,16 +46,19 @@ def test_mixture_has_the_papers_parameter_count() -> None:
     assert mixture.num_parameters == 1537 * 100
 
 
-def test_frozen_prefix_builds_no_graph(model: PromptCCDModel) -> None:
+@pytest.mark.parametrize(("place", "passes"), [("first", 2), ("last", 1)])
+def test_frozen_prefix_builds_no_graph_and_runs_again_for_prompts_before_it_alone(
+    model: PromptCCDModel, place: str, passes: int
+) -> None:
     model.load_mixture(torch.randn(4, 32), torch.ones(4, 32), torch.zeros(4))
+    model.config.prompt_place = place
     grown = []
     hook = blocks_of(model.backbone)[0].register_forward_hook(
         lambda *args: grown.append(args[-1].requires_grad)
     )
-    model.train()
-    output = model(torch.randn(2, 3, 16, 16), prompted=True, project=True)
+    output = model.train()(torch.randn(2, 3, 16, 16), prompted=True, project=True)
     hook.remove()
-    assert grown == [False, False]  # query pass and prompted pass
+    assert grown == [False] * passes
     assert output.bottleneck.requires_grad
 
 
@@ -167,20 +110,6 @@ def test_prompts_enter_where_as_often_and_as_long_as_is_said(
         torch.testing.assert_close(alone, wanted[row : row + 1], rtol=1e-5, atol=1e-5)
 
 
-@torch.no_grad()
-def test_prompts_before_the_last_block_need_no_second_pass(
-    model: PromptCCDModel, own_mixture: Tensor
-) -> None:
-    passed: list[int] = []
-    hook = model.backbone.encoder.layer[0].register_forward_hook(lambda *_: passed.append(1))
-    for place, passes in (("first", 2), ("last", 1)):
-        model.config.prompt_place = place
-        passed.clear()
-        model(torch.randn(2, 3, 16, 16), prompted=True)
-        assert len(passed) == passes
-    hook.remove()
-
-
 @pytest.mark.parametrize("rows", [6, 300])
 def test_similarities_through_the_gram_matrix_are_exact(rows: int) -> None:
     """Both ways of `similarities`, values and gradients, in float64 against the definition."""
@@ -218,41 +147,27 @@ def finished(model: PromptCCDModel, tmp_path: Path) -> Path:
     return tmp_path / "finished"
 
 
-def rewrite(folder: Path, change: str) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    if change == "missing":
-        del tensors["head.last_weight"]
-    elif change == "unexpected":
-        tensors["stranger"] = torch.zeros(3)
-    elif change == "backbone":
-        del tensors[next(name for name in tensors if "layer.0" in name)]
-    else:
-        tensors["mixture.means"] = torch.zeros(9, 32)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ("missing", "head.last_weight"),
-        ("unexpected", "stranger"),
-        ("backbone", "layer.0"),
-        ("size", "mixture.means"),
+        (lambda held: held.pop("head.last_weight"), "head.last_weight"),
+        (lambda held: held.update(stranger=torch.zeros(3)), "stranger"),
+        (lambda held: held.pop(first(held, "layer.0")), r"layer\.0"),
+        (lambda held: held.update({"mixture.means": torch.zeros(9, 32)}), "mixture.means"),
     ],
+    ids=["missing", "unexpected", "backbone", "size"],
 )
-def test_a_checkpoint_that_is_not_whole_is_refused_by_name(finished: Path, change: str, named: str) -> None:
-    rewrite(finished, change)
+def test_a_checkpoint_that_is_not_whole_is_refused_by_name(
+    finished: Path, backbone_folder: Path, tmp_path: Path, change: Callable, named: str
+) -> None:
+    tensors(change)(finished)
     with pytest.raises(ValueError, match=named):
         PromptCCDModel.from_pretrained(finished)
-
-
-def test_a_bare_backbone_that_is_not_whole_is_refused(backbone_folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(backbone_folder, tmp_path / "broken")
-    tensors = load_file(tmp_path / "broken" / "model.safetensors")
-    del tensors[next(name for name in tensors if "layer.0" in name)]
-    save_file(tensors, tmp_path / "broken" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"layer\.0"):
-        PromptCCDModel.from_pretrained(tmp_path / "broken", **TINY_HEAD)
+    if named.startswith("layer"):
+        shutil.copytree(backbone_folder, tmp_path / "broken")
+        tensors(change)(tmp_path / "broken")
+        with pytest.raises(ValueError, match=named):
+            PromptCCDModel.from_pretrained(tmp_path / "broken", **TINY_HEAD)
 
 
 def test_saved_configuration_names_no_folder(finished: Path, tmp_path: Path) -> None:

@@ -67,15 +67,6 @@ def test_parameter_counts_of_the_paper() -> None:
     assert counted == 31_514_112  # later stages
 
 
-def test_without_values_it_is_the_plain_vit_bit_for_bit(first: PromptCCDPlusPlusModel) -> None:
-    with torch.no_grad():
-        first.pools.values.zero_()
-    pixels = torch.randn(PIXELS)
-    assert torch.equal(first(pixels).features, first(pixels, prompted=False).features)
-    expected = first.backbone(pixels).last_hidden_state[:, 0]
-    torch.testing.assert_close(first(pixels).features, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
     """Whatever else stands in the batch, and in mixed precision as without."""
     pools = PartPools(parts_config(8, num_parts=2))

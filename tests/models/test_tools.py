@@ -1,6 +1,5 @@
 """Tools around a model act: hooks, adapters, offload, several devices, quantised weights, shards, wrappers."""
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,35 +16,10 @@ from transformers import AutoModel
 
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import blocks_of, insert_prompts
-from tests.models.finished import BACKBONES, model_of, some_methods, write_backbone
+from tests.models.finished import BACKBONES, some_methods
 
 METHODS = ("promptccd", "promptccd-pp", "promptccd-b-dualprompt")
 of_methods = some_methods(*METHODS)
-
-
-@pytest.fixture(scope="module")
-def stage_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Folder of a finished stage of a method over a kind of backbone, written once."""
-    written: dict[tuple[str, str], Path] = {}
-
-    def folder(method: str, kind: str = "dinov2") -> Path:
-        if (method, kind) not in written:
-            model = model_of(method, write_backbone(kind, tmp_path_factory.mktemp("bare")))
-            rows = model.prototypes.clone()
-            if hasattr(model, "class_means"):
-                model.remember(rows[:1])
-            if hasattr(model, "grow"):  # classes, or a branch and its clusters
-                model.grow(rows)
-            written[method, kind] = tmp_path_factory.mktemp(method)
-            model.save_pretrained(written[method, kind])
-        return written[method, kind]
-
-    return folder
-
-
-@pytest.fixture
-def pixels() -> Tensor:
-    return torch.randn(3, 3, 16, 24, generator=torch.Generator().manual_seed(5))
 
 
 @torch.no_grad()
@@ -108,13 +82,9 @@ def in_wrappers(model: Any, folder: Path, place: Path) -> nn.Module:
     return model
 
 
-def copied(model: nn.Module, folder: Path, place: Path) -> nn.Module:
-    return copy.deepcopy(model)
-
-
 @of_methods
 @pytest.mark.parametrize(
-    "tool", [cpu_offload, disk_offload, loaded_to_disk, half_in_memory, watched, in_wrappers, copied]
+    "tool", [cpu_offload, disk_offload, loaded_to_disk, half_in_memory, watched, in_wrappers]
 )
 def test_values_stay_equal(stage_of, method: str, tool: Callable, pixels: Tensor, tmp_path: Path) -> None:
     place = stage_of(method)

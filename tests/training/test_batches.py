@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from promptccd.clustering.parts import PartLabels
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import METHODS as BY_NAME
 from promptccd.methods import StageContext
@@ -83,16 +82,16 @@ def mixture() -> tuple[Tensor, Tensor, Tensor]:
     return means, full.diagonal(dim1=1, dim2=2).clone(), log_weights
 
 
-def labelling() -> PartLabels:
+def labelling() -> dict[str, Tensor]:
     generator = torch_generator("labels")
-    return PartLabels(
-        object_direction=F.normalize(torch.randn(32, generator=generator), dim=0),
-        object_range=torch.tensor([-1.5, 1.0]),
-        projection=torch.randn(32, 3, generator=generator),
-        projection_mean=torch.randn(3, generator=generator),
-        projection_scale=torch.tensor([0.5, 2.0, 3.0]),
-        centres=torch.randn(3, 3, generator=generator),
-    )
+    return {
+        "object_direction": F.normalize(torch.randn(32, generator=generator), dim=0),
+        "object_range": torch.tensor([-1.5, 1.0]),
+        "projection": torch.randn(32, 3, generator=generator),
+        "projection_mean": torch.randn(3, generator=generator),
+        "projection_scale": torch.tensor([0.5, 2.0, 3.0]),
+        "centres": torch.randn(3, 3, generator=generator),
+    }
 
 
 def networks_of(model: CategoryDiscoveryModel, options: dict[str, Any]) -> tuple[Networks, Weights]:

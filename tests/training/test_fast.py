@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from promptccd import GCDModel, PromptCCDModel
 from promptccd.errors import InterruptedRunError
 from promptccd.methods.promptccd import MixtureObjective
-from promptccd.models.backbone import BlockCalls, blocks_of, embed, rotation_of, run_block, run_prefix
+from promptccd.models.backbone import BlockCalls, blocks_of, embed, run_block, run_prefix
 from promptccd.runs import train_run
 from promptccd.runs.folder import RunDirectory
 from promptccd.training import stage_trainer
@@ -35,7 +35,7 @@ def embedded(kind: str, folder: Path) -> tuple[GCDModel, Tensor, tuple[Tensor, T
     model = GCDModel.from_pretrained(write_backbone(kind, folder), **TINY_HEAD)
     draw_weights(model.backbone)
     pixels = torch.randn(3, 3, 16, 24)
-    return model, embed(model.backbone, pixels), rotation_of(model.backbone, pixels)
+    return model, *embed(model.backbone, pixels)
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
@@ -111,7 +111,7 @@ def test_a_copy_computes_what_its_block_does(kind: str, options: dict[str, bool]
     backbone = model_class(type(config())(**{**config().to_dict(), **options})).eval().requires_grad_(False)
     draw_weights(backbone)
     block, pixels = blocks_of(backbone)[0], torch.randn(2, 3, 16, 24)
-    tokens, rotation = embed(backbone, pixels), rotation_of(backbone, pixels)
+    tokens, rotation = embed(backbone, pixels)
     expected, copied = run_block(block, tokens, rotation), FrozenBlock(block, torch.float32)
     torch.testing.assert_close(copied(tokens, rotation), expected, rtol=1e-4, atol=1e-4)
     assert not any(each.requires_grad for each in copied.parameters())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from promptccd.clustering.kmeans import AnchoredKMeans as AnchoredKMeans
     from promptccd.clustering.mixture_fit import MixtureParameters as MixtureParameters
     from promptccd.clustering.mixture_fit import fit_gaussian_mixture as fit_gaussian_mixture
-    from promptccd.clustering.parts import PartLabels as PartLabels
+    from promptccd.clustering.parts import PartLabeller as PartLabeller
     from promptccd.clustering.parts import fit_part_labels as fit_part_labels
     from promptccd.clustering.parts import sample_for_part_labels as sample_for_part_labels
     from promptccd.clustering.sklearn import CategoryCounter as CategoryCounter

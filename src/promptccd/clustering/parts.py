@@ -6,13 +6,13 @@ features whose background is set to zero, finds the parts of the object.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import initialization as init
 
 from promptccd.clustering.kmeans import AnchoredKMeans
 from promptccd.data.randomness import numpy_generator, seed_of
@@ -22,9 +22,11 @@ OBJECT_THRESHOLD = 0.6  # of a score in 0..1; the paper does not give the scale 
 PROJECTION_WIDTH = 3
 
 
-@dataclass(frozen=True)
-class PartLabels:
-    """Fitted parameters that turn patch features into part ids. P parts, D width.
+class PartLabeller(nn.Module):
+    """Part ids of patches: objectness mask, projection to three dimensions, nearest centre. P parts, D width.
+
+    `fit_part_labels` fits it, never by gradient, so everything is a buffer. The number of parts sizes the buffers.
+    Before `load` every patch is part 0.
 
     Attributes:
         object_direction: ``(D,)``, unit length; its product with a patch is large for objects.
@@ -42,10 +44,42 @@ class PartLabels:
     projection_scale: Tensor
     centres: Tensor
 
+    def __init__(self, num_parts: int, width: int):
+        super().__init__()
+        axes = PROJECTION_WIDTH
+        shapes = {"object_direction": (width,), "object_range": (2,), "projection": (width, axes)}
+        shapes |= {"projection_mean": (axes,), "projection_scale": (axes,), "centres": (num_parts, axes)}
+        for name, shape in shapes.items():
+            self.register_buffer(name, torch.full(shape, float(name == "projection_scale")))
+
+    def initialise(self, std: float) -> None:
+        """As transformers initialises a module whose weights are not loaded."""
+        for name, buffer in self.named_buffers():
+            (init.ones_ if name == "projection_scale" else init.zeros_)(buffer)
+
     @property
     def num_parts(self) -> int:
         """P, background included."""
         return len(self.centres)
+
+    def load(self, fitted: Mapping[str, Tensor]) -> None:
+        """Copy fitted buffers, by name; the number of parts may change."""
+        for name, value in fitted.items():
+            setattr(self, name, value.to(self.centres, copy=True))
+
+    @torch.no_grad()
+    def forward(self, features: Tensor) -> Tensor:
+        """Part ids ``(B, L)`` of patch features ``(B, L, D)`` of the frozen backbone, after the final norm.
+
+        0 is the background, the other parts are in order of decreasing size. Always in float32: a label flips where a
+        rounded score crosses a threshold.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.float()
+            scores = objectness(features, self.object_direction.float(), self.object_range.float())
+            masked = features * (scores > OBJECT_THRESHOLD)[..., None]
+            points = (masked @ self.projection.float() - self.projection_mean) / self.projection_scale
+            return (points[..., None, :] - self.centres.float()).square().sum(-1).argmin(-1)
 
 
 def objectness(features: Tensor, direction: Tensor, score_range: Tensor) -> Tensor:
@@ -67,7 +101,7 @@ SMALLEST_SPREAD = 1e-4  # relative; below it float32 features differ by rounding
 @torch.no_grad()
 def fit_part_labels(
     features: Tensor, grid: tuple[int, int], num_parts: int | Literal["auto"], *, seed: int
-) -> PartLabels:
+) -> dict[str, Tensor]:
     """Find the parts that recur in the patches of a few images.
 
     The order of the images has no influence. Part 0 is the background; the other parts follow by size.
@@ -80,7 +114,7 @@ def fit_part_labels(
         seed: of k-means.
 
     Returns:
-        The parameters, on the device and in the dtype of the features.
+        The buffers of a `PartLabeller` by name, on the device and in the dtype of the features.
 
     Raises:
         DataError: patches that are all equal, or fewer distinct ones than parts.
@@ -105,22 +139,16 @@ def fit_part_labels(
         for number in numbers
         if number <= num_distinct
     }
-    chosen = max(
-        fits, key=lambda number: _criterion(*fits[number]), default=min(numbers)
-    )  # the smallest of equals
+    # The smallest of equals.
+    chosen = max(fits, key=lambda number: _criterion(*fits[number]), default=min(numbers))
     if chosen not in fits:
         raise DataError(
             f"Expected at least {chosen} distinct patches for {chosen} parts, got {num_distinct} (including "
             f"the background) in {len(features)} images: set fewer parts or give more varied images."
         )
-    return PartLabels(
-        object_direction=direction.to(features),
-        object_range=score_range.to(features),
-        projection=projection.to(features),
-        projection_mean=mean.to(features),
-        projection_scale=scale.to(features),
-        centres=fits[chosen][0].to(features),
-    )
+    found = {"object_direction": direction, "object_range": score_range, "projection": projection}
+    found |= {"projection_mean": mean, "projection_scale": scale, "centres": fits[chosen][0]}
+    return {name: value.to(features) for name, value in found.items()}
 
 
 def sample_for_part_labels(category_ids: Sequence[int], patches_per_image: int, *, seed: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -11,7 +11,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from promptccd.clustering.parts import OBJECT_THRESHOLD, PROJECTION_WIDTH, PartLabels, objectness
+from promptccd.clustering.parts import PartLabeller
 from promptccd.methods.base import Method
 from promptccd.methods.prompts import Pool, Selection
 from promptccd.models.backbone import (
@@ -64,60 +64,6 @@ class PromptCCDPlusPlusConfig(CategoryDiscoveryConfig):
 
 
 ROUTE_WEIGHT = 0.1  # the paper's lambda_route, weight of the part labels at stage 0
-
-
-class PartLabeller(nn.Module):
-    """Part ids of patches: objectness mask, projection to three dimensions, nearest centre.
-
-    `promptccd.clustering.fit_part_labels` fits it, never by gradient, so the `PartLabels` are buffers. The
-    number of parts P, background included, sizes the buffers. Before `load` every patch is part 0.
-    """
-
-    object_direction: Tensor
-    object_range: Tensor
-    projection: Tensor
-    projection_mean: Tensor
-    projection_scale: Tensor
-    centres: Tensor
-
-    def __init__(self, num_parts: int, width: int):
-        super().__init__()
-        axes = PROJECTION_WIDTH
-        shapes = {"object_direction": (width,), "object_range": (2,), "projection": (width, axes)}
-        shapes |= {"projection_mean": (axes,), "projection_scale": (axes,), "centres": (num_parts, axes)}
-        for name, shape in shapes.items():
-            self.register_buffer(name, torch.full(shape, float(name == "projection_scale")))
-
-    def initialise(self, std: float) -> None:
-        """As transformers initialises a module whose weights are not loaded."""
-        for name, buffer in self.named_buffers():
-            (init.ones_ if name == "projection_scale" else init.zeros_)(buffer)
-
-    @property
-    def num_parts(self) -> int:
-        """P, background included."""
-        return len(self.centres)
-
-    def load(self, parameters: PartLabels) -> None:
-        """Copy the parameters of a fit; the number of parts may change."""
-        like = self.centres
-        for field in fields(PartLabels):
-            value = getattr(parameters, field.name)
-            setattr(self, field.name, value.to(device=like.device, dtype=like.dtype).clone())
-
-    @torch.no_grad()
-    def forward(self, features: Tensor) -> Tensor:
-        """Part ids ``(B, L)`` of patch features ``(B, L, D)`` of the frozen backbone, after the final norm.
-
-        0 is the background, the other parts are in order of decreasing size. Always in float32: a label flips where a
-        rounded score crosses a threshold.
-        """
-        with torch.autocast(features.device.type, enabled=False):
-            features = features.float()
-            scores = objectness(features, self.object_direction.float(), self.object_range.float())
-            masked = features * (scores > OBJECT_THRESHOLD)[..., None]
-            points = (masked @ self.projection.float() - self.projection_mean) / self.projection_scale
-            return (points[..., None, :] - self.centres.float()).square().sum(-1).argmin(-1)
 
 
 class PartPools(Pool):

@@ -5,7 +5,6 @@ act. Only the last block learns (PromptCCD, "Why finetune the final block"): the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
@@ -44,11 +43,12 @@ def final_norm(backbone: PreTrainedModel) -> nn.Module:
     return backbone.norm if hasattr(backbone, "rope_embeddings") else backbone.layernorm
 
 
-def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
-    """Tokens that enter block 0, ``(B, L, D)``: [CLS], registers if there are any, patches.
+def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> tuple[Tensor, Rotation | None]:
+    """Tokens that enter block 0, ``(B, L, D)``: [CLS], registers if there are any, patches; and their rotation.
 
-    Positions are added already, unless the backbone rotates queries and keys instead (`rotation_of`). A graph is built
-    only if the embeddings learn, which here they never do.
+    Positions are added already, and the rotation is `None`, unless the backbone rotates queries and keys in every block
+    instead. Only patches are rotated, which are the last tokens: not [CLS], registers or prompts. A graph is built only
+    if the embeddings learn, which here they never do.
 
     Args:
         backbone: a supported backbone.
@@ -58,16 +58,8 @@ def embed(backbone: PreTrainedModel, pixel_values: Tensor) -> Tensor:
     options = {"interpolate_pos_encoding": True} if backbone.config.model_type == "vit" else {}
     with torch.set_grad_enabled(torch.is_grad_enabled() and _learns(backbone.embeddings)):
         tokens: Tensor = backbone.embeddings(pixel_values, **options)
-    return tokens
-
-
-def rotation_of(backbone: PreTrainedModel, pixel_values: Tensor) -> Rotation | None:
-    """Rotary position embedding of the patches in every block; `None` where positions are added to the tokens.
-
-    Only patches are rotated, which are the last tokens: not [CLS], registers or prompts.
-    """
     rotary = getattr(backbone, "rope_embeddings", None)
-    return None if rotary is None else rotary(pixel_values.to(backbone.dtype))
+    return tokens, None if rotary is None else rotary(pixel_values.to(backbone.dtype))
 
 
 def patch_count(backbone: PreTrainedModel, tokens: Tensor) -> int:
@@ -100,17 +92,9 @@ def run_prefix(
     Args:
         backbone: a supported backbone, in eval mode.
         tokens: of `embed`, perhaps with prompts among them.
-        rotation: `rotation_of` the images.
+        rotation: of `embed`.
         prefixes: of the first blocks, whose attention is open.
-
-    Raises:
-        ValueError: the backbone rotates queries and keys, and there is no rotation.
     """
-    if rotation is None and hasattr(backbone, "rope_embeddings"):
-        raise ValueError(
-            "This backbone rotates queries and keys by the place of their patch: pass rotation=, which is "
-            "rotation_of(backbone, pixel_values)."
-        )
     learns = any(map(_learns, blocks_of(backbone)[:-1]))
     needs_graph = tokens.requires_grad or learns or any(key.requires_grad for key, _ in prefixes)
     with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):
@@ -131,7 +115,7 @@ def class_row(
         backbone: a supported backbone, in eval mode.
         entering: ``(B, T, D)`` from `run_prefix`.
         last_block: a block that replaces the backbone's own last block, such as a pretrained copy.
-        rotation: `rotation_of` the images.
+        rotation: of `embed`.
         prefix: as in `run_block`.
     """
     block = blocks_of(backbone)[-1] if last_block is None else last_block
@@ -141,7 +125,7 @@ def class_row(
 def class_token(backbone: PreTrainedModel, tokens: Tensor, rotation: Rotation | None = None) -> Tensor:
     """The [CLS] feature ``(B, D)`` after the final norm, of tokens ``(B, T, D)`` that enter block 0.
 
-    Without prompts it equals ``backbone(...).last_hidden_state[:, 0]``. `rotation` is `rotation_of` the images.
+    Without prompts it equals ``backbone(...).last_hidden_state[:, 0]``. `rotation` is that of `embed`.
     """
     return class_row(backbone, run_prefix(backbone, tokens, rotation), rotation=rotation)
 
@@ -163,7 +147,7 @@ def class_attention(
         backbone: a supported backbone.
         entering: ``(B, T, D)``, which enter the block.
         last_block: the backbone's own, or a copy of it.
-        rotation: `rotation_of` the images.
+        rotation: of `embed`.
     """
     weights: Tensor = backbone.calls.class_weights(last_block, entering, rotation)
     return weights[:, :, -patch_count(backbone, entering) :].transpose(1, 2).float()
@@ -174,16 +158,17 @@ def run_block(
     tokens: Tensor,
     rotation: Rotation | None = None,
     prefix: Prefix | None = None,
-    read: "AttentionRead | None" = None,
+    read: SimpleNamespace | None = None,
 ) -> Tensor:
     """A block, called whole: ``(B, T, D)`` to ``(B, T, D)``.
 
     Args:
         block: of any supported backbone.
         tokens: ``(B, T, D)``.
-        rotation: `rotation_of` the images.
+        rotation: of `embed`.
         prefix: keys and values that every query also attends to (prefix tuning).
-        read: receives queries and keys; like a prefix, only of a block with an open attention (`open_attention`).
+        read: receives `query` and `key` ``(B, H, T, D / H)``, rotated if the backbone rotates; like a prefix, only of a
+            block with an open attention (`open_attention`). No list, which hooks of accelerate would copy.
     """
     given = {"position_embeddings": rotation, "prefix": prefix, "read": read}
     options = {name: value for name, value in given.items() if value is not None}
@@ -214,18 +199,10 @@ class BlockCalls:
 
     def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
         """Attention weights of [CLS] for all tokens, ``(B, H, T)``."""
-        read = AttentionRead()
+        read = SimpleNamespace()
         run_block(block, tokens, rotation, read=read)
         scores = (read.query[:, :, :1] @ read.key.transpose(2, 3))[:, :, 0]
         return torch.softmax((scores * block.attention.scaling).float(), dim=-1).to(tokens.dtype)
-
-
-@dataclass
-class AttentionRead:
-    """Queries and keys ``(B, H, T, D / H)`` of an attention, rotated if the backbone rotates."""
-
-    query: Any = None
-    key: Any = None
 
 
 def open_attention(block: Any) -> None:
@@ -243,7 +220,7 @@ def _open_attention(
     attention_mask: Tensor | None,
     scaling: float,
     prefix: Prefix | None = None,
-    read: AttentionRead | None = None,
+    read: SimpleNamespace | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention as transformers calls it; the weights are returned only where the kernel is ``eager``, as there."""

@@ -30,7 +30,6 @@ from promptccd.models.backbone import (
     class_row,
     embed,
     patch_features,
-    rotation_of,
     run_prefix,
 )
 from promptccd.models.checkpoint import (
@@ -282,18 +281,21 @@ class CategoryDiscoveryModel(PreTrainedModel):
         """Keep a copy of the pretrained last block, for queries and part labels."""
         self.pretrained_block = copy.deepcopy(blocks_of(self.backbone)[-1])
 
+    def _entering(self, pixel_values: Tensor) -> tuple[Tensor, Rotation | None]:
+        """Tokens of the plain forward that enter the last block, and their rotation."""
+        tokens, rotation = embed(self.backbone, pixel_values)
+        return run_prefix(self.backbone, tokens, rotation), rotation
+
     @torch.no_grad()
     def attention_row(self, pixel_values: Tensor) -> Tensor:
         """How [CLS] of the plain forward attends to the patches in the last block, ``(B, L, H)``."""
-        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
-        entering = run_prefix(self.backbone, tokens, rotation)
+        entering, rotation = self._entering(pixel_values)
         return class_attention(self.backbone, entering, self.last_block(), rotation)
 
     @torch.no_grad()
     def pretrained_patch_features(self, pixel_values: Tensor) -> Tensor:
         """Patch features ``(B, L, D)`` of the pretrained backbone; only after `keep_pretrained_block`."""
-        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
-        entering = run_prefix(self.backbone, tokens, rotation)
+        entering, rotation = self._entering(pixel_values)
         return patch_features(self.backbone, entering, self.pretrained_block, rotation)
 
     def adopt_backbone(self) -> None:
@@ -325,7 +327,7 @@ class CategoryDiscoveryModel(PreTrainedModel):
             project: whether to return `CategoryDiscoveryOutput.bottleneck`.
             return_dict: whether to return a `CategoryDiscoveryOutput` and not a tuple; `None` asks the configuration.
         """
-        tokens, rotation = embed(self.backbone, pixel_values), rotation_of(self.backbone, pixel_values)
+        tokens, rotation = embed(self.backbone, pixel_values)
         output = self.compute_output(tokens, rotation, prompted, project)
         # A decorator would not last: Accelerate takes all of them off a model that it trained in bfloat16.
         as_dict = self.config.return_dict if return_dict is None else return_dict

@@ -80,11 +80,15 @@ def bounds_of(config_class: type) -> dict[str, tuple[float, float]]:
     return {each.name: each.metadata[_BOUNDS] for each in fields(config_class) if _BOUNDS in each.metadata}
 
 
+def _require(fits: bool, expected: str, found: Any) -> None:
+    if not fits:
+        raise ValueError(f"Expected {expected}, got {shown(found)}.")
+
+
 def _require_between(value: Any, low: float, high: float, optional: bool = False, name: str = "") -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"Expected {name}a number from {low} to {high}, got {shown(value)}.")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = (value is None and optional) or (is_number and low <= value <= high)
+    _require(fits, f"{name}a number from {low} to {high}", value)
 
 
 def require_side(side: int, patch_size: int, what: str) -> None:
@@ -93,10 +97,9 @@ def require_side(side: int, patch_size: int, what: str) -> None:
     Raises:
         ValueError: naming both numbers.
     """
-    if not patch_size <= side <= patch_size * math.isqrt(MOST_TOKENS):
-        raise ValueError(
-            f"Expected {what} of 1 to {math.isqrt(MOST_TOKENS)} patches of {patch_size} pixels, got {side}."
-        )
+    most = math.isqrt(MOST_TOKENS)
+    fits = patch_size <= side <= patch_size * most
+    _require(fits, f"{what} of 1 to {most} patches of {patch_size} pixels", side)
 
 
 def backbone_config_of(values: Any) -> PreTrainedConfig:
@@ -139,38 +142,30 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
         ValueError: a foreign type of number.
     """
     dtype = values.get("dtype") or values.get("torch_dtype")  # the second before version 5 of transformers
-    if dtype not in _DTYPE_NAMES:
-        raise ValueError(f"Expected a dtype of {', '.join(map(str, _DTYPE_NAMES[1:]))}, got {shown(dtype)}.")
+    _require(dtype in _DTYPE_NAMES, f"a dtype of {', '.join(map(str, _DTYPE_NAMES[1:]))}", dtype)
     names = config_class.__dataclass_fields__.keys() - _COMMON - _OF_OUTPUTS
     kept = {name: value for name, value in values.items() if name in names and not name.startswith("_")}
     return kept if dtype is None else {**kept, "dtype": dtype}
 
 
 def _require_line(text: Any, where: str) -> None:
-    if (
-        not isinstance(text, str)
-        or len(text) > _LONGEST_NAME
-        or (not text.isprintable() and any(unicodedata.category(letter) in _UNPRINTABLE for letter in text))
-    ):
-        raise ValueError(
-            f"Expected {where} to be lines of at most {_LONGEST_NAME} characters, got {shown(text)}."
-        )
+    is_line = isinstance(text, str) and (
+        text.isprintable() or not any(unicodedata.category(letter) in _UNPRINTABLE for letter in text)
+    )
+    fits = is_line and len(text) <= _LONGEST_NAME
+    _require(fits, f"{where} to be lines of at most {_LONGEST_NAME} characters", text)
 
 
 def _require_ascending(*numbers: Any) -> None:
-    if any(type(each) is not int for each in numbers) or [*numbers] != sorted(numbers):
-        raise ValueError(f"Expected whole numbers that do not fall, got {shown(numbers)}.")
+    fits = all(type(each) is int for each in numbers) and [*numbers] == sorted(numbers)
+    _require(fits, "whole numbers that do not fall", numbers)
 
 
 def _require_ids(ids: Any, where: str) -> None:
     """Refuse anything but a list of distinct ids of categories."""
-    if not isinstance(ids, list) or len(ids) > MOST_CATEGORIES:
-        raise ValueError(f"Expected {where} to be a list of at most {MOST_CATEGORIES} ids, got {shown(ids)}.")
-    for each in ids:
-        if type(each) is not int or not 0 <= each < 2**53:
-            raise ValueError(f"Expected {where} to be whole numbers from 0, got {shown(each)}.")
-    if len(set(ids)) != len(ids):
-        raise ValueError(f"Expected every category id once, got a repeated id in {where}.")
+    fits = isinstance(ids, list) and len(ids) <= MOST_CATEGORIES
+    fits = fits and all(type(each) is int and 0 <= each < 2**53 for each in ids) and len({*ids}) == len(ids)
+    _require(fits, f"{where} to be a list of at most {MOST_CATEGORIES} different whole numbers from 0", ids)
 
 
 @strict
@@ -261,10 +256,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     def validate_categories(self) -> None:
         """Refuse ids and names of different number, ids that occur twice, and names that are no short lines."""
         ids, names = self.category_ids, self.category_names
-        if len(ids) != len(names):
-            raise ValueError(
-                f"Expected as many category names as ids, got {len(names)} names for {len(ids)} ids."
-            )
+        _require(len(ids) == len(names), f"a category name for each of {len(ids)} ids", names)
         _require_ids(ids, "category_ids")
         for name in names:
             _require_line(name, "category_names")
@@ -275,8 +267,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
             if (found := getattr(self, name)) is None:
                 continue
             keys = {*bounds, *_NOT_NUMBERS.get(name, ())}
-            if set(found) != keys:
-                raise ValueError(f"Expected {name} to have {sorted(keys)}, got {shown(found)}.")
+            _require(set(found) == keys, f"{name} to have {sorted(keys)}", found)
             for key, (low, high) in bounds.items():
                 _require_between(found[key], low, high, name=f"{key} of {name} to be ")
         if (found := self.count_estimate) is not None:

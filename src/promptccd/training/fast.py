@@ -103,21 +103,19 @@ class FastCalls(BlockCalls):
         """See the base class; computes no values of the other tokens, and keys only to rotate them.
 
         The weights sum to one, so the tokens are averaged before the value projection: two products with H rows instead
-        of two with T.
+        of two with T. A block with a prefix, which is no last block but in a backbone of few blocks, runs whole.
         """
-        if not is_plain(block):
+        if prefix is not None or not is_plain(block):
             return super().class_row(block, tokens, rotation, prefix)
         attention, normed = block.attention, _norms(block)[0](tokens)
-        before = 0 if prefix is None else prefix[0].shape[1]
-        weights = _class_weights(attention, normed, rotation, None if prefix is None else prefix[0])
-        own = weights[..., before:]  # (B, H, T)
-        value, heads = attention.v_proj, (-1, attention.head_dim)
-        mixed = torch.einsum("bhD,hdD->bhd", own @ normed, value.weight.unflatten(0, heads))
-        if value.bias is not None:  # the weights sum to one without a prefix
-            mixed = mixed + own.sum(-1, keepdim=True) * value.bias.unflatten(0, heads)
-        if prefix is not None:
-            values = prefix[1].to(mixed).unflatten(-1, heads)
-            mixed = mixed + torch.einsum("bhs,bshd->bhd", weights[..., :before], values)
+        weights, value, heads = (
+            _class_weights(attention, normed, rotation),
+            attention.v_proj,
+            (-1, attention.head_dim),
+        )
+        mixed = torch.einsum("bhD,hdD->bhd", weights @ normed, value.weight.unflatten(0, heads))
+        if value.bias is not None:
+            mixed = mixed + weights.sum(-1, keepdim=True) * value.bias.unflatten(0, heads)
         out = tokens[:, 0] + getattr(block, "layer_scale1", _SAME)(attention.o_proj(mixed.flatten(1)))
         return out + getattr(block, "layer_scale2", _SAME)(block.mlp(_norms(block)[1](out)))
 
@@ -128,10 +126,8 @@ class FastCalls(BlockCalls):
         return _class_weights(block.attention, _norms(block)[0](tokens), rotation)
 
 
-def _class_weights(
-    attention: Any, normed: Tensor, rotation: Rotation | None, prefix_keys: Tensor | None = None
-) -> Tensor:
-    """Attention weights of token 0, ``(B, H, T)``, after the prefix keys, if any.
+def _class_weights(attention: Any, normed: Tensor, rotation: Rotation | None) -> Tensor:
+    """Attention weights of token 0, ``(B, H, T)``.
 
     Without rotation q . (W x + b) = (W' q) . x + q . b: the one query goes through the key projection, not every token.
     """
@@ -146,9 +142,6 @@ def _class_weights(
         if projection.bias is not None:
             bias = projection.bias.unflatten(0, query.shape[1:])
             scores = scores + torch.einsum("bhd,hd->bh", query, bias)[..., None]
-    if prefix_keys is not None:
-        own = torch.einsum("bhd,bshd->bhs", query, prefix_keys.to(query).unflatten(-1, heads))
-        scores = torch.cat([own, scores], dim=-1)
     return torch.softmax((scores * attention.scaling).float(), dim=-1).to(normed.dtype)
 
 

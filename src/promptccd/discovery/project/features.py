@@ -107,7 +107,7 @@ def lay_out(features: Tensor) -> np.ndarray:
     t-SNE places a sample, which takes seconds; each other photograph is placed amid similar ones.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
-    from promptccd.reports import choose_points, layout_of
+    from promptccd.reports.map import choose_points, layout_of
 
     shown = torch.from_numpy(choose_points(len(features), seed=1))
     known = torch.from_numpy(layout_of(features[shown].numpy(), seed=1).astype(np.float32))
