@@ -5,12 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from promptccd.cli.main import main
 from promptccd.hub import push_run, verify
-from promptccd.runs import RunDirectory, train_run
+from promptccd.hub.verify import Check, stage_checks
+from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import sum_again
+from tests.conftest import quick_recipe, sum_again
 from tests.hub.server import Hub
 from tests.messages import TEXT
 
@@ -29,6 +31,20 @@ def test_a_run_and_its_repository_agree_with_themselves(run: RunDirectory, hub: 
     push_run(run, stages=[2])
     assert main(["verify", "user/run-stage2"]) == 0
     assert main(["verify", "user/nothing"]) == 5
+
+
+@pytest.mark.moderate
+def test_a_calibrated_mixture_is_pushed_verified_and_loaded_with_equal_predictions(
+    image_folder: Path, tiny_backbone: Path, hub: Hub, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    train_run(Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, run.path, variant="promptccd-gcd")))
+    push_run(run, stages=[3])
+    assert main(["verify", "user/run-stage3"]) == 0
+    local, fetched = load_model(run.stage(3)), load_model("user/run-stage3")
+    features = fetched(torch.randn(20, 3, 16, 16)).features
+    assert torch.equal(fetched.gaussians.log_joint(features), local.gaussians.log_joint(features))
+    assert torch.equal(fetched.assign_natively(features), local.assign_natively(features))
 
 
 def change_results(run: RunDirectory) -> None:
@@ -135,3 +151,43 @@ def test_a_row_is_written_before_its_stage(trained_run: Path, tmp_path: Path) ->
     run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
     shutil.rmtree(run.stage(3))
     assert not [check for check in verify(str(run.path)) if check.problem]
+
+
+@pytest.fixture
+def stage(trained_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_run / "stage1", tmp_path / "stage"))
+
+
+def test_a_whole_stage_agrees_with_itself(stage: Path) -> None:
+    checks = list(stage_checks(stage, "s"))
+    assert [check.problem for check in checks] == [""] * len(checks)
+    assert [check.what for check in checks] == [
+        "s: sums of all files",
+        "s: the model loads",
+        "s: its categories are those of its registry",
+        "s: images were assigned to its own categories",
+        "s: a prototype for every category",
+    ]
+
+
+def test_after_a_sum_or_a_model_that_is_wrong_nothing_more_is_looked_at(stage: Path) -> None:
+    config = json.loads((stage / "config.json").read_text())
+    (stage / "config.json").write_text(json.dumps({**config, "model_type": "other"}))
+    (sums,) = stage_checks(stage, "s")
+    assert (sums.what, "config.json" in sums.problem) == ("s: sums of all files", True)
+    sum_again(stage)
+    sums, loads = stage_checks(stage, "s")
+    assert sums == Check("s: sums of all files")
+    assert loads.what == "s: the model loads"
+    assert "other" in loads.problem
+
+
+def test_images_of_a_category_that_is_none_are_named(stage: Path) -> None:
+    path = stage / "assignments.json"
+    table = json.loads(path.read_text())
+    table["category_ids"][:2] = [77, 78]
+    path.write_text(json.dumps(table))
+    sum_again(stage)
+    assert [check for check in stage_checks(stage, "s") if check.problem] == [
+        Check("s: images were assigned to its own categories", "[77, 78] are no category ids")
+    ]
