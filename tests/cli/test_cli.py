@@ -227,27 +227,6 @@ def test_a_data_set_that_is_mostly_unreadable_stops_with_the_reasons(
     assert "starts like HTML" in err
 
 
-def recipe_dataset(recipe: Path) -> str:
-    return json.loads(recipe.read_text())["data"]["dataset"]
-
-
-@pytest.mark.slow
-@pytest.mark.fault(36)
-def test_reading_a_checkpoint_unpickles_nothing(recipe: Path, tmp_path: Path, capsys) -> None:
-    """An audit hook sees every class a pickle asks for; loading and predicting ask for none."""
-    run(capsys, "train", "--config", recipe, "--epochs", "1")
-    code = (
-        "import sys; import promptccd.runs as r; asked = [];"
-        "sys.addaudithook(lambda name, args: asked.append(args) if name == 'pickle.find_class' else None);"
-        "r.load_model(sys.argv[1]); r.RunDirectory(sys.argv[2]).load_state(3); print(len(asked))"
-    )
-    argv = [sys.executable, "-c", code, str(tmp_path / "run" / "stage3"), str(tmp_path / "run")]
-    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "0"
-    kinds = {".json", ".jsonl", ".safetensors", ".sqlite", ".md", ".py", ".txt"}
-    files = (file for file in (tmp_path / "run").rglob("*") if file.is_file())
-    assert {file.suffix for file in files if not file.name.startswith(".lock")} <= kinds
-
-
 def test_help_fits_a_screen_and_help_all_lists_every_field(capsys, monkeypatch) -> None:
     from promptccd.training.recipe import known_fields
 

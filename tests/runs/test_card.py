@@ -27,10 +27,7 @@ from tests.shipped_recipes import HUB_CONFIGS
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 
 TRAINED = {
-    "gcd, count estimated": {
-        "model": {"variant": "promptccd-gcd"},
-        "training": {"category_count": "kmeans"},
-    },
+    "gcd, count estimated": {"model": {"variant": "promptccd-gcd"}, "training": {"category_count": "kmeans"}},
     "mixture": {"model": {"prompts_at_test": True}},
     "parts": {"model": {"variant": "promptccd-pp", "num_parts": 2}},
 }

@@ -116,10 +116,7 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
         (["--engine", "slurm", "--slurm", "gpu"], "Expected --slurm KEY=VALUE."),
         (["--set", "epochs=1,many"], "Expected training.epochs to be int, got 'many'"),
         (["--set", "epochs=1,0"], "Expected epochs >= 1, got 0"),
-        (
-            ["--set", "class_blocks=7,1"],
-            "Expected data.class_blocks to be list[int] or none, got '7'",
-        ),
+        (["--set", "class_blocks=7,1"], "Expected data.class_blocks to be list[int] or none, got '7'"),
         (["--set", "pool=l2p"], "'pool' of section 'model' for promptccd"),
         (["--set", "seed=1,2"], "give its values to seeds"),
         (["--output_dir", "elsewhere"], "give its values to out"),

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 _MODEL: Arguments = {
-    "model": dict(metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage"),
+    "model": dict(metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage")
 }
 _EXPLAIN: Arguments = {
     "image": dict(metavar="IMAGE", help="an image file"),

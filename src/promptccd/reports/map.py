@@ -56,9 +56,7 @@ def map_series(features: np.ndarray, images: pd.DataFrame, seed: int) -> list[Se
     truth = (" (is " + images["category"] + ")").fillna("")
     return [
         Series(
-            name,
-            number,
-            [Point(places[row, 0], places[row, 1], f"{name}{truth[row]}") for row in of_group],
+            name, number, [Point(places[row, 0], places[row, 1], f"{name}{truth[row]}") for row in of_group]
         )
         for number, (name, of_group) in enumerate(images.groupby("group", sort=False).groups.items())
     ]

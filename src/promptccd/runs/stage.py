@@ -21,13 +21,7 @@ from promptccd.discovery.project.edits import Labelled, apply_labels
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry, save_registry
 from promptccd.discovery.project.store import CATEGORIES
-from promptccd.disk import (
-    CHECKSUMS,
-    parsed_json,
-    problems_of,
-    write_directory,
-    write_json,
-)
+from promptccd.disk import CHECKSUMS, parsed_json, problems_of, write_directory, write_json
 from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery
 from promptccd.methods import method_named
@@ -128,10 +122,7 @@ def load_exemplars(path: Path) -> Exemplars:
 
 
 def memory_before(
-    run: RunDirectory,
-    earlier: "AssignedImages",
-    images: Sequence[StageImages],
-    with_labels: bool,
+    run: RunDirectory, earlier: "AssignedImages", images: Sequence[StageImages], with_labels: bool
 ) -> Memory | None:
     """Exemplars of earlier stages with their present labels, unless these are hidden; or `None`."""
     before = len(earlier.ids) - 1
