@@ -13,7 +13,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation.tables import ABSENT, over_runs, text_grid
 from promptccd.reports import write_report, write_run_comparison
-from promptccd.reports.tables import ReportedRun, report_tables, stage_costs
+from promptccd.reports.tables import ReportedRun, report_tables
 from promptccd.runs import RunDirectory, RunEvaluation
 from tests.browsing import Visit
 from tests.messages import TEXT
@@ -227,9 +227,9 @@ def test_costs_are_means_over_runs(runs: list[Path]) -> None:
     run = ReportedRun(RunEvaluation(str(runs[0])))
     memory = {"stage0": {"process": 2_000_000, "accelerator": None}}
     memory["stage1"] = {"process": 4_000_000, "accelerator": 7_000_000}
-    both = stage_costs({"seconds": {"stage1": 5.0, "stage0": 9.0}, "peak_memory": memory})
-    one = stage_costs({"seconds": {"stage0": 11.0}, "peak_memory": memory})
-    tables = report_tables([changed(run, costs=both), changed(run, costs=one)], [])
+    both, one = {"seconds": {"stage1": 5.0, "stage0": 9.0}}, {"seconds": {"stage0": 11.0}}
+    recorded = [changed(run, manifest={**each, "peak_memory": memory}) for each in (both, one)]
+    tables = report_tables(recorded, [])
     _, rows = text_grid(over_runs(tables["costs"], ["stage"]))
     assert rows == [
         ["stage 0", "2", "10.0 ± 1.4", "2.0 ± 0.0", ABSENT],

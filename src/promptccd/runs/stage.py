@@ -211,14 +211,8 @@ def learn_prediction(
     """Fit the calibrated mixture of a model that has no prediction of its own.
 
     The labelled stage begins it, and every stream adds its new categories: features of earlier stages are not needed.
-    Labels from which nothing can be learnt leave the model without a prediction.
-
-    Args:
-        model: with the mixture of the stage before.
-        features: of the stage, ``(N, D)``, L2-normalised.
-        labels: ``(N,)`` of the labelled stage, else `None`.
-        num_categories: K, including earlier stages.
-        seed: of the run.
+    Labels from which nothing can be learnt leave the model without a prediction. Features ``(N, D)`` are L2-normalised;
+    labels ``(N,)`` are those of the labelled stage, else `None`; `num_categories` includes earlier stages.
     """
     gaussians = model.gaussians
     if model.predicts or (labels is None and gaussians is None):
