@@ -68,17 +68,8 @@ def test_train_evaluate_predict(recipe: Path, tmp_path: Path, pictures: Path, ca
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["protocol"] == "cacc"
     assert [row["stage"] for row in results["stages"]] == [1, 2, 3]
-    assert set(results["stages"][0]) == {
-        "stage",
-        "all",
-        "old",
-        "new",
-        "num_categories",
-        "num_images",
-        "count_range",
-        "native",
-        "nmi",
-    }
+    columns = "stage all old new num_categories num_images count_range native nmi"
+    assert set(results["stages"][0]) == {*columns.split()}
     for part in ("all", "old", "new"):
         mean = np.mean([row[part] for row in results["stages"]])
         assert results["average"][part] == pytest.approx(mean, abs=1e-3)
@@ -148,7 +139,7 @@ def test_predictions_are_those_of_training_for_every_image(
     argv = [
         sys.executable,
         "-m",
-        "promptccd.cli.main",
+        "promptccd",
         "predict",
         str(tmp_path / "run" / "stage3"),
         str(folder),
@@ -162,19 +153,8 @@ def test_command_line_beats_file_beats_default(recipe: Path) -> None:
     from promptccd.cli.main import parse
     from promptccd.cli.recipe_options import recipe_from
 
-    argv = [
-        "train",
-        "--config",
-        str(recipe),
-        "--epochs",
-        "9",
-        "--class_blocks",
-        "3",
-        "1",
-        "1",
-        "--learning_rate",
-        "1e-3",
-    ]
+    more = ["--epochs", "9", "--class_blocks", "3", "1", "1", "--learning_rate", "1e-3"]
+    argv = ["train", "--config", str(recipe), *more]
     parsed = recipe_from(parse(argv))
     assert parsed.training.epochs == 9  # command line
     assert parsed.training.batch_size == 16  # file

@@ -138,16 +138,8 @@ def test_a_day_of_corrections(found, capsys) -> None:
         code, _, err = run(capsys, "categories", found, *action)
         assert code == 0, err
     final = registry_in(found)
-    assert [entry.kind for entry in final.log if entry.time] == [
-        "rename",
-        "move",
-        "split",
-        "merge",
-        "dissolve",
-        "set_aside",
-        "restore",
-        "set_images_aside",
-    ]
+    kinds = "rename move split merge dissolve set_aside restore set_images_aside"
+    assert [entry.kind for entry in final.log if entry.time] == kinds.split()
     assert final.members[key] == 0
     assert [each.size for each in final.aside] == [2]
     assert final.category(new[2]) in final.active

@@ -1,6 +1,5 @@
 """Every variant through the same loop: interrupted anywhere, loaded from any stage, evaluated and explained."""
 
-import hashlib
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from promptccd.runs import RunDirectory, RunEvaluation, explain_image, load_mode
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import StageTrainer
+from tests.runs.test_resume import stage_hashes
 
 Values = dict[str, dict]
 # So narrow a head gives tiny vectors before they are normalised, and any larger step makes them one.
@@ -75,11 +75,6 @@ def merged(values: Values, changes: Values) -> Values:
 
 def in_folder(values: Values, folder: Path) -> Recipe:
     return Recipe.from_dict(merged(values, {"training": {"output_dir": str(folder)}}))
-
-
-def stage_bytes(run: Path) -> list[str]:
-    files = [run / f"stage{stage}" / "model-00002-of-00002.safetensors" for stage in range(4)]
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 
 
 def in_a_fork(work: Callable[[], object]) -> int:
@@ -160,7 +155,7 @@ def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
     assert stops[:2] == [1, 2] and 0 in stops
     assert "has collapsed" not in caplog.text  # else a state that is lost would not show
     assert again.to_dict() == whole.to_dict()
-    assert stage_bytes(tmp_path / "interrupted") == stage_bytes(tmp_path / "whole")
+    assert stage_hashes(tmp_path / "interrupted") == stage_hashes(tmp_path / "whole")
 
     for stage in range(4):  # growing mixtures and part counts included
         folder = tmp_path / "whole" / f"stage{stage}"
