@@ -61,7 +61,7 @@ _VERIFY: Arguments = {
 }  # fmt: skip
 
 
-@command(("promptccd.runs.explain",), _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
+@command(("promptccd.runs.predict",), _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
     from promptccd.training.devices import device_named
