@@ -6,6 +6,8 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.reports.compare import write_comparison as write_comparison
+    from promptccd.reports.costs import costs_of as costs_of
+    from promptccd.reports.costs import sizes_on_hub as sizes_on_hub
     from promptccd.reports.engines import RayEngine as RayEngine
     from promptccd.reports.engines import SlurmEngine as SlurmEngine
     from promptccd.reports.engines import visible_devices as visible_devices
