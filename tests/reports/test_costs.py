@@ -36,7 +36,9 @@ def test_a_step_of_every_method_is_timed(method: str) -> None:
 
 
 @pytest.mark.moderate
-def test_the_bytes_to_keep_are_those_of_the_stages(image_folder, tiny_backbone, tmp_path: Path) -> None:
+def test_the_bytes_to_keep_are_those_of_the_stages(
+    image_folder: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
     recipe = Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, tmp_path / "run"))
     (cost,) = costs.costs_of([recipe])
     train_run(recipe)
@@ -44,7 +46,9 @@ def test_the_bytes_to_keep_are_those_of_the_stages(image_folder, tiny_backbone, 
     assert cost.kept == pytest.approx(sum(files.values()), rel=0.3)
 
 
-def test_a_dry_run_prints_hours_sizes_and_pages_of_gated_data(monkeypatch, tmp_path: Path, capsys) -> None:
+def test_a_dry_run_prints_hours_sizes_and_pages_of_gated_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
     def info(self: HfApi, name: str, **options: object) -> SimpleNamespace:
         files = {
             "data/train-0.parquet": 3_000_000,
