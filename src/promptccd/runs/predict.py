@@ -25,9 +25,9 @@ from promptccd.data.names import display_name
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.disk import make_folder, remove_leftovers, write_file
 from promptccd.errors import DataError, RunError, nothing_at, one_line
+from promptccd.images.camera import reason_of_raw
 from promptccd.images.decode import Decoding, Status, Verdict, decode_image
 from promptccd.images.limits import MAX_PIXELS, IntakeLimits
-from promptccd.images.raw import reason_of_raw
 from promptccd.images.rendering import Rendering
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel

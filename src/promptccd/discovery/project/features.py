@@ -41,8 +41,7 @@ class Features:
 
     def smaller_part(self, keys: Sequence[str]) -> list[str]:
         """The smaller of two parts of a group of images that have features."""
-        # Here, because it takes a second that other corrections need not wait.
-        from promptccd.discovery.grouping import suggest_split
+        from promptccd.discovery.grouping import suggest_split  # takes a second, and only a split needs it
 
         return [keys[row] for row in suggest_split(self.of(keys)[1], seed=1)[1].tolist()]
 
