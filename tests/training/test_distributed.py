@@ -24,10 +24,10 @@ from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.methods import StageContext
 from promptccd.methods.processes import gather_rows, same_on_all
 from promptccd.methods.promptccd import MixtureObjective
-from promptccd.training.batches import BatchPlan
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
+from promptccd.training.stage_trainer import BatchPlan
 from tests.conftest import coloured_images
 
 SCRIPT = Path(__file__).with_name("record_losses.py")
