@@ -303,7 +303,7 @@ class Cut:
         ids = np.array([places.get(label, UNUSED) for label in labels.tolist()])
         new = max(1, count // 10)
         blocks = (count - 3 * new, new, new, new)
-        cut = cut_by_rule("mixed", ids, [str(each) for each in drawn], blocks, None, seed, lambda *_: "")[1]
+        cut = cut_by_rule("mixed", ids, [str(each) for each in drawn], blocks, None, seed)[1]
         return cls(ids, blocks, cut.sample_ids, seed)
 
     def of_stages(self, features: Tensor) -> list[Tensor]:

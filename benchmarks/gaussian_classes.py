@@ -115,7 +115,7 @@ def main() -> None:
             features = F.normalize(torch.from_numpy(points)).float()
             test, _ = select_rows(classes, names, held_out=0.2, held_out_only=True)
             train, _ = select_rows(classes, names, held_out=0.2)
-            labels, cut = cut_by_rule("redrawn", train, names, blocks, None, seed, lambda *_: "")
+            labels, cut = cut_by_rule("redrawn", train, names, blocks, None, seed)
             order = [names.index(each) for each in cut.categories]
             unseen, ids = features[test != UNUSED], np.argsort(order)[test[test != UNUSED]]
             stages = [features[rows] for rows in cut.sample_ids]

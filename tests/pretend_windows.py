@@ -65,23 +65,8 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     source, here = os.environ[ROOT], os.path.abspath(__file__)
     library = os.path.dirname(os.__file__) + os.sep
-    names = (
-        "open",
-        "write",
-        "close",
-        "fsync",
-        "rename",
-        "replace",
-        "unlink",
-        "kill",
-        "fstat",
-        "lstat",
-        "stat",
-    )
-    real: dict[str, Callable[..., Any]] = {
-        name: getattr(os, name)
-        for name in (*names, "rmdir", "mkdir", "symlink", "chmod", "scandir", "link", "access")
-    }
+    names = "open write close fsync rename replace unlink kill fstat lstat stat mkdir symlink chmod scandir access"
+    real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in names.split()}
 
     def ours(file: str) -> bool:
         is_package = file.startswith(source) and "site-packages" not in file[len(source) :]
@@ -132,22 +117,19 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
 
     builtins.__import__ = imports
 
-    class Like:
-        """A module with some names of its own."""
-
-        def __init__(self, module: Any, **own: Any):
-            self.__dict__.update(own, _module=module)
+    class Psutil:
+        """psutil, imported when it is asked for, whose memory of a process has the names of Windows."""
 
         def __getattr__(self, name: str) -> Any:
-            found = getattr(self._module, name)
-            if self._module.__name__ == "psutil" and name == "Process":
+            found = getattr(real_import("psutil"), name)
+            if name != "Process":
+                return found
 
-                class WindowsProcess(found):  # type: ignore[valid-type,misc]
-                    def memory_info(self) -> Any:
-                        return types.SimpleNamespace(peak_wset=super().memory_info().rss)
+            class WindowsProcess(found):  # type: ignore[valid-type,misc]
+                def memory_info(self) -> Any:
+                    return types.SimpleNamespace(peak_wset=super().memory_info().rss)
 
-                return WindowsProcess
-            return found
+            return WindowsProcess
 
     class Sys(types.ModuleType):
         platform = "win32"
@@ -158,19 +140,7 @@ def begin() -> None:  # noqa: C901 - one process believes all of it
         def __setattr__(self, name: str, value: Any) -> None:
             setattr(sys, name, value)
 
-    instead["sys"] = Sys("sys")
-
-    class Lazy(Like):
-        """A module that is imported when it is asked for."""
-
-        def __init__(self, name: str):
-            self.__dict__["_name"] = name
-
-        @property
-        def _module(self) -> Any:
-            return real_import(self._name)
-
-    instead["psutil"] = Lazy("psutil")
+    instead |= {"sys": Sys("sys"), "psutil": Psutil()}
 
     text: set[int] = set()
 

@@ -396,11 +396,7 @@ def test_a_page_is_served_found_and_closed(windows):
     write_pictures(windows.disk / "photos", [0, 1, 2])
     said = windows.disk / "said.txt"
     words = ["open", "photos", "--out", "groups", "--model", "photographs", "--no-browser"]
-    with (
-        said.open("w") as out,
-        windows.start(*words, stdout=out) as process,
-        contextlib.ExitStack() as stack,
-    ):
+    with said.open("w") as out, windows.start(*words, stdout=out) as process, contextlib.ExitStack() as stack:
         stack.callback(process.kill)
         until, found = time.monotonic() + 250, None
         while found is None and process.poll() is None and time.monotonic() < until:

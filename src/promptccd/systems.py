@@ -138,10 +138,7 @@ def link(source: Path, target: Path) -> None:
 
 def has_shown(path: Path) -> bool:
     """Whether a file manager was asked to show a file; a simple file manager shows the folder."""
-    commands = {
-        "darwin": ["open", "-R", str(path)],
-        "win32": ["explorer", f"/select,{path}"],
-    }
+    commands = {"darwin": ["open", "-R", str(path)], "win32": ["explorer", f"/select,{path}"]}
     command = commands.get(sys.platform, ["xdg-open", str(path.parent)])
     if (program := shutil.which(command[0])) is None:
         return False

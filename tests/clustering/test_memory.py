@@ -38,6 +38,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "DOUBLES_AT_ONCE", 2**18)
     monkeypatch.setattr(calibrated, "VALUES_AT_ONCE", 2**18)
     monkeypatch.setattr(calibrated, "MOST_STARTED", 2**11)
+    monkeypatch.setattr(calibrated, "AFFINITIES_AT_ONCE", 2**18)
 
 
 @pytest.mark.moderate
@@ -48,6 +49,17 @@ def test_a_calibrated_mixture_learns_a_stream_in_one_and_a_half_times_its_featur
         mixture.partial_fit(points, num_categories=CATEGORIES)
     assert memory.peak < 1.5 * FEATURES
     assert (mixture.predict(points) == rows.numpy()).mean() > 0.95
+
+
+@pytest.mark.moderate
+def test_so_does_a_stream_of_ten_thousand_images_with_the_usual_blocks(monkeypatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(calibrated, "STEPS", 1)
+    points = torch.randn(10_000, 768)
+    mixture = CalibratedMixture().fit(points[:300], torch.arange(300) % 15)
+    with TensorMemory() as memory:
+        mixture.partial_fit(points, num_categories=20)
+    assert memory.peak < 1.5 * points.nbytes
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from promptccd.errors import DataError
 
 KINDS = ("boat", "bus", "wrist watch")
 WORDS_OF_SPLITS = ("train", "test", "validation")
+SUFFIXES = ("a.PNG", "b.Jpg", "c", "d.png?size=large", "e.dat", "f.png.bak", "g.png (1)", "h.txt", "i.TIFF")
 
 
 def picture(number: int, kind: str = "PNG") -> bytes:
@@ -41,15 +42,21 @@ def put(path: Path, content: bytes | str | int) -> Path:
     return path
 
 
-def categories(
-    folder: Path, names: Iterable[str] = KINDS, each: int = 2, first: int = 0, **form: str
-) -> Path:
-    """A folder per category; `form` says how files are called: ``file="{}.png"``."""
-    for place, name in enumerate(names):
-        for number in range(each):
-            image = first + place * each + number
-            put(folder / name / form.get("file", "{}.png").format(image), image)
+def written(folder: Path, files: Mapping[str, bytes | str | int]) -> Path:
+    """A folder with further files, by their paths in it."""
+    for name, content in files.items():
+        put(folder / name, content)
     return folder
+
+
+def categories(
+    folder: Path, names: Iterable[str] = KINDS, each: int = 2, first: int = 0, file: str = "{}.png"
+) -> Path:
+    """A folder per category, whose files are called after their numbers."""
+    places = {
+        first + place * each + number: name for place, name in enumerate(names) for number in range(each)
+    }
+    return written(folder, {f"{name}/{file.format(image)}": image for image, name in places.items()})
 
 
 def listed(
@@ -99,67 +106,36 @@ def described(folder: Path, split: str, kind: str, first: int = 0) -> Path:
 
 
 def _junk(folder: Path) -> Path:
-    categories(folder)
-    for name, content in {
+    junk = {
         ".DS_Store": "x", "Thumbs.db": "x", "note.txt": "hello", "bad.jpg": "<html>no", "empty.png": "", "._0.png": "x",
         "clip.mp4": b"\x00\x00\x00\x18ftypmp42", "pack.zip": b"PK\x03\x04", "side.xmp": "<x:xmpmeta>",
-    }.items():  # fmt: skip
-        put(folder / "boat" / name, content)
-    put(folder / ".git" / "x.png", 20)
-    put(folder / "@eaDir" / "x.png", 20)
-    put(folder.with_name("elsewhere") / "y.png", 21)
-    (folder / "bus" / "out.png").symlink_to(folder.with_name("elsewhere") / "y.png")
-    (folder / "bus" / "gone.png").symlink_to("nothing.png")
-    (folder / "bus" / "again.png").symlink_to("2.png")
+    }  # fmt: skip
+    written(categories(folder), {f"boat/{name}": content for name, content in junk.items()})
+    written(folder, {".git/x.png": 20, "@eaDir/x.png": 20, "../elsewhere/y.png": 21})
+    for name, target in {
+        "out": folder.parent / "elsewhere/y.png",
+        "gone": "nothing.png",
+        "again": "2.png",
+    }.items():
+        (folder / "bus" / f"{name}.png").symlink_to(target)
     return folder
 
 
 def _photograph(folder: Path) -> Path:
     """Several files of one photograph, and what programs and earlier runs left."""
-    categories(folder)
-    raw = b"II*\x00\x10\x00\x00\x00CR\x02\x00" + bytes(64)
-    put(folder / "boat" / "IMG_1.CR2", raw)
-    put(folder / "boat" / "IMG_1.JPG", 20)
-    put(folder / "boat" / "IMG_1.MOV", b"\x00\x00\x00\x14ftypqt  ")
-    put(folder / "boat" / "IMG_1234.png", 21)
-    put(folder / "boat" / "IMG_E1234.png", 22)
-    put(folder / "boat" / "IMG_1.AAE", "<plist/>")
-    put(folder / "My.photoslibrary" / "originals" / "a.png", 23)
-    put(folder / "My.photoslibrary" / "resources" / "b.png", 24)
-    for name in ("manifest.json", "split.json", "images.json"):
-        put(folder / "runs" / name, "{}")
-    put(folder / "runs" / "page.png", 25)
-    return folder
-
-
-def _suffixes(folder: Path) -> Path:
-    names = ("a.PNG", "b.Jpg", "c", "d.png?size=large", "e.dat", "f.png.bak", "g.png (1)", "h.txt", "i.TIFF")
-    for number, name in enumerate(names):
-        put(folder / "boat" / name, number)
-    return categories(folder, ("bus",), first=20)
+    library, raw = "My.photoslibrary", b"II*\x00\x10\x00\x00\x00CR\x02\x00" + bytes(64)
+    return written(categories(folder), {
+        "boat/IMG_1.CR2": raw, "boat/IMG_1.JPG": 20, "boat/IMG_1.MOV": b"\x00\x00\x00\x14ftypqt  ",
+        "boat/IMG_1234.png": 21, "boat/IMG_E1234.png": 22, "boat/IMG_1.AAE": "<plist/>",
+        f"{library}/originals/a.png": 23, f"{library}/resources/b.png": 24, "runs/page.png": 25,
+        **{f"runs/{name}.json": "{}" for name in ("manifest", "split", "images")},
+    })  # fmt: skip
 
 
 def _umlauts(folder: Path) -> Path:
     names = [normalize(form, name) for form in ("NFC", "NFD") for name in ("Äsche", "Möwe", "鳥")]
-    for place, name in enumerate(names):
-        put(folder / name / f"{place}.png", place)
-    return categories(folder, ("Hecht",), first=20)
-
-
-def _tables_beside(folder: Path) -> Path:
-    categories(folder)
-    for name in ("features.parquet", "x.arrow", "boat/labels.json", "notes.csv"):
-        put(folder / name, "PAR1 and so on")
-    return folder
-
-
-def _metadata_of_some(folder: Path) -> Path:
-    categories(folder)
-    put(
-        folder / "metadata.csv",
-        "file_name;label;size\r\nboat\\0.png;b;3\r\nbus/2.png;c;4\r\nbus/gone.png;c;\r\n",
-    )
-    return folder
+    files = {f"{name}/{place}.png": place for place, name in enumerate(names)}
+    return written(categories(folder, ("Hecht",), first=20), files)
 
 
 def _saved(folder: Path) -> Path:
@@ -199,44 +175,10 @@ def _splits(folder: Path, first_of: Mapping[str, int], **form: Any) -> Path:
     return folder
 
 
-def _flat_validation(folder: Path) -> Path:
-    categories(folder / "train")
-    for number in (20, 21):
-        put(folder / "val" / f"{number}.png", number)
-    return folder
-
-
-def _loose(folder: Path) -> Path:
-    for number in range(5):
-        put(folder / f"{number}.png", number)
-    return folder
-
-
-def _splits_without_categories(folder: Path) -> Path:
-    put(folder / "train" / "0.png", 0)
-    put(folder / "test" / "1.png", 1)
-    return folder
-
-
-def _cover_and_deeper(folder: Path) -> Path:
-    categories(folder)
-    put(folder / "cover.png", 20)
-    put(folder / "boat" / "edited" / "raw" / "21.png", 21)
-    return folder
-
-
 def _empty_folders(folder: Path) -> Path:
     for name in ("zebra", "boat/empty", "train"):
         (folder / name).mkdir(parents=True)
     return categories(folder)
-
-
-def _hidden(folder: Path) -> Path:
-    categories(folder)
-    put(folder / "boat" / ".hidden.png", 20)
-    put(folder / ".secret" / "a.png", 21)
-    put(folder / ".png", 22)
-    return folder
 
 
 def _workbook(folder: Path) -> Path:
@@ -270,18 +212,29 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "nested words of splits": lambda folder: _splits(folder, {"train": 0, "test": 10}, names=("train", "test", "cat")),
     "a folder beside splits": lambda folder: _splits(folder, {"train": 0, "test": 10, "trams": 20}),
     "two names of one split": lambda folder: _splits(folder, {"val": 0, "valid": 10}),
-    "splits without categories": _splits_without_categories,
-    "a flat validation split": _flat_validation,
-    "a cover, and images deeper": _cover_and_deeper,
+    "splits without categories": lambda folder: written(folder, {"train/0.png": 0, "test/1.png": 1}),
+    "a flat validation split": lambda folder: written(
+        categories(folder / "train").parent, {"val/20.png": 20, "val/21.png": 21}
+    ),
+    "a cover, and images deeper": lambda folder: written(
+        categories(folder), {"cover.png": 20, "boat/edited/raw/21.png": 21}
+    ),
     "folders two deep": lambda folder: _splits(folder, {"pets": 0, "cars": 10}),
     "empty folders": _empty_folders,
-    "hidden files": _hidden,
+    "hidden files": lambda folder: written(
+        categories(folder), {"boat/.hidden.png": 20, ".secret/a.png": 21, ".png": 22}
+    ),
     "junk, links and no images": _junk,
     "several files of a photograph": _photograph,
-    "suffixes in capitals, and odd ones": _suffixes,
+    "suffixes in capitals, and odd ones": lambda folder: written(
+        categories(folder, ("bus",), first=20), {f"boat/{name}": number for number, name in enumerate(SUFFIXES)}
+    ),
     "letters with accents together and apart": _umlauts,
-    "tables beside folders": _tables_beside,
-    "loose images": _loose,
+    "tables beside folders": lambda folder: written(
+        categories(folder),
+        dict.fromkeys(("features.parquet", "x.arrow", "boat/labels.json", "notes.csv"), "PAR1 and so on"),
+    ),
+    "loose images": lambda folder: written(folder, {f"{number}.png": number for number in range(5)}),
     "nothing": lambda folder: put(folder / "notes.txt", "hello").parent,
     "an archive": lambda folder: put(folder / "photos.zip", b"PK\x03\x04"),
     "a list": listed,
@@ -299,7 +252,9 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "metadata.jsonl": lambda folder: described(folder, ".", "jsonl"),
     "metadata.csv in splits": lambda folder: described(described(folder, "train", "csv"), "test", "csv", 10),
     "metadata.jsonl in splits": lambda folder: described(described(folder, "train", "jsonl"), "test", "jsonl", 10),
-    "metadata of some images": _metadata_of_some,
+    "metadata of some images": lambda folder: written(categories(folder), {
+        "metadata.csv": "file_name;label;size\r\nboat\\0.png;b;3\r\nbus/2.png;c;4\r\nbus/gone.png;c;\r\n",
+    }),
     "a parquet file": _parquet,
     "a parquet file in a folder": lambda folder: _parquet(folder).parent,
     "parquet of the Hub": _parquet_of_the_hub,

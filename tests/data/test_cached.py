@@ -22,12 +22,7 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.readable import ImageCache, StageImages
-from promptccd.data.views import (
-    EvaluationView,
-    ResizedImage,
-    TrainingViews,
-    build_image_processor,
-)
+from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor, resized
 from promptccd.errors import InterruptedRunError
 from promptccd.images.decode import DecodedImage, Status, Verdict
 from promptccd.images.rendering import Rendering
@@ -100,7 +95,7 @@ def test_views_of_what_is_kept_are_those_of_the_image(
             assert torch.equal(images.seen_in(view, index), view(image))
             assert np.array_equal(np.asarray(images[index]), np.asarray(image))
     assert len(kinds) == len(of_every_kind()) - 3
-    assert set(kinds) == {Image.Image if where == "nowhere" else ResizedImage}, "of every size"
+    assert set(kinds) == {Image.Image if where == "nowhere" else np.ndarray}, "of every size"
 
 
 def test_every_image_is_decoded_once_for_all_seeds_and_starts(
@@ -169,8 +164,8 @@ def test_an_image_that_changed_under_its_name_is_read_again(
     for each in images:
         for index in range(len(each)):
             image = each.stage.decode(int(each.positions[index])).image
-            expected = ResizedImage.of(image, 32).pixels
-            assert np.array_equal(each.for_view(index, 32).pixels, expected)
+            expected = resized(image, 32)
+            assert np.array_equal(each.for_view(index, 32), expected)
 
 
 @pytest.mark.parametrize("harm", ["cut", "emptied", "another table"])
@@ -188,7 +183,7 @@ def test_a_damaged_file_is_made_again(harm: str, tmp_path: Path, decoded: list[i
     images = read(stages, ImageCache(SMALL, tmp_path))
     assert len(decoded) == 12
     assert part.read_bytes() == whole
-    assert isinstance(images[0].for_view(0, 32), ResizedImage)
+    assert isinstance(images[0].for_view(0, 32), np.ndarray)
 
 
 @pytest.mark.parametrize("why", ["no room", "a file", "read-only"])
@@ -206,8 +201,8 @@ def test_where_nothing_can_be_kept_training_goes_on_without(
     assert [each.getMessage() for each in caplog.records if "--image_cache" in each.getMessage()] != []
     assert caplog.text.count("--image_cache") == 1, "once, not at every stage"
     assert str(place) in caplog.text
-    assert isinstance(images.for_view(0, 32), ResizedImage), "in memory"
-    assert isinstance(later.for_view(0, 32), ResizedImage)
+    assert isinstance(images.for_view(0, 32), np.ndarray), "in memory"
+    assert isinstance(later.for_view(0, 32), np.ndarray)
 
 
 def test_memory_holds_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch, decoded: list[int]) -> None:
@@ -216,8 +211,8 @@ def test_memory_holds_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch, decod
     monkeypatch.setattr(readable, "MEMORY_BYTES", 2 * 3 * 32 * 50)
     images, *_ = read(stages, ImageCache(SMALL))
     kinds = [type(images.for_view(index, 32)) for index in range(len(images))]
-    assert kinds[:2] == [ResizedImage] * 2
-    assert ResizedImage not in kinds[2:]
+    assert kinds[:2] == [np.ndarray] * 2
+    assert np.ndarray not in kinds[2:]
 
 
 def test_only_images_that_failed_for_a_passing_reason_are_tried_again(
@@ -264,7 +259,7 @@ def test_a_signal_ends_the_reading_and_the_lock_is_released(
     with pytest.raises(InterruptedRunError):
         StageImages.read(stages[0], 0, stopping, ImageCache(SMALL, tmp_path))
     assert [each.name for each in tmp_path.iterdir() if each.name != ".lock"] == []
-    assert isinstance(read(stages, ImageCache(SMALL, tmp_path))[0].for_view(0, 32), ResizedImage)
+    assert isinstance(read(stages, ImageCache(SMALL, tmp_path))[0].for_view(0, 32), np.ndarray)
 
 
 def test_a_process_waits_for_the_copies_of_another(
@@ -290,4 +285,4 @@ def test_a_process_waits_for_the_copies_of_another(
     images = StageImages.read(stages[0], 0, noticing, ImageCache(SMALL, place))
     assert waits == ["waiting for copies of images that another process makes"] * 2
     assert decoded == [], "by the other process"
-    assert isinstance(images.for_view(0, 32), ResizedImage)
+    assert isinstance(images.for_view(0, 32), np.ndarray)

@@ -16,7 +16,6 @@ from promptccd.data import StageStream
 from promptccd.data.labels import DETECTED, Layout, read_categories
 from promptccd.data.tables import open_images, read_columns
 from promptccd.errors import DataError
-from promptccd.images.limits import SkippedFileError
 from tests.messages import TEXT
 
 NAMES = [f"{number}.png" for number in range(6)]
@@ -243,14 +242,6 @@ def _large(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
 def test_parquet_as_other_programs_write_it(kind: str, folder: Path) -> None:
     PARQUET[kind](pd.DataFrame({"path": NAMES, "label": AB}), folder / "list.parquet")
     assert read(folder / "list.parquet") == PLAIN
-
-
-def test_parquet_may_not_name_what_lies_elsewhere(folder: Path) -> None:
-    inner = folder / "inner"
-    inner.mkdir()
-    pd.DataFrame({"path": ["../0.png"] * 2, "label": ["a", "b"]}).to_parquet(inner / "list.parquet")
-    with pytest.raises((DataError, SkippedFileError), match=TEXT["a-file-outside-of-the-data"]):
-        StageStream.from_dataset(str(inner / "list.parquet"), class_blocks=[1, 1])
 
 
 MULTI = {

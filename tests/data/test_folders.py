@@ -1,39 +1,23 @@
 """Folders as people have them: no word in a name decides what is read, and every file is used or listed."""
 
-import io
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image as Pillow
 
 from promptccd.data import StageStream
 from promptccd.data.folders import FolderFiles, FolderSource, Row, by_category, images_in
 from promptccd.disk import EXPORTED
 from promptccd.errors import DataError
 from promptccd.images.limits import IntakeLimits
+from tests.data import layouts
 from tests.messages import TEXT
 
 KINDS = ("boat", "bus", "tram")
 
 
-def image(path: Path, kind: str = "PNG") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stream = io.BytesIO()
-    seed = zlib.crc32(str(path).encode())
-    pixels = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
-    Pillow.fromarray(pixels).save(stream, kind)
-    path.write_bytes(stream.getvalue())
-    return path
-
-
-def categories(folder: Path, names: tuple[str, ...] = KINDS, each: int = 3) -> Path:
-    for name in names:
-        for number in range(each):
-            image(folder / name / f"{number}.png")
-    return folder
+def categories(folder: Path, names: tuple[str, ...] = KINDS) -> Path:
+    return layouts.categories(folder, names, each=3)
 
 
 def sizes(found: tuple[list[Row], FolderFiles]) -> dict[str, int]:
@@ -58,7 +42,7 @@ def read(folder: Path, roots: Sequence[Path] = ()) -> tuple[list[Row], FolderFil
 def test_folders_of_systems_are_not_searched_and_said(name: str, tmp_path: Path) -> None:
     folder = categories(tmp_path / "photos")
     for place in (folder, folder / "boat"):
-        image(place / name / "THUMB_XL.jpg")
+        layouts.put(place / name / "THUMB_XL.jpg", 20)
     found = read(folder)
     assert sizes(found) == dict.fromkeys(KINDS, 3)
     assert sorted(found[1].left_out) == sorted(
@@ -69,7 +53,9 @@ def test_folders_of_systems_are_not_searched_and_said(name: str, tmp_path: Path)
 
 
 LINKS: dict[str, tuple[Callable[[Path], str], str]] = {
-    "a file outside": (lambda folder: str(image(folder.parent / "elsewhere" / "x.png")), "link to a place outside"),
+    "a file outside": (
+        lambda folder: str(layouts.put(folder.parent / "elsewhere" / "x.png", 20)), "link to a place outside",
+    ),
     "a folder outside": (
         lambda folder: str(categories(folder.parent / "elsewhere") / "boat"), "link to a place outside",
     ),
@@ -97,7 +83,7 @@ def test_links_are_followed_inside_and_where_a_person_allows_it(tmp_path: Path) 
     (folder / "shared").symlink_to(pool / "a")
     (folder / "farm").mkdir()
     for number in range(3):
-        (folder / "farm" / f"{number}.png").symlink_to(pool / "b" / f"{number}.png")
+        (folder / "farm" / f"{number}.png").symlink_to(pool / "b" / f"{3 + number}.png")
     (folder / "alias").symlink_to("own")
     assert sizes(read(folder)) == {"alias": 4, "own": 4}
     assert sizes(read(folder, roots=[pool])) == {"alias": 4, "farm": 3, "own": 4, "shared": 3}

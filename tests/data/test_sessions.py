@@ -20,7 +20,7 @@ def sessions(
     """Categories of equal size, cut in sessions."""
     labels = np.repeat(np.arange(sum(blocks)), per_category)
     names = [f"c{number}" for number in range(sum(blocks))]
-    return cut_by_rule("sessions", labels, names, blocks, None, seed, lambda *_: "data")
+    return cut_by_rule("sessions", labels, names, blocks, None, seed)
 
 
 def test_counts_of_the_setting() -> None:
@@ -87,7 +87,7 @@ def test_streams_of_cgcd_draw_earlier_categories_again(
 ) -> None:
     source = np.repeat(np.arange(sum(blocks)), images)
     names = [f"c{number}" for number in range(sum(blocks))]
-    labels, cut = cut_by_rule("redrawn", source, names, blocks, cuts, 1, lambda *_: "data")
+    labels, cut = cut_by_rule("redrawn", source, names, blocks, cuts, 1)
     assert [len(ids) for ids in cut.sample_ids] == stages
     assert CategorySplit.from_dict(json.loads(json.dumps(cut.to_dict()))) is not None
     first = set(cut.sample_ids[0].tolist())
@@ -99,4 +99,4 @@ def test_streams_of_cgcd_draw_earlier_categories_again(
     one, two = (set(ids[labels[ids] < blocks[0]].tolist()) for ids in cut.sample_ids[1:3])
     assert one & two and one != two
     with pytest.raises(DataError, match="three shares"):
-        cut_by_rule("redrawn", source, names, blocks, [[0.8, 0.8]], 1, lambda *_: "data")
+        cut_by_rule("redrawn", source, names, blocks, [[0.8, 0.8]], 1)

@@ -20,7 +20,7 @@ def cut(num_categories: int, images: int, *options: float) -> CategorySplit:
     """The split of so many categories of so many images each."""
     labels = np.repeat(np.arange(num_categories), images)
     names = [f"category {number}" for number in range(num_categories)]
-    return cut_by_rule("mixed", labels, names, *spectrum_split(num_categories, *options), 1, lambda *_: "")[1]
+    return cut_by_rule("mixed", labels, names, *spectrum_split(num_categories, *options), 1)[1]
 
 
 def images_by_category(split: CategorySplit, images: int) -> np.ndarray:

@@ -33,9 +33,8 @@ def test_rounding_of_the_paper(num_images: int, known: list, first: list, second
 
 def split(num_categories: int, per_category: int, blocks: list[int], seed: int = 1):
     labels = np.repeat(np.arange(num_categories), per_category)
-    return labels, cut_by_rule(
-        "mixed", labels, [str(c) for c in range(num_categories)], blocks, None, seed, lambda *_: "data"
-    )[1]
+    names = [str(category) for category in range(num_categories)]
+    return labels, cut_by_rule("mixed", labels, names, blocks, None, seed)[1]
 
 
 @pytest.mark.parametrize(
@@ -170,10 +169,7 @@ def test_labels_that_are_none_are_refused(values: list, feature, said: str) -> N
             {"class_blocks": [2, 3], "split_rule": "session"},
             r"mixed \| sessions \| redrawn \| whole, got 'session'",
         ),
-        (
-            {"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]},
-            "leave out cuts",
-        ),
+        ({"class_blocks": [2, 3], "split_rule": "sessions", "cuts": [[0.5, 1.0], [1.0]]}, "leave out cuts"),
         ({"class_blocks": [2, 2], "split_rule": "sessions"}, "sum to 4, but the data set has 5"),
         ({"class_blocks": [4.9, 1.1]}, r"whole numbers of categories, got \[4\.9, 1\.1\]"),
         ({"class_blocks": [0, 5]}, "the first positive"),

@@ -140,10 +140,7 @@ def test_more_streams_change_nothing_of_those_before(labelled: Path, tmp_path: P
         (["week01", "./week01/"], r"The stream './week01/' contains the images of 'week01': give them once"),
         (["labelled"], r"The stream 'labelled' contains the images of 'labelled': give them once"),
         (["week01", "twin"], r"The stream 'twin' contains the images of 'week01': give them once"),
-        (
-            [],
-            r"All images of '.*labelled' have a label.*--unlabelled FOLDER.*such as --class_blocks 1 1$",
-        ),
+        ([], r"All images of '.*labelled' have a label.*--unlabelled FOLDER.*such as --class_blocks 1 1$"),
     ],
 )
 def test_a_stream_that_is_none_is_told_in_one_line(

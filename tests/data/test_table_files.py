@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 from huggingface_hub import constants
-from PIL import Image
 
 from promptccd.data import StageStream
 from promptccd.data.hub import is_of_data_set
@@ -15,10 +14,10 @@ from promptccd.data.image_rows import ForeignFileError, ImageRows
 from promptccd.data.readable import StageImages
 from promptccd.data.tables import image_roots, load_images
 from promptccd.errors import DataError
-from promptccd.images.decode import Status
 from promptccd.images.files import read_regular_file
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
 from tests.conftest import coloured_images
+from tests.data.layouts import put
 from tests.hub.hostile_tables import as_table, pictures, rows, write_parquet
 from tests.messages import TEXT
 
@@ -62,17 +61,6 @@ def test_a_table_in_memory_needs_its_folders_to_be_given(tmp_path: Path) -> None
     assert stages.split.fingerprint == plain.split.fingerprint
     with pytest.raises(DataError, match="Row 0 of"):
         StageStream.from_dataset(table, class_blocks=BLOCKS, image_roots=[tmp_path / "min"])
-
-
-def test_a_missing_image_is_a_matter_of_that_image(tmp_path: Path) -> None:
-    table = by_path(tmp_path / "mine")
-    (tmp_path / "mine" / "9.png").unlink()
-    images = ImageRows(table, roots=[tmp_path / "mine"])
-    images.require_own_files()
-    assert images.decode(9).verdict.status is Status.SKIPPED
-    assert images.decode(9).verdict.note == "no such file"
-    with pytest.raises(SkippedFileError, match="no image given"):
-        ImageRows(as_table([{"image": {"bytes": None, "path": None}, "label": 0}])).read(0)
 
 
 def test_a_file_that_became_a_link_is_not_followed_later(tmp_path: Path) -> None:
@@ -123,13 +111,6 @@ def test_a_repository_in_the_cache_is_its_own_folder(tmp_path: Path, monkeypatch
         load_images(str(snapshot))
 
 
-def test_metadata_may_name_no_file_elsewhere(tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "data")
-    (folder / "metadata.csv").write_text("file_name,label\n../x.png,0\n")
-    with pytest.raises(DataError, match=TEXT["xpng-a-file-outside-of-the"]):
-        StageStream.from_dataset(str(folder), class_blocks=BLOCKS)
-
-
 def test_a_file_that_a_list_names_twice_is_missing_twice(tmp_path: Path) -> None:
     pictures(tmp_path)
     (tmp_path / "list.csv").write_text("path,label\n" + "gone.png,a\n" * 9 + "0.png,a\n0.png,b\n" * 4)
@@ -147,43 +128,13 @@ def test_one_parquet_file_is_a_data_set_whatever_its_name(tmp_path: Path) -> Non
     assert image_roots(str(folder / "photos[2].parquet")) == (str(folder),)
 
 
-def picture(path: Path, shade: int = 7) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), (shade, 3, 9)).save(path)
-    return path
-
-
-def stages_of(place: Path) -> StageStream:
-    return StageStream.from_dataset(
-        load_images(str(place)), class_blocks=[1, 1], image_roots=image_roots(str(place))
-    )
-
-
-def test_a_list_may_not_name_what_lies_elsewhere(tmp_path: Path) -> None:
-    picture(tmp_path / "secret.png")
-    inside = tmp_path / "set"
-    rows = ["path,label"]
-    for number in range(6):
-        picture(inside / f"{number}.png", number)
-        rows.append(f"{number}.png,{'ab'[number % 2]}")
-    listed = inside / "photos.csv"
-    listed.write_text("\n".join([*rows, "../secret.png,a", "missing.png,b"]))
-    assert image_roots(str(listed)) == (str(inside),)
-    with pytest.raises(DataError, match=TEXT["a-file-outside-of-the-data"]):
-        stages_of(listed)
-    listed.write_text("\n".join([*rows, "missing.png,b"]))
-    stages = stages_of(listed)
-    found = [stage.decode(row) for stage in stages for row in range(len(stage))]
-    assert {each.verdict.note for each in found if each.image is None} == {"no such file"}
-
-
 @pytest.mark.parametrize("kind", ["list", "list of Windows", "metadata", "parquet"])
 def test_every_row_of_a_table_is_used_or_listed(kind: str, tmp_path: Path) -> None:
     odd = {
         "img/empty.png": "empty file", "img/words.png": "starts like text", "img/gone.png": "no such file",
     }  # fmt: skip
     for number in range(12):
-        picture(tmp_path / "img" / f"{number}.png", number)
+        put(tmp_path / "img" / f"{number}.png", number)
     (tmp_path / "img" / "empty.png").write_bytes(b"")
     (tmp_path / "img" / "words.png").write_bytes(b"a heron\n")
     names = [*(f"img/{number}.png" for number in range(12)), *odd]

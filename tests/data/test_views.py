@@ -14,11 +14,11 @@ from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import numpy_generator
 from promptccd.data.views import (
     EvaluationView,
-    ResizedImage,
     TrainingViews,
     _turned_crop,
     build_image_processor,
     normalise,
+    resized,
 )
 from promptccd.images.decode import decode_image
 from tests.images.test_decode import oriented, photograph
@@ -107,8 +107,8 @@ def test_options_out_of_range_are_refused(wrong):
 
 
 def test_a_quarter_turn_is_exact():
-    grid = ResizedImage.of(picture(64, 48), 48)
-    plain = grid.pixels[5:33, 17:45]
+    grid = resized(picture(64, 48), 48)
+    plain = grid[5:33, 17:45]
     turned = np.asarray(_turned_crop(grid, 17, 5, 28, math.pi / 2, 1.0))
     assert largest_difference(turned, np.rot90(plain)) <= 1
 
@@ -160,7 +160,7 @@ def test_view_of_a_reduced_photograph_is_that_of_the_whole(size, orientation):
     assert view.enough == 128
     reduced = decode_image(content, enough=view.enough)
     assert min(reduced.image.size) < min(size) / 3
-    exact, close = (view(decoded).int() for decoded in (decode_image(content), reduced))
+    exact, close = (view(decoded.image).int() for decoded in (decode_image(content), reduced))
     assert (exact - close).abs().float().mean() < 2.5
     # it lies where the other lies, not a pixel beside it
     beside = (exact[:, 1:, 1:] - close[:, :-1, :-1]).abs().float().mean()

@@ -1,19 +1,17 @@
 """Pictures of a person, and sessions over a tiny model that was really trained."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState
 from PIL import Image
 
+from promptccd.cli.main import main
 from promptccd.discovery import DiscoverySession, SeenFiles
 from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.images.decode import decode_image
 from tests.conftest import coloured_images
-
-Pictures = Callable[..., Path]
 
 
 def write_pictures(folder: Path, categories: list[int], per_category: int = 8, seed: int = 5) -> Path:
@@ -64,3 +62,8 @@ def image_of(intake: Intake, file: IntakeFile) -> Image.Image:
     image = decode_image(intake.read_bytes(file)).image
     assert image is not None
     return image
+
+
+def run(model: Path, images: Path, out: Path, *options: object) -> int:
+    """``promptccd discover``."""
+    return main(["discover", str(model), str(images), "--out", str(out), *map(str, options)])

@@ -1,6 +1,8 @@
 """Everything that a folder of seen files contains, whatever the order in which it was written."""
 
+import csv
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -36,3 +38,23 @@ def relocate(folder: Path, old: str, new: str) -> None:
         renamed = [(path.replace(old.encode(), new.encode()), path) for path in paths]
         database.executemany("update file set path = ? where path = ?", renamed)
         database.commit()
+
+
+def copied(place: Path, to: Path, project: str = "found/.promptccd") -> Path:
+    """A copy of a project with its photographs, to be changed at will: it is of the copied photographs."""
+    shutil.copytree(place, to)
+    relocate(to / project, str(place), str(to))
+    record = to / project / "project.json"
+    record.write_text(record.read_text().replace(str(place), str(to)))
+    return to
+
+
+def table_of(out: Path, name: str = "assignments.csv") -> list[dict[str, str]]:
+    """The rows of the table of a discovery."""
+    with (out / name).open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def by_file(out: Path) -> dict[str, dict[str, str]]:
+    """The same by file."""
+    return {row["file"]: row for row in table_of(out)}

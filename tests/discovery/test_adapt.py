@@ -54,27 +54,45 @@ def contents(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.fixture(scope="module")
-def stage0_of(tmp_path_factory, image_folder, backbone_folder, trained_run):
-    """The labelled stage of a variant, trained once."""
-    made: dict[str, Path] = {"promptccd": trained_run / "stage0"}
+@pytest.fixture
+def stage0_of(tmp_path, image_folder, backbone_folder, trained_run):
+    """The labelled stage of a variant."""
 
     def of(variant: str) -> Path:
-        if variant not in made:
-            folder = tmp_path_factory.mktemp(variant) / "run"
-            values = quick_recipe(image_folder, backbone_folder, folder, variant=variant)
-            train_run(Recipe.from_dict(values))
-            made[variant] = folder / "stage0"
-        return made[variant]
+        if variant == "promptccd":
+            return trained_run / "stage0"
+        values = quick_recipe(image_folder, backbone_folder, tmp_path / "run", variant=variant)
+        train_run(Recipe.from_dict(values))
+        return tmp_path / "run/stage0"
 
     return of
 
 
+def discovered(
+    model: Path, album: Path, out: Path, options: AdaptationOptions | None = QUICK, **more: int
+) -> DiscoveryResult:
+    """A discovery that trains, unless there are no options."""
+    return discover(DiscoverySession.open(model), album, out, adaptation=options, **more)
+
+
+@pytest.fixture(scope="module")
+def once(trained_run, albums, tmp_path_factory) -> tuple[Path, Path, Path]:
+    """A labelled stage, an album, and what an adaptation to the album leaves."""
+    out = tmp_path_factory.mktemp("adapted") / "out"
+    discovered(trained_run / "stage0", albums[0], out)
+    return trained_run / "stage0", albums[0], out
+
+
+@pytest.fixture
+def out(once, tmp_path) -> Path:
+    """A copy of it, to be changed at will."""
+    return Path(shutil.copytree(once[2], tmp_path / "out"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["promptccd", "promptccd-gcd", "promptccd-b", "promptccd-pp"])
-def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path, variant):
-    place = stage0_of(variant)
-    session = DiscoverySession.open(place, seen=cache)
+def test_every_variant_leaves_the_next_stage(stage0_of, albums, tmp_path, variant):
+    session = DiscoverySession.open(stage0_of(variant))
     before = {name: value.clone() for name, value in session.model.state_dict().items()}
     result = discover(session, albums[0], tmp_path / "out", adaptation=QUICK, num_categories=4)
     folder = tmp_path / "out/stage1"
@@ -83,20 +101,17 @@ def test_every_variant_leaves_the_next_stage(stage0_of, albums, cache, tmp_path,
     assert type(model) is type(session.model)
     assert model.config.stage == 1
     after = model.state_dict()
-    trained = [
-        name
-        for name in before
-        if name in after and name != "prototypes" and not torch.equal(before[name], after[name])
-    ]
+    shared = before.keys() & after.keys() - {"prototypes"}
+    trained = [name for name in shared if not torch.equal(before[name], after[name])]
     assert any(name.startswith("backbone") for name in trained)
     assert registry_in(folder).state_hash() == registry_in(tmp_path / "out").state_hash()
     assert [row.category for row in result.rows] == session.assignment().category_ids.tolist()
 
-    again = DiscoverySession.open(folder, seen=cache)  # the stage is the next run's model
+    again = DiscoverySession.open(folder)  # the stage is the next run's model
     repeated = discover(again, albums[0], tmp_path / "out")
     assert again.current.stage == 1
     assert [row.category for row in repeated.rows] == [row.category for row in result.rows]
-    assert discover(DiscoverySession.open(folder), albums[1], tmp_path / "elsewhere").change.stage == 2
+    assert discovered(folder, albums[1], tmp_path / "elsewhere", None).change.stage == 2
 
 
 @pytest.mark.slow
@@ -118,21 +133,18 @@ def test_what_is_set_aside_is_not_learnt_and_its_prototype_moves_along(session, 
 
 
 @pytest.mark.slow
-def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, cache, tmp_path):
+def test_training_twice_gives_equal_bytes_and_sane_groups(stage0, albums, tmp_path):
     for name in ("a", "b"):
-        session = DiscoverySession.open(stage0, seen=cache)
-        result = discover(
-            session, albums[0], tmp_path / name, adaptation=AdaptationOptions(epochs=4), num_categories=4
-        )
+        options = AdaptationOptions(epochs=4)
+        result = discovered(stage0, albums[0], tmp_path / name, options, num_categories=4)
     assert hash_of(tmp_path / "a/stage1") == hash_of(tmp_path / "b/stage1")
     for name in ("assignments.csv", "discovery.html"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert content_of(tmp_path / "a") == content_of(tmp_path / "b")
     truth = np.array([int(row.file[0]) for row in result.rows])
-    found = np.array([row.category for row in result.rows])
-    plain = discover(DiscoverySession.open(stage0, seen=cache), albums[0], tmp_path / "c", num_categories=4)
-    without = np.array([row.category for row in plain.rows])
-    adapted, before = (clustering_accuracy(truth, each, range(2)).all for each in (found, without))
+    plain = discovered(stage0, albums[0], tmp_path / "c", None, num_categories=4)
+    found = (np.array([row.category for row in each.rows]) for each in (result, plain))
+    adapted, before = (clustering_accuracy(truth, each, range(2)).all for each in found)
     assert adapted >= before - 10
     assert adapted > 40
 
@@ -158,42 +170,35 @@ def test_names_and_corrections_survive(session, albums, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_was_trained_is_not_trained_over(stage0, albums, cache, tmp_path):
-    out = tmp_path / "out"
-    discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
-    before = hash_of(out / "stage1")
+def test_what_was_trained_is_not_trained_over(once, out, albums):
+    stage0, before = once[0], hash_of(out / "stage1")
     longer = AdaptationOptions(epochs=3, batch_size=16)
     for model, album, options in (
         (stage0, 0, longer), (out / "stage1", 0, QUICK), (stage0, 1, QUICK)
     ):  # fmt: skip
         with pytest.raises(RunError, match=TEXT["stage1-was-trained-already-or-give"]):
-            discover(DiscoverySession.open(model, seen=cache), albums[album], out, adaptation=options)
+            discovered(model, albums[album], out, options)
     assert hash_of(out / "stage1") == before
-    discover(DiscoverySession.open(out / "stage1", seen=cache), albums[1], out, adaptation=QUICK)
+    discovered(out / "stage1", albums[1], out)
     assert registry_in(out / "stage2").stage == 2
     assert hash_of(out / "stage1") == before
     with pytest.raises(RunError, match="stage2"):
-        discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
+        discovered(stage0, albums[0], out)
 
 
 @pytest.mark.slow
-def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, albums, cache, tmp_path):
-    out = tmp_path / "out"
-
-    def again() -> DiscoveryResult:
-        return discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
-
-    again()
+def test_the_same_command_again_trains_nothing_and_keeps_corrections(once, out):
+    stage0, album, _ = once
     before, state = contents(out), registry_in(out).state_hash()
-    again()
+    discovered(stage0, album, out)
     assert contents(out) == before
     correct(out, lambda registry: edits.rename(registry, 2, "heron"))
-    result = again()
+    result = discovered(stage0, album, out)
     assert registry_in(out).category(2).name == "heron"
     assert "heron" in {row.name for row in result.rows}
     assert result.change.renamed == {} and 2 in result.change.new
     correct(out, lambda registry: registry.undo())
-    again()
+    discovered(stage0, album, out)
     assert {**contents(out), REGISTRY: b""} == {**before, REGISTRY: b""}
     assert registry_in(out).state_hash() == state
 
@@ -202,41 +207,36 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(stage0, alb
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("grouped_before", [0, 1], ids=["another-stage", "the-same-stage"])
 def test_the_same_command_resumes_after_a_stage_that_outlived_its_writer(
-    stage0, albums, cache, tmp_path, grouped_before
+    stage0, albums, tmp_path, grouped_before
 ):
     out, spare = tmp_path / "out", tmp_path / "spare"
-    discover(DiscoverySession.open(stage0, seen=cache), albums[grouped_before], out)
+    discovered(stage0, albums[grouped_before], out, None)
     shutil.copytree(out, spare)
-    whole = discover(DiscoverySession.open(stage0, seen=cache), albums[1], out, adaptation=QUICK)
+    whole = discovered(stage0, albums[1], out)
     newest = next(out.glob("stage*"))
     # As after a kill between the stage and the rest: features were kept before it.
     shutil.copytree(newest, spare / newest.name)
     shutil.copyfile(out / PROJECT / SEEN, spare / PROJECT / SEEN)
-    result = discover(DiscoverySession.open(stage0, seen=cache), albums[1], spare, adaptation=QUICK)
+    result = discovered(stage0, albums[1], spare)
     assert contents(spare) == contents(out)
     assert result.change == whole.change
 
 
 @pytest.mark.slow
-def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(
-    stage0, albums, cache, tmp_path
-):
+def test_a_correction_that_the_trained_stage_does_not_know_is_not_passed_over(once, tmp_path):
     """Made between a kill and the same command: neither is thrown away in silence."""
-    out, spare = tmp_path / "out", tmp_path / "spare"
-    discover(DiscoverySession.open(stage0, seen=cache), albums[0], out)
-    shutil.copytree(out, spare)
-    discover(DiscoverySession.open(stage0, seen=cache), albums[0], out, adaptation=QUICK)
-    shutil.copytree(out / "stage1", spare / "stage1")
-    correct(spare, lambda registry: edits.rename(registry, 0, "heron"))
+    stage0, album, trained = once
+    discovered(stage0, album, tmp_path / "spare", None)
+    shutil.copytree(trained / "stage1", tmp_path / "spare/stage1")
+    correct(tmp_path / "spare", lambda registry: edits.rename(registry, 0, "heron"))
     with pytest.raises(RunError, match=TEXT["were-changed-after-a-stage-was"]):
-        discover(DiscoverySession.open(stage0, seen=cache), albums[0], spare, adaptation=QUICK)
-    assert registry_in(spare).category(0).name == "heron"
+        discovered(stage0, album, tmp_path / "spare")
+    assert registry_in(tmp_path / "spare").category(0).name == "heron"
 
 
 def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, albums, tmp_path):
-    session = DiscoverySession.open(backbone_folder)
     with pytest.raises(ConfigurationError, match=TEXT["a-bare-backbone-cannot-be-adapted"]):
-        discover(session, albums[0], tmp_path / "out", adaptation=QUICK)
+        discovered(backbone_folder, albums[0], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -1,6 +1,5 @@
 """What a person sets aside leaves the result and every later grouping, and what is like it goes there by itself."""
 
-import csv
 import hashlib
 import logging
 from pathlib import Path
@@ -11,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from promptccd.cli.main import main
 from promptccd.clustering import CountEstimate
-from promptccd.discovery import DiscoverySession, Project, SeenFiles, discover
-from promptccd.discovery.options import PAGE, TABLE
+from promptccd.discovery import DiscoveryResult, DiscoverySession, Project, SeenFiles, discover
+from promptccd.discovery.options import PAGE
 from promptccd.discovery.project import CategoryRegistry, StageGroups, edits
 from promptccd.discovery.stage_grouping import StageGrouping
 from promptccd.errors import DataError
-from tests.discovery.conftest import write_pictures
+from tests.discovery.conftest import run, write_pictures
 from tests.discovery.corrected import registry_in
+from tests.discovery.stored import by_file
 
 KINDS, EACH, JUNK, WIDTH = 4, 30, 150, 24
 SPACE = "ab" * 32
@@ -114,15 +113,9 @@ def found(tiny_backbone: Path, album: Path, tmp_path: Path) -> Path:
     return tmp_path / "found"
 
 
-def rows_of(found: Path) -> dict[str, dict[str, str]]:
-    """The rows of the table, by file."""
-    with (found / TABLE).open(encoding="utf-8", newline="") as stream:
-        return {row["file"]: row for row in csv.DictReader(stream)}
-
-
 def group_of(found: Path, kind: int) -> int:
     """The group of most pictures of a kind."""
-    ids = [row["category"] for name, row in rows_of(found).items() if name.startswith(f"{kind}-")]
+    ids = [row["category"] for name, row in by_file(found).items() if name.startswith(f"{kind}-")]
     return int(max(set(ids), key=ids.count))
 
 
@@ -138,9 +131,8 @@ def test_the_same_photographs_again_are_told_what_was_set_aside(
     rows = {row.file: row for row in result.rows}
     aside = [row for row in result.rows if row.status == "aside"]
     assert {row.picture for row in aside} == set(members)
-    assert {(row.category, row.name, row.known, row.confidence, row.distance) for row in aside} == {
-        (None, "", "", None, None)
-    }
+    values = {(row.category, row.name, row.known, row.confidence, row.distance) for row in aside}
+    assert values == {(None, "", "", None, None)}
     assert rows["copy.png"].note == f"same picture as 0-000.png; set aside: discovered {junk}"
     assert result.counts == {
         "known": 0, "earlier": 0, "new": 25 - len(aside), "aside": len(aside), "unassigned": 0, "skipped": 0
@@ -163,9 +155,8 @@ def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
     Project(found).set_aside(junk)
     more = write_pictures(tmp_path / "more", [0, 1], 6, seed=31)
     with caplog.at_level(logging.INFO):
-        command = ["discover", str(tiny_backbone), str(more), "--out", str(found), "--export", "folders"]
-        assert main(command) == 0
-    rows = rows_of(found)
+        assert run(tiny_backbone, more, found, "--export", "folders") == 0
+    rows = by_file(found)
     like = [name for name, row in rows.items() if row["status"] == "aside"]
     assert sum(name.startswith("0-") for name in like) >= 5
     assert {rows[name]["note"] for name in like} == {f"like ignored images: discovered {junk}"}
@@ -194,20 +185,15 @@ def test_a_number_that_is_given_counts_nothing_that_is_set_aside(
 
 @pytest.mark.slow
 def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
-    project = Project(found)
-    for each in [each.id for each in project.active]:
-        project.set_aside(each)
-    result = discover(DiscoverySession.open(tiny_backbone), album, found)
-    assert {row.status for row in result.rows} == {"aside"}
-    more = write_pictures(album.parent / "more", [4], 6, seed=31)
-    again = discover(DiscoverySession.open(tiny_backbone), more, found)
-    assert again.report.used == 6
-    for each in [each.id for each in registry_in(found).active]:
-        Project(found).set_aside(each)
-    one = write_pictures(album.parent / "one", [0], 8, seed=77)
-    for path in sorted(one.iterdir())[1:]:
-        path.unlink()
-    last = discover(DiscoverySession.open(tiny_backbone), one, found)
+    def again(images: Path) -> DiscoveryResult:
+        project = Project(found)
+        for each in [each.id for each in project.active]:
+            project.set_aside(each)
+        return discover(DiscoverySession.open(tiny_backbone), images, found)
+
+    assert {row.status for row in again(album).rows} == {"aside"}
+    assert again(write_pictures(album.parent / "more", [4], 6, seed=31)).report.used == 6
+    last = again(write_pictures(album.parent / "one", [0], 1, seed=77))
     assert [row.status for row in last.rows] == ["aside"]
     assert last.estimate == CountEstimate.known(1)
 
@@ -216,7 +202,7 @@ def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> 
 def test_single_photographs_are_set_aside_and_draw_no_other(
     tiny_backbone: Path, found: Path, album: Path
 ) -> None:
-    project, rows = Project(found), rows_of(found)
+    project, rows = Project(found), by_file(found)
     home = group_of(found, 1)
     before = project.prototypes[project.category(home).prototype_row].copy()
     names = [name for name in rows if name.startswith("1-")][:2]

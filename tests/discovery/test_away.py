@@ -11,7 +11,7 @@ from promptccd.cli.main import main
 from promptccd.discovery.project import Project, ProjectView
 from promptccd.discovery.project.view import AWAY
 from promptccd.errors import DataError, RegistryError
-from tests.discovery.conftest import write_pictures
+from tests.discovery.conftest import run, write_pictures
 from tests.discovery.corrected import registry_in
 from tests.messages import TEXT
 
@@ -33,11 +33,8 @@ def album(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def found(backbone_folder, album, tmp_path) -> Path:
-    out = tmp_path / "found"
-    assert (
-        main(["discover", str(backbone_folder), str(album), "--out", str(out), "--num_categories", "2"]) == 0
-    )
-    return out
+    assert run(backbone_folder, album, tmp_path / "found", "--num_categories", 2) == 0
+    return tmp_path / "found"
 
 
 def state(out: Path) -> tuple[int, int, list[bool]]:
@@ -48,9 +45,9 @@ def state(out: Path) -> tuple[int, int, list[bool]]:
     return summary["photos"], sum(each["size"] for each in summary["groups"]), (flags & AWAY == 0).tolist()
 
 
-def listed(out: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def listed(out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     capsys.readouterr()
-    assert main(["categories", str(out), "list"]) == 0
+    assert main(["categories", str(out), "list", *options]) == 0
     return capsys.readouterr().out
 
 
@@ -60,9 +57,7 @@ def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, album, tmp_
     shutil.move(album / "1-002.png", tmp_path / "kept.png")
     assert state(found) == (7, 7, [True] * 6 + [False, True])
     assert TEXT["not-where-they-were-and-not"] in listed(found, capsys)
-    capsys.readouterr()
-    assert main(["categories", str(found), "list", "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
+    values = json.loads(listed(found, capsys, "--json"))
     assert sum(each["size"] for each in values) == 8
     assert sum(each["away"] for each in values) == 1
     shutil.move(tmp_path / "kept.png", album / "1-002.png")
@@ -74,7 +69,7 @@ def test_a_photograph_under_another_name_is_where_it_is(found, backbone_folder, 
     (album / "sub").mkdir()
     shutil.move(album / "1-002.png", album / "sub" / "heron.png")
     assert state(found)[0] == 7
-    assert main(["discover", str(backbone_folder), str(album), "--out", str(found)]) == 0
+    assert run(backbone_folder, album, found) == 0
     assert state(found)[:2] == (8, 8)
     assert main(["categories", str(found), "move", "0", "sub/heron.png"]) == 0
     assert Project(found).find("heron.png") in registry_in(found).members_of(0)
@@ -95,7 +90,7 @@ def test_forgetting_takes_those_that_are_away_and_can_be_undone(found, album, ca
     assert sum(each.size for each in after.active) == 6
     assert len(state(found)[2]) == 6
     assert main(["categories", str(found), "forget"]) == 2
-    assert "select images first" in capsys.readouterr().err
+    assert "No image is missing" in capsys.readouterr().err
     assert main(["categories", str(found), "undo"]) == 0
     assert registry_in(found).images == before.images
     assert state(found)[0] == 6
@@ -106,8 +101,7 @@ def test_a_page_that_is_open_follows(found, album):
     view = ProjectView(found)
     (album / "1-002.png").unlink()
     generation = view.photos.generation
-    project = Project(found)
-    project.forget()
+    Project(found).forget()
     view.refresh()
     assert view.photos.generation != generation
     assert len(view.columns().flags) == view.summary()["photos"] == 7
@@ -126,20 +120,17 @@ def test_a_disk_that_is_not_plugged_in_is_not_forgotten(found, album, tmp_path):
 
 @pytest.mark.parametrize("name", ["0-001.png", "sha256", "picture", "short", "path"])
 def test_an_image_is_named_by_what_a_person_has(found, album, name):
-    project = Project(found)
-    view = ProjectView(found)
-    key = view.photos.keys[1]
-    names = {
-        "sha256": view.photos.content_hash(key), "picture": key, "short": key[:8], "path": str(album / "0-001.png")
-    }  # fmt: skip
-    assert project.find(names.get(name, name)) == key
+    photos = ProjectView(found).photos
+    key, path = photos.keys[1], str(album / "0-001.png")
+    names = {"sha256": photos.content_hash(key), "picture": key, "short": key[:8], "path": path}
+    assert Project(found).find(names.get(name, name)) == key
 
 
 @pytest.mark.moderate
 def test_an_ambiguous_name_is_refused(found, backbone_folder, album):
     (album / "sub").mkdir()
     numbered(album / "sub", [1], per_category=2, seed=9)
-    assert main(["discover", str(backbone_folder), str(album), "--out", str(found)]) == 0
+    assert run(backbone_folder, album, found) == 0
     with pytest.raises(RegistryError, match=TEXT["2-images-are-called-1-001"]):
         Project(found).find("1-001.png")
     assert Project(found).find("sub/1-001.png") != Project(found).find("album/1-001.png")
@@ -148,7 +139,6 @@ def test_an_ambiguous_name_is_refused(found, backbone_folder, album):
 @pytest.mark.slow
 def test_what_was_taken_out_of_an_archive_is_away(backbone_folder, album, tmp_path):
     archive, out = tmp_path / "album.zip", tmp_path / "found"
-    discover = ["discover", str(backbone_folder), str(archive), "--out", str(out)]
     for count in (8, 6):
         archive.unlink(missing_ok=True)
         with zipfile.ZipFile(archive, "w") as packed:
@@ -156,6 +146,6 @@ def test_what_was_taken_out_of_an_archive_is_away(backbone_folder, album, tmp_pa
                 packed.write(path, path.name)
         if count == 6:
             assert state(out)[0] == 0  # another archive, until it is read
-        assert main(discover) == 0
+        assert run(backbone_folder, archive, out) == 0
         assert state(out)[:2] == (count, count)
     assert len(Project(out).away()) == 2

@@ -1,13 +1,12 @@
 """One call from images to results: whatever is in the folder, however often, however it is interrupted."""
 
 import contextlib
-import csv
 import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from collections import Counter
 
 import pytest
 from torch.nn import Module
@@ -20,79 +19,52 @@ from promptccd.discovery.project.record import PROJECT
 from promptccd.errors import ConfigurationError, DataError, DiskError, PromptCCDError, RunError
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
-from tests.discovery.conftest import write_pictures
+from tests.discovery.conftest import run, write_pictures
 from tests.discovery.corrected import registry_in
-from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS
-from tests.discovery.stored import alter, stored_in
+from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS, write_hostile
+from tests.discovery.stored import alter, stored_in, table_of
 from tests.messages import TEXT
 
 KEPT = tuple(f"{PROJECT}/{name}" for name in ("project.json", "categories.sqlite"))
 WRITTEN = ("assignments.csv", "discovery.html", *KEPT)
 
 
-def rows_of(out: Path) -> list[dict[str, str]]:
-    with (out / "assignments.csv").open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
-def run(model: Path, images: Path, out: Path, *options: str) -> int:
-    return main(["discover", str(model), str(images), "--out", str(out), *options])
-
-
 @pytest.mark.slow
 @pytest.mark.fault(14, 16)
 def test_reloading_in_a_new_process_gives_equal_bytes(stage0, albums, tmp_path):
     """Assignments and confidences, from features that are computed anew."""
-    command = [sys.executable, "-m", "promptccd.cli.main", "discover", str(stage0), str(albums[0])]
-
-    assert run(stage0, albums[0], tmp_path / "out") == 0
-    written = [tmp_path / "out" / name for name in WRITTEN if not name.endswith("categories.sqlite")]
-    first, categories = [path.read_bytes() for path in written], registry_in(tmp_path / "out").state_hash()
-    alter(tmp_path / "out" / PROJECT, "delete from feature")
-    (tmp_path / "out" / "discovery.html").unlink()
-    result = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, check=False)
+    out = tmp_path / "out"
+    assert run(stage0, albums[0], out) == 0
+    written = [out / name for name in WRITTEN if not name.endswith("categories.sqlite")]
+    first, categories = [path.read_bytes() for path in written], registry_in(out).state_hash()
+    alter(out / PROJECT, "delete from feature")
+    (out / "discovery.html").unlink()
+    command = [sys.executable, "-m", "promptccd.cli.main", "discover", stage0, albums[0], "--out", out]
+    result = subprocess.run(command, capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
     assert b"Traceback" not in result.stderr
     assert [path.read_bytes() for path in written] == first
-    assert registry_in(tmp_path / "out").state_hash() == categories
-    assert any(float(row["confidence"]) < 1 for row in rows_of(tmp_path / "out"))
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory) -> Path:
-    """What strangers send, as the intake's own tests have it, and some ordinary pictures."""
-    base = tmp_path_factory.mktemp("hostile")
-    root = write_pictures(base / "images", [0, 3, 5], per_category=4)
-    (base / "outside.png").write_bytes(b"outside")
-    for name, (content, *_) in {**GOLDEN, **EXTRA}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
-    for name, (target, *_) in LINKS.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).symlink_to(target)
-    os.mkfifo(root / "pipe.jpg")
-    return root
+    assert registry_in(out).state_hash() == categories
+    assert any(float(row["confidence"]) < 1 for row in table_of(out))
 
 
 @pytest.mark.moderate
 @pytest.mark.fault(22)
-def test_hostile_files_are_all_accounted_for(stage0, hostile, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert run(stage0, hostile, out, "--export", "folders", "publish", "--json") == 0
+def test_hostile_files_are_all_accounted_for(stage0, tmp_path, capsys):
+    """What strangers send, as the intake's own tests have it, and some ordinary pictures."""
+    out, images = tmp_path / "out", write_pictures(tmp_path / "images", [0, 3, 5], per_category=4)
+    write_hostile(images)
+    assert run(stage0, images, out, "--export", "folders", "publish", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
-    rows, files = rows_of(out), printed["files"]
+    rows, files = table_of(out), printed["files"]
     assert len(rows) == files["found"] >= len(GOLDEN) + len(EXTRA) + len(LINKS) + 12
-    by_status = {
-        status: sum(row["status"] == status for row in rows) for status in ("used", "duplicate", "skipped")
-    }
+    by_status = Counter(row["status"] for row in rows)
     assert by_status == {"used": files["used"], "duplicate": files["duplicates"], "skipped": files["skipped"]}
-    assert sum(by_status.values()) == files["found"] == sum(printed["counts"].values())
+    assert by_status.total() == files["found"] == sum(printed["counts"].values())
     assert all(bool(row["category"]) == (row["status"] != "skipped") for row in rows)
     assert all(row["note"] for row in rows if row["status"] != "used")
-    page = (out / "discovery.html").read_text()
-    assert (
-        f"{files['found']} found = {files['used']} used + {files['duplicates']} copies + {files['skipped']} skipped"
-    ) in page
+    counts = "{found} found = {used} used + {duplicates} copies + {skipped} skipped".format(**files)
+    assert counts in (out / "discovery.html").read_text()
     assert [each["photographs"] for each in printed["exports"]] == [files["used"]] * 2
     exported = [path for path in (out / "publish").rglob("*") if path.suffix in (".jpg", ".png", ".webp")]
     assert len(exported) == files["used"]
@@ -159,9 +131,8 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DiskError, match=TEXT["cannot-write-to-file"]):
         discover(session, albums[0], tmp_path / "file")
-    (tmp_path / "out" / PROJECT / ".lock").mkdir(
-        parents=True
-    )  # as good as a folder without write permission, and so for root too
+    # As good as a folder without write permission, and so for root too.
+    (tmp_path / "out" / PROJECT / ".lock").mkdir(parents=True)
     with pytest.raises(DiskError, match=TEXT["cannot-write-to-out"]):
         discover(session, albums[0], tmp_path / "out")
 
@@ -234,9 +205,9 @@ def test_as_few_categories_as_stay_are_taken_and_those_of_this_stage_need_not(
 ):
     out, known = tmp_path / "out", 2
     for count in (known + 3, known + 1, known):  # the same images again: what they opened may go
-        assert run(stage0, albums[0], out, "--num_categories", str(count)) == 0
+        assert run(stage0, albums[0], out, "--num_categories", count) == 0
         assert f"categories: {count}" in capsys.readouterr().out
-    assert run(stage0, albums[0], out, "--num_categories", str(known - 1)) == 2
+    assert run(stage0, albums[0], out, "--num_categories", known - 1) == 2
     assert f"Expected {known} <= num_categories" in capsys.readouterr().err
 
 

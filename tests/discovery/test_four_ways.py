@@ -1,5 +1,6 @@
 """Whoever corrects, the bytes are the same: command line, window of `open`, visitor of the Space, Python."""
 
+import itertools
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,21 +33,11 @@ def by_command(out: Path) -> Callable[..., None]:
     """``promptccd categories``."""
 
     def do(what: str, **values: Any) -> None:
-        words: Sequence[str] = {
-            "rename": lambda: [values["category"], values["name"]],
-            "merge": lambda: values["categories"],
-            "move": lambda: ["none" if values["to"] is None else values["to"], *values["images"]],
-            "gather": lambda: values["images"],
-            "split": lambda: [values["category"]],
-            "dissolve": lambda: [values["category"]],
-            "confirm": lambda: values["images"],
-            "set_aside": lambda: [values["category"]],
-            "set_images_aside": lambda: values["images"],
-            "restore": lambda: [values["category"]],
-            "answer": lambda: [values["first"], values["second"], "same" if values["same"] else "different"],
-        }.get(what, list)()
+        named = {"None": "none", "True": "same", "False": "different"}
+        listed = [each if isinstance(each, list) else [each] for each in values.values()]
+        words = [named.get(word, word) for word in map(str, itertools.chain(*listed))]
         action = {"set_aside": "aside", "set_images_aside": "aside", "restore": "back"}.get(what, what)
-        assert main(["categories", str(out), action, *map(str, words)]) == 0
+        assert main(["categories", str(out), action, *words]) == 0
 
     return do
 
@@ -57,15 +48,17 @@ def by_python(out: Path) -> Callable[..., None]:
     return lambda what, **values: getattr(project, what)(**values)
 
 
-def asked(state: dict[str, Any], keys: Sequence[str], what: str, **values: Any) -> dict[str, Any]:
-    """What a window sends."""
+def asked(state: dict[str, Any], keys: Sequence[str], what: str, **values: Any) -> tuple[str, dict[str, Any]]:
+    """Where a window sends a correction, and what."""
     sent: dict[str, Any] = {"do": what, "generation": state["generation"], **values}
     sent |= {name: keys.index(values[name]) for name in ("first", "second") if name in values}
     if "images" in values:
         sent["images"] = [keys.index(each) for each in values["images"]]
     if what in ("undo", "redo"):
         sent["number"] = state[what]["number"]
-    return sent
+    if what == "regroup":
+        return "api/regroup", {"count": values["num_categories"]}
+    return "api/edit", sent
 
 
 def by_window(out: Path) -> Callable[..., None]:
@@ -75,7 +68,8 @@ def by_window(out: Path) -> Callable[..., None]:
     window = Window(page)
 
     def do(what: str, **values: Any) -> None:
-        status, reply = window.do(**asked(window.get("state"), page.project.photos.keys, what, **values))
+        place, sent = asked(window.get("state"), page.project.photos.keys, what, **values)
+        status, _, reply = window.ask(f"/{place}", sent)
         assert status == 200, reply
 
     do.close = page.close  # type: ignore[attr-defined]
@@ -95,12 +89,8 @@ def by_visitor(out: Path) -> Callable[..., None]:
     keys = visit.project.photos.keys
 
     def do(what: str, **values: Any) -> None:
-        state = visitor.get(f"{visitor.base}api/state").json()
-        reply = visitor.post(
-            f"{visitor.base}api/edit",
-            json=asked(state, keys, what, **values),
-            headers={"origin": server.url[:-1]},
-        )
+        place, sent = asked(visitor.get(f"{visitor.base}api/state").json(), keys, what, **values)
+        reply = visitor.post(visitor.base + place, json=sent, headers={"origin": server.url[:-1]})
         assert reply.status_code == 200, reply.text
 
     def close() -> None:
@@ -121,8 +111,8 @@ def corrections(out: Path) -> list[dict[str, Any]]:
     old = [key for key in by_stage[0] + by_stage[1] if registry.members[key] not in newest]
     return [
         {"what": "rename", "category": groups[0], "name": "night heron"},
-        {"what": "move", "images": [old[0], old[-1], by_stage[2][0]], "to": newest[0]},
-        {"what": "move", "images": [by_stage[2][1], old[1]], "to": None},
+        {"what": "move", "to": newest[0], "images": [old[0], old[-1], by_stage[2][0]]},
+        {"what": "move", "to": None, "images": [by_stage[2][1], old[1]]},
         {"what": "split", "category": groups[0]},
         {"what": "gather", "images": [by_stage[0][2], by_stage[1][2], by_stage[2][2]]},
         {"what": "undo"},
@@ -137,6 +127,7 @@ def corrections(out: Path) -> list[dict[str, Any]]:
         {"what": "merge", "categories": groups[1:3]},
         {"what": "dissolve", "category": newest[-1]},
         {"what": "undo"},
+        {"what": "regroup", "num_categories": 9},
     ]
 
 
@@ -145,12 +136,10 @@ def corrections(out: Path) -> list[dict[str, Any]]:
 def test_every_way_to_correct_leaves_the_bytes_of_python(
     way: Way, three_stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "promptccd.discovery.project.project.Project.now", lambda project: "2026-01-01T00:00:00+00:00"
-    )
-    folders = [
-        Path(shutil.copytree(three_stages / "found", tmp_path / name / "found")) for name in ("a", "b")
-    ]
+    monkeypatch.setattr(Project, "now", lambda project: "2026-01-01T00:00:00+00:00")
+    folders = [tmp_path / name / "found" for name in ("a", "b")]
+    for folder in folders:
+        shutil.copytree(three_stages / "found", folder)
     todo = corrections(folders[0])
     for folder, make in zip(folders, (by_python, way), strict=True):
         do = make(folder)

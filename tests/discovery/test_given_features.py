@@ -1,6 +1,5 @@
 """Features that another model computed: sounds, texts and images become groups that last over weeks."""
 
-import csv
 import hashlib
 import io
 import json
@@ -21,6 +20,7 @@ from promptccd.discovery.given_features import tile
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.record import categories_in
 from promptccd.errors import DataError, RunError
+from tests.discovery.stored import table_of
 from tests.messages import TEXT
 
 KINDS = ("sweep", "trill", "harmonic", "buzz")
@@ -49,8 +49,7 @@ def photos_of(out: Path) -> Photos:
 
 
 def assignments(out: Path) -> dict[str, int]:
-    with (out / "assignments.csv").open(newline="", encoding="utf-8") as table:
-        return {row["file"]: int(row["category"] or -1) for row in csv.DictReader(table)}
+    return {row["file"]: int(row["category"] or -1) for row in table_of(out)}
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ from promptccd.discovery import DiscoverySession
 from promptccd.discovery.project import ProjectView, edits
 from promptccd.discovery.project.record import PROJECT
 from promptccd.errors import DataError
+from tests.discovery.conftest import run
 from tests.discovery.corrected import registry_in
-from tests.discovery.stored import stored_in
-from tests.discovery.test_cache import costs, rows_of
+from tests.discovery.stored import stored_in, table_of
+from tests.discovery.test_cache import costs
 from tests.images.test_identity import XMP, exif, photograph, text
 from tests.messages import TEXT
 
@@ -44,23 +45,18 @@ def with_time_kept(edit: Edit) -> Edit:
     return edited
 
 
-def turned(path: Path) -> None:
-    with Image.open(path) as image:
-        image.transpose(Image.Transpose.ROTATE_90).save(path, quality=95)
-
-
-def redrawn(change: Callable[[Image.Image], Image.Image]) -> Edit:
+def redrawn(change: Callable[[Image.Image], Image.Image], quality: int = 88) -> Edit:
     def edit(path: Path) -> None:
         with Image.open(path) as image:
-            change(image).save(path, quality=88)
+            change(image).save(path, quality=quality)
 
     return edit
 
 
 def converted(path: Path) -> None:
+    path = path.rename(path.with_suffix(".webp"))
     with Image.open(path) as image:
-        image.save(path.with_suffix(".webp"), quality=85)
-    path.unlink()
+        image.save(path, quality=85)
 
 
 EDITS: dict[str, Edit] = {
@@ -77,7 +73,7 @@ EDITS: dict[str, Edit] = {
     "a rating, with the time kept": with_time_kept(lambda path: rewritten(path, exif=exif(rating=4))),
     "a place": lambda path: rewritten(path, exif=exif()),
     "the turn flag": lambda path: rewritten(path, exif=exif(orientation=6)),
-    "a turn of the pixels": turned,
+    "a turn of the pixels": redrawn(lambda image: image.transpose(Image.Transpose.ROTATE_90), 95),
     "the date of the file alone": lambda path: os.utime(path, (1, 1)),
     "its name": lambda path: path.rename(path.with_stem(f"new {path.stem}")),
 }
@@ -103,8 +99,7 @@ QUICK = ("a caption", "a turn of the pixels")
 )
 def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
-    assert main([*discover, "--num_categories", "3"]) == 0
+    assert run(backbone_folder, album, out, "--num_categories", 3) == 0
     registry = registry_in(out)
     first, second, *_ = sorted(
         (each.id for each in registry.active), key=lambda each: -registry.category(each).size
@@ -121,7 +116,7 @@ def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_pa
         EDITS[name](path)
     capsys.readouterr()
     with costs(album, monkeypatch) as cost:
-        assert main([*discover, "--json"]) == 0
+        assert run(backbone_folder, album, out, "--json") == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert (files["used"], files["duplicates"]) == (12, 0)
     unchanged = ("the date of the file alone", "its name", "another format")
@@ -129,16 +124,13 @@ def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_pa
     assert cost.embedded == 0
     assert stored_in(out / PROJECT)["feature"] == features
     assert registry_in(out).state_hash() == before.state_hash()
-    rows = rows_of(out)
-    assert len(rows) == 12
-    assert {row["status"] for row in rows.values()} == {"used"}
-    assert main([*discover, "--json"]) == 0
+    assert [row["status"] for row in table_of(out)] == ["used"] * 12
+    assert run(backbone_folder, album, out) == 0
     assert registry_in(out).state_hash() == before.state_hash()
 
 
 def test_thumbnails_are_turned_with_the_file(backbone_folder, album, tmp_path):
     out = tmp_path / "out"
-    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
 
     def shapes(side: int) -> set[bool]:
         view = ProjectView(out)
@@ -146,28 +138,22 @@ def test_thumbnails_are_turned_with_the_file(backbone_folder, album, tmp_path):
         view.photos.close()
         return {each.width > each.height for each in pictures}
 
-    assert main(discover) == 0
+    assert run(backbone_folder, album, out) == 0
     assert shapes(128) == shapes(320) == {True}
     for path in album.iterdir():
         rewritten(path, exif=exif(orientation=6))
-    assert main(discover) == 0
+    assert run(backbone_folder, album, out) == 0
     assert shapes(128) == shapes(320) == {False}
 
 
 def test_another_picture_under_the_same_size_and_time_is_read(backbone_folder, album, tmp_path):
-    out = tmp_path / "out"
-    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
-    path, found = album / "one.bmp", None
-    for seed in (50, 51):
-        photograph((40, 40), seed=seed).save(path)
-        if found is not None:
-            assert path.stat().st_size == found.st_size
-            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-        found = path.stat()
-        assert main(discover) == 0
-    rows = rows_of(out)
-    assert len(rows) == 13
-    assert len(registry_in(out).images) == 14  # the one that was there before is not forgotten
+    path = album / "one.bmp"
+    photograph((40, 40), seed=50).save(path)
+    for _ in range(2):
+        assert run(backbone_folder, album, tmp_path / "out") == 0
+        with_time_kept(photograph((40, 40), seed=51).save)(path)
+    assert len(table_of(tmp_path / "out")) == 13
+    assert len(registry_in(tmp_path / "out").images) == 14  # the one that was there before is not forgotten
 
 
 def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
@@ -179,23 +165,17 @@ def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
         return Stamp(path, found.st_size, found.st_mtime_ns)
 
     monkeypatch.setattr(Stamp, "from_status", classmethod(untouched))
-    out = tmp_path / "out"
-    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
-    path = album / "one.bmp"
+    path, missing = album / "one.bmp", []
     photograph((40, 40), seed=50).save(path)
-    found = path.stat()
-    assert main(discover) == 0
-    photograph((40, 40), seed=51).save(path)
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-    missing = []
+    assert run(backbone_folder, album, tmp_path / "out") == 0
+    with_time_kept(photograph((40, 40), seed=51).save)(path)
     for _ in range(2):
         capsys.readouterr()
-        assert main([*discover, "--export", "folders", "--json"]) == 0
+        assert run(backbone_folder, album, tmp_path / "out", "--export", "folders", "--json") == 0
         [exported] = json.loads(capsys.readouterr().out)["exports"]
         missing.append([name for name, _ in exported["missing"]])
-    assert (
-        missing[0] == ["one.bmp"] and "one.bmp" not in missing[1]
-    )  # what it showed before is not here any more
+    assert missing[0] == ["one.bmp"]
+    assert "one.bmp" not in missing[1]  # what it showed before is not here any more
 
 
 @pytest.mark.moderate
@@ -203,11 +183,10 @@ def test_a_file_that_shows_another_picture_is_named_and_errors_name_files(
     backbone_folder, album, tmp_path, caplog
 ):
     out = tmp_path / "out"
-    discover = ["discover", str(backbone_folder), str(album), "--out", str(out)]
-    assert main([*discover, "--num_categories", "3"]) == 0
+    assert run(backbone_folder, album, out, "--num_categories", 3) == 0
     photograph((120, 90), seed=99).save(album / "00.jpg", quality=92)
     with caplog.at_level("INFO"):
-        assert main(discover) == 0
+        assert run(backbone_folder, album, out) == 0
     assert TEXT["1-files-show-other-pictures-than"] in caplog.text
 
     session = DiscoverySession.open(backbone_folder)

@@ -5,12 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from promptccd.cli.main import main
 from promptccd.hub import push_run, verify
-from promptccd.runs import RunDirectory, train_run
+from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import sum_again
+from tests.conftest import quick_recipe, sum_again
 from tests.hub.server import Hub
 from tests.messages import TEXT
 
@@ -29,6 +30,20 @@ def test_a_run_and_its_repository_agree_with_themselves(run: RunDirectory, hub: 
     push_run(run, stages=[2])
     assert main(["verify", "user/run-stage2"]) == 0
     assert main(["verify", "user/nothing"]) == 5
+
+
+@pytest.mark.moderate
+def test_a_calibrated_mixture_is_pushed_verified_and_loaded_with_equal_predictions(
+    image_folder: Path, tiny_backbone: Path, hub: Hub, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    train_run(Recipe.from_dict(quick_recipe(image_folder, tiny_backbone, run.path, variant="promptccd-gcd")))
+    push_run(run, stages=[3])
+    assert main(["verify", "user/run-stage3"]) == 0
+    local, fetched = load_model(run.stage(3)), load_model("user/run-stage3")
+    features = fetched(torch.randn(20, 3, 16, 16)).features
+    assert torch.equal(fetched.gaussians.log_joint(features), local.gaussians.log_joint(features))
+    assert torch.equal(fetched.assign_natively(features), local.assign_natively(features))
 
 
 def change_results(run: RunDirectory) -> None:

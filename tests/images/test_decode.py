@@ -357,10 +357,10 @@ def test_values_of_more_than_8_bits_are_scaled_by_the_depth_that_holds_them(bits
     for values in (grey, colours):
         expected = np.rint(values * (255 / top)).astype(np.uint8)
         expected = expected if values.ndim == 3 else np.stack([expected] * 3, axis=-1)
-        contents = [deep_png(values), deep_tiff(values), deep_tiff(values, big_endian=True)]
+        contents = [deep_png(values), raw_tiff(values), raw_tiff(values, big_endian=True)]
         if values.ndim == 2:
             contents += [tiff(values.astype(np.int32)), tiff(values.astype(np.float32))]
-            contents.append(deep_tiff(top - values, white_is_0=True))
+            contents.append(raw_tiff(top - values, tags={262: 0}))
             contents.append(b"P5 48 36 65535\n" + values.astype(">u2").tobytes())
             packed = encoded(Image.fromarray(values), "TIFF", compression="tiff_lzw")
             contents.append(packed)
@@ -379,9 +379,9 @@ DIM = np.linspace(0, 700, 48 * 36).astype(np.uint16).reshape(36, 48)  # needs 10
 @pytest.mark.parametrize(
     "content",
     [
-        lambda: deep_tiff(DIM, tags={281: 4095}),
-        lambda: deep_tiff(DIM, tags={341: 4095}),
-        lambda: deep_tiff(np.stack([DIM] * 3, axis=-1), tags={281: 4095}),
+        lambda: raw_tiff(DIM, tags={281: 4095}),
+        lambda: raw_tiff(DIM, tags={341: 4095}),
+        lambda: raw_tiff(np.stack([DIM] * 3, axis=-1), tags={281: 4095}),
         lambda: encoded(
             Image.fromarray(DIM), "TIFF", tiffinfo={270: '<OME><Pixels SignificantBits="12"/></OME>'}
         ),
@@ -408,31 +408,32 @@ def deep_png(values):
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def deep_tiff(values, *, big_endian=False, white_is_0=False, tags=None, planes=1, below=None):
-    """A 16-bit TIFF, which Pillow does not write with colours: one strip, and any other tags of one number."""
-    order = ">" if big_endian else "<"
-    channels = 1 if values.ndim == 2 else values.shape[2]
-    numbers = {256: values.shape[1], 257: values.shape[0], 258: 16, 259: 1, 277: channels, 284: planes}
-    numbers |= {262: 2 if channels > 1 else int(not white_is_0), 278: values.shape[0], 279: values.nbytes}
-    numbers |= tags or {}
+def raw_tiff(values, *, big_endian=False, tags=None):
+    """An uncompressed TIFF of one strip, with any depth, bands and further tags of one number, unlike Pillow's."""
+    order, (height, width, bands) = ">" if big_endian else "<", (*values.shape, 1)[:3]
+    bits, kind = values.dtype.itemsize * 8, {"u": 1, "i": 2, "f": 3}[values.dtype.kind]
+    numbers = {256: [width], 257: [height], 258: [bits] * bands, 259: [1], 262: [2 if bands > 2 else 1], 277: [bands],
+               278: [height], 279: [values.nbytes], 284: [1], 339: [kind] * bands}  # fmt: skip
+    numbers |= ({338: [0] * (bands - 3)} if bands > 3 else {}) | {
+        tag: [each] for tag, each in (tags or {}).items()
+    }
     start = 8 + 2 + 12 * (len(numbers) + 1) + 4
-    numbers[273] = start + 2 * channels
-    entries = b""
-    for tag, number in sorted(numbers.items()):
-        if tag == 258 and channels > 2:
-            entries += struct.pack(order + "HHII", tag, 3, channels, start)
-        elif number < 2**16:
-            entries += struct.pack(order + "HHIHH", tag, 3, 1, number, 0)
-        else:
-            entries += struct.pack(order + "HHII", tag, 4, 1, number)
-    head = (b"MM" if big_endian else b"II") + struct.pack(order + "HI", 42, 8)
-    directory = struct.pack(order + "H", len(numbers)) + entries + struct.pack(order + "I", 0)
-    bits = struct.pack(order + f"{channels}H", *[16] * channels)
-    return head + directory + bits + values.astype(order + "u2").tobytes()
+    numbers[273] = [start + 2 * sum(map(len, numbers.values()))]
+    entries, extra = b"", b""
+    for tag, listed in sorted(numbers.items()):
+        code = "I" if tag in (273, 279) else "H"
+        raw = struct.pack(f"{order}{len(listed)}{code}", *listed)
+        place = raw.ljust(4, b"\0") if len(raw) <= 4 else struct.pack(order + "I", start + len(extra))
+        extra += raw if len(raw) > 4 else b""
+        entries += struct.pack(order + "HHI", tag, 3 if code == "H" else 4, len(listed)) + place
+    head = (b"MM" if big_endian else b"II") + struct.pack(order + "HIH", 42, 8, len(numbers))
+    return (head + entries + bytes(4) + extra).ljust(numbers[273][0], b"\0") + values.astype(
+        values.dtype.newbyteorder(order)
+    ).tobytes()
 
 
 def test_colours_stored_plane_by_plane_are_refused_and_not_garbled():
-    found = decode_image(deep_tiff(np.stack([DIM] * 3, axis=-1), planes=2))
+    found = decode_image(raw_tiff(np.stack([DIM] * 3, axis=-1), tags={284: 2}))
     assert found.verdict.status is SKIPPED
     assert "interleaved" in found.verdict.note
 

@@ -11,7 +11,7 @@ from promptccd import systems
 from promptccd.images import decode
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import Status, Verdict, decode_image
-from tests.images.test_decode import deep_tiff, encoded, oriented, photograph, picture
+from tests.images.test_decode import encoded, oriented, photograph, picture, raw_tiff
 from tests.messages import TEXT
 
 SMALL = picture(160, 120)
@@ -101,7 +101,7 @@ def test_a_large_picture_is_decoded_only_if_memory_is_left(monkeypatch: pytest.M
 def test_a_sheet_of_70_million_pixels_is_read_by_default(make: str) -> None:
     if make == "16 bit":
         values = np.tile(np.arange(10_000, dtype=np.uint16), (7_000, 1))
-        content = deep_tiff(values)
+        content = raw_tiff(values)
     else:
         tile = np.asarray(photograph(1000, 1000))
         sheet = Image.fromarray(np.tile(tile, (7, 10, 1)))

@@ -1,7 +1,6 @@
 """One rule says which values of files with more than 8 bits are black and white; single pixels do not decide it."""
 
 import json
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from promptccd.discovery.intake.reading import read_intake
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.images.decode import Decoding, decide, decode_image
 from promptccd.images.rendering import CUT, Rendering
-from tests.images.test_decode import encoded
+from tests.images.test_decode import encoded, raw_tiff
 from tests.messages import TEXT
 
 Values = np.ndarray
@@ -255,26 +254,6 @@ def test_fit_shows_all_of_an_image_in_a_square(size: tuple[int, int]) -> None:
         assert (pixels.max(axis=int(size[0] > size[1])) > 128).mean() == pytest.approx(share, abs=2 / side)
 
 
-def colour_tiff(values: Values) -> bytes:
-    """An uncompressed TIFF with any number of bands."""
-    height, width, bands = values.shape
-    bits, kind = values.dtype.itemsize * 8, {"u": 1, "i": 2, "f": 3}[values.dtype.kind]
-    arrays = {258: [bits] * bands, 339: [kind] * bands}
-    tags = {256: [width], 257: [height], 259: [1], 262: [2 if bands > 2 else 1], 277: [bands], 278: [height],
-            279: [values.nbytes], 284: [1], **arrays, **({338: [0] * (bands - 3)} if bands > 3 else {})}  # fmt: skip
-    start = 8 + 2 + 12 * (len(tags) + 1) + 4
-    tags[273] = [start + 2 * sum(len(each) for each in tags.values())]
-    extra, entries = b"", b""
-    for tag, numbers in sorted(tags.items()):
-        code = "I" if tag in (273, 279) else "H"
-        raw = struct.pack(f"<{len(numbers)}{code}", *numbers)
-        place = raw.ljust(4, b"\0") if len(raw) <= 4 else struct.pack("<I", start + len(extra))
-        extra += raw if len(raw) > 4 else b""
-        entries += struct.pack("<HHI", tag, 3 if code == "H" else 4, len(numbers)) + place
-    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + extra
-    return head.ljust(tags[273][0], b"\0") + values.tobytes()
-
-
 @pytest.mark.parametrize(
     ("bands", "kind", "note"),
     [
@@ -292,7 +271,7 @@ def colour_tiff(values: Values) -> bytes:
 def test_a_tiff_with_other_bands_is_read_or_named(bands: int, kind: str, note: str) -> None:
     top = 60_000 if kind == "u2" else 250
     values = np.stack([photograph(number, 0, top) for number in range(bands)], axis=-1).astype(kind)
-    found = decode_image(colour_tiff(values))
+    found = decode_image(raw_tiff(values))
     assert found.verdict.note.startswith(note)
     if found.image is None:
         assert found.verdict.note.endswith("--features FILE")

@@ -15,7 +15,7 @@ from transformers import (
     ViTConfig,
 )
 
-from promptccd.models import VARIANTS
+from promptccd.methods import METHODS
 from tests.conftest import TINY_HEAD
 
 SIZES = {
@@ -47,7 +47,7 @@ PROMPTED = ("promptccd", "promptccd-b", "promptccd-b:dualprompt", "promptccd-pp"
 CONTROL = "Dinov2Model"
 # Name of a class, the method, the backbone, and whether a stage is finished.
 CASES = {
-    **{f"{name} finished": (name, "dinov2", True) for name in (*VARIANTS, "promptccd-b:dualprompt")},
+    **{f"{name} finished": (name, "dinov2", True) for name in (*METHODS, "promptccd-b:dualprompt")},
     **{f"{name} fresh": (name, "dinov2", False) for name in ("promptccd", "promptccd-pp", "grow-merge", "simgcd")},
     **{f"{name} on {kind}": (name, kind, True) for kind in BACKBONES if kind != "dinov2" for name in PROMPTED},
 }  # fmt: skip
@@ -80,7 +80,7 @@ class Tester:
         options = {**FINISHED.get(name, {}), **KNOWN} if self.finished else {}
         if pool:
             options["pool"] = pool
-        config: PreTrainedConfig = VARIANTS[name].config_class(
+        config: PreTrainedConfig = METHODS[name].model.config_class(
             vision_config=BACKBONES[self.kind](), **TINY_HEAD, **options
         )
         return config
@@ -94,7 +94,7 @@ class Tester:
 def made(common: ModuleType, name: str) -> type[unittest.TestCase]:
     """The class of a case, or the control, with the common tests of transformers."""
     method, kind, finished = CASES.get(name, (None, "dinov2", False))
-    model = Dinov2Model if method is None else VARIANTS[method.partition(":")[0]]
+    model = Dinov2Model if method is None else METHODS[method.partition(":")[0]].model
 
     def set_up(self: Any) -> None:
         self.model_tester = Tester(method, kind, finished)

@@ -24,6 +24,7 @@ from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.methods import StageContext
 from promptccd.methods.processes import gather_rows, same_on_all
 from promptccd.methods.promptccd import MixtureObjective
+from promptccd.runs import load_model
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
@@ -228,6 +229,7 @@ DISTRIBUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "simgcd-replay": ({"variant": "simgcd"}, {"exemplars_per_class": 3}),
     "grow-merge": ({"variant": "grow-merge"}, {"exemplars_per_class": 3}),
 }
+CALIBRATED = {"dualprompt", "parts", "gcd-replay", "grow-merge", "metagcd"}  # predict by a calibrated mixture
 ONE_STEP = {"class_blocks": [4, 1], "cuts": [[0.7, 1.0], [1.0]]}
 
 
@@ -254,3 +256,13 @@ def test_two_processes_give_the_losses_of_one(recipe_values: dict, tmp_path: Pat
         difference = np.abs(np.subtract(first["losses"], expected["losses"])).max()
         print(f"{name}: largest difference of {len(expected['losses'])} losses: {difference:.1e}")
         assert first["score"] == expected["score"], name
+        mixtures = [load_model(tmp_path / count / name / "stage1").gaussians for count in ("1", "2")]
+        assert all((each is not None) == (name in CALIBRATED) for each in mixtures), name
+        for field, value in vars(mixtures[0]).items() if name in CALIBRATED else ():
+            np.testing.assert_allclose(
+                vars(mixtures[1])[field],
+                value,
+                rtol=0,
+                atol=1e-5 * float(abs(value).max()),
+                err_msg=f"{name}: ",
+            )

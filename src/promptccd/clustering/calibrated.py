@@ -4,11 +4,13 @@ Letters: N images, D width, K categories, L labelled categories.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_scalar
 from sklearn.utils.validation import check_is_fitted
@@ -30,6 +32,7 @@ TEMPERATURES = torch.logspace(np.log10(0.003), np.log10(3), 40, dtype=torch.floa
 BALANCES = torch.linspace(0, 1, 41, dtype=torch.float64)
 LEAST_VARIANCE = 1e-6  # within categories, as a share of all: features equal to their means have no spread
 VALUES_AT_ONCE = 2**19  # in float64, 4 MB: neither a second copy of all features nor all densities ever exist
+AFFINITIES_AT_ONCE = 2**20  # of k-means: as large, so that a small stream needs little more than its copy
 # Points that a stream's k-means sees, sampled at random from more: its copy and its distances are the largest arrays.
 MOST_STARTED, STARTED_PER_CATEGORY = 2**14, 20
 NUMBERS = ("num_known", "known_share", "temperature", "sharpness", "balance")  # of `CategoryGaussians`
@@ -175,7 +178,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         if num_new:
             seed = seed_of("calibrated", self._seed, len(known))
             starts = _starts(points, self.whitener_, known, num_new, seed)
-            fits = (self._fit_new(points, torch.cat([known, new])) for new in starts)
+            fits = [self._fit_new(points, torch.cat([known, new])) for new in starts]
             _, self.means_, mass, share = max(fits, key=lambda fit: float(fit[0]))
             self.sizes_, self.known_share_ = torch.cat([self.sizes_, mass[len(known) :]]), float(share)
             self.balance_ = self._balance(points)
@@ -274,33 +277,27 @@ def _taught_factors(points: Tensor, rows: Tensor, shrinkage: float, seed: int) -
     of_image = torch.randperm(len(rows), generator=torch_generator("calibrated images", seed)) % FOLDS
     of_category, of_image = of_category.to(rows.device)[rows], of_image.to(rows.device)
     losses = torch.zeros(2, len(TEMPERATURES), dtype=torch.float64)
-    without_categories = [(0, of_category != fold, range(FOLDS)) for fold in range(FOLDS)]
-    without_images = [(1, of_image != part, range(part, part + 1)) for part in range(FOLDS)]
-    for which, inside, parts in without_categories + without_images:
-        if inside.all() or inside.sum() < 2:
-            continue
-        teachers, own = rows[inside].unique(return_inverse=True)
-        products = _scatter(points[inside], own, len(teachers))[1]
-        whitened = points @ _whitener(products, int(inside.sum()), len(teachers), shrinkage, least)
-        for part in parts:
-            rest = of_image != part
-            tested = ~inside & ~rest & (rows[rest].bincount(minlength=num) > 0)[rows]
-            if not tested.any():
-                continue
-            means, products, squares = _scatter(whitened[rest], rows[rest], num)
-            variance = max(squares.mean() / points.shape[1], _least_variance(whitened))
-            squared = squared_distances(whitened[tested], means) / variance
-            squared[:, rows[rest].bincount(minlength=num) == 0] = torch.inf
-            for place, factor in enumerate(TEMPERATURES):
-                loss = torch.nn.functional.cross_entropy(
-                    -0.5 * factor * squared, rows[tested], reduction="sum"
-                )
-                losses[which, place] += loss.cpu()
+    for which, folds in enumerate((of_category, of_image)):
+        for inside in (folds != fold for fold in range(FOLDS)):
+            teachers, own = rows[inside].unique(return_inverse=True)
+            products = _scatter(points[inside], own, len(teachers))[1]
+            whitened = points @ _whitener(products, len(own), len(teachers), shrinkage, least)
+            for rest in (of_image != part for part in range(FOLDS)):
+                present = rows[rest].bincount(minlength=num) > 0
+                tested = ~inside & ~rest & present[rows]
+                if not tested.any():
+                    continue
+                means, _, squares = _scatter(whitened[rest], rows[rest], num)
+                variance = max(squares.mean() / points.shape[1], _least_variance(whitened))
+                squared = squared_distances(whitened[tested], means) / variance
+                logits, own = (-0.5 * squared).masked_fill(~present, -torch.inf), rows[tested]
+                for place, factor in enumerate(TEMPERATURES):
+                    losses[which, place] += F.cross_entropy(factor * logits, own, reduction="sum").cpu()
     of_categories, of_images = TEMPERATURES[losses.argmin(1)].tolist()
     return of_categories, of_images
 
 
-def _starts(points: Tensor, whitener: Tensor, known: Tensor, num: int, seed: int) -> Iterator[Tensor]:
+def _starts(points: Tensor, whitener: Tensor, known: Tensor, num: int, seed: int) -> list[Tensor]:
     """First new means ``(num, D)``: with known means fixed, and of the whole stream without images nearer to these.
 
     The second finds more where new categories are many, and fails where clusters consist of known images alone.
@@ -312,22 +309,26 @@ def _starts(points: Tensor, whitener: Tensor, known: Tensor, num: int, seed: int
     origin = points.mean(0)  # k-means then needs no centred copy
     points -= origin
     known = known.to(points) - origin
-    kmeans = AnchoredKMeans(len(known) + num, RESTARTS, random_state=seed, fix_labelled=True)
-    kmeans.fit(points, known, torch.arange(len(known), device=known.device))
-    yield (kmeans.cluster_centers_[len(known) :] + origin).to(whitener)
-    kmeans = AnchoredKMeans(num, RESTARTS, random_state=seed).fit(points)
-    centres, clusters = kmeans.cluster_centers_, kmeans.labels_
-    stays = nearest_centres(points, torch.cat([known, centres]))[0] >= len(known)
-    sizes = clusters[stays].bincount(minlength=num)[:, None]
-    sums = torch.zeros_like(centres).index_add_(0, clusters[stays], points[stays])
-    yield (torch.where(sizes > 1, sums / sizes.clamp(min=1), centres) + origin).to(whitener)
+    kmeans = partial(
+        AnchoredKMeans, n_init=RESTARTS, random_state=seed, affinities_at_once=AFFINITIES_AT_ONCE
+    )
+    around = kmeans(len(known) + num, fix_labelled=True)
+    around.fit(points, known, torch.arange(len(known), device=known.device))
+    alone = kmeans(num).fit(points)
+    stays = nearest_centres(points, torch.cat([known, alone.cluster_centers_]))[0] >= len(known)
+    clusters = alone.labels_.where(stays, num)
+    sizes = clusters.bincount(minlength=num + 1)[:num, None]
+    sums = points.new_zeros(num + 1, points.shape[1]).index_add_(0, clusters, points)[:num]
+    means = torch.where(sizes > 1, sums / sizes.clamp(min=1), alone.cluster_centers_)
+    return [(each + origin).to(whitener) for each in (around.cluster_centers_[len(known) :], means)]
 
 
 def _whitened(points: Tensor, whitener: Tensor) -> Tensor:
     """A copy of the points ``(N, D)`` in the metric, in their own type."""
-    whitened = torch.empty_like(points)
-    for some, part in zip(_blocks(points, 1), whitened.split(_rows_at_once(points, 1)), strict=True):
-        part.copy_(some @ whitener)
+    whitened, first = torch.empty_like(points), 0
+    for some in _blocks(points, 1):
+        whitened[first : first + len(some)] = some @ whitener
+        first += len(some)
     return whitened
 
 
@@ -341,8 +342,4 @@ def _estimated(points: Tensor, known: Tensor, seed: int) -> int:
 
 def _blocks(points: Tensor, width: int) -> Iterator[Tensor]:
     """The points in float64, so many at a time that rows of both widths fit `VALUES_AT_ONCE`."""
-    return (some.double() for some in points.split(_rows_at_once(points, width)))
-
-
-def _rows_at_once(points: Tensor, width: int) -> int:
-    return max(1, VALUES_AT_ONCE // max(width, points.shape[1]))
+    return (some.double() for some in points.split(max(1, VALUES_AT_ONCE // max(width, points.shape[1]))))

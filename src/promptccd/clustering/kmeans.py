@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,9 @@ from torch.nn import functional
 
 from promptccd.errors import DataError
 
-ROWS_PER_PRODUCT = 512  # affinity rows refreshed at a time, fewer where rows are long
+ROWS_PER_PRODUCT = 64  # affinity rows refreshed at a time, fewer where rows are long
 AFFINITIES_AT_ONCE = 2**23  # affinities copied at a time, 32 MB: there is never a second copy of all
-POINTS_PER_BLOCK = 4_096  # points turned into float64 at a time
+POINTS_PER_BLOCK = 512  # points turned into float64 at a time
 
 NEARLY_CENTRED = 0.01  # share of the squared mean in the mean square: such points need no centred copy
 
@@ -248,7 +248,7 @@ def sum_rows(table: Tensor, points: Tensor, weights: Tensor, sizes: Tensor) -> T
     return functional.embedding_bag(points, table, starts, mode="sum", per_sample_weights=weights)
 
 
-Array = Tensor | npt.NDArray[Any]
+Array: TypeAlias = Tensor | npt.NDArray[Any]
 
 # How many share a batch changes speed and memory, never the result.
 MAX_BATCH_RESTARTS = 25
@@ -274,6 +274,7 @@ class AnchoredKMeans:
     tol: float = 1e-4
     random_state: int | None = None
     fix_labelled: bool = False
+    affinities_at_once: int | None = None  # of a batch of restarts; it changes memory, never the result
     labels_: Tensor = field(init=False)
     cluster_centers_: Tensor = field(init=False)
     cluster_ids_: Tensor = field(init=False)
@@ -350,11 +351,12 @@ class AnchoredKMeans:
         generators = [np.random.default_rng((seed, restart)) for restart in range(num_restarts)]
         draws = torch.from_numpy(np.stack([each.random((num_new, trials)) for each in generators]))
 
-        size = max(1, min(MAX_BATCH_RESTARTS, MAX_BATCH_AFFINITIES // max(1, num_clusters * num_points)))
-        device, most, tol = problem.points.device, self.max_iter, self.tol
+        most = self.affinities_at_once or MAX_BATCH_AFFINITIES
+        size = max(1, min(MAX_BATCH_RESTARTS, most // max(1, num_clusters * num_points)))
+        device, max_iter, tol = problem.points.device, self.max_iter, self.tol
         for ids in torch.arange(num_restarts).split(size):
             # The restarts have no name here, which would keep them while the next are made.
-            yield run_lloyd(problem, start(problem, ids.to(device), draws[ids].to(device)), most, tol)
+            yield run_lloyd(problem, start(problem, ids.to(device), draws[ids].to(device)), max_iter, tol)
 
 
 def _read_labelled(

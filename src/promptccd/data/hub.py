@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from datasets import (
-    Dataset,
-    DatasetDict,
-    load_dataset_builder,
-)
+from datasets import Dataset, DatasetDict, load_dataset_builder
 from huggingface_hub import DatasetCard, hf_hub_download
 from huggingface_hub.errors import (
     EntryNotFoundError,

@@ -32,7 +32,7 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.data.loaders import Progress, loader_options
 from promptccd.data.options import ViewOptions
 from promptccd.data.stages import LabelledStage, Stage
-from promptccd.data.views import EvaluationView, ResizedImage
+from promptccd.data.views import EvaluationView, resized
 from promptccd.errors import DataError, DiskError
 from promptccd.images.decode import Status
 from promptccd.images.identity import digest_of
@@ -67,8 +67,8 @@ class _Decoding(Dataset):
         if decoded.image is not None:
             found["digest"] = digest_of(np.asarray(decoded.image))
             if self.views is not None:
-                copy = ResizedImage.of(decoded.image, self.views.resize_size)
-                found |= {"width": copy.width, "pixels": copy.pixels.tobytes()}
+                copy = resized(decoded.image, self.views.resize_size)
+                found |= {"width": copy.shape[1], "pixels": copy.tobytes()}
         return found
 
     def batches(
@@ -309,13 +309,13 @@ class StageImages:
             )
         return image
 
-    def for_view(self, index: int, shorter_side: int | None) -> Image.Image | ResizedImage:
+    def for_view(self, index: int, shorter_side: int | None) -> Image.Image | np.ndarray:
         """The copy of an image, or the decoded image if there is no copy with that shorter side."""
         found = self.copies[int(self.positions[index])]
         if not found["pixels"]:
             return self[index]
-        copy = ResizedImage(np.frombuffer(found["pixels"], np.uint8).reshape(-1, found["width"], 3))
-        return copy if min(copy.width, copy.height) == shorter_side else self[index]
+        copy = np.frombuffer(found["pixels"], np.uint8).reshape(-1, found["width"], 3)
+        return copy if min(copy.shape[:2]) == shorter_side else self[index]
 
     def seen_in(self, view: EvaluationView, index: int) -> Tensor:
         """The fixed view of an image."""

@@ -90,7 +90,7 @@ class CategorySplit:
     categories: tuple[str, ...]
     sample_ids: tuple[np.ndarray, ...]
     counts: tuple[StageCount, ...]
-    data_fingerprint: str
+    data_fingerprint: str = ""
     rule: str = "mixed"
     contents: tuple[str, ...] = ()
 
@@ -179,7 +179,6 @@ def cut_by_rule(
     class_blocks: Sequence[int],
     cuts: Sequence[Sequence[float]] | None,
     seed: int,
-    fingerprint: Callable[[np.ndarray, Sequence[str]], str],
 ) -> tuple[np.ndarray, CategorySplit]:
     """Cut a labelled data set into one labelled stage and unlabelled stages.
 
@@ -204,10 +203,10 @@ def cut_by_rule(
         cuts: of ``mixed``, see `PAPER_CUTS`; `None` means `usual_cuts`. Of ``redrawn`` one row, see
             `REDRAWN_SHARES`.
         seed: seed of the shuffles.
-        fingerprint: gives the sha256 of the content, from labels and categories.
 
     Returns:
-        Labels in the ids of the split ``(N,)``, -1 for an image in no stage; and the split.
+        Labels in the ids of the split ``(N,)``, -1 for an image in no stage; and the split, yet without the
+        fingerprint of the data.
 
     Raises:
         DataError: an unknown rule, the blocks do not fit the categories, the cuts do not fit the rule or the blocks, or
@@ -237,8 +236,7 @@ def cut_by_rule(
         StageCount(stage, len(ids), len(np.unique(new_labels[ids])), old_shares[stage])
         for stage, ids in enumerate(sample_ids)
     )
-    content = fingerprint(new_labels, names)
-    return new_labels, CategorySplit(plan.blocks, plan.cuts, seed, names, sample_ids, counts, content, rule)
+    return new_labels, CategorySplit(plan.blocks, plan.cuts, seed, names, sample_ids, counts, rule=rule)
 
 
 def _mixed(blocks: tuple[int, ...], cuts: _Given, seed: int) -> _Plan:

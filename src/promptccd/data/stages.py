@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -224,15 +223,9 @@ class StageStream(Sequence[Stage]):
         images = opened.with_one_rendering()
         if unlabelled is None or split_rule == "whole":
             used = np.flatnonzero(category_ids != UNUSED)  # by any seed
-            category_ids, cut = cut_by_rule(
-                split_rule,
-                category_ids,
-                categories,
-                class_blocks,
-                cuts,
-                seed,
-                partial(_data_fingerprint, images),
-            )
+            category_ids, cut = cut_by_rule(split_rule, category_ids, categories, class_blocks, cuts, seed)
+            content = _data_fingerprint(images, category_ids, cut.categories)
+            cut = replace(cut, data_fingerprint=content)
             whole = images.select(used)
             parts = [whole.part(np.searchsorted(used, ids)) for ids in cut.sample_ids]
             return cls(_stages_of(parts, category_ids, cut), cut, category_ids, source, opened.left_out)

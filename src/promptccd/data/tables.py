@@ -23,13 +23,7 @@ from datasets import ClassLabel, Dataset, Features, Image, Value, concatenate_da
 from huggingface_hub import constants
 from sklearn.datasets import load_digits
 
-from promptccd.data.folders import (
-    IMAGE_SUFFIXES,
-    FolderFiles,
-    FolderSource,
-    by_category,
-    images_in,
-)
+from promptccd.data.folders import IMAGE_SUFFIXES, FolderFiles, FolderSource, by_category, images_in
 from promptccd.data.hub import (
     CARDS,
     FILE_KINDS,
@@ -288,7 +282,12 @@ def _local(
 ) -> _Found | Mapping[str, Dataset]:
     """Read a folder or a file of this computer; tables by split, or by "" of one without splits, are read later."""
     if (place / PROJECT).is_dir() and (place / GROUPED).is_file():
-        place = _up_to_date(place / GROUPED)
+        place, corrections = place / GROUPED, place / PROJECT / "categories.sqlite"
+        if corrections.exists() and corrections.stat().st_mtime_ns > place.stat().st_mtime_ns:
+            raise DataError(
+                f"{display_name(str(place.parent))!r} was corrected after its {GROUPED} was written. Run promptccd "
+                "discover with the same --out to update the table, then repeat the command."
+            )
     if not place.is_file():
         return _folder(place.resolve(), roots, labelled, layout)  # "." has no name, which `datasets` asks for
     if place.suffix.lower() == _PARQUET:
@@ -300,17 +299,6 @@ def _local(
         f"{display_name(str(place))!r} is one file: give a folder of a sub-folder per category, a table of path,label "
         "(.csv, .tsv, .txt or .xlsx), or a parquet file. Unpack an archive first."
     )
-
-
-def _up_to_date(grouped: Path) -> Path:
-    """The table of a project, unless a person corrected the project after it was written."""
-    corrections = grouped.parent / PROJECT / "categories.sqlite"
-    if corrections.exists() and corrections.stat().st_mtime_ns > grouped.stat().st_mtime_ns:
-        raise DataError(
-            f"{display_name(str(grouped.parent))!r} was corrected after its {GROUPED} was written. Run promptccd "
-            "discover with the same --out to update the table, then repeat the command."
-        )
-    return grouped
 
 
 def _folder(
@@ -577,28 +565,32 @@ def _holds_files(cells: Iterable[Any]) -> bool:
 def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> tuple[list[str], list[str]]:
     """The file that each cell of a table means, and notes on files that are found by their names or not there.
 
-    A bare name that is no file of the folder means the only image below it with that name, with or without suffix.
+    A cell may have the separators and the form of accents of another system. A bare name that is no file of the folder
+    means the only image below it with that name, with or without suffix.
     """
     if None in names:
         raise DataError(
             f"Row {names.index(None) + 1} of {table!r} names no image: name one, or remove the row."
         )
-    paths, by_name = [_file_meant(folder, str(each)) for each in names], None
-    found, gone = list[str](), list[str]()
-    for row, name in enumerate(map(str, names)):
-        if os.path.lexists(paths[row]):
+    paths, found, gone, by_name = list[str](), list[str](), list[str](), None
+    for name in map(str, names):
+        plain = name.replace("\\", "/")
+        forms = (normalize(form, each) for form in ("NFC", "NFD") for each in (name, plain))
+        spellings = () if "://" in name else chain((name, plain), forms)
+        if place := next((each for each in spellings if os.path.lexists(folder / each)), ""):
+            paths.append(str(folder / place))
             continue
         if by_name is None and not {*"/\\"} & {*name}:
             by_name = _images_by_name(folder)
         if len(places := (by_name or {}).get(name, [])) == 1:
-            paths[row] = str(places[0])
+            paths.append(str(places[0]))
             found.append(f"{display_name(name)!r} is {display_name(os.path.relpath(places[0], folder))!r}")
-        else:
+        else:  # an address is refused as a row
+            paths.append(name if "://" in name else str(folder / (plain if is_of_windows(name) else name)))
             gone.append(repr(display_name(name)))
     notes = [f"{len(found)} of {len(paths)} files are found by their names, {each}" for each in found[:1]]
-    return paths, notes + [
-        f"{len(gone)} of {len(paths)} files are not there, the first is {each}" for each in gone[:1]
-    ]
+    notes += [f"{len(gone)} of {len(paths)} files are not there, the first is {each}" for each in gone[:1]]
+    return paths, notes
 
 
 def _images_by_name(folder: Path) -> Mapping[str, list[Path]]:
@@ -623,13 +615,3 @@ def _kind_of(feature: Any) -> str:
     if kind in ("binary", "large_binary", "binary_view"):
         return "bytes"
     return "path" if "string" in kind and isinstance(feature, Value) else ""
-
-
-def _file_meant(folder: Path, name: str) -> str:
-    """The file that a table means, which may have the separators and the form of accents of another system."""
-    if "://" in name:  # an address, which is refused as a row
-        return name
-    here = name.replace("\\", "/") if is_of_windows(name) else name
-    names = dict.fromkeys([name, name.replace("\\", "/")])
-    names |= dict.fromkeys(normalize(form, each) for form in ("NFC", "NFD") for each in [*names])
-    return str(folder / next((each for each in names if os.path.lexists(folder / each)), here))

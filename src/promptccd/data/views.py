@@ -17,7 +17,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 
 from promptccd.data.options import ViewOptions
 from promptccd.errors import shown
-from promptccd.images.decode import MAX_ASPECT, DecodedImage
+from promptccd.images.decode import MAX_ASPECT
 from promptccd.images.rendering import Rendering
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -26,25 +26,13 @@ BICUBIC = Image.Resampling.BICUBIC
 ENOUGH = 2  # times the resized side: features of a reduced JPEG have a cosine of 0.999 with exact features
 
 
-class ResizedImage:
-    """An image at the size that its views are cut from; views of it equal the views of the image.
-
-    Args:
-        pixels: ``(H, W, 3)`` uint8; the shorter side is that of a view's options.
-    """
-
-    def __init__(self, pixels: np.ndarray):
-        self.pixels = pixels
-        self.height, self.width = pixels.shape[:2]
-
-    @classmethod
-    def of(cls, image: Image.Image, shorter_side: int) -> "ResizedImage":
-        """An image, resized; a strip loses its ends first."""
-        image = without_ends(image)
-        return cls(np.asarray(_resized(image, resized_size(image.size, shorter_side))))
+def resized(image: Image.Image, shorter_side: int) -> np.ndarray:
+    """The pixels ``(H, W, 3)``, uint8, that views of an image are cut from; views of them equal those of the image."""
+    image = _without_ends(image)
+    return np.asarray(_at_size(image, _size_of(image, shorter_side)))
 
 
-def without_ends(image: Image.Image) -> Image.Image:
+def _without_ends(image: Image.Image) -> Image.Image:
     """The middle of a strip beyond `MAX_ASPECT`; 3000 x 1 resized to 768000 x 256 would take gigabytes."""
     width, height = (min(side, MAX_ASPECT * min(image.size)) for side in image.size)
     if (width, height) == image.size:
@@ -53,10 +41,19 @@ def without_ends(image: Image.Image) -> Image.Image:
     return image.crop((left, top, left + width, top + height))
 
 
-def resized_size(size: tuple[int, int], shorter_side: int) -> tuple[int, int]:
+def _size_of(image: Image.Image, shorter_side: int) -> tuple[int, int]:
     """Width and height of an image whose shorter side is resized."""
-    short = min(size)
-    return int(shorter_side * size[0] / short), int(shorter_side * size[1] / short)
+    width, height = (int(shorter_side * side / min(image.size)) for side in image.size)
+    return width, height
+
+
+def _at_size(image: Image.Image, size: tuple[int, int], resample: int = BICUBIC) -> Image.Image:
+    """An image at another size: its rows first, then its columns.
+
+    Between the two every value is rounded, so the order shows: Pillow 13 takes the columns of tall images first, which
+    changes up to a fifth of the values by a grey level or more. Each direction by itself is the same in all versions.
+    """
+    return image.resize((size[0], image.height), resample).resize(size, resample)
 
 
 class TrainingViews:
@@ -75,46 +72,35 @@ class TrainingViews:
         """Length of the shorter side before views are cut, in pixels."""
         return self.options.resize_size
 
-    def __call__(self, image: Image.Image | ResizedImage, generator: np.random.Generator) -> torch.Tensor:
+    def __call__(self, image: Image.Image | np.ndarray, generator: np.random.Generator) -> torch.Tensor:
         """Views of shape ``(V, 3, S, S)``, uint8.
 
         Args:
-            image: RGB of any size, from `promptccd.images.decode.decode_image`; or resized to `shorter_side`.
+            image: RGB of any size, or its pixels `resized` to `shorter_side`.
             generator: the only source of randomness, from `promptccd.data.randomness.numpy_generator`.
         """
         size = self.options.image_size
-        if not isinstance(image, ResizedImage):
-            image = ResizedImage.of(image, self.shorter_side)
+        pixels = image if isinstance(image, np.ndarray) else resized(image, self.shorter_side)
         views = np.empty((self.options.num_views, 3, size, size), np.uint8)
         for view in views:
-            view[:] = self._draw(image, generator).transpose(2, 0, 1)
+            view[:] = self._draw(pixels, generator).transpose(2, 0, 1)
         return torch.from_numpy(views)
 
-    def _draw(self, grid: ResizedImage, generator: np.random.Generator) -> np.ndarray:
+    def _draw(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         options, size = self.options, self.options.image_size
-        top = int(generator.integers(grid.height - size + 1))
-        left = int(generator.integers(grid.width - size + 1))
+        top, left = (int(generator.integers(side - size + 1)) for side in pixels.shape[:2])
         flip = generator.random() < options.horizontal_flip
         if options.rotation or options.zoom:
             angle = math.radians(generator.uniform(-options.rotation, options.rotation))
             scale = 1 + generator.uniform(-options.zoom, options.zoom)
-            view = _turned_crop(grid, left, top, size, angle, scale)
+            view = _turned_crop(pixels, left, top, size, angle, scale)
         else:
-            view = grid.pixels[top : top + size, left : left + size]
+            view = pixels[top : top + size, left : left + size]
         return view[:, ::-1] if flip else view
 
 
-def _resized(image: Image.Image, size: tuple[int, int], resample: int = BICUBIC) -> Image.Image:
-    """An image at another size: its rows first, then its columns.
-
-    Between the two every value is rounded, so the order shows: Pillow 13 takes the columns of tall images first, which
-    changes up to a fifth of the values by a grey level or more. Each direction by itself is the same in all versions.
-    """
-    return image.resize((size[0], image.height), resample).resize(size, resample)
-
-
 def _turned_crop(
-    grid: ResizedImage, left: int, top: int, size: int, angle: float, scale: float
+    pixels: np.ndarray, left: int, top: int, size: int, angle: float, scale: float
 ) -> np.ndarray:
     """A crop turned by ``angle`` radians about its centre, covering ``scale`` times its side; black outside.
 
@@ -125,8 +111,7 @@ def _turned_crop(
     reach = math.ceil((abs(cos) + abs(sin)) * size / 2) + 2  # + 2 for bicubic neighbours
     x, y = left + size / 2, top + size / 2
     x_first, y_first = max(0, int(x) - reach), max(0, int(y) - reach)
-    x_last, y_last = min(grid.width, int(x) + reach + 1), min(grid.height, int(y) + reach + 1)
-    part = Image.fromarray(grid.pixels[y_first:y_last, x_first:x_last])
+    part = Image.fromarray(pixels[y_first : int(y) + reach + 1, x_first : int(x) + reach + 1])
     # output -> input, both counted from their upper left corners; centre goes to centre
     x_shift = x - x_first - (cos - sin) * size / 2
     y_shift = y - y_first - (sin + cos) * size / 2
@@ -191,33 +176,24 @@ class EvaluationView:
         bicubic = self.processor.resample == BICUBIC
         return dict(self.processor.size).get("shortest_edge") if bicubic else None
 
-    def __call__(self, image: Image.Image | DecodedImage | ResizedImage) -> torch.Tensor:
+    def __call__(self, image: Image.Image | np.ndarray) -> torch.Tensor:
         """The central crop, ``(3, S, S)``, uint8; `normalise` with `mean` and `std` follows on the device.
 
         Strips lose their ends first, as in training views.
 
         Args:
-            image: RGB of any size, decoded whole or reduced; or resized to `shorter_side`.
-
-        Raises:
-            ValueError: the image was skipped.
+            image: RGB of any size, decoded whole or reduced; or its pixels `resized` to `shorter_side`.
         """
-        if isinstance(image, ResizedImage):
-            return self._crop(Image.fromarray(image.pixels))
-        pixels = image if isinstance(image, Image.Image) else image.image
-        if pixels is None:
-            raise ValueError("Expected an image, got a skipped image.")
-        pixels, asked = without_ends(pixels), self.processor.size
-        short = asked.get("shortest_edge")
-        resized = resized_size(pixels.size, short) if short else (asked["width"], asked["height"])
-        # As the processor resizes, but its arrays of a whole photograph take three times as long.
-        return self._crop(_resized(pixels, resized, self.processor.resample))
-
-    def _crop(self, resized: Image.Image) -> torch.Tensor:
-        batch = self.processor(
-            resized, do_resize=False, do_rescale=False, do_normalize=False, return_tensors="pt"
-        )
-        return batch["pixel_values"][0]
+        if isinstance(image, np.ndarray):
+            grid = Image.fromarray(image)
+        else:
+            image, asked = _without_ends(image), self.processor.size
+            short = asked.get("shortest_edge")
+            size = _size_of(image, short) if short else (asked["width"], asked["height"])
+            # As the processor resizes, but its arrays of a whole photograph take three times as long.
+            grid = _at_size(image, size, self.processor.resample)
+        options = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), False)
+        return self.processor(grid, **options, return_tensors="pt")["pixel_values"][0]
 
 
 def normalise(

@@ -76,7 +76,8 @@ def adapt(
         InterruptedRunError: a signal was received; the session is as before.
     """
     require_head(session)
-    _require_images(session)
+    if (count := len(_learnt(session))) < FEWEST_IMAGES:
+        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {count}.")
     found, student = session.assignment(), copy.deepcopy(session.model)
     _train(student, session, len(found.ids), options, stop or StopRequest())
     session.model = student.eval()
@@ -112,15 +113,13 @@ def _train(
         prompt_warmup_epochs=0,
     )
     side, resized = session.view.sides[0], session.view.processor.size.get("shortest_edge")
-    resize_size = max(side, resized or int(side / RESIZE_SHARE))
-    views = TrainingViews(ViewOptions(image_size=side, resize_size=resize_size))
+    views = TrainingViews(
+        ViewOptions(image_size=side, resize_size=max(side, resized or int(side / RESIZE_SHARE)))
+    )
+    images = StageImages.read(_stage_of(session), 0, stop.progress, ImageCache(views.options))
     StageTrainer(
         model,
-        StageContext(
-            StageImages.read(_stage_of(session), 0, stop.progress, ImageCache(views.options)),
-            replay=replay,
-            num_categories=num_categories,
-        ),
+        StageContext(images, replay=replay, num_categories=num_categories),
         method_named(model.config.model_type).objective,
         arguments=arguments,
         views=views,
@@ -150,12 +149,8 @@ def _stage_of(session: DiscoverySession) -> Stage:
     intake = session.current.intake
     records = [{"bytes": intake.read_bytes(file), "path": None} for file in _learnt(session)]
     table = Dataset.from_dict({"image": records}, features=Features({"image": Image(decode=False)}))
-    return Stage(
-        session.current.stage,
-        ImageRows(table, decoding=intake.decoding),
-        np.arange(len(records)),
-        max(len(session.registry.active), 1),
-    )
+    rows, num_categories = ImageRows(table, decoding=intake.decoding), max(len(session.registry.active), 1)
+    return Stage(session.current.stage, rows, np.arange(len(records)), num_categories)
 
 
 RECORD = "adaptation.json"
@@ -203,24 +198,12 @@ def resume_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any
     return True
 
 
-def require_trainable(session: DiscoverySession, out: Path, is_trained: bool) -> None:
-    """Refuse to train on images that are too few, or over a stage that other images or values trained.
-
-    Args:
-        session: has read its images.
-        out: folder of the results.
-        is_trained: whether equal values trained the newest stage there.
-    """
+def require_untrained(session: DiscoverySession, out: Path, is_trained: bool) -> None:
+    """Refuse to train over a stage that other images or values trained; `is_trained` is from `resume_adapted`."""
     if not session.is_grouped if is_trained else stage_folder(session, out).exists():
         raise RunError(
             f"{newest_stage_in(out)} was trained already: give it as the model, without --adapt, or give another --out."
         )
-    _require_images(session)
-
-
-def _require_images(session: DiscoverySession) -> None:
-    if (count := len(_learnt(session))) < FEWEST_IMAGES:
-        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {count}.")
 
 
 def save_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any]) -> None:

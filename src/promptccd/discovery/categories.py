@@ -27,8 +27,10 @@ def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryR
     Raises:
         RegistryError: it is damaged, or belongs to features of another width.
     """
-    folder, config = _folder_of(place, model), model.config
-    if folder is not None:
+    folder, config = Path(place), model.config
+    if not folder.is_dir() and model.source is not None:
+        folder = Path(model.source.root, model.source.inner)
+    if has_registry(folder):
         registry = load_registry(folder)
         width = config.vision_config.hidden_size
         if registry.active and registry.prototypes.shape[1] != width:
@@ -46,13 +48,6 @@ def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryR
         model.prototypes.float().cpu().numpy(),
         stage=config.stage or 0,
     )
-
-
-def _folder_of(place: str | Path, model: "CategoryDiscoveryModel") -> Path | None:
-    folder = Path(place)
-    if not folder.is_dir() and model.source is not None:
-        folder = Path(model.source.root, model.source.inner)
-    return folder if has_registry(folder) else None
 
 
 def assignment_in(
@@ -76,16 +71,14 @@ def assignment_in(
         temperature: of the confidences, in squared distance.
         spread_for: how far categories of these ids spread; `None` where that was not measured.
     """
-    newest = registry.stage if stage is None else stage
-    first = {each.id for each in registry.active if each.is_fixed(newest)}
+    first = {each.id for each in registry.active if each.is_fixed(registry.stage if stage is None else stage)}
     members, pinned = registry.members, registry.pinned
     found = registry.active_prototypes()
-    ours = set(found.ids)
-    placed = [row for row, key in enumerate(keys) if members.get(key) in ours]
-    kept = [keys[row] for row in placed]
     order = sorted(range(len(found.ids)), key=lambda row: (found.ids[row] not in first, found.ids[row]))
     ids = [found.ids[row] for row in order]
     position = {identity: row for row, identity in enumerate(ids)}
+    placed = [row for row, key in enumerate(keys) if members.get(key) in position]
+    kept = [keys[row] for row in placed]
     return assign(
         features[placed],
         torch.from_numpy(found.matrix[order]).double(),

@@ -67,11 +67,9 @@ def save_checkpoint(
 
 
 def save_progress(session: DiscoverySession, out: Path, source: str | Path | None) -> None:
-    """Write the registry, the one before this stage, and a record of what both were made with.
+    """Write the registry, the one before this stage, and a record of what both were made with; `source` is the newest.
 
-    The registry is written last: if the writer is killed before, the folder contains the earlier registry. `source`
-        names the
-    newest images.
+    The registry is written last: if the writer is killed before, the folder contains the earlier registry.
     """
     project = make_inside(out, PROJECT)
     sources = read_record(out)["sources"] if (project / RECORD).is_file() else []

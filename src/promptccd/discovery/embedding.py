@@ -87,6 +87,7 @@ def load_embedder(
     """
     require_undamaged(path)
     what = "model"
+    model: CategoryDiscoveryModel | None = None
     try:
         found = find_model(path)
         if found.is_backbone:
@@ -95,21 +96,18 @@ def load_embedder(
                 found, dtype=torch.float32, max_model_bytes=max_model_bytes,
                 projection_hidden_size=1, projection_bottleneck_size=1, projection_output_size=1,  # no head
             ).eval()  # fmt: skip
-            return model, _checked_view(path, model, _backbone_view(model))
+            view = _backbone_view(model)
     except (OSError, ValueError) as error:
         raise RunError(
             f"Cannot load a {what} from {str(path)!r}: {one_line(error)} Or give photographs, a small "
             "bundled backbone that needs no network."
         ) from error
-    model = load_model(path, max_model_bytes)
-    return model, _checked_view(path, model, load_view(model.source or path))
-
-
-def _checked_view(path: str | Path, model: CategoryDiscoveryModel, view: EvaluationView) -> EvaluationView:
-    """The same view; a rim of it that the model does not see is logged, and left: the model's maker chose its sides."""
-    if rim := rim_not_seen(view.sides, model.config.vision_config.patch_size):
+    if model is None:
+        model = load_model(path, max_model_bytes)
+        view = load_view(model.source or path)
+    if rim := rim_not_seen(view.sides, model.config.vision_config.patch_size):  # as its maker chose
         logger.warning("%s: of the views that its %s makes, the side %s.", path, PREPROCESSOR, rim)
-    return view
+    return model, view
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
@@ -172,12 +170,12 @@ class Embedder:
             intake = read_intake(source, view=self.view, use=self.add, has=self.has, seen=seen, **options)
             keys = [file.key for file in intake.used]
             self.finish(len(keys))
-        finally:
-            self.keep()
-        logger.info(
-            "Features: %d computed, %d from earlier runs.", self._num_computed, len(keys) - self._num_computed
-        )
-        return intake, self._seen.features(self.space, keys)[0]
+        finally:  # views of an unfinished batch are dropped
+            with contextlib.suppress(DivergedError):  # another error is on its way already
+                self._store()
+        computed = self._num_computed
+        logger.info("Features: %d computed, %d from earlier runs.", computed, len(keys) - computed)
+        return intake, seen.features(self.space, keys)[0]
 
     def has(self, key: str) -> bool:
         """Whether the feature of a picture is stored, or is about to be computed."""
@@ -196,12 +194,6 @@ class Embedder:
         self._fills |= num_images >= self.batch_size
         self._compute_waiting()
         self._store()
-
-    def keep(self) -> None:
-        """Store computed features; views of an unfinished batch are dropped."""
-        self._waiting.clear()
-        with contextlib.suppress(DivergedError):  # another error is on its way already
-            self._store()
 
     @torch.no_grad()
     def _compute_waiting(self) -> None:

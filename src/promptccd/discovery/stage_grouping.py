@@ -44,16 +44,6 @@ class NewImages:
     constraints: GroupingConstraints
     stage: int
 
-    def without(self, gone: Collection[str]) -> "NewImages":
-        """All but some of them."""
-        rows = [row for row, key in enumerate(self.keys) if key not in gone]
-        kept = [self.keys[row] for row in rows]
-        return replace(self, keys=kept, features=self.features[rows], duplicates=self.duplicates[rows])
-
-
-def _no_spread(ids: Sequence[int]) -> CategorySpread | None:
-    return None
-
 
 @dataclass(frozen=True)
 class StageGrouping:
@@ -74,7 +64,7 @@ class StageGrouping:
     seen: SeenFiles
     fixed: Collection[int] = ()
     temperature: float = CategoryDiscoveryConfig.confidence_temperature
-    spread_for: Callable[[Sequence[int]], CategorySpread | None] = _no_spread
+    spread_for: Callable[[Sequence[int]], CategorySpread | None] = lambda ids: None
     seed: int = 1
 
     # Earlier images
@@ -183,8 +173,11 @@ class StageGrouping:
         """
         known = self._known(images, num_categories)
         drawn = self._like_what_is_aside(images, known) if aside_draws else None
-        rest = images if drawn is None else images.without(set(drawn.keys))
-        found = waited = None
+        rest, found, waited = images, None, None
+        if drawn is not None:
+            rows = np.flatnonzero(~np.isin(images.keys, drawn.keys)).tolist()
+            keys, duplicates = [images.keys[row] for row in rows], images.duplicates[rows]
+            rest = replace(images, keys=keys, features=images.features[rows], duplicates=duplicates)
         if rest.keys:
             found, count = self._grouped(rest, known, num_categories)
             waited = self.fitting(found, known, set(images.keys))

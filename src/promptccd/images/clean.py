@@ -12,9 +12,6 @@ PNG and a fifth of the time (.05 s per million pixels; four times the bytes of t
 
 import io
 import struct
-from collections.abc import Iterator
-
-from PIL import Image
 
 from promptccd.images.colour import standard_profile
 from promptccd.images.decode import Decoding, decode_image
@@ -41,25 +38,15 @@ def clean_image(content: bytes, decoding: Decoding | None = None) -> tuple[str, 
     found = decode_image(content, decoding)
     if found.image is None:
         return None
-    kept = _stripped_jpeg(content)
-    if kept is not None and _shows(kept, found.image, decoding):
-        return ".jpg", kept
-    return _encoded_losslessly(found.image, content.startswith(_PNG))
-
-
-def _shows(content: bytes, image: Image.Image, decoding: Decoding) -> bool:
-    """Whether a file decodes to exactly these pixels."""
-    other = decode_image(content, decoding).image
-    return other is not None and other.size == image.size and other.tobytes() == image.tobytes()
-
-
-def _encoded_losslessly(image: Image.Image, as_png: bool) -> tuple[str, bytes]:
-    """The image in a file format without loss."""
+    if (kept := _stripped_jpeg(content)) is not None:
+        other = decode_image(kept, decoding).image
+        if other is not None and (other.size, other.tobytes()) == (found.image.size, found.image.tobytes()):
+            return ".jpg", kept
     stream = io.BytesIO()
-    if as_png or max(image.size) > _WEBP_SIDE:
-        image.save(stream, "PNG")
+    if content.startswith(_PNG) or max(found.image.size) > _WEBP_SIDE:
+        found.image.save(stream, "PNG")
         return ".png", stream.getvalue()
-    image.save(stream, "WEBP", lossless=True, method=0, quality=50)
+    found.image.save(stream, "WEBP", lossless=True, method=0, quality=50)
     return ".webp", stream.getvalue()
 
 
@@ -80,15 +67,11 @@ def _stripped_jpeg(content: bytes) -> bytes | None:
         elif marker in _KEPT_TABLES or marker in FRAMES or marker == SCAN:
             kept.append(segment)
         elif marker == END:
-            return b"".join([kept[0], *_profile_segment(profile), *kept[1:], segment])
+            # A standard profile names nobody.
+            if profile and (standard := standard_profile(profile)) is not None:
+                body = _NAME_OF_PROFILE + b"\x01\x01" + standard
+                kept.insert(1, bytes([0xFF, _PROFILE]) + struct.pack(">H", 2 + len(body)) + body)
+            return b"".join([*kept, segment])
         elif marker < JFIF:  # an unusual coding, to be coded again
             return None
     return None  # without an end the data after the picture is unknown
-
-
-def _profile_segment(profile: bytes) -> Iterator[bytes]:
-    """The segment of the standard profile that is similar to a file's own profile, if any."""
-    standard = standard_profile(profile) if profile else None
-    if standard is not None:
-        body = _NAME_OF_PROFILE + b"\x01\x01" + standard
-        yield bytes([0xFF, _PROFILE]) + struct.pack(">H", 2 + len(body)) + body

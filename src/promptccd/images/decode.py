@@ -270,8 +270,9 @@ def _decode_opened(
         raise SkippedFileError(
             f"{width} x {height} exceeds the limit of {decoding.max_pixels / 1e6:g} million pixels"
         )
-    if enough is not None:
-        _reduce(image, enough)
+    is_strip = max(image.size) > MAX_ASPECT * min(image.size)  # which would lose its ends
+    if enough is not None and image.format in ("JPEG", "MPO") and not is_strip:
+        image.draft(None, (enough, enough))
     with _room_for(image.width * image.height):
         pages = _pages_of(image, decoding.max_pixels) if has_pages else []
         rgb, note, loaded, levels = _load_rgb(image, decoding.rendering, pages)
@@ -310,12 +311,6 @@ def _room_for(pixels: int) -> Iterator[None]:
                 is_passing=True,
             )
         yield
-
-
-def _reduce(image: Image.Image, enough: int) -> None:
-    """Ask for fewer pixels of a JPEG file (including MPO). Strips are left alone: they would lose their ends."""
-    if image.format in ("JPEG", "MPO") and max(image.size) <= MAX_ASPECT * min(image.size):
-        image.draft(None, (enough, enough))
 
 
 _Loaded = tuple[Image.Image, str, Image.Image | np.ndarray | None, Levels | None]

@@ -124,7 +124,7 @@ class SeenImage:
 def view_of(content: bytes, decoding: Decoding, view: Any) -> "Tensor | None":
     """The view of an image file alone; `None` if the image is skipped."""
     decoded = decode_image(content, decoding, enough=max(view.enough, 2 * THUMBNAIL_SIDE))
-    return None if decoded.image is None else view(decoding.fitted(decoded))
+    return None if decoded.image is None else view(decoding.fitted(decoded).image)
 
 
 def look_at(content: bytes, decoding: Decoding, view: Any) -> tuple[Verdict, SeenImage | None]:
@@ -148,7 +148,7 @@ def look_at(content: bytes, decoding: Decoding, view: Any) -> tuple[Verdict, See
         key=picture_key(decoded.jpeg or content, decoded.loaded),
         miniature=miniature_of(small),
         thumbnail=_encoded_thumbnail(small),
-        view=None if view is None else view(decoding.fitted(decoded)),
+        view=None if view is None else view(decoding.fitted(decoded).image),
         taken=decoded.taken,
         is_rendered=decoded.levels is not None or decoded.pages > 1,
     )

@@ -110,11 +110,6 @@ class Rendering:
         integer = self.integer or (_window_of(integers) if integers else None)
         return replace(self, integer=integer, real=self.real or (_window_of(floats) if floats else None))
 
-    def window_for(self, levels: Levels) -> Window:
-        """The window of a file."""
-        decided = self.real if levels.kind == "float" else self.integer
-        return self.given or levels.own or decided or _window_of([levels])
-
     def __str__(self) -> str:
         """One sentence for people; empty where no file has more than 8 bits."""
         if self.given:
@@ -190,7 +185,8 @@ class DeepValues:
         cut = max(_FEWEST, int(_SHARE * usable.size)) if usable.size > 2 * _FEWEST + 1 else 0
         ordered = np.partition(usable, [cut, usable.size - 1 - cut])
         levels = Levels(kind, ordered[cut].item(), ordered[-1 - cut].item(), self.said)
-        low, high = rendering.window_for(levels)
+        decided = rendering.real if kind == "float" else rendering.integer
+        low, high = rendering.given or levels.own or decided or _window_of([levels])
         shown = np.empty(self.values.shape, np.uint8)
         for rows in range(0, len(shown), 256):  # a few at a time, because floats take eight times the memory
             part = self.values[rows : rows + 256].astype(np.float64)

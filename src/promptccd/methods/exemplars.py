@@ -16,7 +16,6 @@ from PIL import Image
 from torch import Tensor
 
 from promptccd.data.readable import StageImages
-from promptccd.data.views import ResizedImage
 from promptccd.models.configuration import MOST_CATEGORIES
 from promptccd.training.options import TrainingArguments
 
@@ -130,7 +129,7 @@ class Memory:
     def __len__(self) -> int:
         return len(self.places)
 
-    def sample(self, place: int, shorter_side: int) -> tuple[Image.Image | ResizedImage, int]:
+    def sample(self, place: int, shorter_side: int) -> tuple[Image.Image | np.ndarray, int]:
         """The image of an exemplar, as `StageImages.for_view` gives it, and its row in the source data set."""
         images, index = self.places[place]
         return images.for_view(index, shorter_side), int(images.sample_ids[index])

@@ -1,6 +1,5 @@
 """Groups taken along: own files in folders, keywords beside them, pixels to publish; and tables that join."""
 
-import csv
 import hashlib
 import json
 import os
@@ -29,7 +28,7 @@ from promptccd.images.decode import decode_image
 from promptccd.locks import OWNER
 from tests.conftest import coloured_images
 from tests.discovery.conftest import write_pictures
-from tests.discovery.stored import relocate
+from tests.discovery.stored import copied, relocate, table_of
 from tests.messages import TEXT
 
 TAKEN = 1_700_000_000  # when the files were written, in seconds
@@ -97,12 +96,7 @@ def found_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture
 def here(found_once: Path, tmp_path: Path) -> Path:
     """The project and its photographs, to be changed at will: files keep their dates."""
-    place = tmp_path / "here"
-    shutil.copytree(found_once, place)
-    relocate(place / "found/.promptccd", str(found_once), str(place))
-    record = place / "found/.promptccd/project.json"
-    record.write_text(record.read_text().replace(str(found_once), str(place)))
-    return place
+    return copied(found_once, tmp_path / "here")
 
 
 def export(here: Path, *ways: str) -> dict[str, Export]:
@@ -112,11 +106,6 @@ def export(here: Path, *ways: str) -> dict[str, Export]:
 def photographs(here: Path) -> list[Path]:
     """All but the copy."""
     return [path for card in ("card A", "card B") for path in (here / card).glob("*.*")]
-
-
-def rows_in(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 def groups_of(here: Path) -> dict[str, str]:
@@ -260,7 +249,7 @@ def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(her
 
 def test_tables_join_by_path_and_content(here: Path, found_once: Path, tiny_backbone: Path) -> None:
     discover(DiscoverySession.open(tiny_backbone), here / "card A", here / "found")
-    rows = rows_in(here / "found/assignments.csv")
+    rows = table_of(here / "found")
     assert len(rows) == len([path for path in (here / "card A").rglob("*") if path.is_file()])
     for row in rows:
         path = row["path"]

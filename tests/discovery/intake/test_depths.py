@@ -16,7 +16,7 @@ from promptccd.discovery.project import ProjectView
 from promptccd.images.clean import clean_image
 from promptccd.images.decode import decode_image
 from promptccd.images.rendering import Rendering
-from tests.images.test_decode import deep_png, deep_tiff, encoded, oriented, picture
+from tests.images.test_decode import deep_png, encoded, oriented, picture, raw_tiff
 
 
 def ramp(top: int, seed: int = 0) -> np.ndarray:
@@ -30,10 +30,10 @@ def ramp(top: int, seed: int = 0) -> np.ndarray:
 def photos(tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
     folder.mkdir()
-    (folder / "dim.tif").write_bytes(deep_tiff(ramp(900, 1)))
+    (folder / "dim.tif").write_bytes(raw_tiff(ramp(900, 1)))
     (folder / "bright.png").write_bytes(deep_png(np.stack([ramp(4000, 2)] * 3, axis=-1)))
     (folder / "plain.png").write_bytes(encoded(picture(), "PNG"))
-    (folder / "said.tif").write_bytes(deep_tiff(ramp(900, 3), tags={281: 1023}))
+    (folder / "said.tif").write_bytes(raw_tiff(ramp(900, 3), tags={281: 1023}))
     return folder
 
 
@@ -81,7 +81,7 @@ def test_images_that_come_later_are_shown_by_the_first_rule_and_keep_who_they_ar
 
     again()
     again()
-    (photos / "new.tif").write_bytes(deep_tiff(ramp(65535, 4)))
+    (photos / "new.tif").write_bytes(raw_tiff(ramp(65535, 4)))
     again()
     assert said[2].endswith("1 file has values beyond it, which are cut, such as new.tif")
     again(Rendering(given=(0, 1023)))
@@ -101,7 +101,7 @@ def test_features_page_and_exports_show_the_same_depth(
 ) -> None:
     out = tmp_path / "out"
     features = []
-    for name, content in {"": b"", "new.tif": deep_tiff(ramp(65535, 4))}.items():
+    for name, content in {"": b"", "new.tif": raw_tiff(ramp(65535, 4))}.items():
         if name:
             (photos / name).write_bytes(content)
         session = DiscoverySession.open(tiny_backbone)

@@ -14,8 +14,7 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.data.options import ViewOptions
 from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.intake import reading
-from promptccd.discovery.intake.reading import find_source, read_intake
-from promptccd.discovery.intake.sources import DatasetSource
+from promptccd.discovery.intake.reading import DatasetSource, find_source, read_intake
 from promptccd.errors import DataError
 from promptccd.images import identity
 from promptccd.images.decode import Status
@@ -94,22 +93,24 @@ LINKS = {  # path -> (target, status, note)
 }
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """A folder of everything that a stranger may send, and the verdict of each by the name that is shown."""
-    base = tmp_path_factory.mktemp("corpus")
-    root = base / "images"
-    (base / "outside.png").write_bytes(encoded(distinct(30), "PNG"))
-    expected = {}
-    for name, (content, status, note) in {**GOLDEN, **EXTRA}.items():
+def write_hostile(root):
+    """Everything that a stranger may send; the verdict of each by its name."""
+    (root.parent / "outside.png").write_bytes(encoded(distinct(30), "PNG"))
+    for name, (content, *_) in {**GOLDEN, **EXTRA}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
-        expected[name] = (status, note)
-    for name, (target, status, note) in LINKS.items():
+    for name, (target, *_) in LINKS.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).symlink_to(target)
-        expected[name] = (status, note)
     os.mkfifo(root / "pipe.jpg")
+    return {name: verdict for name, (_, *verdict) in {**GOLDEN, **EXTRA, **LINKS}.items()}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder of it and of what else a system has, and the verdict of each by the name that is shown."""
+    root = tmp_path_factory.mktemp("corpus") / "images"
+    expected = write_hostile(root)
     (root / "folder.jpg").mkdir()
     (root / "folder.jpg" / "within.png").write_bytes(encoded(distinct(31), "PNG"))
     (root / ".git").mkdir()
@@ -129,7 +130,7 @@ def corpus(tmp_path_factory):
         "album/new\nline.png": r"album/new\nline.png",
         "album/\x1b[31mred.png": r"album/\x1b[31mred.png",
     }
-    return root, {shown.get(name, name): verdict for name, verdict in expected.items()}
+    return root, {shown.get(name, name): tuple(verdict) for name, verdict in expected.items()}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from promptccd.discovery.page import OpenPage
 from tests.browsing import watch
 from tests.discovery.page.conftest import Window
 from tests.discovery.page.test_page import WIDE, Person
-from tests.discovery.stored import relocate
+from tests.discovery.stored import copied
 from tests.photographs import pixels
 
 if TYPE_CHECKING:
@@ -56,14 +55,7 @@ def journey_once(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def journey(journey_once: Path, tmp_path: Path) -> Path:
-    shutil.copytree(journey_once, tmp_path / "journey")
-    discovered = tmp_path / "journey" / "found" / ".promptccd"
-    relocate(
-        discovered, str(journey_once), str(tmp_path / "journey")
-    )  # the copy is of the copied photographs
-    text = (discovered / "project.json").read_text()
-    (discovered / "project.json").write_text(text.replace(str(journey_once), str(tmp_path / "journey")))
-    return tmp_path / "journey"
+    return copied(journey_once, tmp_path / "journey")
 
 
 @pytest.fixture

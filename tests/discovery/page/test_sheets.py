@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from promptccd.cli.main import main
-from promptccd.discovery import Project
 from tests.discovery.corrected import registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window
 from tests.discovery.page.test_page import Person, first_group
@@ -23,20 +20,6 @@ def test_fewer_or_more_groups_are_asked_for_by_their_number(window: Window, proj
         assert (status, len(registry_in(project).active)) == (409, 2), content
     assert window.ask("/api/regroup", {"count": 3}, cookie="")[0] == 401
     assert window.get("state")["undo"]["kind"] == "grouping"
-
-
-def test_whoever_asks_for_fewer_groups_the_bytes_are_the_same(
-    window: Window, project: Path, tmp_path: Path
-) -> None:
-    others = [Path(shutil.copytree(project, tmp_path / name)) for name in ("command", "python")]
-    for folder in (project, *others):
-        Project(folder).rename(0, "heron")
-    assert main(["categories", str(others[0]), "regroup", "3"]) == 0
-    Project(others[1]).regroup(3)
-    assert window.ask("/api/regroup", {"count": 3})[0] == 200
-    found = [registry_in(folder) for folder in (project, *others)]
-    assert len({each.state_hash() for each in found}) == 1
-    assert (len(found[0].active), found[0].category(0).name) == (3, "heron")
 
 
 @pytest.mark.slow

@@ -368,7 +368,11 @@ def _read(record: Path) -> tuple[str, dict[str, _Line]]:
 def _own(root: Path) -> list[str]:
     """Sorted paths of files and links in a folder, without the record and what systems leave."""
     found = list[str]()
-    for parent, folders, names in os.walk(root, onerror=_raise):
+
+    def fail(error: OSError) -> None:
+        raise error  # else what cannot be listed would pass for an empty folder, and be removed
+
+    for parent, folders, names in os.walk(root, onerror=fail):
         links = [name for name in folders if systems.is_link(Path(parent, name))]
         folders[:] = [name for name in folders if name not in links]
         found += [Path(parent, name).relative_to(root).as_posix() for name in (*names, *links)]
@@ -376,10 +380,6 @@ def _own(root: Path) -> list[str]:
     return sorted(
         each for each in found if each != EXPORTED and not systems.left_by_system(each.rpartition("/")[2])
     )
-
-
-def _raise(error: OSError) -> None:
-    raise error  # else what cannot be listed would pass for an empty folder, and be removed
 
 
 def _is_used(path: Path) -> bool:

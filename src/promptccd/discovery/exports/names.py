@@ -26,14 +26,13 @@ def safe_name(name: str, most_bytes: int = MOST_BYTES) -> str:
     plain = re.sub(r"[. ]+$", lambda found: "_" * len(found[0]), plain)
     if _DEVICES.fullmatch(plain) or plain.startswith("."):  # which would be hidden
         plain = f"_{plain}"
-    return _shortened(plain or "_", most_bytes)
-
-
-def _with_mark(name: str, mark: str) -> str:
-    """A name with a mark before its suffix: ``IMG_1 (card B).jpg``."""
-    stem, suffix = os.path.splitext(name)
-    end = f" ({mark}){suffix}"
-    return safe_name(f"{_cut(stem, MOST_BYTES - len(end.encode()))}{end}")
+    plain = plain or "_"
+    if len(plain.encode()) <= most_bytes:
+        return plain
+    stem, suffix = os.path.splitext(plain)
+    if len(suffix.encode()) > 20:  # not a suffix
+        stem, suffix = plain, ""
+    return _cut(stem, most_bytes - len(suffix.encode())).rstrip(". ") + suffix
 
 
 class Names:
@@ -43,9 +42,15 @@ class Names:
         self._used = set(map(_plain, used))
 
     def add(self, name: str, marks: Iterable[str]) -> str:
-        """The name if it is free, or else with the first of the marks that makes it free, or a number from 2 on."""
-        wanted, numbers = safe_name(name), map(str, itertools.count(2))
-        marked = (_with_mark(wanted, safe_name(mark, 100)) for mark in itertools.chain(marks, numbers))
+        """The name if it is free, or else with the first of the marks that makes it free, or a number from 2 on.
+
+        A mark is before the suffix: ``IMG_1 (card B).jpg``.
+        """
+        wanted = safe_name(name)
+        stem, suffix = os.path.splitext(wanted)
+        marks = (safe_name(mark, 100) for mark in itertools.chain(marks, map(str, itertools.count(2))))
+        ends = (f" ({mark}){suffix}" for mark in marks)
+        marked = (safe_name(f"{_cut(stem, MOST_BYTES - len(end.encode()))}{end}") for end in ends)
         for each in itertools.chain([wanted], marked):
             if _plain(each) not in self._used:
                 self._used.add(_plain(each))
@@ -61,15 +66,6 @@ def folder_names(names: Mapping[int, str]) -> dict[int, str]:
 
 def _plain(name: str) -> str:
     return unicodedata.normalize("NFC", name.casefold())
-
-
-def _shortened(name: str, most_bytes: int) -> str:
-    if len(name.encode()) <= most_bytes:
-        return name
-    stem, suffix = os.path.splitext(name)
-    if len(suffix.encode()) > 20:  # not a suffix
-        stem, suffix = name, ""
-    return _cut(stem, most_bytes - len(suffix.encode())).rstrip(". ") + suffix
 
 
 def _cut(text: str, most_bytes: int) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) ->
     capital letter.
     """
     inside, notes = grouped(rows)
-    names = {row.category: _without_splits(row.name) for row in inside if row.category is not None}
+    names = {
+        category: _SPLIT_WORDS.sub(lambda word: word[0].capitalize(), row.name) for category, row in inside
+    }
     folders, listed = folder_names(names), list[dict[str, Any]]()
-    for row in inside:
-        if place := folder.add(_picture(photos, row, folders)):
+    for category, row in inside:
+        if place := folder.add(_picture(photos, row, folders[category])):
             facts = {"label": row.name, **{name: getattr(row, name) for name in _FACTS}}
             listed.append({"file_name": place.removeprefix(f"{_SPLIT}/"), **facts})
     text = "".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) + "\n" for each in listed)
@@ -39,32 +41,19 @@ def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) ->
     return folder.finish(len(listed), notes)
 
 
-def _picture(photos: Photos, row: AssignmentRow, folders: Mapping[int, str]) -> Item:
+def _picture(photos: Photos, row: AssignmentRow, folder: str) -> Item:
     def make(target: Path) -> str:
-        suffix, content = _clean(photos, row)
+        from promptccd.images.clean import clean_image
+
+        clean = clean_image(photos.original(row.picture), photos.decoding)
+        if clean is None:
+            raise DataError("it could be decoded before and cannot be now")
+        suffix, content = clean
         target.write_bytes(content)
         return suffix
 
-    assert row.category is not None
-    digits = row.sha256[:HASH_DIGITS]
-    place = f"{_SPLIT}/{folders[row.category]}/{digits}"
-    return Item(place, f"pixels{_rendering_of(photos)} {digits}", make, row.file, is_bare=True)
-
-
-def _rendering_of(photos: Photos) -> str:
-    """The rule that pixels depend on; empty if undecided."""
+    # The rule that pixels depend on, if it is decided.
     given = {name: value for name, value in vars(photos.decoding.rendering).items() if value is not None}
-    return f" {given}" if given else ""
-
-
-def _clean(photos: Photos, row: AssignmentRow) -> tuple[str, bytes]:
-    from promptccd.images.clean import clean_image
-
-    clean = clean_image(photos.original(row.picture), photos.decoding)
-    if clean is None:
-        raise DataError("it could be decoded before and cannot be now")
-    return clean
-
-
-def _without_splits(name: str) -> str:
-    return _SPLIT_WORDS.sub(lambda word: word[0].capitalize(), name)
+    digits = row.sha256[:HASH_DIGITS]
+    made_of = f"pixels{f' {given}' if given else ''} {digits}"
+    return Item(f"{_SPLIT}/{folder}/{digits}", made_of, make, row.file, is_bare=True)

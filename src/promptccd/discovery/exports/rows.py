@@ -63,9 +63,9 @@ STRANGE = "unsure: unlike all of these categories"
 WAITS = "fits nowhere yet, and waits for more like it"
 
 
-def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[AssignmentRow], list[str]]:
-    """The rows of photographs in groups, and notes on the remaining photographs."""
-    inside = [row for row in rows if row.category is not None]
+def grouped(rows: Sequence[AssignmentRow]) -> tuple[list[tuple[int, AssignmentRow]], list[str]]:
+    """The rows of photographs in groups, behind the ids of these, and notes on the remaining photographs."""
+    inside = [(row.category, row) for row in rows if row.category is not None]
     aside = sum(row.status == "aside" for row in rows)
     counts = {"In no group": len(rows) - len(inside) - aside, "Set aside": aside}
     return inside, [f"{what}, and left out: {count}." for what, count in counts.items() if count]

@@ -34,18 +34,15 @@ def fill(folder: ExportFolder, photos: Photos, rows: Sequence[AssignmentRow]) ->
     name.
     """
     inside, notes = grouped(rows)
-    files = {row.picture: photos.files_of(row.picture) for row in inside}
+    files = {row.picture: photos.files_of(row.picture) for _, row in inside}
     unique = Names()  # of each folder of photographs, in which the tree of its files is rebuilt
     found = sorted({root for each in files.values() for root, _ in each})
     roots = {root: unique.add(os.path.basename(root), []) for root in found}
-    items = (item for row in inside for item in _items(row, files[row.picture], roots))
+    items = (item for _, row in inside for item in _items(row, files[row.picture], roots))
     for item in {each.place: each for each in items}.values():  # IMG_1.cr2 and IMG_1.dng share IMG_1.xmp
         folder.add(item)
-    for row in inside:
-        if not files[row.picture]:
-            folder.export.missing.append(
-                (row.file, "it is not where it was, or lies in an archive or a data set")
-            )
+    why = "it is not where it was, or lies in an archive or a data set"
+    folder.export.missing += [(row.file, why) for _, row in inside if not files[row.picture]]
     return folder.finish(sum(map(bool, files.values())), notes)
 
 

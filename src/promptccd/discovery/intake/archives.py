@@ -1,4 +1,4 @@
-"""Folders, single files, and zip archives from strangers, whose members are read into memory one by one.
+"""Single files, and zip archives from strangers, whose members are read into memory one by one.
 
 Nothing that an archive claims is believed, and nothing is ever written under a name from it. A fault of one member
 skips that member; a fault of the whole (entries, bytes, overlaps) refuses the archive.
@@ -9,6 +9,7 @@ import os
 import stat
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from promptccd import systems
 from promptccd.data.names import EITHER, code_page_of, display_name, system_reason, unsafe_reason
 from promptccd.data.sources import Entry, ImageSource, Stamp
 from promptccd.errors import DataError
-from promptccd.images.files import too_large
+from promptccd.images.files import read_regular_file, too_large
 from promptccd.images.kinds import FIRST_BYTES, why_skipped
 from promptccd.images.limits import SMALL, ByteBudget, IntakeLimits, SkippedFileError
 
@@ -193,3 +194,48 @@ def _why_not(member: zipfile.ZipInfo, name: str, limits: IntakeLimits) -> str:
     if member.file_size > limits.max_file_bytes:
         return too_large(member.file_size, limits)
     return ""
+
+
+class FilesSource(ImageSource):
+    """Single files and zip archives, as a browser uploads them: the files first, by their names without folders.
+
+    Raises:
+        DataError: an archive cannot be opened.
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]):
+        self._files = [os.fspath(path) for path in paths if not is_archive(path)]
+        self._archives = [ArchiveSource(path) for path in paths if is_archive(path)]
+        names = [f"File {display_name(os.path.basename(path))!r}" for path in self._files]
+        names += [archive.name for archive in self._archives]
+        self.name = names[0] if len(names) == 1 else f"The list of {len(names)} files"
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """Files and members in the order they were given; the limit is for all together."""
+        found = [Entry(display_name(os.path.basename(path)), path) for path in self._files]
+        for archive in (None, *self._archives):
+            members = [] if archive is None else archive.entries(limits)
+            found += [replace(entry, key=(archive, entry)) for entry in members]
+            limits.require_files(sum(not entry.reason for entry in found), self.name)
+        return found
+
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
+        """The bytes of a member, or of a file, which must be no link."""
+        if isinstance(entry.key, str):
+            return read_regular_file(entry.key, budget)
+        archive, member = entry.key
+        content: bytes = archive.read(member, budget)
+        return content
+
+    def stamp(self, entry: Entry) -> Stamp | None:
+        """The stamp of a file or of a member."""
+        if isinstance(entry.key, str):
+            return Stamp.of(os.path.abspath(entry.key))
+        archive, member = entry.key
+        found: Stamp = archive.stamp(member)
+        return found
+
+    def close(self) -> None:
+        """Close the archives."""
+        for archive in self._archives:
+            archive.close()

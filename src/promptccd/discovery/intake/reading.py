@@ -17,13 +17,14 @@ import numpy as np
 from torch import Tensor
 
 from promptccd.data.folders import IMAGE_SUFFIXES, FolderSource, masks_of
+from promptccd.data.image_rows import ImageRows
 from promptccd.data.loaders import Progress
 from promptccd.data.names import display_name, is_of_windows, leftovers
 from promptccd.data.sources import FOLLOWED, OUTSIDE, Entry, ImageSource, Stamp
 from promptccd.data.tables import BUILT_IN, open_images, saved_tables
 from promptccd.data.views import EvaluationView
+from promptccd.discovery.intake.archives import FilesSource
 from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
-from promptccd.discovery.intake.sources import DatasetSource, FilesSource
 from promptccd.errors import DataError, nothing_at
 from promptccd.images.capture_dates import seconds_of
 from promptccd.images.decode import Decoding, Status, Verdict, decide
@@ -114,13 +115,8 @@ class Intake:
         use: Callable[[IntakeFile, Tensor], None],
         has: Callable[[str], bool],
     ):
-        self.source, self.name, self.decoding, self._limits, self._seen = (
-            source,
-            source.name,
-            decoding,
-            limits,
-            seen,
-        )
+        self.source, self.name, self.decoding = source, source.name, decoding
+        self._limits, self._seen = limits, seen
         self._view, self._use, self._has = view, use, has
         self._reading = threading.Lock()  # a source gives one file at a time
         self._budget = ByteBudget(limits, source.name)
@@ -197,6 +193,9 @@ class Intake:
         """Counts and reasons."""
         skipped = [file.verdict.note for file in self.files if file.verdict.status is Status.SKIPPED]
         notes = [file.verdict.note for file in self.used if file.verdict.note]
+        beyond = [file.name for file in self.used if CUT in file.verdict.note]
+        have = "file has" if len(beyond) == 1 else "files have"
+        cut = f"{len(beyond)} {have} values beyond it, which are cut, such as {beyond[0]}" if beyond else ""
         return IntakeReport(
             found=len(self.files),
             used=len(self.used),
@@ -205,14 +204,8 @@ class Intake:
             skipped=len(skipped),
             skipped_reasons=dict(Counter(skipped).most_common()),
             notes=dict(Counter(each for note in notes for each in note.split("; ")).most_common()),
-            rendering="; ".join(filter(None, [str(self.decoding.rendering), self._cut()])),
+            rendering="; ".join(filter(None, [str(self.decoding.rendering), cut])),
         )
-
-    def _cut(self) -> str:
-        """The files whose values exceed the window."""
-        beyond = [file.name for file in self.used if CUT in file.verdict.note]
-        have = "file has" if len(beyond) == 1 else "files have"
-        return f"{len(beyond)} {have} values beyond it, which are cut, such as {beyond[0]}" if beyond else ""
 
     def require_images(self) -> None:
         """Refuse an intake without a usable image with a `DataError` that names the most frequent reasons."""
@@ -284,6 +277,22 @@ class Intake:
             if first == index and image.view is not None:
                 self._use(file, image.view)
         self.files.append(file)
+
+
+class DatasetSource(ImageSource):
+    """The rows of a data set."""
+
+    def __init__(self, images: ImageRows):
+        self._rows, self.name = images, f"Data set {images.name!r}"
+
+    def entries(self, limits: IntakeLimits) -> list[Entry]:
+        """The rows, in order."""
+        limits.require_files(len(self._rows), self.name)
+        return [Entry(f"row {row}", row) for row in range(len(self._rows))]
+
+    def read(self, entry: Entry, budget: ByteBudget) -> bytes:
+        """The bytes of a row's image."""
+        return self._rows.read(entry.key, budget)
 
 
 def find_source(
@@ -372,9 +381,8 @@ def read_intake(
         decoding = _decided(Decoding(limits.max_pixels, rendering), opened, entries, limits, seen)
         seen.use(decoding.rendering)
         intake = Intake(opened, limits, decoding, seen, view, use, has)
-        intake.read(
-            entries if progress is None else progress(entries, len(entries), "reading images"), workers
-        )
+        shown = entries if progress is None else progress(entries, len(entries), "reading images")
+        intake.read(shown, workers)
     except BaseException:
         opened.close()
         raise
@@ -385,8 +393,7 @@ def read_intake(
     )  # fmt: skip
     if report.changed:
         logger.info(
-            "%d files were changed, their pictures are the same: groups and corrections stay.",
-            report.changed,
+            "%d files were changed, their pictures are the same: groups and corrections stay.", report.changed
         )
     if intake.replaced:
         logger.info(
@@ -408,9 +415,6 @@ def _decided(
     Files that `seen` knows decided at an earlier reading.
     """
 
-    def read(entry: Entry) -> bytes:
-        return source.read(entry, ByteBudget(limits, source.name))
-
     def is_deep(entry: Entry) -> bool:
         try:
             return may_be_deep(source.head(entry, DEPTH_BYTES, limits))
@@ -424,7 +428,8 @@ def _decided(
     may_decide = (each for each in entries if not each.reason and not each.name.lower().endswith(_PLAIN))
     listed = [each for each in may_decide if is_new(each)]
     step = -(-len(listed) // _MOST_HEADS) or 1
-    return decide(decoding, [entry for entry in listed[::step] if is_deep(entry)], read)
+    deep = [entry for entry in listed[::step] if is_deep(entry)]
+    return decide(decoding, deep, lambda entry: source.read(entry, ByteBudget(limits, source.name)))
 
 
 # Hash of a file, result of decoding it, whether that is new, and the stamp, but for a file that was known by its own.

@@ -172,11 +172,8 @@ class SeenFiles:
             The key of the picture: an earlier key, if the content has one or the file was edited; empty without a
             picture. And the key that the file had with another content; empty if there was none.
         """
-        before = (
-            ""
-            if stamp is None
-            else self._one("select hash from file where path = ?", _path(stamp.path)) or ""
-        )
+        path = b"" if stamp is None else _path(stamp.path)
+        before = self._one("select hash from file where path = ?", path) or ""
         was = "" if before == digest else self._key_of(before)
         verdict, image = decoded or (None, None)
         key = self._key_of(digest) if decoded is None or image is not None else ""
@@ -193,7 +190,7 @@ class SeenFiles:
                 db.execute("insert or replace into content values(?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
             if stamp is not None:
                 known = json.dumps([stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.links])
-                db.execute("insert or replace into file values(?, ?, ?)", (_path(stamp.path), known, digest))
+                db.execute("insert or replace into file values(?, ?, ?)", (path, known, digest))
         return key, was
 
     def _key_of(self, digest: str) -> str:
@@ -220,12 +217,12 @@ class SeenFiles:
 
     def _is_edited(self, content: str, image: SeenImage) -> bool:
         """Whether a picture shows what an earlier content did, scaled, cropped, or with other colours."""
-        columns = "width, height, miniature, thumbnail"
         with self._reading() as db:
+            columns = "width, height, miniature, thumbnail"
             statement = f"select {columns} from content join small using (hash) where hash = ?"
-            width, height, miniature, thumbnail = db.execute(statement, (content,)).fetchone()
-            before = (width, height), _miniature(miniature)
-        if is_edited_file_of(before, (image.size, image.miniature)):
+            width, height, small, thumbnail = db.execute(statement, (content,)).fetchone()
+            miniature = np.frombuffer(small, np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
+        if is_edited_file_of(((width, height), miniature), (image.size, image.miniature)):
             return True
         from promptccd.discovery.near_duplicates.find import is_edited  # torch is slow to import
 
@@ -267,11 +264,8 @@ class SeenFiles:
         self, which: Literal["miniature", "thumbnail", "cell"], digests: Iterable[str]
     ) -> dict[str, bytes]:
         """Small pictures by content: two of `SeenImage`, or the picture of the page's grid."""
-        return dict(
-            self._listed(
-                f"select hash, {which} from small where {which} not null and hash {_LISTED}", digests
-            )
-        )
+        statement = f"select hash, {which} from small where {which} not null and hash {_LISTED}"
+        return dict(self._listed(statement, digests))
 
     def add_cells(self, made: Mapping[str, bytes]) -> None:
         """Store pictures of the page's grid, unless the disk refuses them."""
@@ -352,10 +346,6 @@ def pictures_in(folder: Path) -> dict[str, SeenPicture]:
 
 def _path(path: str) -> bytes:
     return path.encode(errors="surrogatepass")
-
-
-def _miniature(content: bytes) -> np.ndarray:
-    return np.frombuffer(content, np.uint8).reshape(MINIATURE_SIDE, MINIATURE_SIDE)
 
 
 def _decoded_of(
