@@ -8,7 +8,7 @@ from accelerate.state import AcceleratorState
 from PIL import Image
 
 from promptccd.cli.main import main
-from promptccd.discovery import DiscoverySession, SeenFiles
+from promptccd.discovery import DiscoverySession, SeenFiles, discover
 from promptccd.discovery.intake.reading import Intake, IntakeFile
 from promptccd.images.decode import decode_image
 from tests.conftest import coloured_images
@@ -48,6 +48,19 @@ def session(stage0: Path, cache: SeenFiles) -> DiscoverySession:
     """A session over the labelled stage."""
     AcceleratorState._reset_state(reset_partial_state=True)
     return DiscoverySession.open(stage0, seen=cache)
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Pictures of three kinds."""
+    return write_pictures(tmp_path / "album", [0, 1, 2], 8, seed=10)
+
+
+@pytest.fixture
+def found(tiny_backbone: Path, album: Path, tmp_path: Path) -> Path:
+    """What a discovery left of them: three groups."""
+    discover(DiscoverySession.open(tiny_backbone), album, tmp_path / "found", num_categories=3)
+    return tmp_path / "found"
 
 
 def grouped(session: DiscoverySession, album: Path, num_categories: int | None = None) -> DiscoverySession:

@@ -101,18 +101,6 @@ def test_what_a_person_said_and_images_of_one_moment_stay_where_the_others_are_g
     assert len({registry.members[key] for key in burst}) == 1
 
 
-@pytest.fixture
-def album(tmp_path: Path) -> Path:
-    return write_pictures(tmp_path / "album", [0, 1, 2], 8, seed=10)
-
-
-@pytest.fixture
-def found(tiny_backbone: Path, album: Path, tmp_path: Path) -> Path:
-    """Three kinds, a group for each."""
-    discover(DiscoverySession.open(tiny_backbone), album, tmp_path / "found", num_categories=3)
-    return tmp_path / "found"
-
-
 def group_of(found: Path, kind: int) -> int:
     """The group of most pictures of a kind."""
     ids = [row["category"] for name, row in by_file(found).items() if name.startswith(f"{kind}-")]

@@ -11,16 +11,7 @@ from promptccd.discovery import DiscoverySession, Project, discover, stage_group
 from promptccd.discovery.project import GoneError
 from promptccd.discovery.project.record import PROJECT, RECORD
 from promptccd.errors import RegistryError
-from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import registry_in
-
-
-@pytest.fixture
-def found(tiny_backbone: Path, tmp_path: Path) -> Path:
-    """Three kinds, a group for each."""
-    write_pictures(tmp_path / "album", [0, 1, 2], 8, seed=10)
-    discover(DiscoverySession.open(tiny_backbone), tmp_path / "album", tmp_path / "found", num_categories=3)
-    return tmp_path / "found"
 
 
 def groups(found: Path) -> dict[str, list[str]]:
@@ -105,13 +96,13 @@ def test_what_cannot_be_is_said(
 
 def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_groups(found: Path) -> None:
     project = Project(found)
-    record = json.loads((found / PROJECT / RECORD).read_text())
-    record["found_with"] = {"model": "stage1", "method": "PromptCCD"}
-    (found / PROJECT / RECORD).write_text(json.dumps(record))
+    place = found / PROJECT / RECORD
+    before = place.read_text()
+    found_with = {"model": "stage1", "method": "PromptCCD"}
+    place.write_text(json.dumps({**json.loads(before), "found_with": found_with}))
     with pytest.raises(RegistryError, match="discover stage1 IMAGES --num_categories 2"):
         project.regroup(2)
-    record["found_with"] = {"model": "photographs", "method": ""}
-    (found / PROJECT / RECORD).write_text(json.dumps(record))
+    place.write_text(before)
     for each in [each.id for each in project.active]:
         project.rename(each, f"kind {each}")
     with pytest.raises(RegistryError, match="nothing to group"):

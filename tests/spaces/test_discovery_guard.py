@@ -1,15 +1,12 @@
 """The page among strangers: foreign names and foreign pages learn nothing, by whatever route they ask."""
 
-import asyncio
 import socket
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from tests.discovery.page.conftest import asked
 from tests.spaces.conftest import Server
 
 pytest.importorskip("gradio", reason="the app needs gradio: pip install 'promptccd[space]'")
@@ -27,23 +24,6 @@ FOREIGN_ORIGINS = ("http://evil.example", "https://huggingface.co", "http://loca
 def space(server: Server) -> RequestFilter:
     """The same page as a Space answers, without its proxies."""
     return server.space.app(Site.of_environment({"SPACE_HOST": SPACE}))
-
-
-def asked(app: RequestFilter, method: str, path: str, **options: Any) -> httpx.Response:
-    """What the Space answers to its proxy."""
-
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app, client=("10.1.1.1", 1))
-        async with httpx.AsyncClient(transport=transport, base_url=f"http://{SPACE}") as session:
-            return await session.request(method, path, **options)
-
-    return run(ask())
-
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """In a thread of its own: a browser of another test may have a loop in this one."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
 
 
 def lets_nobody_in(answer: httpx.Response) -> bool:
@@ -103,25 +83,26 @@ def test_a_page_of_ones_own_sets_a_cookie_for_itself(server: Server) -> None:
 
 def test_a_space_stands_in_a_frame_of_the_hub(space: RequestFilter) -> None:
     said = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": SPACE}
-    shown = asked(space, "GET", "/", headers=said)
+    shown = asked(space, "GET", "/", SPACE, headers=said)
     assert shown.status_code == 200
     assert f'"root":"https://{SPACE}' in shown.text
     assert "https://huggingface.co" in shown.headers["content-security-policy"]
     cookie = shown.headers["set-cookie"]
     assert all(part in cookie for part in (COOKIE, "SameSite=None", "Secure", "Partitioned", "HttpOnly"))
-    again = asked(space, "GET", "/", headers={**said, "Cookie": cookie.partition(";")[0]})
+    again = asked(space, "GET", "/", SPACE, headers={**said, "Cookie": cookie.partition(";")[0]})
     assert again.status_code == 200
     assert "set-cookie" not in again.headers, "a new one would be a new visit"
     mine = {"Origin": f"https://{SPACE}", "Sec-Fetch-Site": "same-origin"}
-    assert asked(space, "POST", "/gradio_api/reset", json={"event_id": "x"}, headers=mine).status_code == 200
-    assert asked(space, "GET", "/", headers={"Host": "10.0.3.7:7860"}).status_code == 200  # is it alive?
+    reset = asked(space, "POST", "/gradio_api/reset", SPACE, json={"event_id": "x"}, headers=mine)
+    assert reset.status_code == 200
+    assert asked(space, "GET", "/", "10.0.3.7:7860").status_code == 200  # is it alive?
     for headers, status in (
         ({"Host": "evil.example"}, 421),
         ({"X-Forwarded-Host": "evil.example"}, 421),
         ({"Origin": "https://evil.hf.space"}, 403),
         ({"Origin": "null"}, 403),
     ):
-        answer = asked(space, "GET", "/config", headers=headers)
+        answer = asked(space, "GET", "/config", SPACE, headers=headers)
         assert answer.status_code == status
         assert lets_nobody_in(answer)
 
@@ -131,7 +112,7 @@ def test_an_upload_that_the_disk_has_no_room_for_is_told_to_come_back(
     space: RequestFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(space_module, "SPARE_BYTES", 2**60)
-    answer = asked(space, "POST", "/gradio_api/upload", files={"files": ("a.png", b"x")})
+    answer = asked(space, "POST", "/gradio_api/upload", SPACE, files={"files": ("a.png", b"x")})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
 
 

@@ -179,9 +179,8 @@ def test_it_fits_and_shuts_nobody_out(browser: Browser, server: Server, theme: s
     page.goto(f"{server.url}?__theme={theme}")
     desk(page, ".card img").first.wait_for()
     behind = page.locator("promptccd-desk").evaluate("each => getComputedStyle(each).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", behind)[:3])) > 384) == (
-        theme == "light"
-    )  # as the page around it
+    is_light = sum(map(int, re.findall(r"\d+", behind)[:3])) > 384
+    assert is_light == (theme == "light")  # as the page around it
     assert desk(page, ".card img").first.bounding_box()["y"] < 240
     rules = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
     for view, place in (("groups", ".card img"), ("all", ".cell img"), ("map", "canvas")):

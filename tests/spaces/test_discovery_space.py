@@ -33,9 +33,7 @@ def test_front_matter() -> None:
     text = (SPACE / "README.md").read_text(encoding="utf-8")
     matter = yaml.safe_load(text.split("---\n")[1])
     assert matter["sdk"] == "gradio"
-    assert (
-        matter["sdk_version"] == pins(ROOT / "constraints.txt")["gradio"]
-    )  # otherwise the Space does not build
+    assert matter["sdk_version"] == pins(ROOT / "constraints.txt")["gradio"]  # else the Space does not build
     assert (SPACE / matter["app_file"]).exists()
     assert isinstance(matter["python_version"], str)
     assert len(matter["short_description"]) <= 60

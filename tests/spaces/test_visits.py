@@ -48,10 +48,7 @@ def test_everybody_has_a_private_copy_of_an_example_whose_largest_groups_have_no
 
 @pytest.mark.fault(44)
 def test_a_browser_with_a_cookie_sees_its_own_visit_alone(visits: Visits) -> None:
-    mine, frame = (
-        visits.enter("a secret", "1"),
-        visits.enter("", "2"),
-    )  # browsers keep no cookie in some frames
+    mine, frame = visits.enter("a secret", "1"), visits.enter("", "2")  # in some frames there is no cookie
     mine.seen_at = 0
     assert visits.enter("a secret", "3") is mine and mine.seen_at, "of a page that is loaded again"
     assert visits.of("a secret", "") is mine and visits.of("", "2") is frame

@@ -32,9 +32,10 @@ from promptccd.training.recipe import known_fields, shipped
 
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
-    from promptccd.reports import ProtocolScoring, SweepCell, SweepResult
+    from promptccd.reports import SweepCell, SweepResult
     from promptccd.reports.engines import Engine
     from promptccd.reports.paper_tables import TablePlan
+    from promptccd.reports.sweep import ProtocolScoring
 
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ def write_page(result: "SweepResult", out: Path) -> None:
     costs: dict[str, list[Any]] = {}
     for cell in result.cells:
         if cell.name in result.scores:
-            costs.setdefault(cell.variant, []).append(reports.stage_costs(cell.run.manifest))
+            costs.setdefault(cell.variant, []).append(reports.tables.stage_costs(cell.run.manifest))
     facts = {
         "recipes": ", ".join(dict.fromkeys(cell.config for cell in result.cells)),
         "seeds": ", ".join(dict.fromkeys(str(cell.recipe.training.seed) for cell in result.cells)),
@@ -167,14 +168,17 @@ def sweep_command(options: argparse.Namespace) -> None:
     if (result := _swept(options, cells, out)) is None:
         return
     missing, groups = _missing(result), _counted(result)
-    markdown = [evaluation.markdown(evaluation.average_grid(groups))] if groups else []
-    with reports.locked_tables(out):
+    tables, averages = evaluation.tables, list[dict[str, Any]]()
+    markdown = [tables.markdown(tables.average_grid(groups))] if groups else []
+    if groups:
+        averages = reports.page.records(tables.variant_averages(groups).round(4))
+    with reports.sweep.locked_tables(out):
         write_file(out / "table.md", "\n\n".join([*markdown, *missing]) + "\n")
         if groups:
             write_page(result, out)
     record = {
         "unit": "percent",
-        "averages": reports.records(evaluation.variant_averages(groups).round(4)) if groups else [],
+        "averages": averages,
         "failures": dict(result.failures),
         "unfinished": dict(result.unfinished),
     }
@@ -220,7 +224,7 @@ def _swept(
 def _list_cells(
     options: argparse.Namespace, cells: "Sequence[SweepCell]", jobs: int, notes: Sequence[str]
 ) -> None:
-    gpus = reports.visible_devices()[:jobs]
+    gpus = reports.engines.visible_devices()[:jobs]
     device, states = f"GPU {' or '.join(gpus)}" if gpus else "CPU", reports.states_of(cells)
     rows = [
         {
@@ -254,19 +258,20 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
     entries, out = plan.entries(options.table), plan.out
     cells = list({cell.name: cell for entry in entries for cell in entry.cells}.values())
     protocols = dict.fromkeys(entry.part.protocol for entry in entries)
-    scorings = [reports.ProtocolScoring(name) for name in protocols if name != "cacc"]
-    if (result := _swept(options, cells, out, scorings, reports.remarks(entries, []))) is None:
+    scorings = [reports.sweep.ProtocolScoring(name) for name in protocols if name != "cacc"]
+    paper = reports.paper_tables
+    if (result := _swept(options, cells, out, scorings, paper.remarks(entries, []))) is None:
         return
-    records = reports.table_records(entries, settings)
-    tables, notes = reports.layout(records), reports.remarks(entries, records) + _missing(result)
+    records = paper.table_records(entries, settings)
+    tables, notes = paper.layout(records), paper.remarks(entries, records) + _missing(result)
     facts = {"table": options.table, "backbone": plan.backbone, "seeds": ", ".join(map(str, options.seeds))}
     record = {**facts, "unit": "percent", "rows": records, "remarks": notes}
-    texts = [f"**{title}**\n\n{evaluation.markdown(grid)}" for title, grid in tables.items()]
+    texts = [f"**{title}**\n\n{evaluation.tables.markdown(grid)}" for title, grid in tables.items()]
     title = f"Table {options.table} of the paper{', a small trial' if options.small else ''}"
     shown = {**facts, "backbone": f"{plan.backbone} (of the paper's rows)"}
-    with reports.locked_tables(out):
+    with reports.sweep.locked_tables(out):
         write_file(out / "table.md", "\n\n".join([*texts, *notes]) + "\n")
-        reports.write_table_page(tables, notes, records, make_inside(out, "report"), title, shown)
+        paper.write_table_page(tables, notes, records, make_inside(out, "report"), title, shown)
     texts = [f"{title}\n{table(*grid)}" for title, grid in tables.items()]
     show(options, record, lambda: "\n\n".join([*texts, "\n".join(notes)]).rstrip())
     _require_whole(result)
@@ -275,11 +280,11 @@ def _table_command(options: argparse.Namespace, settings: Mapping[str, Sequence[
 def _table_plan(options: argparse.Namespace, settings: Mapping[str, Sequence[Any]]) -> "TablePlan":
     overrides, weights = given_fields(options), None
     name, _, place = (overrides.get("model", {}).get("backbone") or "").partition("=")
-    if name in reports.BACKBONES:
+    if name in (known := reports.paper_tables.BACKBONES):
         del overrides["model"]["backbone"]
-        weights = place or reports.BACKBONES[name]
+        weights = place or known[name]
     backbone = name if weights else paper_tables()[options.table][0].backbone
-    return reports.TablePlan(
+    return reports.paper_tables.TablePlan(
         recipes=Path(options.config[0]) if options.config else shipped(),
         seeds=options.seeds,
         out=Path(options.out or f"runs/{options.table}-{backbone}{'-small' if options.small else ''}"),

@@ -1,14 +1,18 @@
 """A project of thirty photographs, and its page on a port."""
 
+import asyncio
 import http.client
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.page import OpenPage
@@ -81,6 +85,18 @@ class Window:
         """Status and answer of a correction."""
         status, _, content = self.ask("/api/edit", edit)
         return status, json.loads(content) if content.startswith(b"{") else content.decode()
+
+
+def asked(app: ASGIApp, method: str, path: str, host: str = "localhost", **options: Any) -> httpx.Response:
+    """What an application answers, in a thread of its own: a browser of another test may have a loop in this one."""
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=("10.1.1.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as session:
+            return await session.request(method, path, **options)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, ask()).result()
 
 
 @pytest.fixture

@@ -474,25 +474,6 @@ def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, pro
     assert [each.size for each in registry_in(project).aside] == [1]
 
 
-def test_two_windows_and_the_command_line_see_each_other(
-    person: Person, browser: Browser, page: OpenPage, project: Path
-) -> None:
-    other = Person(watch(browser.new_page()))
-    other.page.goto(page.url)
-    other.page.locator(".card").first.wait_for()
-    person.page.locator(".card .name").first.click()
-    person.type("heron")
-    other.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
-    number = next(each.id for each in registry_in(project).active if each.name == "heron")
-    correct(project, lambda registry: edits.rename(registry, number, "egret"))
-    for each in (person, other):
-        each.page.locator(".card .name", has_text="egret").wait_for(timeout=3000)
-    other.page.locator("body").press("Control+z")
-    person.page.locator(".card .name", has_text="heron").wait_for(timeout=3000)
-    assert "heron" in sizes(project)
-    other.page.close()
-
-
 def test_a_server_that_ended_is_said_and_nothing_is_lost(
     person: Person, page: OpenPage, project: Path
 ) -> None:

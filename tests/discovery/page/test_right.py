@@ -3,6 +3,7 @@
 import csv
 import json
 from collections import Counter
+from collections.abc import Collection
 from itertools import product
 from pathlib import Path
 
@@ -13,29 +14,22 @@ import torch
 from benchmarks.bench_right import one_day
 from promptccd.cli.main import main
 from promptccd.discovery import Project
-from promptccd.discovery.project import (
-    CategoryRegistry,
-    StageGroups,
-    edits,
-    load_registry,
-    save_registry,
-)
+from promptccd.discovery.project import CategoryRegistry, StageGroups, edits, load_registry, save_registry
 from promptccd.discovery.project.features import Features
 from promptccd.discovery.project.project import GoneError
 from promptccd.discovery.project.right import _DRAWS, draw, how_right, share_right, wrong_left
 from tests.discovery.page.conftest import EACH, KINDS, Window
-from tests.discovery.project.streams import Edit, do
+from tests.discovery.project.streams import do
 
 COUNT = 40
 
 
-def grouped(count: int = COUNT, wrong_from: int = COUNT // 2) -> CategoryRegistry:
-    """Two groups; images from that number on should be in the other one than they are in."""
+def grouped(count: int = COUNT) -> CategoryRegistry:
+    """Two groups of every other image."""
     registry = CategoryRegistry()
     keys = [f"{number:03}" for number in range(count)]
     observe(registry, 0, keys, np.arange(count) % 2)
     registry.features = lambda needed=False: Features(keys, torch.eye(4)[torch.arange(count) % 2])
-    assert wrong_from <= count
     return registry
 
 
@@ -44,22 +38,13 @@ def observe(registry: CategoryRegistry, stage: int, keys: list[str], clusters: n
     registry.observe(stage, StageGroups(keys, clusters, np.eye(4, dtype=np.float32)[:2], confidences=sure))
 
 
-def answer(registry: CategoryRegistry, wrong_from: int = COUNT // 2) -> str:
-    """A person looks at the image that is drawn, and says the truth."""
-    drawn = draw(registry, registry.members)
-    assert drawn is not None
-    blindly(registry, drawn, truth(registry, drawn[0], wrong_from))
-    return drawn[0]
-
-
-def blindly(registry: CategoryRegistry, drawn: tuple[str, int], said: Edit) -> None:
-    do(registry, said, drawn=drawn)
-
-
-def truth(registry: CategoryRegistry, key: str, wrong_from: int = COUNT // 2) -> Edit:
-    return (
-        (edits.move, [key], 1 - registry.members[key]) if int(key) >= wrong_from else (edits.confirm, [key])
-    )
+def answer(registry: CategoryRegistry, wrong_from: int = COUNT // 2, wrong: Collection[str] = ()) -> str:
+    """A person looks at the image that is drawn, and says the truth: some belong in the other group."""
+    key, left = draw(registry, registry.members)
+    is_wrong = int(key) >= wrong_from or key in wrong
+    said = (edits.move, [key], 1 - registry.members[key]) if is_wrong else (edits.confirm, [key])
+    do(registry, said, drawn=(key, left))
+    return key
 
 
 def counted(registry: CategoryRegistry) -> tuple[int, int]:
@@ -67,18 +52,13 @@ def counted(registry: CategoryRegistry) -> tuple[int, int]:
     return found.drawn, found.wrong
 
 
-def test_without_a_draw_nothing_is_said_of_how_much_is_right() -> None:
-    registry = grouped()
-    edits.confirm(registry, ["000", "001"])
-    found = how_right(registry, registry.members)
-    assert (found.share, found.low, found.high, found.looked, found.count) == (None, None, None, 2, COUNT)
-    assert "not known" in found.line()
-
-
-def test_one_stays_drawn_until_somebody_looks_at_it() -> None:
+def test_one_stays_drawn_until_somebody_looks_at_it_and_before_that_nothing_is_known() -> None:
     registry = grouped()
     key, left = draw(registry, registry.members)
     edits.confirm(registry, [each for each in registry.members if each != key][:10])
+    found = how_right(registry, registry.members)
+    assert (found.share, found.low, found.high, found.looked, found.count) == (None, None, None, 10, COUNT)
+    assert "not known" in found.line()
     assert draw(registry, registry.members)[:2] == (key, left - 10)
     edits.confirm(registry, [key])
     assert draw(registry, registry.members)[0] != key
@@ -94,28 +74,26 @@ def test_draws_are_fair_to_all() -> None:
     assert first == pytest.approx(60, abs=20)
 
 
-def test_all_looked_at_by_draws_is_known_but_for_errors() -> None:
+@pytest.mark.parametrize(
+    ("looks", "wrong_from", "wrong", "low"),
+    [(COUNT, COUNT // 2, COUNT // 2, (0.9, 1)), (30, COUNT, 0, (0, 0.97))],
+    ids=["all looked at: known but for errors", "nothing is wrong: the range reaches all"],
+)
+def test_the_range_is_as_wide_as_what_is_not_known(
+    looks: int, wrong_from: int, wrong: int, low: tuple[float, float]
+) -> None:
     registry = grouped()
-    for _ in range(COUNT):
-        answer(registry)
+    for _ in range(looks):
+        answer(registry, wrong_from)
     found = how_right(registry, registry.members)
-    assert (found.share, found.high) == (1, 1)
-    assert 0.9 <= found.low < 1
-
-
-def test_where_nothing_is_wrong_the_range_reaches_all() -> None:
-    registry = grouped(wrong_from=COUNT)
-    for _ in range(30):
-        answer(registry, wrong_from=COUNT)
-    found = how_right(registry, registry.members)
-    assert (found.high, found.wrong) == (1, 0)
-    assert found.low < 0.97
+    assert (found.high, found.wrong) == (1, wrong)
+    assert low[0] <= found.low < low[1]
+    assert looks < COUNT or found.share == 1
 
 
 # 40 families: how wrong ones lie in the order of being sure, how many there are, and of how many.
-FAMILIES = list(
-    product(("alike", "graded", "steep", "clustered", "reversed"), (200, 2000), (0.05, 0.1, 0.2, 0.4))
-)
+KINDS_OF_WRONG = ("alike", "graded", "steep", "clustered", "reversed")
+FAMILIES = list(product(KINDS_OF_WRONG, (200, 2000), (0.05, 0.1, 0.2, 0.4)))
 
 
 def family(kind: str, count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -186,18 +164,12 @@ def test_the_range_holds_where_a_person_picks_the_wrong_ones_by_eye(share: float
     """After 24 draws they correct half of what is wrong, which says nothing about draws."""
     held, widths = 0, []
     for seed in range(40):
-        rng, registry = np.random.default_rng(seed), grouped(400, 400)
+        rng, registry = np.random.default_rng(seed), grouped(400)
         wrong = {key for key in registry.members if rng.random() < share}
         total = len(wrong)
         for _ in range(2):
             for _ in range(12):
-                drawn = draw(registry, registry.members)
-                key = drawn[0]
-                said = (
-                    (edits.move, [key], 1 - registry.members[key]) if key in wrong else (edits.confirm, [key])
-                )
-                blindly(registry, drawn, said)
-                wrong.discard(key)
+                wrong.discard(answer(registry, 400, wrong))
             for key in sorted(wrong)[: total // 4]:
                 edits.move(registry, [key], 1 - registry.members[key])
                 wrong.discard(key)
@@ -209,7 +181,7 @@ def test_the_range_holds_where_a_person_picks_the_wrong_ones_by_eye(share: float
 
 
 def test_a_merge_makes_right_what_a_person_has_moved_between_the_two() -> None:
-    registry = grouped(wrong_from=0)
+    registry = grouped()
     for _ in range(4):
         answer(registry, wrong_from=0)
     assert counted(registry) == (4, 4)
@@ -219,54 +191,39 @@ def test_a_merge_makes_right_what_a_person_has_moved_between_the_two() -> None:
     assert counted(registry) == (4, 4)
 
 
-def test_what_goes_along_with_its_group_stays_right() -> None:
-    registry = grouped(wrong_from=COUNT)
+def test_what_goes_along_with_its_group_stays_right_and_what_is_taken_out_of_it_was_wrong() -> None:
+    registry = grouped()
     first = answer(registry, wrong_from=COUNT)
     home = registry.members[first]
     edits.split(registry, home, registry.members_of(home)[:-1] or [first])
     assert counted(registry) == (1, 0)
     edits.move(registry, [first], 1 - home)
     assert counted(registry) == (1, 1)  # a person says so
-
-
-def test_to_gather_or_take_out_says_that_it_was_wrong() -> None:
-    for edit in (
-        lambda key: (edits.gather, [key]),
-        lambda key: (edits.move, [key], None),
-    ):
+    for edit, *more in ((edits.gather,), (edits.move, None)):
         registry = grouped()
         drawn = draw(registry, registry.members)
-        blindly(registry, drawn, edit(drawn[0]))
+        do(registry, (edit, [drawn[0]], *more), drawn=drawn)
         assert counted(registry) == (1, 1)
 
 
-def test_a_group_that_is_set_aside_or_dissolved_was_not_looked_at() -> None:
-    registry = grouped(wrong_from=COUNT)
+def test_what_no_person_looked_at_where_it_is_now_was_not_looked_at() -> None:
+    registry = grouped()
     first = answer(registry, wrong_from=COUNT)
-    home = registry.members[first]
+    home, keys = registry.members[first], sorted(registry.members)
     edits.dissolve(registry, home)
     assert not registry.reviews
     registry.undo()
     edits.set_aside(registry, home)
     assert list(registry.reviews) == [first]
-
-
-def test_grouping_again_ends_what_was_drawn_and_the_same_groups_do_not() -> None:
-    registry = grouped(wrong_from=COUNT)
-    keys = sorted(registry.members)
-    first = answer(registry, wrong_from=COUNT)
-    observe(registry, 0, keys, np.arange(COUNT) % 2)
+    registry.undo()
+    observe(registry, 0, keys, np.arange(COUNT) % 2)  # the same groups
     assert counted(registry) == (1, 0)
-    observe(registry, 0, keys, np.arange(COUNT) // 20)
-    assert counted(registry) == (0, 0)
-    assert list(registry.reviews) == [first]
+    observe(registry, 0, keys, np.arange(COUNT) // 20)  # ends what was drawn
+    assert (counted(registry), list(registry.reviews)) == ((0, 0), [first])
     registry.undo()
     assert counted(registry) == (1, 0)
 
-
-def test_what_a_person_took_out_and_grouping_again_put_elsewhere_was_not_looked_at_there() -> None:
     registry = grouped()
-    keys = sorted(registry.members)
     edits.move(registry, ["003"], None)
     edits.confirm(registry, ["000"])
     observe(registry, 0, keys, np.arange(COUNT) // 20)
@@ -285,8 +242,8 @@ def test_an_order_of_looks_outlives_those_that_are_dropped() -> None:
     assert registry.reviews["001"].order > last
 
 
-def test_photographs_of_a_later_stage_are_not_spoken_for() -> None:
-    registry = grouped(wrong_from=COUNT)
+def test_photographs_of_a_later_stage_are_not_spoken_for_and_all_of_it_is_kept(tmp_path: Path) -> None:
+    registry = grouped()
     for _ in range(20):
         answer(registry, wrong_from=COUNT)
     before = how_right(registry, registry.members)
@@ -295,16 +252,10 @@ def test_photographs_of_a_later_stage_are_not_spoken_for() -> None:
     assert (after.drawn, after.count) == (20, 2 * COUNT)
     assert before.low > 0.8
     assert after.low < 0.6 < 0.9 < after.high
-
-
-def test_it_is_kept(tmp_path: Path) -> None:
-    registry = grouped()
-    for _ in range(3):
-        answer(registry)
     save_registry(registry, tmp_path)
     loaded = load_registry(tmp_path)
     assert (loaded.reviews, loaded.state_hash()) == (registry.reviews, registry.state_hash())
-    assert how_right(loaded, loaded.members) == how_right(registry, registry.members)
+    assert how_right(loaded, loaded.members) == after
 
 
 def test_only_the_image_that_was_drawn_answers_a_draw(project: Path) -> None:

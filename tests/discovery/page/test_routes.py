@@ -6,7 +6,7 @@ import json
 import socket
 from collections import Counter
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -95,17 +95,10 @@ def test_pictures_are_small_or_large_and_are_kept(window: Window, page: OpenPage
 
 def test_a_browser_keeps_pictures_and_nothing_that_changes(reader: Window) -> None:
     generation = reader.get("state")["generation"]
-    kept = {
-        path: reader.ask(path)[1].get("cache-control", "")
-        for path in (
-            *("/", "/api/state", "/api/columns", "/api/groups.csv", f"/api/picture/{generation}/3/128"),
-            *(
-                f"/api/pictures/{generation}/128?rows=1,2",
-                "/?token=" + parse_qs(urlsplit(reader.page.url).query)["token"][0],
-            ),
-        )
-    }
-    assert list(kept.values()) == ["no-cache", *["no-store"] * 3, FOREVER, *["no-store"] * 2]
+    paths = ["", "api/state", "api/columns", "api/groups.csv", f"api/picture/{generation}/3/128"]
+    paths += [f"api/pictures/{generation}/128?rows=1,2", "?" + urlsplit(reader.page.url).query]
+    kept = [reader.ask(f"/{path}")[1].get("cache-control", "") for path in paths]
+    assert kept == ["no-cache", *["no-store"] * 3, FOREVER, *["no-store"] * 2]
     assert "max-age=31536000" in FOREVER
 
 
@@ -159,19 +152,13 @@ def test_what_changed_is_told_by_groups_and_photographs(tiny_backbone: Path, tmp
     window = Window(opened)
     reply, groups = window.get("changed"), {each["id"]: each for each in window.get("state")["groups"]}
     assert reply["new"] == [each for each in groups if groups[each]["origin"] == "new"] != []
-    assert (
-        sum(groups[each]["size"] for each in reply["new"]) + sum(b - a for _, a, b in reply["grown"])
-        == EACH + 6
-    )
+    grown = sum(after - before for _, before, after in reply["grown"])
+    assert sum(groups[each]["size"] for each in reply["new"]) + grown == EACH + 6
     assert all(groups[each]["size"] == after > before for each, before, after in reply["grown"])
     old = next(row for row, name in enumerate(window.get("names?from=0")) if name == "0-000.png")
     assert reply["moved"] == []
-    assert (
-        window.do(do="move", images=[old], generation=window.get("state")["generation"], to=reply["new"][0])[
-            0
-        ]
-        == 200
-    )
+    edit = {"images": [old], "generation": window.get("state")["generation"], "to": reply["new"][0]}
+    assert window.do(do="move", **edit)[0] == 200
     assert window.get("changed")["moved"] == [old]
     opened.close()
 
@@ -228,44 +215,57 @@ def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
         assert (status, b"Expected one of folders, sidecars, publish" in reply) == (409, True)
 
 
-@pytest.mark.moderate
-def test_an_answer_says_which_photographs_are_not_as_they_were(window: Window) -> None:
-    """Who has the state that it names needs nothing else: all of it is as the whole would be."""
-    state, before = window.get("state"), [each.copy() for each in columns_of(window)]
-    groups = [each["id"] for each in state["groups"]]
-    rows = [row for row in range(N) if before[0][row] != groups[1]][:3]
-    edits = [
-        {"do": "move", "images": rows, "generation": state["generation"], "to": groups[1]},
-        {"do": "confirm", "images": [0], "generation": state["generation"]},
-        {"do": "merge", "categories": groups[:2]},
-        {"do": "split", "category": groups[2]},
-        {"do": "rename", "category": groups[2], "name": "heron"},
-        {
-            "do": "confirm",
-            "images": np.flatnonzero(before[0] == groups[3]).tolist(),
-            "generation": state["generation"],
-        },
-        {"do": "set_aside", "category": groups[3]},
-        {"do": "restore", "category": groups[3]},
-        {"do": "set_images_aside", "images": [0, 5], "generation": state["generation"]},
-        {"do": "dissolve", "category": groups[3]},
-        {"do": "gather", "images": rows, "generation": state["generation"]},
+def test_every_correction_is_on_the_disk_and_its_answer_says_which_photographs_are_not_as_they_were(
+    window: Window, project: Path
+) -> None:
+    """Who has the state that it names needs nothing else: all of it is as the whole would be; undo and redo, too."""
+    state, now = window.get("state"), [each.copy() for each in columns_of(window)]
+    generation, (first, second, third, fourth) = state["generation"], [each["id"] for each in state["groups"]]
+    here, there = (np.flatnonzero(now[0] == group).tolist() for group in (first, fourth))
+    corrections = [
+        {"do": "rename", "category": first, "name": "heron"},
+        {"do": "move", "images": here[:2], "to": second},
+        {"do": "confirm", "images": [0, *here[2:4]]},
+        {"do": "move", "images": here[4:5], "to": None},
+        {"do": "gather", "images": [here[0], here[4]], "name": "odd ones"},
+        {"do": "split", "category": second},
+        {"do": "merge", "categories": [first, second], "name": "egret"},
+        {"do": "confirm", "images": there},
+        {"do": "set_aside", "category": fourth},
+        {"do": "restore", "category": fourth},
+        {"do": "set_images_aside", "images": here[:1]},
+        {"do": "dissolve", "category": third},
+        {"do": "set_aside", "category": fourth},
     ]
-    undone = [{"do": "undo"}] * len(edits) + [{"do": "redo"}] * len(edits)
-    revision = state["revision"]
-    for edit in [*edits, *undone]:
+    states, revision = [registry_in(project).state_hash()], state["revision"]
+    steps = [*corrections, *[{"do": "undo"}] * len(corrections), *[{"do": "redo"}] * len(corrections)]
+    for number, edit in enumerate(steps):
         if edit["do"] in ("undo", "redo"):
             edit = {**edit, "number": window.get("state")[edit["do"]]["number"]}
-        status, reply = window.do(**edit)
+        status, reply = window.do(**edit, generation=generation)
         assert (status, reply["base"]) == (200, revision), reply
-        for values, name in zip(before, ("group", "sure", "flags"), strict=True):
+        if number < len(corrections):
+            states.append(registry_in(project).state_hash())
+            assert reply["undo"]["kind"] == edit["do"]
+        else:  # backwards, and forwards again
+            assert registry_in(project).state_hash() == states[abs(2 * len(corrections) - 1 - number)]
+        for values, name in zip(now, ("group", "sure", "flags"), strict=True):
             values[reply["changed"]["rows"]] = reply["changed"][name]
-        for held, whole in zip(before, columns_of(window), strict=True):
+        for held, whole in zip(now, columns_of(window), strict=True):
             assert np.array_equal(held, whole)
-        fresh = ProjectView(window.page.project.out)
+        fresh = ProjectView(project)
         assert reply["groups"] == fresh.summary()["groups"]
-        assert np.array_equal(before[0], fresh.columns().group)
+        assert np.array_equal(now[0], fresh.columns().group)
         revision = reply["revision"]
+    assert len(set(states)) == len(states) - 1  # restored is as before it was set aside
+    rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
+    registry = registry_in(project)
+    ours = {each.id for each in registry.active}
+    assert {each["picture"]: each["category"] for each in rows} == {
+        key: str(home) if (home := registry.members.get(key)) in ours else "" for key in registry.images
+    }
+    assert sum(each["status"] == "aside" for each in rows) == sum(each.size for each in registry.aside) > 1
+    assert {each["confidence"] for each in rows if each["status"] == "aside"} == {""}
 
 
 def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPage, project: Path) -> None:
@@ -278,46 +278,6 @@ def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPag
     written = (project / ".promptccd/layout.bin").stat().st_mtime_ns
     assert np.array_equal(page.project.layout(), places)
     assert (project / ".promptccd/layout.bin").stat().st_mtime_ns == written
-
-
-def test_every_correction_is_on_the_disk_and_can_be_taken_back(window: Window, project: Path) -> None:
-    state = window.get("state")
-    generation, first, second = state["generation"], *[each["id"] for each in state["groups"][:2]]
-    group, _, _ = columns_of(window)
-    here = np.flatnonzero(group == first).tolist()
-    edits = [
-        {"do": "rename", "category": first, "name": "heron"},
-        {"do": "move", "images": here[:2], "generation": generation, "to": second},
-        {"do": "confirm", "images": here[2:4], "generation": generation},
-        {"do": "move", "images": here[4:5], "generation": generation, "to": None},
-        {"do": "gather", "images": [here[0], here[4]], "generation": generation, "name": "odd ones"},
-        {"do": "split", "category": second},
-        {"do": "merge", "categories": [first, second], "name": "egret"},
-        {"do": "set_images_aside", "images": here[:1], "generation": generation},
-        {"do": "set_aside", "category": state["groups"][3]["id"]},
-        {"do": "dissolve", "category": state["groups"][2]["id"]},
-    ]
-    states = [registry_in(project).state_hash()]
-    for edit in edits:
-        status, reply = window.do(**edit)
-        assert status == 200, reply
-        states.append(registry_in(project).state_hash())
-        assert reply["undo"]["kind"] == edit["do"]
-    assert len(set(states)) == len(states)
-    for state_then in reversed(states[:-1]):
-        assert window.do(do="undo", number=window.get("state")["undo"]["number"])[0] == 200
-        assert registry_in(project).state_hash() == state_then
-    for state_then in states[1:]:
-        assert window.do(do="redo", number=window.get("state")["redo"]["number"])[0] == 200
-        assert registry_in(project).state_hash() == state_then
-    rows = list(csv.DictReader(io.StringIO(window.ask("/api/groups.csv")[2].decode())))
-    registry = registry_in(project)
-    ours = {each.id for each in registry.active}
-    assert {each["picture"]: each["category"] for each in rows} == {
-        key: str(home) if (home := registry.members.get(key)) in ours else "" for key in registry.images
-    }
-    assert sum(each["status"] == "aside" for each in rows) == 1 + registry.aside[0].size > 1
-    assert {each["confidence"] for each in rows if each["status"] == "aside"} == {""}
 
 
 def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Window) -> None:

@@ -1,19 +1,16 @@
 """Host names and origins of a page, and the headers of its answers."""
 
 import asyncio
-from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
 
-import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from promptccd.discovery.page.server import RequestFilter, Site
+from tests.discovery.page.conftest import asked
 
-Found = TypeVar("Found")
 HOME = Site.of_machine()
 NETWORK = Site.of_machine("0.0.0.0", ["Photos.example.org"])
 SPACE = Site.of_environment(
@@ -66,12 +63,7 @@ def test_hosts(site: Site, host: str, is_ours: bool) -> None:
         (HOME, "localhost:7860", "file://localhost:7860", False),
         (HOME, "localhost:7860", "https://evil.example", False),
         (SPACE, "user-space.hf.space", "https://user-space.hf.space", True),
-        (
-            SPACE,
-            "10.0.3.7:7860",
-            "https://user-space.hf.space",
-            True,
-        ),  # a proxy that keeps the name to itself
+        (SPACE, "10.0.3.7:7860", "https://user-space.hf.space", True),  # a proxy keeps the name to itself
         (SPACE, "user-space.hf.space", "https://huggingface.co", False),
         (SPACE, "user-space.hf.space", "https://evil.hf.space", False),
     ],
@@ -101,24 +93,13 @@ def filtered(app: ASGIApp) -> RequestFilter:
     return RequestFilter(app, [refusal], lambda request: {"x-owner": request.url.path})
 
 
-def run(work: Coroutine[Any, Any, Found]) -> Found:
-    """What it comes to, in a thread of its own: a browser of another test may have left a loop in this one."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
-
-
 def test_headers_are_added_to_every_answer_and_no_other_origin_is_let_in() -> None:
     sent = {"X-Owner": "the application", "Access-Control-Allow-Origin": "*", "x-kept": "yes"}
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse("here", headers=sent)(scope, receive, send)
 
-    async def asked() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app=filtered(app))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return [await client.get(path) for path in ("/a", "/refused")]
-
-    response, refused = run(asked())
+    response, refused = (asked(filtered(app), "GET", path) for path in ("/a", "/refused"))
     assert (response.status_code, response.text) == (200, "here")
     assert response.headers.get_list("x-owner") == ["/a"] and response.headers["x-kept"] == "yes"
     assert "access-control-allow-origin" not in response.headers
@@ -139,6 +120,7 @@ def test_the_start_is_passed_on_and_websockets_are_closed() -> None:
         return {}
 
     for kind in ("lifespan", "websocket"):
-        run(filtered(app)({"type": kind}, receive, send))
+        with ThreadPoolExecutor(1) as pool:  # a browser of another test may have left a loop in this one
+            pool.submit(asyncio.run, filtered(app)({"type": kind}, receive, send)).result()
     assert passed == ["lifespan"]
     assert answers == [{"type": "websocket.close", "code": 1008}]
