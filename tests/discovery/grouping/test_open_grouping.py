@@ -8,11 +8,7 @@ from sklearn.decomposition import PCA
 from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import (
-    KnownCategories,
-    group_images,
-    suggest_split,
-)
+from promptccd.discovery.grouping import KnownCategories, group_images, suggest_split
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs
@@ -104,10 +100,7 @@ def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
     drawn = [pairs[each] for each in rng.choice(len(pairs), 8, replace=False)]
     try:
         constraints = GroupingConstraints(
-            tuple(drawn[:2]),
-            tuple(drawn[2:]),
-            {"a": int(rng.choice([4, 9]))},
-            {"b": {4}, "c": {9, 20}},
+            tuple(drawn[:2]), tuple(drawn[2:]), {"a": int(rng.choice([4, 9]))}, {"b": {4}, "c": {9, 20}}
         )
     except DataError:
         return
