@@ -23,7 +23,7 @@ from promptccd.discovery.project.record import PROJECT, has_categories, load_bef
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.discovery.project.rows import SURE
-from promptccd.discovery.project.store import Changes, GoneError, LogEntry
+from promptccd.discovery.project.store import Changes, GoneError, LogEntry, text_key
 from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
@@ -40,6 +40,12 @@ IGNORED_IMAGE = -2  # in place of the category, of images that are set aside
 PINNED, NEWEST, AWAY, REVIEWED = 1, 2, 4, 8
 STATES = {"reviewed": REVIEWED, "pinned": PINNED}
 COVERS = 4  # pictures of a group in the list
+_IMAGES = (
+    f"select key, iif(category in (select id from category where state = 'aside'), {IGNORED_IMAGE}, "
+    f"ifnull(category, {NO_CATEGORY})), ifnull(confidence, 1.0), {PINNED} * pinned + {NEWEST} * (stage = "
+    f"(select stage from state)) + {REVIEWED} * (pinned and reviewed is not null) from image where true"
+)
+_IMAGE = np.dtype([("row", "i4"), ("group", "i4"), ("sure", "f8"), ("flags", "u1")])
 
 
 class Columns:
@@ -60,16 +66,12 @@ class Columns:
     def _read(
         self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Collection[str] | None = None
     ) -> None:
-        found = registry.image_table(row_of, keys)
+        images = registry.image_rows(_IMAGES, keys)
+        found = np.fromiter(((row_of.get(text_key(key), -1), *values) for key, *values in images), _IMAGE)
         found = found[found["row"] >= 0]
         rows = found["row"]
-        aside = np.isin(found["category"], [each.id for each in registry.aside])
-        self.group[rows] = np.where(aside, IGNORED_IMAGE, found["category"])
-        self.sure[rows] = np.rint(255 * found["confidence"])
-        is_new, is_away = found["stage"] == registry.stage, ~self._here[rows]
-        self.flags[rows] = (
-            PINNED * found["pinned"] + NEWEST * is_new + AWAY * is_away + REVIEWED * found["reviewed"]
-        )
+        self.group[rows], self.sure[rows] = found["group"], np.rint(255 * found["sure"])
+        self.flags[rows] = found["flags"] + AWAY * ~self._here[rows]
 
     def packed(self) -> bytes:
         """The concatenated arrays, as a window reads them."""
