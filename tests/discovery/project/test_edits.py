@@ -367,14 +367,11 @@ def test_single_images_are_set_aside_together(registry: CategoryRegistry) -> Non
     assert registry.category(7).name == "set aside (2)"
 
 
-def test_an_answer_puts_an_image_where_another_is_or_keeps_it_out(registry: CategoryRegistry) -> None:
+def test_an_answer_keeps_images_of_two_categories_apart(registry: CategoryRegistry) -> None:
     a, b, other = *S1.of(3)[:2], S1.of(4)[0]
-    edits.answer(registry, a, other, same=True)
-    assert registry.pinned == {a: 5}
-    edits.answer(registry, a, other, same=False)
-    assert registry.forbidden == {a: {5}}
     edits.answer(registry, b, other, same=False)
     assert registry.constraints().cannot_link == ((min(b, other), max(b, other)),)
+    edits.move(registry, [a], None)
     with pytest.raises(RegistryError, match=TEXT["in-no-group-any-more"]):
         edits.answer(registry, other, a, same=True)
 
