@@ -77,11 +77,7 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
 
 def test_what_is_not_possible_changes_nothing(run):
     before = {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()}
-    for edit in (
-        (edits.rename, 0, ""),
-        (edits.merge, [0]),
-        (edits.rename, 99, "x"),
-    ):
+    for edit in ((edits.rename, 0, ""), (edits.merge, [0]), (edits.rename, 99, "x")):
         with pytest.raises(RegistryError):
             correct(run / "stage2", edit)
     assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before

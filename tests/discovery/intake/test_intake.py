@@ -21,16 +21,7 @@ from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import image_of
 from tests.hub.hostile_tables import foreign, write_parquet
-from tests.images.test_decode import (
-    GOLDEN,
-    JPEG,
-    PNG,
-    chunk,
-    encoded,
-    oriented,
-    png,
-    zeros_compressed,
-)
+from tests.images.test_decode import GOLDEN, JPEG, PNG, chunk, encoded, oriented, png, zeros_compressed
 from tests.messages import TEXT
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED

@@ -35,11 +35,7 @@ def test_only_what_a_person_looked_at_is_reviewed(project: Path, seed: int) -> N
             "undo": (view.undo,),
         }
         what = str(rng.choice(list(acts)))
-        fits = {
-            "split": view.category(group).size > 2,
-            "merge": group != other,
-            "undo": bool(before),
-        }
+        fits = {"split": view.category(group).size > 2, "merge": group != other, "undo": bool(before)}
         if not fits.get(what, True):
             continue
         correct, *given = acts[what]

@@ -58,9 +58,7 @@ def project_routes(project: ProjectView) -> Starlette:
 
 
 def screens(
-    project_of: Callable[[Request], ProjectView],
-    answers: Mapping[str, Answer],
-    actions: Mapping[str, Action],
+    project_of: Callable[[Request], ProjectView], answers: Mapping[str, Answer], actions: Mapping[str, Action]
 ) -> list[Route]:
     """The routes of the page and of the Space.
 
