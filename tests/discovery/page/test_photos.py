@@ -66,19 +66,6 @@ def test_a_file_that_holds_something_else_now_is_not_shown(own: Path) -> None:
     assert [photos.picture(row, LARGE_SIDE) for row in range(3)] == known
 
 
-@pytest.mark.moderate
-def test_a_file_that_was_renamed_is_taken_from_where_it_is_now(own: Path, tiny_backbone: Path) -> None:
-    """Whatever it is called: the list of files knows both of its names."""
-    (own / "album/one.jpg").rename(own / "album/zebra.jpg")
-    (own / "album/sub").rename(own / "album/away")
-    discover(DiscoverySession.open(tiny_backbone), own / "album", own / "found")
-    photos = ProjectView(own / "found").photos
-    assert photos.names == ["<b>three.jpg", "away/two.jpg", "zebra.jpg"]
-    assert [photos.original(key) for key in photos.keys] == [
-        (own / "album" / name).read_bytes() for name in photos.names
-    ]
-
-
 def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) -> None:
     """Even one whose content it knows: a list of files that was altered names it, and its sources do not hold it."""
     project, outside = own / "found" / PROJECT, own / "outside.jpg"
