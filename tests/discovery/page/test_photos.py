@@ -45,12 +45,9 @@ def test_pictures_tell_nothing_but_what_is_seen(own: Path) -> None:
         assert sizes == [128, CELL_SIDE, 480]
     bench.photos.close()
     shutil.rmtree(own / "album")
-    again = ProjectView(own / "found").photos
-    assert [max(Image.open(io.BytesIO(again.picture(1, side))).size) for side in SIDES] == [
-        128,
-        CELL_SIDE,
-        128,
-    ]
+    photos = ProjectView(own / "found").photos
+    pictures = [Image.open(io.BytesIO(photos.picture(1, side))) for side in SIDES]
+    assert [max(each.size) for each in pictures] == [128, CELL_SIDE, 128]
 
 
 def test_a_file_that_holds_something_else_now_is_not_shown(own: Path) -> None:
