@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,17 @@ from benchmarks.bench_count import Setting, simulated
 from promptccd.clustering import CountEstimate, estimate_as_taught
 from promptccd.data import StageStream
 from promptccd.data.randomness import seed_of
-from promptccd.evaluation.counting import COUNTS, estimate_by_accuracy
+from promptccd.errors import DataError
+from promptccd.evaluation import counting as module
+from promptccd.evaluation.counting import Counting, estimate_by_accuracy
 from promptccd.training.options import TrainingArguments
 from tests.messages import TEXT
 
 SETTING = Setting(known=10, new=5, images=24, imbalance=1, seed=4, width=96, power=0.4, within=0.6)
-ARGUMENTS = TrainingArguments(replay_samples=12, seed=3)
+
+
+def counting_by(name: str | list[int], **options: Any) -> Counting:
+    return Counting(TrainingArguments(**{"replay_samples": 12, "seed": 3, "category_count": name, **options}))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +32,7 @@ ARGUMENTS = TrainingArguments(replay_samples=12, seed=3)
 )
 def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     given = simulated(SETTING)
-    counting = COUNTS["split_merge"](replace(ARGUMENTS, category_count="split_merge", count_prior=prior))
+    counting = counting_by("split_merge", count_prior=prior)
     found = counting.estimate(2, [given.labelled, given.unlabelled], [given.labels.numpy()])
     kept = torch.cat([(given.labels == each).nonzero()[:, 0] for each in range(10)])
     assert len(kept) > 120  # more than the 12 of each that are replayed
@@ -36,9 +42,9 @@ def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
     else:
         assert "likelihood" in found.margin
     # With every image kept, the estimate is that of the function below.
-    every = COUNTS["split_merge"](
-        replace(ARGUMENTS, category_count="split_merge", count_prior=prior, replay_samples=1000)
-    ).estimate(2, [given.labelled, given.unlabelled], [given.labels.numpy()])
+    every = counting_by("split_merge", count_prior=prior, replay_samples=1000).estimate(
+        2, [given.labelled, given.unlabelled], [given.labels.numpy()]
+    )
     fixed = torch.cat([torch.full((len(given.unlabelled),), -1), given.labels])
     direct = estimate_as_taught(
         torch.cat([given.unlabelled, given.labelled]),
@@ -55,7 +61,7 @@ def test_split_merge_counts_stored_images_under_the_prior(prior: str) -> None:
 @pytest.mark.parametrize("prior", ["paper", "calibrated"])
 def test_a_count_by_k_means_gets_the_range_of_held_out_categories(prior: str) -> None:
     given = simulated(SETTING)
-    counting = COUNTS["kmeans"](replace(ARGUMENTS, category_count="kmeans", count_prior=prior))
+    counting = counting_by("kmeans", count_prior=prior)
     found = counting.estimate(1, [given.labelled, given.unlabelled], [given.labels.numpy()])
     plain = estimate_by_accuracy(
         given.labelled, given.labels, given.unlabelled, restarts=3, seed=seed_of("count", 3, 1)
@@ -75,10 +81,7 @@ def test_later_categories_are_known_ones_but_only_labelled_ones_are_held_out() -
     later = simulated(replace(SETTING, known=3, new=0, seed=9))
     assigned = [given.labels.numpy(), later.labels.numpy() + 10]
     features = [given.labelled, later.labelled, given.unlabelled]
-    counting = COUNTS["split_merge"](
-        replace(ARGUMENTS, category_count="split_merge", count_prior="calibrated")
-    )
-    found = counting.estimate(2, features, assigned)
+    found = counting_by("split_merge", count_prior="calibrated").estimate(2, features, assigned)
     assert found.count == 18
     assert len(np.unique(np.concatenate(assigned))) == 13
 
@@ -87,16 +90,14 @@ def test_the_labelled_stage_has_its_categories_and_later_ones_are_counted(stages
     """K-means counts before a stage is trained, splitting and merging on the way and once more after it."""
     given = simulated(SETTING)
     features, assigned = [given.labelled, given.unlabelled], [given.labels.numpy()]
-    for name, kind in COUNTS.items():
-        counting = kind(replace(ARGUMENTS, category_count=[7, 7, 9] if name == "given" else name))
+    for name in ("known", "given", "kmeans", "split_merge", "stream"):
+        counting = counting_by([7, 7, 9] if name == "given" else name)
         first = counting.before_training(stages[0], lambda: pytest.fail("nothing to compute"), [])
         assert first == CountEstimate.known(2)
         later = counting.before_training(stages[1], lambda: features, assigned)
         if name in ("known", "given"):
             assert later == CountEstimate.known(3 if name == "known" else 7)
             assert counting.number(stages[3]) == (5 if name == "known" else 9)
-            with pytest.raises(NotImplementedError):
-                counting.estimate(1, features, assigned)
             continue
         assert later == (counting.estimate(1, features, assigned) if name == "kmeans" else None)
 
@@ -133,7 +134,7 @@ def _counted(
     named = [[0 if kind == missed else kind for kind in each] for each in kinds]
     assigned = [np.repeat(ids, list(each.values())) for ids, each in zip(named, kinds, strict=True)]
     images = SimpleNamespace(index=stage, sample_ids=np.arange(sum(streams[stage - 1].values())))
-    counting = COUNTS["stream"](replace(ARGUMENTS, category_count="stream", count_prior="calibrated"))
+    counting = counting_by("stream", count_prior="calibrated")
     return counting.before_training(images, lambda: features[: stage + 1], assigned)
 
 
@@ -174,3 +175,93 @@ def test_the_first_stream_is_counted_by_splitting_and_merging() -> None:
     assert _counted([FOUR | {4: 30}], 1) is None
     few = dict.fromkeys(range(4), 5)
     assert _counted([few, FOUR], 2) is None  # 20 earlier images say little about 120
+
+
+# The labelled accuracy of k-means
+
+
+def stage(num_old=8, num_new=4, per_category=30, spread=0.3, width=32, seed=0):
+    """Features of old categories, half of them labelled, and of new ones: labelled, labels, unlabelled."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = torch.arange(num_old + num_new).repeat_interleave(per_category)
+    centres = torch.randn(num_old + num_new, width, generator=generator)
+    points = centres[groups] + spread * torch.randn(len(groups), width, generator=generator)
+    points = torch.nn.functional.normalize(points, dim=1)
+    known = (groups < num_old) & (torch.arange(len(groups)) % 2 == 0)
+    return points[known], groups[known], points[~known]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_finds_about_the_true_count_of_separated_categories(seed):
+    estimate = estimate_by_accuracy(*stage(seed=seed), restarts=5, seed=0)
+    assert 10 <= estimate.count <= 14
+    assert "labelled accuracy" in str(estimate)
+
+
+def scripted(monkeypatch, accuracy, given=None):
+    """Replaces k-means by a table of accuracies; returns the counts tried, in order. `given` gets how each was."""
+    tried = []
+
+    class Clusters:
+        def __init__(self, n_clusters, n_init, random_state):
+            tried.append(n_clusters)
+            if given is not None:
+                given.append((n_init, random_state))
+
+        def fit_predict(self, points):
+            return torch.zeros(len(points), dtype=torch.int64)
+
+    monkeypatch.setattr(module, "AnchoredKMeans", Clusters)
+    monkeypatch.setattr(
+        module, "clustering_accuracy", lambda *_: type("Accuracy", (), {"all": accuracy(tried[-1])})
+    )
+    return tried
+
+
+@pytest.mark.parametrize("best", [8, 11, 14, 16])
+def test_search_reaches_every_count_and_tries_none_twice(monkeypatch, best):
+    tried = scripted(monkeypatch, lambda count: 100 - 5.0 * abs(count - best))
+    assert estimate_by_accuracy(*stage(), restarts=1, seed=0).count == best
+    assert len(tried) == len(set(tried))
+    assert min(tried) >= 8 and max(tried) <= 16
+
+
+@pytest.mark.parametrize("most", [None, 9])
+def test_a_run_counts_with_three_restarts_its_own_seed_and_at_most_as_many_as_it_allows(monkeypatch, most):
+    given = []
+    tried = scripted(monkeypatch, lambda count: 50.0 + count, given)
+    labelled, labels, unlabelled = stage()
+    counting = counting_by("kmeans", count_prior="paper", max_categories=most)
+    found = counting.estimate(2, [labelled, unlabelled], [labels.numpy()])
+    assert found.count == max(tried) == (16 if most is None else most)
+    assert set(given) == {(3, seed_of("count", 3, 2))}
+
+
+def test_the_smallest_of_equals_and_the_counts_within_a_point(monkeypatch):
+    assert module._estimate({8: 70.0, 9: 89.0, 11: 90.0, 12: 90.0, 13: 88.9, 14: 89.9}).to_dict() == {
+        "count": 11,
+        "low": 9,
+        "high": 12,
+        "method": "labelled accuracy of k-means",
+        "margin": "1 point of labelled accuracy",
+    }
+
+
+def test_one_possible_count_needs_no_search():
+    assert estimate_by_accuracy(*stage(), max_count=8, restarts=1, seed=0).range == (
+        8,
+        9,
+    )  # no estimate is certain
+
+
+def test_bad_input_is_one_clear_line():
+    labelled, labels, unlabelled = stage()
+
+    def refused(match, *data, **options):
+        with pytest.raises(DataError, match=match):
+            estimate_by_accuracy(*data, restarts=1, seed=0, **options)
+
+    refused(r"max_count >= number of labelled categories \(8\), got 7", *stage(), max_count=7)
+    refused(r"n_clusters <= number of samples \(360\)", *stage(), max_count=1000)
+    nan = torch.full((1, 32), torch.nan)
+    refused("NaN or infinity in row 120", labelled, labels, torch.cat([nan, unlabelled]))

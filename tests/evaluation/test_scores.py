@@ -16,8 +16,8 @@ from promptccd.evaluation import (
     continual_accuracy,
     discover_categories,
     score_part_routing,
-    score_table,
 )
+from promptccd.evaluation.tables import score_table
 
 ROWS = [
     StageScore(0, 99.0, 99.0, math.nan, 7, 9, None, (98.0, 97.0, math.nan)),

@@ -10,7 +10,7 @@ from promptccd.cli.tables import score_table as printed
 from promptccd.evaluation import ContinualScore, StageScore
 from promptccd.evaluation.accuracy import FIGURES, normalised_mutual_information
 from promptccd.evaluation.tables import markdown, over_runs, score_table, text_grid
-from promptccd.reports.compare import stage_table
+from promptccd.reports.report import stage_table
 
 
 def test_a_new_figure_is_a_column_of_every_format(monkeypatch: pytest.MonkeyPatch) -> None:

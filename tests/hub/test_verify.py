@@ -9,6 +9,7 @@ import torch
 
 from promptccd.cli.main import main
 from promptccd.hub import push_run, verify
+from promptccd.hub.verify import Check, stage_checks
 from promptccd.runs import RunDirectory, load_model, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import quick_recipe, sum_again
@@ -150,3 +151,43 @@ def test_a_row_is_written_before_its_stage(trained_run: Path, tmp_path: Path) ->
     run = RunDirectory(shutil.copytree(trained_run, tmp_path / "run"))
     shutil.rmtree(run.stage(3))
     assert not [check for check in verify(str(run.path)) if check.problem]
+
+
+@pytest.fixture
+def stage(trained_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_run / "stage1", tmp_path / "stage"))
+
+
+def test_a_whole_stage_agrees_with_itself(stage: Path) -> None:
+    checks = list(stage_checks(stage, "s"))
+    assert [check.problem for check in checks] == [""] * len(checks)
+    assert [check.what for check in checks] == [
+        "s: sums of all files",
+        "s: the model loads",
+        "s: its categories are those of its registry",
+        "s: images were assigned to its own categories",
+        "s: a prototype for every category",
+    ]
+
+
+def test_after_a_sum_or_a_model_that_is_wrong_nothing_more_is_looked_at(stage: Path) -> None:
+    config = json.loads((stage / "config.json").read_text())
+    (stage / "config.json").write_text(json.dumps({**config, "model_type": "other"}))
+    (sums,) = stage_checks(stage, "s")
+    assert (sums.what, "config.json" in sums.problem) == ("s: sums of all files", True)
+    sum_again(stage)
+    sums, loads = stage_checks(stage, "s")
+    assert sums == Check("s: sums of all files")
+    assert loads.what == "s: the model loads"
+    assert "other" in loads.problem
+
+
+def test_images_of_a_category_that_is_none_are_named(stage: Path) -> None:
+    path = stage / "assignments.json"
+    table = json.loads(path.read_text())
+    table["category_ids"][:2] = [77, 78]
+    path.write_text(json.dumps(table))
+    sum_again(stage)
+    assert [check for check in stage_checks(stage, "s") if check.problem] == [
+        Check("s: images were assigned to its own categories", "[77, 78] are no category ids")
+    ]

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from promptccd.reports import choose_points, layout_of
-from promptccd.reports.map import MARGIN, SIDE, map_series
+from promptccd.reports.map import MARGIN, SIDE, choose_points, layout_of, map_series
 
 
 @pytest.mark.moderate

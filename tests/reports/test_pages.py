@@ -15,10 +15,11 @@ from PIL import Image
 
 from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 from promptccd.evaluation.tables import count_texts, over_runs, score_table
-from promptccd.reports import csv_text, render_page, safe_cell, write_comparison
+from promptccd.reports import write_comparison
 from promptccd.reports.cards import thumbnail
 from promptccd.reports.charts import TOP, line_chart, nice_ticks
-from promptccd.reports.compare import stage_table
+from promptccd.reports.page import csv_text, render_page, safe_cell
+from promptccd.reports.report import stage_table
 from promptccd.reports.tables import (
     ReportedRun,
     blocks,

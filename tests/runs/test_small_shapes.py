@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from promptccd.cli.tables import score_table
-from promptccd.evaluation import ABSENT
+from promptccd.evaluation.tables import ABSENT
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
 
 Scores = dict[str, list["ContinualScore"]]
-ROUTING = "part-routing"
 
 _DATA: Arguments = {
     "--dataset": dict(help="place of the data, if it was moved (default: as recorded)"),
@@ -76,10 +75,8 @@ def _list_protocols(evaluate: Parser) -> None:
     evaluate.epilog = "\n".join(lines)
 
 
-@command(("promptccd.reports.report",), _EVALUATE, advanced(_DATA, DEVICE, PLUGIN), _list_protocols)
-def evaluate_command(options: argparse.Namespace) -> None:
-    """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
-    rows = reports.row_names(options.runs)
+def _protocols(options: argparse.Namespace) -> dict[str, ProtocolOptions]:
+    """The chosen protocols, each with the options that it reads."""
     chosen = options_by_protocol(
         ProtocolOptions(options.test_split, options.estimator), options.protocol or ["cacc"]
     )
@@ -87,19 +84,25 @@ def evaluate_command(options: argparse.Namespace) -> None:
         raise ConfigurationError(
             f"No baseline can be scored by {', '.join(chosen)}: leave --baselines out, or add --protocol cacc."
         )
+    return chosen
+
+
+@command(
+    ("promptccd.reports.report",), _EVALUATE, advanced(_DATA, DEVICE, PLUGIN), _list_protocols,
+    check=_protocols,
+)  # fmt: skip
+def evaluate_command(options: argparse.Namespace) -> None:
+    """``promptccd evaluate``: one run's table; with several runs or baselines, a comparison of averages too."""
+    groups, chosen = reports.run_groups, _protocols(options)
+    rows = groups.row_names(options.runs)
     scores: dict[str, Scores] = {name: {} for name in chosen}
     baselines: dict[str, Scores] = {name: {} for name in chosen}
-    routed: Scores = {}
-    suffixes = reports.baseline_rows(options.runs, rows) if options.baselines else [None for _ in rows]
+    suffixes = groups.baseline_rows(options.runs, rows) if options.baselines else [None for _ in rows]
     for path, row, suffix in zip(options.runs, rows, suffixes, strict=True):
         evaluation = runs.RunEvaluation(
-            path,
-            options.dataset,
-            options.num_workers,
-            options.device,
-            keep_features=len(chosen) > 1,
+            path, options.dataset, options.num_workers, options.device, keep_features=len(chosen) > 1,
             image_cache=options.image_cache,
-        )
+        )  # fmt: skip
         if not (evaluation.stages.is_scored or options.protocol):
             _print_streams(options, path, evaluation)
             continue
@@ -107,63 +110,44 @@ def evaluate_command(options: argparse.Namespace) -> None:
             score = evaluation.evaluate(name, own)
             scores[name].setdefault(row, []).append(score)
             if suffix is not None and PROTOCOLS[name].has_baselines:
-                frozen = reports.frozen_name(evaluation.recipe, evaluation.run)
-                baselines[name].setdefault(f"{frozen}{suffix}", []).append(
-                    evaluation.frozen_backbone(name, own)
-                )
-                baselines[name].setdefault(f"{reports.PIXELS}{suffix}", []).append(
-                    evaluation.raw_pixels(name, own)
-                )
-            _print_score(options, f"{path} ({name})", score, name)
-        routing = None if ROUTING in chosen else evaluation.part_routing()
-        if routing is not None:
-            routed.setdefault(row, []).append(routing)
-            _print_score(options, "part routing, percent of patches", routing, ROUTING)
+                for title, baseline in groups.baselines_of(evaluation).items():
+                    baselines[name].setdefault(f"{title}{suffix}", []).append(baseline(name, own))
+            if not options.json:
+                shown = score_table(score, PROTOCOLS[name].counted)
+                print(f"{path} ({name})\n{shown}\n", flush=True)
     if any(scores.values()):
-        _print_together(options, {name: {**scores[name], **baselines[name]} for name in chosen}, routed)
-
-
-def _print_score(options: argparse.Namespace, title: str, score: "ContinualScore", protocol: str) -> None:
-    if not options.json:
-        print(f"{title}\n{score_table(score, PROTOCOLS[protocol].counted)}\n", flush=True)
+        _print_together(options, {name: scores[name] | baselines[name] for name in chosen})
 
 
 def _print_streams(options: argparse.Namespace, path: str, evaluation: "runs.RunEvaluation") -> None:
     """Print the streams of a run without labels, and the accuracy on held-out images."""
     streams, held_out = runs.stream_rows(evaluation.run), evaluation.held_out_accuracy()
-    values = {"streams": streams, "held_out": held_out}
 
     def text() -> str:
         rows = [[f"stage {stage}", value] for stage, value in held_out.items()]
         known = "percent of held-out labelled images that are right"
         return "\n".join([path, stream_table(streams), *([table([known, ""], rows)] if rows else [])])
 
-    show(options, values, text)
+    show(options, {"streams": streams, "held_out": held_out}, text)
 
 
-def _print_together(options: argparse.Namespace, scores: Mapping[str, Scores], routed: Scores) -> None:
-    """JSON of everything, or the averages of several runs and baselines side by side."""
+def _print_together(options: argparse.Namespace, scores: Mapping[str, Scores]) -> None:
+    """JSON of everything, or the averages of several runs and baselines side by side.
+
+    JSON has by protocol the scores of every row, or of a single run just its score; a single protocol gives no title.
+    """
     compared = len(options.runs) > 1 or options.baselines
     if options.json:
-        print(to_json(_plain(scores, routed, compared)))
+        plain: dict[str, Any] = {
+            name: {row: [score.to_dict() for score in of_row] for row, of_row in by_row.items()}
+            for name, by_row in scores.items()
+        }
+        if not compared:
+            plain = {name: only for name, by_row in plain.items() for (only,) in by_row.values()}
+        print(to_json(plain if len(plain) > 1 else next(iter(plain.values()))))
     elif compared:
         for name, by_row in scores.items():
             print(f"{name}\n{comparison_table(by_row)}" if len(scores) > 1 else comparison_table(by_row))
-
-
-def _plain(scores: Mapping[str, Scores], routed: Scores, compared: bool) -> dict[str, Any]:
-    """By protocol the scores of every row, or of a single run just its score; a single protocol gives no title."""
-    by_name = {**scores, "part_routing": routed} if compared or routed else scores
-    plain: dict[str, Any] = {
-        name: {row: [score.to_dict() for score in of_row] for row, of_row in by_row.items()}
-        for name, by_row in by_name.items()
-    }
-    if not compared:
-        plain = {name: only for name, by_row in plain.items() for (only,) in by_row.values()}
-    if len(scores) == 1:
-        (name,) = scores
-        return {**plain.pop(name), **plain}
-    return plain
 
 
 @command(("promptccd.reports.report",), _REPORT, _DATA, PLUGIN)
@@ -193,7 +177,7 @@ def audit_command(options: argparse.Namespace) -> None:
     audited = evaluation.audit(rows)
     if options.verdict:
         audited = audited[audited["outcome"] == options.verdict]
-    show(options, reports.records(audited), lambda: _audit_text(audited))
+    show(options, reports.page.records(audited), lambda: _audit_text(audited))
 
 
 def _nothing_published(wanted: Mapping[str, str | None]) -> str:

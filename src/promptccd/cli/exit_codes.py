@@ -40,8 +40,10 @@ def exit_for(error: BaseException) -> Exit | None:
     if isinstance(error, KeyboardInterrupt):
         number = processes.TERMINATE if isinstance(error, Terminated) else processes.CTRL_C
         return Exit(INTERRUPTED, 128 + number)
-    if isinstance(error, OSError) and _reader_is_gone(error, sys.stdout):
-        return Exit("", processes.BROKEN_PIPE)
+    if isinstance(error, OSError) and sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):
+            if processes.reader_is_gone(error, sys.stdout.fileno()):
+                return Exit("", processes.BROKEN_PIPE)
     if isinstance(error, OSError) and error.errno:
         place = f" ({error.filename!r})" if error.filename else ""
         text = f"The system refused: {error.strerror}{place}. Give another path, or make room or the right to use it."
@@ -122,11 +124,3 @@ def signals_end_command() -> Iterator[None]:
     finally:
         sys.unraisablehook = hook
         processes.restore(before)
-
-
-def _reader_is_gone(error: OSError, stream: TextIO | None) -> bool:
-    """Whether a write failed because the other end of a pipe is closed."""
-    try:
-        return stream is not None and processes.reader_is_gone(error, stream.fileno())
-    except (OSError, ValueError):
-        return False

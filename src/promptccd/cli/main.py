@@ -85,7 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for place in getattr(options, "plugin", ()):
             import_module("promptccd.methods").load_plugin(place)
         with signals_end_command():
-            _run(options)
+            try:
+                log_to_stderr()
+                options.command.run(options)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()  # notices here, and not when the interpreter leaves, that the reader went away
     except (Exception, KeyboardInterrupt) as error:
         end = exit_for(error)
         if end is None:
@@ -98,15 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         to_stderr(advised(end, words))
         return end.code
     return 0
-
-
-def _run(options: Any) -> None:
-    try:
-        log_to_stderr()
-        options.command.run(options)
-    finally:
-        if sys.stdout is not None:
-            sys.stdout.flush()  # notices here, and not when the interpreter leaves, that the reader went away
 
 
 def parse(words: Sequence[str]) -> Any:

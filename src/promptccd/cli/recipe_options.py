@@ -39,13 +39,15 @@ def add_recipe_options(parser: Parser, shows_common: bool = True) -> None:
     added: set[str] = set()
     common = None if parser.shows_all else parser.add_argument_group("settings")
     for section, kind in sections.items():
-        group = common or parser.add_argument_group(section, _first_line(kind))
+        group = common or parser.add_argument_group(section, (inspect.getdoc(kind) or "").partition("\n")[0])
         for item in dataclasses.fields(kind):
             name = f"{section}.{item.name}"
             flags = [f"--{item.name}"] * (item.name not in added) + [f"--{name}"] * (counts[item.name] > 1)
             added.add(item.name)
-            meaning = item.metadata["help"]
-            meaning += _default(item) if "(none:" not in meaning else ""
+            meaning, value = item.metadata["help"], item.default
+            if "(none:" not in meaning:
+                shown = "none" if value in (None, dataclasses.MISSING) else value
+                meaning += f" (default: {str(shown).lower() if isinstance(value, bool) else shown})"
             is_shown = parser.shows_all or (shows_common and item.metadata["common"])
             _add_field(parser, group, flags, name, item.type, meaning if is_shown else None)
     advanced()(parser)
@@ -106,17 +108,6 @@ def _metavar(hint: Any) -> tuple[str, str]:
             words += ["true", "false"] if kind is bool else [_WORDS.get(kind, "MAPPING")]
     shown = "|".join(words)
     return (shown, "") if len(shown) <= LONGEST_CHOICES else ("NAME", f"; one of {', '.join(words)}")
-
-
-def _default(item: dataclasses.Field[Any]) -> str:
-    value = item.default if item.default is not dataclasses.MISSING else None
-    return (
-        f" (default: {'none' if value is None else str(value).lower() if isinstance(value, bool) else value})"
-    )
-
-
-def _first_line(kind: Any) -> str:
-    return inspect.cleandoc(kind.__doc__ or "").split("\n")[0]
 
 
 def plugins_in(words: Iterable[str]) -> list[str]:

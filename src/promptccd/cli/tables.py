@@ -28,23 +28,24 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], places: int = 1)
 def _cell(value: Any, places: int) -> str:
     if not isinstance(value, float):
         return str(value)
-    return evaluation.ABSENT if math.isnan(value) else f"{value:.{places}f}"
+    return evaluation.tables.ABSENT if math.isnan(value) else f"{value:.{places}f}"
 
 
 def score_table(score: "ContinualScore", counted: str = "categories") -> str:
     """The table of a run's scores per stage, in percent, and below it the protocol's figures of the whole run."""
     below = ", ".join(f"{name} {_cell(value, 1)}" for name, value in score.summary.items())
-    return "\n".join([table(*evaluation.text_grid(evaluation.score_table(score), counted)), below]).rstrip()
+    grid = evaluation.tables.text_grid(evaluation.tables.score_table(score), counted)
+    return f"{table(*grid)}\n{below}".rstrip()
 
 
 def stream_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table of streams without labels, which have no accuracy."""
-    return f"{table(*reports.stream_grid(rows))}\nThe streams have no labels, so that no accuracy is known."
+    return f"{table(*reports.report.stream_grid(rows))}\nThe streams have no labels, so that no accuracy is known."
 
 
 def comparison_table(scores: "Mapping[str, Sequence[ContinualScore]]") -> str:
     """Average All, Old and New by name; over several runs their mean and standard deviation (n - 1)."""
-    return table(*evaluation.average_grid(scores))
+    return table(*evaluation.tables.average_grid(scores))
 
 
 def parameter_table(counts: "Sequence[ParameterCount]") -> str:
@@ -75,8 +76,8 @@ def count_table(counts: "Sequence[StageCount]") -> str:
         [
             f"stage {row.stage}",
             row.images,
-            evaluation.ABSENT if row.classes is None else row.classes,
-            evaluation.ABSENT if row.old_share is None else f"{row.old_share:.4f}",
+            evaluation.tables.ABSENT if row.classes is None else row.classes,
+            evaluation.tables.ABSENT if row.old_share is None else f"{row.old_share:.4f}",
         ]
         for row in counts
     ]

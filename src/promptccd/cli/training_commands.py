@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptccd import data, hub, runs
+from promptccd import hub, runs
 from promptccd.cli.options import Arguments, command, show
 from promptccd.cli.recipe_options import add_what, recipe_from
 from promptccd.cli.tables import count_table, parameter_table, score_table, stream_table
@@ -32,10 +32,15 @@ _RECIPES: Arguments = {
 @command(("promptccd.trainer",), add_what)
 def train_command(options: argparse.Namespace) -> None:
     """``promptccd train``; only the first of several processes prints, except for errors."""
+    from datasets.utils import disable_progress_bars as disable_bars_of_datasets
+    from huggingface_hub.utils import disable_progress_bars
+
     from promptccd.trainer import train_recipe
 
     if not (first := is_first_process()):
-        _be_silent()
+        logging.getLogger("promptccd").setLevel(logging.ERROR)
+        disable_progress_bars()
+        disable_bars_of_datasets()
     recipe = recipe_from(options, needs_images=True)
     score = train_recipe(recipe)
     if not first:
@@ -46,54 +51,26 @@ def train_command(options: argparse.Namespace) -> None:
         show(options, score.to_dict(), lambda: score_table(score))
 
 
-def _be_silent() -> None:
-    from datasets.utils import disable_progress_bars as disable_bars_of_datasets
-    from huggingface_hub.utils import disable_progress_bars
-
-    logging.getLogger("promptccd").setLevel(logging.ERROR)
-    disable_progress_bars()
-    disable_bars_of_datasets()
-
-
 @command(("promptccd.runs.train", "promptccd.hub.stages"), _SPLIT, add_what)
 def split_command(options: argparse.Namespace) -> None:
     """``promptccd split``."""
     recipe = recipe_from(options, needs_images=True)
     stages = runs.stage_stream(recipe.data, recipe.training.seed)
     if options.push:
-        _publish(options, stages)
-    split = stages.split.to_dict()
-    summary = {
-        key: split[key] for key in ("fingerprint", "data_fingerprint", "seed", "class_blocks", "stages")
-    }
-    summary["categories"] = list(stages.categories)
-    show(
-        options,
-        summary,
-        lambda: f"{count_table(stages.counts)}\n{_order(stages)}\nfingerprint {stages.split.fingerprint}",
-    )
-
-
-def _order(stages: "data.StageStream") -> str:
-    """The categories that stage 0 labels, and the order of all other categories."""
-    names, known = stages.categories, stages.num_known
-    lines = [f"known: {_few(names[:known])}"] + [f"new:   {_few(names[known:])}"] * (known < len(names))
-    return "\n".join(lines)
+        published = hub.publish_stages(stages, options.push, public=options.public, dry_run=options.dry_run)
+        verb = "Published" if published.sent else "All of it is there already:"
+        logger.info("%s %s.", "Would send" if options.dry_run else verb, published.listing)
+    split, names, known = stages.split.to_dict(), stages.categories, stages.num_known
+    shown = ("fingerprint", "data_fingerprint", "seed", "class_blocks", "stages")
+    lines = [count_table(stages.counts), f"known: {_few(names[:known])}"]
+    lines += [f"new:   {_few(names[known:])}"] * (known < len(names))
+    lines.append(f"fingerprint {stages.split.fingerprint}")
+    summary = {key: split[key] for key in shown} | {"categories": list(names)}
+    show(options, summary, lambda: "\n".join(lines))
 
 
 def _few(names: Sequence[str]) -> str:
     return ", ".join([*names[:SHOWN], *([f"... {names[-1]} ({len(names)})"] if len(names) > SHOWN else [])])
-
-
-def _publish(options: argparse.Namespace, stages: "data.StageStream") -> None:
-    published = hub.publish_stages(
-        stages,
-        options.push,
-        public=options.public,
-        dry_run=options.dry_run,
-    )
-    verb = "Published" if published.sent else "All of it is there already:"
-    logger.info("%s %s.", "Would send" if options.dry_run else verb, published.listing)
 
 
 @command(("promptccd.runs.start",), add_what)

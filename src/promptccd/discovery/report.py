@@ -11,8 +11,8 @@ from promptccd.discovery.project.rows import SURE
 from promptccd.discovery.session import DiscoverySession
 from promptccd.disk import write_file
 from promptccd.images.decode import Status
-from promptccd.reports import render_page
 from promptccd.reports.cards import picture_uri
+from promptccd.reports.page import render_page
 
 VERY_SURE = 0.8
 MAX_TYPICAL, MAX_BORDERLINE = 8, 4

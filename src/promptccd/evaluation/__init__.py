@@ -22,11 +22,5 @@ if TYPE_CHECKING:
     from promptccd.evaluation.paper import published_rows as published_rows
     from promptccd.evaluation.protocol_terms import PROTOCOLS as PROTOCOLS
     from promptccd.evaluation.protocol_terms import ProtocolOptions as ProtocolOptions
-    from promptccd.evaluation.tables import ABSENT as ABSENT
-    from promptccd.evaluation.tables import average_grid as average_grid
-    from promptccd.evaluation.tables import markdown as markdown
-    from promptccd.evaluation.tables import score_table as score_table
-    from promptccd.evaluation.tables import text_grid as text_grid
-    from promptccd.evaluation.tables import variant_averages as variant_averages
 
 give_names_on_demand(__name__)

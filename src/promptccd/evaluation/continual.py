@@ -101,6 +101,10 @@ class StageScore:
             figures={name: of_ids(true_ids, found_ids) for name, (_, of_ids) in FIGURES.items()},
         )
 
+    def with_accuracies(self, all: float, old: float, new: float) -> "StageScore":
+        """The stage with other accuracies alone."""
+        return replace(self, all=all, old=old, new=new, native=None, figures={})
+
     @property
     def numbers(self) -> dict[str, float | None]:
         """Every number of the row, by the name of its column in tables and of its curve in trackers."""
@@ -112,10 +116,7 @@ class StageScore:
             "count_low": low,
             "count_high": high,
             **{part: getattr(self, part) for part in PARTS},
-            **{
-                f"native_{part}{matching}": value
-                for part, value in zip(PARTS, self.native or (), strict=False)
-            },
+            **dict(zip([f"native_{part}{matching}" for part in PARTS], self.native or (), strict=False)),
             **self.figures,
         }
 
@@ -159,25 +160,16 @@ class ContinualScore:
     @property
     def native(self) -> "ContinualScore | None":
         """The same stages by the method's native predictions, without figures; `None` unless every stage has some."""
-        native = [row.native for row in self.stages if row.native is not None]
-        return self._with(native, "native") if native and len(native) == len(self.stages) else None
+        rows = [row.with_accuracies(*row.native) for row in self.stages if row.native is not None]
+        return ContinualScore("native", rows) if rows and len(rows) == len(self.stages) else None
 
     @property
     def as_published(self) -> "ContinualScore":
         """The score whose All, Old and New the paper prints for this protocol: v1 where there is such a matching."""
         if not self.stages or "all_v1" not in self.stages[0].figures:
             return self
-        return self._with(
-            [[row.figures[f"{part}_v1"] for part in PARTS] for row in self.stages], self.protocol
-        )
-
-    def _with(self, accuracies: Sequence[Sequence[float]], protocol: str) -> "ContinualScore":
-        """The stages with other accuracies alone."""
-        rows = [
-            replace(row, all=own[0], old=own[1], new=own[2], native=None, figures={})
-            for row, own in zip(self.stages, accuracies, strict=True)
-        ]
-        return ContinualScore(protocol, rows)
+        rows = [row.with_accuracies(*(row.figures[f"{part}_v1"] for part in PARTS)) for row in self.stages]
+        return ContinualScore(self.protocol, rows)
 
     @property
     def summary(self) -> Mapping[str, float]:
@@ -193,27 +185,16 @@ class ContinualScore:
         """
         if not self.stages:
             return {}
-        last, average = self.stages[-1], self.average
+        last, new = self.stages[-1], self.average["new"]
         if "lost" in last.figures:
             lost = [row.figures["lost"] for row in self.stages]
-            first = last.figures["initial"] + lost[-1]
-            return {
-                "CAA": average["all"],
-                "M_f": max(lost),
-                "M_f_last": lost[-1],
-                "M_f_goal": first - last.old,
-                "M_d": average["new"],
-            }
+            goal = last.figures["initial"] + lost[-1] - last.old
+            figures = {"CAA": self.average["all"], "M_f": max(lost), "M_f_last": lost[-1]}
+            return {**figures, "M_f_goal": goal, "M_d": new}
         if "forgotten" not in last.figures:
             return {}
-        lost = pd.Series([row.figures["forgotten"] for row in self.stages], dtype=float).max()
-        return {
-            "M_all": last.all,
-            "M_o": last.old,
-            "M_f": float(lost),
-            "M_d": last.new,
-            "M_d_mean": average["new"],
-        }
+        most = pd.Series([row.figures["forgotten"] for row in self.stages], dtype=float).max()
+        return {"M_all": last.all, "M_o": last.old, "M_f": float(most), "M_d": last.new, "M_d_mean": new}
 
     def metrics(self, first: int = 0) -> dict[str, float]:
         """Figures by name, such as ``cacc/stage1/all``, for trackers: rows from stage `first` on, averages of all rows.
@@ -283,9 +264,7 @@ def discover_categories(
     rows = {int(cluster): row for row, cluster in enumerate(kmeans.cluster_ids_.tolist())}
     sources = [*fixed.tolist(), *largest_first.tolist()]
     return Discovery(
-        category_ids=np.asarray(
-            [renamed.get(int(cluster), int(cluster)) for cluster in found], dtype=np.int64
-        ),
+        category_ids=np.array([renamed.get(each, each) for each in found.tolist()], dtype=np.int64),
         prototypes=kmeans.cluster_centers_[[rows[int(source)] for source in sources]],
         prototype_ids=[renamed.get(int(source), int(source)) for source in sources],
     )
@@ -400,7 +379,7 @@ def score_part_routing(
 ) -> StageScore:
     """All, Old and New of one stage: share of patches routed to the part they are labelled with (paper, S10).
 
-    Router and labels share part ids, so nothing is matched. The row has the number of parts P in place of that of
+    Router and labels share part ids, so nothing is matched. The row has the number of parts in place of that of
     categories.
 
     Args:
@@ -408,7 +387,7 @@ def score_part_routing(
         agreement: share of agreeing patches of every image, ``(N,)`` in 0..1.
         category_ids: true categories of the images, ``(N,)``.
         num_known: number of initially labelled categories; ids below it are Old.
-        num_parts: P.
+        num_parts: number of parts.
     """
     old = category_ids < num_known
 

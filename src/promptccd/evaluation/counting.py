@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -44,8 +43,8 @@ def estimate_by_accuracy(
         labels: ``(L,)`` integers >= 0, gaps allowed.
         unlabelled: ``(N, D)``, L2-normalised.
         max_count: greatest count to try; None is twice the number of labelled categories.
-        restarts: of k-means, for every count.
-        seed: of k-means.
+        restarts: restarts of k-means for every count.
+        seed: seed of k-means.
 
     Raises:
         DataError: NaN or infinite features, ``max_count`` below the number of labelled categories, or fewer images
@@ -90,13 +89,22 @@ def _estimate(scores: dict[int, float]) -> CountEstimate:
 KMEANS_RESTARTS = 3  # per count that is tried: ranking counts needs less than grouping does
 
 
-class KnownCount:
-    """The data says the number of categories, or the recipe, as all rows of a table of the paper share theirs."""
+class Counting:
+    """The number of categories of every stage.
 
-    estimated: ClassVar[Literal["never", "before training", "after training"]] = "never"
+    Args:
+        arguments: of the training.
+        name: of `TrainingArguments.counting`, by default that of the arguments. ``known`` takes it from the data and
+            ``given`` from the recipe, as all rows of a table of the paper share theirs; others estimate it.
+    """
 
-    def __init__(self, arguments: TrainingArguments):
-        self.arguments = arguments
+    def __init__(self, arguments: TrainingArguments, name: str | None = None):
+        self.arguments, self.name = arguments, name or arguments.counting
+
+    def number(self, stage: Stage) -> int:
+        """The number without an estimate; recipes have none for the labelled stage."""
+        given = self.arguments.given_counts
+        return given[stage.index - 1] if given and stage.index else stage.num_categories
 
     def before_training(
         self, stage: Stage, features: Callable[[], list[Tensor]], assigned: Sequence[np.ndarray]
@@ -108,16 +116,13 @@ class KnownCount:
             features: computes the features of stages 0 to this one under the model of the stage before it.
             assigned: category ids of all earlier stages.
         """
-        if stage.index == 0 or self.estimated == "never":
+        if stage.index == 0 or self.name in ("known", "given"):
             return CountEstimate.known(self.number(stage))
-        if self.estimated == "before training":
+        if self.name == "kmeans":
             return self.estimate(stage.index, features(), assigned)
+        if self.name == "stream" and enough_earlier(sum(map(len, assigned[1:])), len(stage.sample_ids)):
+            return _of_stream(self.arguments.seed, stage.index, features(), assigned)
         return None
-
-    def number(self, stage: Stage) -> int:
-        """The number of categories of a stage without an estimate; recipes have none for the labelled stage."""
-        given = self.arguments.given_counts
-        return given[stage.index - 1] if given and stage.index else stage.num_categories
 
     def estimate(
         self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
@@ -129,42 +134,40 @@ class KnownCount:
             features: of stages 0 to this one under one model, ``(N, D)`` each.
             assigned: category ids of all earlier stages.
         """
-        raise NotImplementedError
+        estimated = _by_accuracy if self.name == "kmeans" else _by_split_merge
+        return estimated(self.arguments, stage, features, assigned)
 
 
-class AccuracyCount(KnownCount):
+def _by_accuracy(
+    arguments: TrainingArguments, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+) -> CountEstimate:
     """GCD's estimate: the count at which k-means groups labelled images best."""
+    *reference, unlabelled = features
+    ids, seed = np.concatenate(assigned), seed_of("count", arguments.seed, stage)
+    estimate = estimate_by_accuracy(
+        torch.cat(reference),
+        torch.from_numpy(ids).to(unlabelled.device),
+        unlabelled,
+        max_count=arguments.max_categories,
+        restarts=KMEANS_RESTARTS,
+        seed=seed,
+    )
+    if not PRIORS[arguments.count_prior].scales:
+        return estimate
 
-    estimated = "before training"
+    def found(trial: Trial, scale: float) -> int:
+        return estimate_by_accuracy(
+            trial.labelled, trial.labels, trial.unlabelled, restarts=KMEANS_RESTARTS, seed=seed
+        ).count
 
-    def estimate(
-        self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
-    ) -> CountEstimate:
-        """See the base class."""
-        *reference, unlabelled = features
-        ids, seed = np.concatenate(assigned), seed_of("count", self.arguments.seed, stage)
-        estimate = estimate_by_accuracy(
-            torch.cat(reference),
-            torch.from_numpy(ids).to(unlabelled.device),
-            unlabelled,
-            max_count=self.arguments.max_categories,
-            restarts=KMEANS_RESTARTS,
-            seed=seed,
-        )
-        if not PRIORS[self.arguments.count_prior].scales:
-            return estimate
-
-        def found(trial: Trial, scale: float) -> int:
-            return estimate_by_accuracy(
-                trial.labelled, trial.labels, trial.unlabelled, restarts=KMEANS_RESTARTS, seed=seed
-            ).count
-
-        # K-means has no scale to try.
-        off = calibrate(reference[0], torch.from_numpy(assigned[0]), seed, found, prior="matched")
-        return off.widened(estimate, len(np.unique(ids)))
+    # K-means has no scale to try.
+    off = calibrate(reference[0], torch.from_numpy(assigned[0]), seed, found, prior="matched")
+    return off.widened(estimate, len(np.unique(ids)))
 
 
-class SplitMergeCount(KnownCount):
+def _by_split_merge(
+    arguments: TrainingArguments, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+) -> CountEstimate:
     """PromptCCD-U: every fit of the mixture splits and merges, and the final features give the estimate.
 
     The mixture is fitted with replay samples of earlier categories. The estimate takes features of fixed images
@@ -172,71 +175,42 @@ class SplitMergeCount(KnownCount):
     number of components that the mixture keeps may therefore differ. Unless the prior is the paper's, the range is as
     wide as the error of the same estimate on left-out labelled categories.
     """
-
-    estimated = "after training"
-
-    def estimate(
-        self, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
-    ) -> CountEstimate:
-        """See the base class."""
-        *reference, unlabelled = features
-        ids = np.concatenate(assigned)
-        arguments = self.arguments
-        chosen = _some_of_each(ids, max(1, arguments.replay_samples), arguments.seed, stage)
-        replayed = torch.cat(reference)[torch.from_numpy(chosen).to(unlabelled.device)]
-        fixed = np.concatenate([np.full(len(unlabelled), -1), ids[chosen]])
-        return estimate_as_taught(
-            torch.cat([unlabelled, replayed]),
-            len(np.unique(ids)) + arguments.init_components,
-            fixed=torch.from_numpy(fixed),
-            labelled=reference[0],
-            labels=torch.from_numpy(assigned[0]),
-            seed=seed_of("count", arguments.seed, stage),
-            prior=arguments.count_prior,
-        )
+    *reference, unlabelled = features
+    ids, chosen = np.concatenate(assigned), list[np.ndarray]()
+    for category in np.unique(ids):
+        generator = numpy_generator("settled", arguments.seed, stage, int(category))
+        of_category = generator.permutation(np.flatnonzero(ids == category))
+        chosen.append(of_category[: max(1, arguments.replay_samples)])
+    rows = np.sort(np.concatenate(chosen))
+    replayed = torch.cat(reference)[torch.from_numpy(rows).to(unlabelled.device)]
+    fixed = np.concatenate([np.full(len(unlabelled), -1), ids[rows]])
+    return estimate_as_taught(
+        torch.cat([unlabelled, replayed]),
+        len(np.unique(ids)) + arguments.init_components,
+        fixed=torch.from_numpy(fixed),
+        labelled=reference[0],
+        labels=torch.from_numpy(assigned[0]),
+        seed=seed_of("count", arguments.seed, stage),
+        prior=arguments.count_prior,
+    )
 
 
-class StreamCount(SplitMergeCount):
-    """With earlier streams, a category opens at places with many of the newest images and hardly any earlier images.
+def _of_stream(
+    seed: int, stage: int, features: Sequence[Tensor], assigned: Sequence[np.ndarray]
+) -> CountEstimate:
+    """A category opens at places with many of the newest images and hardly any images of earlier streams.
 
     Trained images are closer together than other images of their categories, so images of the labelled stage cannot
-    be used for calibration. If there are too few further images, as in the first stream, components are split and
-    merged.
+    be used for calibration.
     """
-
-    def before_training(
-        self, stage: Stage, features: Callable[[], list[Tensor]], assigned: Sequence[np.ndarray]
-    ) -> CountEstimate | None:
-        """See the base class."""
-        num_earlier = sum(map(len, assigned[1:]))
-        if not enough_earlier(num_earlier, len(stage.sample_ids)):
-            return super().before_training(stage, features, assigned)
-        labelled, *earlier, newest = (F.normalize(each.float().cpu(), dim=1) for each in features())
-        ids, numbers = np.unique(np.concatenate(assigned), return_inverse=True)
-        everything, rows = torch.cat([labelled, *earlier]), torch.from_numpy(numbers)
-        known = torch.stack([everything[rows == row].mean(0) for row in range(len(ids))])
-        points, rows, seed = everything[len(labelled) :], rows[len(labelled) :], self.arguments.seed
-        stages = torch.cat([torch.full((len(each),), index) for index, each in enumerate(earlier, 1)])
-        spread = measure_spread(points, rows, known, seed=seed_of("spread", seed, stage.index))
-        if spread is not None:
-            newest, points, known = (each @ spread.whitener.to(each) for each in (newest, points, known))
-        stream = Stream(newest, points, stages, known, stage.index, seed_of("count", seed, stage.index))
-        return stream.opened().estimate(len(ids))
-
-
-COUNTS: dict[str, type[KnownCount]] = {
-    "known": KnownCount,
-    "given": KnownCount,
-    "kmeans": AccuracyCount,
-    "split_merge": SplitMergeCount,
-    "stream": StreamCount,
-}
-
-
-def _some_of_each(ids: np.ndarray, per_category: int, seed: int, stage: int) -> np.ndarray:
-    """Positions of at most `per_category` random images of every category, ascending."""
-    chosen = []
-    for category in np.unique(ids):
-        generator = numpy_generator("settled", seed, stage, int(category))
-        chosen.append(generator.permutation(np.flatnonzero(ids == category))[:per_category])
-    return np.sort(np.concatenate(chosen))
+    labelled, *earlier, newest = (F.normalize(each.float().cpu(), dim=1) for each in features)
+    ids, numbers = np.unique(np.concatenate(assigned), return_inverse=True)
+    everything, rows = torch.cat([labelled, *earlier]), torch.from_numpy(numbers)
+    known = torch.stack([everything[rows == row].mean(0) for row in range(len(ids))])
+    points, rows = everything[len(labelled) :], rows[len(labelled) :]
+    stages = torch.cat([torch.full((len(each),), index) for index, each in enumerate(earlier, 1)])
+    spread = measure_spread(points, rows, known, seed=seed_of("spread", seed, stage))
+    if spread is not None:
+        newest, points, known = (each @ spread.whitener.to(each) for each in (newest, points, known))
+    stream = Stream(newest, points, stages, known, stage, seed_of("count", seed, stage))
+    return stream.opened().estimate(len(ids))

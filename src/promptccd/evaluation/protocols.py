@@ -35,10 +35,8 @@ def cgcd_score(
 ) -> ContinualScore:
     """The C-GCD protocol: All, Old and New of every unlabelled stage under one matching.
 
-    Old are all categories of earlier stages.
-
-    Further figures are ``initial``, the accuracy on the categories of stage 0 under the same matching, and ``lost``,
-    the points that it fell since stage 0.
+    Old are all categories of earlier stages. Further figures are ``initial``, the accuracy on the categories of stage 0
+    under the same matching, and ``lost``, the points that it fell since stage 0.
 
     Args:
         true_ids: of the test images of all categories so far, for stages 0, 1, ..., ``(N_t,)`` each.
@@ -126,21 +124,15 @@ class Task:
             mixture.partial_fit(features, num_categories=count)
         return mixture.predict(scored)
 
-    def seen_test_ids(self) -> list[np.ndarray]:
-        """True ids of the test images of categories seen so far, for every unlabelled stage."""
-        ids = self.test_images().labels[0]
-        return [ids[ids < count] for count in self.categories_so_far]
-
     def seen_test(self, stage: int) -> tuple[StageImages, np.ndarray]:
         """All test images and their true ids, -1 for categories that come after an unlabelled stage."""
         (images,), (ids,) = self.test_images().images, self.test_images().labels
         return images, np.where(ids < self.categories_so_far[stage - 1], ids, -1)
 
-    def seen_test_features(self, stage: int) -> Tensor:
-        """Features of the test images seen so far under the model of a stage."""
-        test = self.test_images()
-        seen = test.labels[0] < self.categories_so_far[stage - 1]
-        return chosen_rows(self.features(stage, test.images)[0], seen)
+    def seen_test_features(self, stage: int) -> tuple[Tensor, np.ndarray]:
+        """Features of the test images of categories seen so far, under the model of a stage, and their true ids."""
+        images, ids = self.seen_test(stage)
+        return chosen_rows(self.features(stage, [images])[0], ids >= 0), ids[ids >= 0]
 
 
 def chosen_rows(features: Tensor, wanted: np.ndarray) -> Tensor:
@@ -184,26 +176,26 @@ def _with_native(
 
 def _forgetting(
     task: Task,
-    labels: Sequence[np.ndarray],
-    regroup: Callable[[int, Discovery], Discovery],
+    scored: Callable[[int, Discovery], tuple[Discovery, np.ndarray]],
     known_at_first: Callable[[int, np.ndarray], np.ndarray],
 ) -> ContinualScore:
-    """PA-CGCD's figures of images with these true ids, from stage 1 on; stages are grouped as for continual accuracy.
+    """PA-CGCD's figures of every unlabelled stage; stages are grouped as for continual accuracy.
 
     Rows have ACC_0, the accuracy on known images under the model of stage 0, as ``known_before``, and the points that
     the stage lost of it as ``forgotten``. ACC_0 is measured on the known images among the same images, so that M_f
     never compares two sets.
 
-    `regroup` replaces the ids in the discovery of a stage by the ids of the scored images. `known_at_first` gives the
-    ids of known images by the model of stage 0, from a stage and the mask of known images among the scored ones.
+    `scored` gives the discovery of a stage with the ids of the scored images, and their true ids. `known_at_first`
+    gives the ids of known images by the model of stage 0, from a stage and the mask of known images among the scored
+    ones.
     """
-    trained = task.trained
+    trained, rows = task.trained, list[StageScore]()
     continual = ContinualAccuracy(trained.labels[0], task.num_known, restarts=task.restarts, seed=task.seed)
-    rows = []
-    for stage, true_ids in enumerate(labels, start=1):
+    for stage in range(1, len(trained.images)):
         count = task.count_of_stage(stage)
-        found = continual.discover(task.features(stage, trained.images[: stage + 1]), count.count)
-        row = continual.score(regroup(stage, found), true_ids, count)
+        discovery = continual.discover(task.features(stage, trained.images[: stage + 1]), count.count)
+        found, true_ids = scored(stage, discovery)
+        row = continual.score(found, true_ids, count)
         is_known, before = np.isin(true_ids, task.known), math.nan
         if is_known.any():
             ids = known_at_first(stage, is_known)
@@ -228,7 +220,7 @@ def _steps(task: Task) -> ContinualScore:
             seed=seed_of("known before", task.seed, stage),
         ).category_ids
 
-    found = _forgetting(task, trained.labels[1:], lambda stage, found: found, known_at_first)
+    found = _forgetting(task, lambda stage, found: (found, trained.labels[stage]), known_at_first)
     return _with_native(task, found, trained.of_stage)
 
 
@@ -238,12 +230,12 @@ def _steps_on_test(task: Task) -> ContinualScore:
     reference, unseen = task.features(0, [task.trained.images[0], *test.images])
     known = np.isin(test.labels[0], task.known)
     ids = labelled_categories(reference, task.trained.labels[0]).assign(chosen_rows(unseen, known))
-    found = _forgetting(
-        task,
-        task.seen_test_ids(),
-        lambda stage, found: replace(found, category_ids=found.assign(task.seen_test_features(stage))),
-        lambda stage, is_known: ids,
-    )
+
+    def scored(stage: int, found: Discovery) -> tuple[Discovery, np.ndarray]:
+        features, true_ids = task.seen_test_features(stage)
+        return replace(found, category_ids=found.assign(features)), true_ids
+
+    found = _forgetting(task, scored, lambda stage, is_known: ids)
     return _with_native(task, found, task.seen_test)
 
 
@@ -254,10 +246,11 @@ def _sessions(task: Task) -> ContinualScore:
     MetaGCD publishes. Native predictions are scored under separate assignments alone.
     """
     rows = []
-    for session, true_ids in enumerate(task.seen_test_ids(), start=1):
+    for session, num_categories in enumerate(task.categories_so_far, start=1):
         state = seed_of("session", task.seed, session) % 2**32
-        kmeans = AnchoredKMeans(task.categories_so_far[session - 1], task.restarts, random_state=state)
-        clusters = kmeans.fit_predict(task.seen_test_features(session)).cpu().numpy()
+        features, true_ids = task.seen_test_features(session)
+        kmeans = AnchoredKMeans(num_categories, task.restarts, random_state=state)
+        clusters = kmeans.fit_predict(features).cpu().numpy()
         row = StageScore.of(session, true_ids, clusters, task.num_known)
         separate = separate_clustering_accuracy(true_ids, clusters, task.known)._asdict()
         separate = {f"{part}_v1": value for part, value in separate.items()}

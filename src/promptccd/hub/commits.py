@@ -49,17 +49,7 @@ def client() -> HfApi:
 
 
 def require_name(name: str, kind: str, remedy: str, *, namespace: bool = True) -> None:
-    """Refuse a name that the Hub would refuse, before anything is computed or sent.
-
-    Args:
-        name: of a repository.
-        kind: ``model``, ``data set`` or ``Space``, for the message.
-        remedy: what to do, as a sentence.
-        namespace: whether a namespace is required.
-
-    Raises:
-        ConfigurationError: it cannot be the name of a repository.
-    """
+    """Refuse, with a `ConfigurationError`, a name that the Hub would refuse, before anything is computed or sent."""
     try:
         validate_repo_id(name)
         if namespace and "/" not in name:
@@ -105,13 +95,13 @@ def push_files(
     preserved: Sequence[str] = KEPT_METADATA,
     dry_run: bool = False,
 ) -> PushedRepository:
-    """Add these files to a repository, with at most one commit; other files stay.
+    """Add files to a repository, which is created if missing, with at most one commit; other files stay.
 
     Args:
-        name: ``namespace/name``; created if missing.
+        name: ``namespace/name``.
         kind: ``model``, ``dataset`` or ``space``.
         contents: files by path. The card is merged with the card of the repository.
-        api: the client.
+        api: the client; see `hub_errors` for what it raises.
         private: whether a public repository is refused.
         message: title of the commit.
         holds: content in words, for the listing that is logged before anything is sent.
@@ -119,11 +109,6 @@ def push_files(
         replaces: pattern of other files to delete, such as ``*.parquet``; by default no files.
         preserved: keys of the card's metadata that keep the repository's value.
         dry_run: list only.
-
-    Raises:
-        ConfigurationError: it is public and should be private.
-        RunError: the repository's card cannot be read.
-        Exception: of the client; see `hub_errors`.
     """
     head = newest_commit(name, kind, api=api, private=private, sdk=sdk, dry_run=dry_run)
     there = api.list_repo_files(name, repo_type=kind, revision=head) if head else []

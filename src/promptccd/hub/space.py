@@ -51,8 +51,7 @@ def push_space(
     """Put the page on the Hub, or bring its Space to this version and this checkpoint.
 
     The Space contains the installed package, the tested versions and the prepared example. The checkpoint stays in its
-    own
-    repository: the Space names its commit, so later pushes there do not change the Space.
+    own repository: the Space names its commit, so later pushes there do not change the Space.
 
     Args:
         name: of the Space, with or without a namespace; created if missing.
@@ -81,18 +80,10 @@ def push_space(
                     name, VARIABLE, place, description="the model that groups, at a commit"
                 )
         pushed = push_files(
-            name,
-            "space",
-            _contents(place),
-            api=api,
-            private=private,
-            message=f"The page over {place}",
-            holds=f"the page, its package and the prepared example; it groups with {place}",
-            sdk="gradio",
-            replaces="promptccd/*",
-            preserved=_CARD_KEYS,
-            dry_run=dry_run,
-        )
+            name, "space", _contents(place), api=api, private=private, message=f"The page over {place}",
+            holds=f"the page, its package and the prepared example; it groups with {place}", sdk="gradio",
+            replaces="promptccd/*", preserved=_CARD_KEYS, dry_run=dry_run,
+        )  # fmt: skip
     return PushedSpace(**vars(pushed), url=f"{api.endpoint}/spaces/{name}", model=place)
 
 

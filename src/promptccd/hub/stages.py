@@ -30,12 +30,7 @@ _ROWS_AT_ONCE, _BYTES_AT_ONCE = 100, 32 * 2**20  # of images in memory at a time
 
 
 def publish_stages(
-    stages: StageStream,
-    name: str,
-    *,
-    public: bool = False,
-    dry_run: bool = False,
-    api: HfApi | None = None,
+    stages: StageStream, name: str, *, public: bool = False, dry_run: bool = False, api: HfApi | None = None
 ) -> PushedRepository:
     """Push every stage as a config of one data set repository, all in one commit.
 
@@ -68,19 +63,15 @@ def publish_stages(
             SPLIT_FILE: json.dumps(stages.split.to_dict()).encode(),
             CARD: _stages_card(stages, name),
         }
+        holds = (
+            f"{images} images in {len(stages)} stages; all labels and the names of {len(stages.categories)} "
+            "categories"
+        )
         with hub_errors():
             return push_files(
-                name,
-                "dataset",
-                contents,
-                api=api,
-                private=not public,
-                message="Stages",
-                holds=f"{images} images in {len(stages)} stages; all labels and the "
-                f"names of {len(stages.categories)} categories",
-                replaces="*.parquet",
-                dry_run=dry_run,
-            )
+                name, "dataset", contents, api=api, private=not public, message="Stages", holds=holds,
+                replaces="*.parquet", dry_run=dry_run,
+            )  # fmt: skip
 
 
 def _licence(stages: StageStream) -> dict[str, Any]:

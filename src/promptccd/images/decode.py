@@ -17,7 +17,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from promptccd import systems
-from promptccd.images.capture_dates import capture_date
+from promptccd.images.camera import camera_raw, capture_date
 from promptccd.images.colour import in_srgb
 from promptccd.images.files import read_regular_file
 from promptccd.images.kinds import (
@@ -30,7 +30,6 @@ from promptccd.images.kinds import (
     why_skipped,
 )
 from promptccd.images.limits import BYTES_PER_PIXEL, MAX_PIXELS, ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.images.raw import camera_raw
 from promptccd.images.rendering import PROBED, Levels, Rendering, deep_values, is_deep
 
 LARGE = 50_000_000  # pixels from which on a picture is decoded alone, and unpacks from many bytes
@@ -115,7 +114,7 @@ class DecodedImage:
         verdict: what became of it.
         size: width and height in pixels of the upright picture; `image` is smaller where it was decoded reduced.
         loaded: the stored pixels, which identify the picture; `None` for a JPEG.
-        taken: when the camera says it was taken, see `promptccd.images.capture_dates`; empty if it does not.
+        taken: when the camera says it was taken, see `promptccd.images.camera`; empty if it does not.
         jpeg: the JPEG inside of a camera RAW that was used; empty for all other files.
         levels: values of a file with more than 8 bits a value, or `None`.
         pages: how many pages of one size the file has, as far as they are read.

@@ -1,7 +1,7 @@
-"""``promptccd report``: one page about a run, or about runs that differ in their seed alone."""
+"""``promptccd report``: a page about a run, about runs that differ in their seed alone, or about variants."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from promptccd.evaluation.tables import (
     over_runs,
     text_grid,
     texts,
+    title_of,
     variant_averages,
+    variant_table,
 )
 from promptccd.methods import LOSSES, method_named
 from promptccd.models.checkpoint import BUNDLED
 from promptccd.reports.cards import MAX_CARDS, card_of, mean_direction
 from promptccd.reports.charts import NUM_STYLES, Chart, Series, line_chart
-from promptccd.reports.compare import stage_charts, stage_table, write_comparison
 from promptccd.reports.map import SIDE, map_series
 from promptccd.reports.page import render_page, write_report_files
 from promptccd.reports.run_groups import require_seeds_alone, row_names, without_seed
@@ -47,7 +48,9 @@ from promptccd.training.recipe import Recipe
 logger = logging.getLogger(__name__)
 
 FROZEN = "frozen start"  # the backbone before any training, as a row of a page
+COSTS = ["variant", "stage", "seconds", "process_mb", "gpu_mb"]
 MOST_DRAWN = 60  # of a figure that can still be read
+VariantScores = Mapping[str, Sequence[ContinualScore]]
 STREAM_COLUMNS = {
     "images": "images",
     "labelled": "in labelled",
@@ -152,6 +155,47 @@ def write_run_comparison(paths: Sequence[str | Path], out: str | Path) -> Path:
     return write_comparison(scores, out, title=f"{len(scores)} variants compared", facts=facts, costs=costs)
 
 
+def write_comparison(
+    groups: VariantScores,
+    out: str | Path,
+    *,
+    title: str,
+    facts: Mapping[str, str] | None = None,
+    costs: Mapping[str, Sequence[pd.DataFrame]] | None = None,
+) -> Path:
+    """Write a page that compares variants, with its numbers as CSV and JSON.
+
+    Args:
+        groups: scores of the runs of every variant; differences are to the first variant.
+        out: folder for the page, ``index.html``, whose path is returned, ``report.csv`` and ``report.json``.
+        title: heading of the page.
+        facts: description of the runs by name.
+        costs: of the stages of every run, by variant, see `promptccd.reports.tables.stage_costs`.
+
+    Raises:
+        DiskError: the folder cannot be written.
+    """
+    averages, stages = variant_averages(groups), stage_table(groups)
+    tables = [each.assign(variant=name) for name, runs in (costs or {}).items() for each in runs if len(each)]
+    sections = {
+        "averages": averages,
+        "stages": stages,
+        "costs": over_runs(pd.concat(tables), ["variant", "stage"])[COSTS] if tables else pd.DataFrame(),
+    }
+    page = render_page(
+        "comparison.html.jinja",
+        title=title,
+        facts=facts or {},
+        first=next(iter(groups)),
+        averages=text_grid(averages),
+        stages=text_grid(stages),
+        charts=stage_charts(stages, averages["variant"]),
+        costs=text_grid(sections["costs"]),
+    )
+    sections = {name: each.round(4) for name, each in sections.items()}
+    return write_report_files(out, page, title, facts or {}, sections)
+
+
 def _cards(
     evaluation: RunEvaluation, run: ReportedRun, samples: int
 ) -> tuple[list[dict[str, Any] | None], list[Series]]:
@@ -212,6 +256,27 @@ def _data(recipe: Recipe) -> str:
 
 
 # Charts and texts of the page
+
+
+def stage_table(groups: VariantScores) -> pd.DataFrame:
+    """Mean and standard deviation over the runs of every variant at every stage."""
+    table = variant_table(groups)
+    return over_runs(table[table["stage"] != AVERAGE].drop(columns="num_images"), ["variant", "stage"])
+
+
+def stage_charts(stages: pd.DataFrame, variants: Iterable[str]) -> list[Chart]:
+    """All, Old and New over stages, a line per variant; a variant without rows keeps its place in the legend."""
+    charts = []
+    for part in PARTS:
+        label, columns = title_of(part), ["stage", part, f"{part}_std"]
+        series = {
+            name: stages.loc[stages["variant"] == name, columns].to_numpy().tolist() for name in variants
+        }
+        text = f"{label} after every stage, a line per variant"
+        charts.append(
+            line_chart(text, series, x_label="stage", y_label=f"{label}, percent", y_least=0, y_most=100)
+        )
+    return charts
 
 
 def _scored_sections(

@@ -1,27 +1,21 @@
 """Which runs are averaged, and the names of their rows in a table."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from promptccd.errors import ConfigurationError
+from promptccd.evaluation import ContinualScore
+from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.start import deciding_fields
-from promptccd.training.recipe import Recipe
 
-PIXELS = "raw pixels"
 Settings = Mapping[str, Any]
 # Beginnings of the fields that decide baselines.
 _OF_BASELINES = (
-    "data.",
-    "views.",
-    "pretraining.",
-    "model.backbone",
-    "training.kmeans_",
-    "training.category_",
-    "finished",
-)
+    "data.", "views.", "pretraining.", "model.backbone", "training.kmeans_", "training.category_", "finished",
+)  # fmt: skip
 
 
 def without_seed(name: str) -> str:
@@ -89,10 +83,11 @@ def baseline_rows(paths: Sequence[str | Path], rows: Sequence[str]) -> list[str 
     return ends
 
 
-def frozen_name(recipe: Recipe, run: RunDirectory) -> str:
-    """The name of the frozen backbone of a run as a baseline; backbones in folders differ by seed and share a name."""
-    backbone = recipe.model.backbone or run.backbone
-    return "frozen backbone" if Path(backbone).exists() else f"frozen {backbone}"
+def baselines_of(evaluation: RunEvaluation) -> dict[str, Callable[..., ContinualScore]]:
+    """Functions that score the baselines of a run, by name; backbones in folders differ by seed and share a name."""
+    backbone = evaluation.recipe.model.backbone or evaluation.run.backbone
+    frozen = "frozen backbone" if Path(backbone).exists() else f"frozen {backbone}"
+    return {frozen: evaluation.frozen_backbone, "raw pixels": evaluation.raw_pixels}
 
 
 class _Run:

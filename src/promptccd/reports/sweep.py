@@ -28,7 +28,7 @@ from promptccd.evaluation import ContinualScore
 from promptccd.locks import FolderLock, owner_of
 from promptccd.methods import load_plugin, method_named
 from promptccd.reports.engines import Engine, PoolOfDevices, visible_devices
-from promptccd.reports.run_groups import PIXELS, Settings, baseline_rows, frozen_name
+from promptccd.reports.run_groups import Settings, baseline_rows, baselines_of
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RESUME, RunDirectory
 from promptccd.runs.start import require_recipe, require_whole_patches
@@ -94,7 +94,7 @@ class SweepCell:
 
     @property
     def path(self) -> Path:
-        """Folder of the run."""
+        """Folder of the run; its name is that of the cell."""
         return self.run.path
 
     @property
@@ -105,13 +105,20 @@ class SweepCell:
     def finished(self) -> bool:
         """Whether the folder contains this whole training, cleaned up: the same recipe, every stage and its row."""
         run = self.run
-        if not run.begun or not _same_place(
-            run.recipe.data.resolved.dataset, self.recipe.data.resolved.dataset
-        ):
+        if not run.begun:
+            return False
+        recorded, given = (each.recipe.data.resolved.dataset for each in (run, self))
+        places = [Path(os.path.expanduser(each)) for each in (recorded, given)]
+        is_same = all(each.exists() for each in places) and places[0].samefile(places[1])
+        if recorded != given and not is_same:
             return False  # only the training can tell whether data in another place is equal
         rows = [row.stage for row in run.results.stages]
         is_whole = not any(problems_of(run.stage(stage)) for stage in range(run.num_stages))
         return rows == list(range(1, run.num_stages)) and is_whole and not (run.path / RESUME).exists()
+
+    def is_done(self, states: Mapping[str, str]) -> bool:
+        """Whether nothing is left to do, by `states_of`; only the training can tell whether a cell is on the Hub."""
+        return states[self.name] == "finished" and not self.recipe.training.push_to_hub
 
 
 def plan_cells(
@@ -134,8 +141,10 @@ def plan_cells(
         ConfigurationError: an unknown field, a value of the wrong type or range, a field in both `settings` and
             `overrides`, or two cells of one name.
     """
-    given = {section: dict(part or {}) for section, part in (overrides or {}).items()}
-    shared = {f"{section}.{name}": value for section, part in given.items() for name, value in part.items()}
+    given = overrides or {}
+    shared = {
+        f"{section}.{name}": value for section in given for name, value in (given[section] or {}).items()
+    }
     for key in [*settings, *shared]:
         if key in _RESERVED:
             raise ConfigurationError(f"A sweep sets {key} itself: give its values to {_RESERVED[key]}.")
@@ -147,7 +156,7 @@ def plan_cells(
     for what, values in (("config", configs), ("seed", seeds), *settings.items()):
         if not values:
             raise ConfigurationError(f"Expected at least one value of {what}, got 0.")
-    cells: dict[str, SweepCell] = {}
+    cells = dict[str, SweepCell]()
     for config, *values, seed in itertools.product(configs, *settings.values(), seeds):
         source = config if isinstance(config, OwnImages) else Path(config)
         cell = _planned_cell(source, dict(zip(settings, values, strict=True)), seed, Path(out), given)
@@ -160,22 +169,21 @@ def plan_cells(
 
 
 def _planned_cell(
-    source: Path | OwnImages, settings: Settings, seed: int, out: Path, overrides: Mapping[str, Settings]
+    source: Path | OwnImages, settings: Settings, seed: int, out: Path, overrides: Layer
 ) -> SweepCell:
     varied = (f"{key.partition('.')[2]}={_name_part(value)}" for key, value in settings.items())
     variant = "-".join([source.stem, *varied])
-    name = f"{variant}-seed{seed}"
-    values = {section: dict(part) for section, part in overrides.items()}
-    for key, value in {**settings, "training.seed": seed, "training.output_dir": str(out / name)}.items():
+    run = RunDirectory(out / f"{variant}-seed{seed}")
+    values = {section: dict(part or {}) for section, part in overrides.items()}
+    for key, value in {**settings, "training.seed": seed, "training.output_dir": str(run.path)}.items():
         section, _, item = key.partition(".")
         values.setdefault(section, {})[item] = value
     recipe = source.recipe(values) if isinstance(source, OwnImages) else Recipe.from_yaml(source, values)
-    cell = SweepCell(source.stem, settings, variant, recipe, RunDirectory(out / name))
     try:
         require_whole_patches(recipe, local_files_only=True)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{name}: {error}") from error
-    return cell
+        raise ConfigurationError(f"{run.path.name}: {error}") from error
+    return SweepCell(source.stem, settings, variant, recipe, run)
 
 
 def _name_part(value: Any) -> str:
@@ -184,11 +192,6 @@ def _name_part(value: Any) -> str:
     bare = re.sub(r"[\s\"]", "", text)
     bare = re.sub(r"\],?\[", "_", bare).strip("[]{}")
     return re.sub(r"[^\w.,+=-]", "_", bare, flags=re.ASCII)
-
-
-def _same_place(recorded: str, given: str) -> bool:
-    places = [Path(os.path.expanduser(place)) for place in (recorded, given)]
-    return recorded == given or (all(place.exists() for place in places) and places[0].samefile(places[1]))
 
 
 def _evaluation_of(recipe: Recipe) -> RunEvaluation:
@@ -202,11 +205,8 @@ def score_baselines(recipe: Recipe) -> None:
     """Score raw pixels and the frozen backbone of a finished run into its ``baselines.json``."""
     evaluation = _evaluation_of(recipe)
     with FolderLock(evaluation.run.path):
-        scores = {
-            frozen_name(recipe, evaluation.run): evaluation.frozen_backbone(),
-            PIXELS: evaluation.raw_pixels(),
-        }
-        evaluation.run.write(BASELINES, {name: score.to_dict() for name, score in scores.items()})
+        scores = {name: score().to_dict() for name, score in baselines_of(evaluation).items()}
+        evaluation.run.write(BASELINES, scores)
 
 
 @dataclass(frozen=True)
@@ -247,12 +247,12 @@ def states_of(cells: Sequence[SweepCell]) -> dict[str, str]:
     """
     for cell in cells:
         require_recipe(cell.run, cell.recipe)
-    states = {
-        cell.name: "finished" if cell.finished() else "begun" if cell.run.begun else "new" for cell in cells
-    }
+    states = {}
     for cell in cells:
-        if states[cell.name] != "finished" and (owner := owner_of(cell.path)):
-            states[cell.name] = f"running on {owner}"
+        state = "finished" if cell.finished() else "begun" if cell.run.begun else "new"
+        if state != "finished" and (owner := owner_of(cell.path)):
+            state = f"running on {owner}"
+        states[cell.name] = state
     return states
 
 
@@ -282,9 +282,7 @@ def cell_commands(cells: Sequence[SweepCell], out: str | Path, plugins: Sequence
         folder = make_inside(Path(out), RECIPES)
         remove_leftovers(folder)
         for cell in cells:
-            # Only the training can tell whether all of a cell is on the Hub.
-            is_done = states[cell.name] == "finished" and not cell.recipe.training.push_to_hub
-            if not is_done and not states[cell.name].startswith("running"):
+            if not cell.is_done(states) and not states[cell.name].startswith("running"):
                 path = folder / f"{cell.name}.yaml"
                 write_file(path, yaml.safe_dump(cell.recipe.to_dict(), sort_keys=False, allow_unicode=True))
                 lines.append(shlex.join([*program, str(path)]))
@@ -328,7 +326,7 @@ class SweepResult:
     @cached_property
     def baselines(self) -> dict[str, list[ContinualScore]]:
         """Scores of baselines, one per seed, by the name of their row."""
-        found: dict[str, list[ContinualScore]] = {}
+        found = dict[str, list[ContinualScore]]()
         for cell, end in _baseline_rows(self.finished) if self.has_baselines else ():
             for name, values in (cell.run.read(BASELINES) or {}).items():
                 found.setdefault(f"{name}{end}", []).append(ContinualScore.from_dict(values))
@@ -337,7 +335,7 @@ class SweepResult:
     @property
     def groups(self) -> dict[str, list[ContinualScore]]:
         """Scores by variant, one per finished seed, then scores of the baselines."""
-        groups: dict[str, list[ContinualScore]] = {}
+        groups = dict[str, list[ContinualScore]]()
         for cell in self.cells:
             if cell.name in self.scores:
                 groups.setdefault(cell.variant, []).append(self.scores[cell.name])
@@ -397,10 +395,7 @@ def run_sweep(
     if RunDirectory(out).begun:
         raise RunError(f"{out} is the run of one training. Give the sweep a folder of its own.")
     states = states_of(cells)
-    # Only the training can tell whether all of a cell is on the Hub.
-    done = [
-        cell for cell in cells if states[cell.name] == "finished" and not cell.recipe.training.push_to_hub
-    ]
+    done = [cell for cell in cells if cell.is_done(states)]
     logger.info("%d of %d cells are finished already.", len(done), len(cells))
     failures, unfinished = dict[str, str](), dict[str, str]()
     pool, folder = engine or PoolOfDevices(visible_devices()), str(Path.cwd())

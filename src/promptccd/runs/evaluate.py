@@ -17,7 +17,7 @@ from promptccd.data.stages import StageStream
 from promptccd.data.views import EvaluationView
 from promptccd.errors import DataError, RunError
 from promptccd.evaluation import ContinualScore, score_part_routing
-from promptccd.evaluation.counting import COUNTS
+from promptccd.evaluation.counting import Counting
 from promptccd.evaluation.protocol_terms import ESTIMATORS, ProtocolOptions, options_by_protocol
 from promptccd.evaluation.protocols import SCORERS, FeaturesOf, ScoredImages, Task
 from promptccd.methods import method_named
@@ -72,7 +72,14 @@ class RunEvaluation:
         if dataset is not None:
             self.recipe.data = replace(self.recipe.data, dataset=dataset)
         self.num_stages = self.run.stages_on_disk()
-        self.stages = self._stages_again() if stages is None else stages
+        try:
+            self.stages = stages or stage_stream(self.recipe.data, self.recipe.training.seed)
+        except DataError as error:
+            streams = " if they are labelled, and streams have to be where they were"
+            streams *= self.recipe.data.unlabelled is not None
+            raise DataError(
+                f"{error} If the images of {path} have moved, --dataset names their place{streams}."
+            ) from error
         usual_split = self.recipe.data.resolved.test_split
         self._cut_unseen = partial(cut_unseen, self.stages, test_images, usual_split)
         self.run.require_split(self.stages)
@@ -86,17 +93,6 @@ class RunEvaluation:
         self._keep_features = keep_features
         self._kept: dict[tuple[int, StageImages], Tensor] = {}
         self._unseen: dict[tuple[str | None, str | None], ScoredImages] = {}
-
-    def _stages_again(self) -> StageStream:
-        """The stages of the run, cut from where its images are stored now."""
-        try:
-            return stage_stream(self.recipe.data, self.recipe.training.seed)
-        except DataError as error:
-            streams = " if they are labelled, and streams have to be where they were"
-            streams *= self.recipe.data.unlabelled is not None
-            raise DataError(
-                f"{error} If the images of {self.run.path} have moved, --dataset names their place{streams}."
-            ) from error
 
     def evaluate(self, protocol: str = "cacc", options: ProtocolOptions | None = None) -> ContinualScore:
         """Score every finished stage from its checkpoint alone.
@@ -227,7 +223,7 @@ class RunEvaluation:
             test_images=lambda: self.test_images(options.test_split),
             features=features or self.features,
             count_of_stage=self.count_of_stage,
-            estimate=COUNTS[options.estimator or ESTIMATORS[0]](training).estimate,
+            estimate=Counting(training, options.estimator or ESTIMATORS[0]).estimate,
             part_routing=self.part_routing,
             native=self.native_predictions if own else None,
             method=self.recipe.model.variant,
@@ -270,7 +266,7 @@ class RunEvaluation:
         recorded = load_configuration(self.run.stage(stage)).count_estimate
         if recorded is None:
             training = self.recipe.training
-            return CountEstimate.known(COUNTS[training.counting](training).number(self.images[stage].stage))
+            return CountEstimate.known(Counting(training).number(self.images[stage].stage))
         return CountEstimate(**recorded)
 
     def true_ids(self, images: StageImages) -> np.ndarray:

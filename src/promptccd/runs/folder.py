@@ -210,12 +210,9 @@ class RunDirectory:
 
     # Resumable states
 
-    def _state(self, stage: int) -> Path:
+    def state_file(self, stage: int) -> Path:
+        """The file with the resumable state of a stage; it exists if the stage can be resumed."""
         return self.path / RESUME / f"stage{stage}.safetensors"
-
-    def has_state(self, stage: int) -> bool:
-        """Whether a stage can be resumed."""
-        return self._state(stage).exists()
 
     def save_state(self, stage: int, state: TrainingState, seconds: float) -> None:
         """Replace the resumable state of a stage, with its training time in seconds.
@@ -225,12 +222,12 @@ class RunDirectory:
         position = {"epoch": state.epoch, "step": state.step, "seconds": seconds}
         content = save(state.tensors, {"position": json.dumps(position)})
         make_inside(self.path, RESUME)
-        write_file(self._state(stage), content)
+        write_file(self.state_file(stage), content)
 
     def load_state(self, stage: int) -> tuple[TrainingState, float] | None:
         """The state inside a stage and its training time in seconds; `None` to train the stage from its start."""
         try:
-            with safe_open(self._state(stage), "pt") as file:
+            with safe_open(self.state_file(stage), "pt") as file:
                 position = json.loads(file.metadata()["position"])
                 seconds = position.pop("seconds")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
@@ -239,14 +236,14 @@ class RunDirectory:
             return None
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             logger.warning(
-                "%s is damaged (%s): the stage is trained from its start.", self._state(stage), error
+                "%s is damaged (%s): the stage is trained from its start.", self.state_file(stage), error
             )
             return None
 
     def forget_states(self, stage: int) -> None:
         """Delete the state inside a finished stage."""
         remove_leftovers(self.path / RESUME)
-        self._state(stage).unlink(missing_ok=True)
+        self.state_file(stage).unlink(missing_ok=True)
         with suppress(OSError):  # the folder contains states of another stage, or does not exist
             (self.path / RESUME).rmdir()
 

@@ -18,9 +18,9 @@ from promptccd.data.image_rows import ImageRows
 from promptccd.data.names import display_name
 from promptccd.data.views import EvaluationView, normalise
 from promptccd.errors import DataError, RunError, nothing_at, one_line
+from promptccd.images.camera import reason_of_raw
 from promptccd.images.decode import Decoding, Status, Verdict
 from promptccd.images.limits import MAX_PIXELS, IntakeLimits
-from promptccd.images.raw import reason_of_raw
 from promptccd.images.rendering import Rendering
 from promptccd.methods.processes import exact_device
 from promptccd.models import CategoryDiscoveryModel

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import Dinov2Config, PreTrainedConfig
+from transformers import Dinov2Config, PreTrainedConfig, ViTConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.hub import published_split
@@ -51,7 +51,14 @@ FREE_FIELDS = {
     },
 }  # fmt: skip
 # Configurations that are not requested from the Hub.
-PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
+PUBLISHED: dict[str, PreTrainedConfig] = {
+    "facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14),
+    "facebook/dino-vitb16": ViTConfig(),
+}
+# Fields of the data section that `StageStream.from_dataset` has too, and that a benchmark may set.
+_CUT_BY = (
+    "split", "class_blocks", "class_order", "num_classes", "images_per_class", "held_out", "split_rule",
+)  # fmt: skip
 _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "numpy", "pillow")
 
 
@@ -59,11 +66,7 @@ _PACKAGES = ("torch", "transformers", "datasets", "accelerate", "safetensors", "
 
 
 def require_own_folder(run: RunDirectory, data: DataArguments) -> None:
-    """Refuse a folder of images as the folder of a run, whose files would get between a person's own.
-
-    Raises:
-        ConfigurationError: the folder is that of the images or of a stream.
-    """
+    """Refuse, with a `ConfigurationError`, a folder of images as the folder of a run."""
     for place in map(os.path.expanduser, (data.resolved.dataset, *(data.unlabelled or ()))):
         if run.path.exists() and os.path.exists(place) and run.path.samefile(place):
             raise ConfigurationError(
@@ -147,7 +150,7 @@ def _fields(values: dict[str, dict[str, Any]], run: RunDirectory) -> dict[str, A
 
 def _num_begun(run: RunDirectory) -> int:
     """How many stages are finished, or inside of which a state was saved."""
-    return run.num_finished + run.has_state(run.num_finished)
+    return run.num_finished + run.state_file(run.num_finished).exists()
 
 
 def _require_begun_stages(run: RunDirectory, stages: StageStream) -> None:
@@ -205,27 +208,24 @@ def continued(run: RunDirectory, changes: Mapping[str, Mapping[str, Any]]) -> Re
         data["class_blocks"] = data.get("class_blocks")  # counted again
     for name in ("unlabelled", "labels"):
         if has_streams or name in data:
-            data[name] = _extended(getattr(recipe.data, name), data.get(name))
+            before = getattr(recipe.data, name)
+            known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
+            added = [
+                each
+                for each in data.get(name) or ()
+                if os.path.realpath(os.path.expanduser(each)) not in known
+            ]
+            data[name] = None if before is None and not added else [*(before or ()), *added]
     own = {"training": {"output_dir": str(run.path)}}
     return Recipe.from_dict(laid_over([recipe.to_dict(), own, {**changes, "data": data}]))
-
-
-def _extended(before: Sequence[str] | None, given: Sequence[str] | None) -> list[str] | None:
-    """Places, and the given places that are not among them."""
-    known = {os.path.realpath(os.path.expanduser(each)) for each in before or ()}
-    added = [each for each in given or () if os.path.realpath(os.path.expanduser(each)) not in known]
-    return None if before is None and not added else [*(before or ()), *added]
 
 
 # The stages of a run
 
 
-def stage_stream(
-    data: DataArguments,
-    seed: int,
-) -> StageStream:
+def stage_stream(data: DataArguments, seed: int) -> StageStream:
     """The stages that the data section of a recipe describes, by the seed of their split."""
-    facts, roots = data.resolved, data.image_roots or ()
+    facts = data.resolved
     if (published := published_split(facts.dataset)) is not None:
         other_blocks = data.unlabelled or facts.class_blocks not in (None, published.class_blocks)
         other_rule = facts.split_rule not in (None, published.rule)
@@ -235,29 +235,19 @@ def stage_stream(
                 f"{list(published.class_blocks)}). Give the data set that they were cut from."
             )
         return StageStream.from_hub(facts.dataset)
+    optional = tuple(each for each in BOTH if getattr(data, f"{each}_column") is None)  # of a benchmark
     return StageStream.from_dataset(
         facts.dataset,
-        split=facts.split,
-        class_blocks=facts.class_blocks,
         cuts=data.resolved_cuts,
         unlabelled=data.unlabelled,
         labels=data.labels or (),
         seed=seed,
-        layout=replace(  # the benchmark's columns, if the data has them
-            data.layout,
-            image=facts.image_column,
-            label=facts.label_column,
-            optional=tuple(each for each in BOTH if getattr(data, f"{each}_column") is None),
-        ),
+        layout=replace(data.layout, image=facts.image_column, label=facts.label_column, optional=optional),
         accept_new_labels=data.accept_new_labels,
-        class_order=facts.class_order,
-        num_classes=facts.num_classes,
-        images_per_class=facts.images_per_class,
-        held_out=facts.held_out,
-        split_rule=facts.split_rule,
-        image_roots=roots,
+        image_roots=data.image_roots or (),
         rendering=data.rendering,
         max_pixels=data.max_megapixels * 10**6,
+        **{name: getattr(facts, name) for name in _CUT_BY},
     )
 
 
@@ -329,10 +319,8 @@ def model_options(recipe: Recipe) -> dict[str, Any]:
 def initial_model(recipe: Recipe, run: RunDirectory, **options: Any) -> CategoryDiscoveryModel:
     """A model with the pretrained backbone of a run, and a head and prompts drawn for its seed.
 
-    Options replace fields of the recipe in the model's configuration.
-
-    Raises:
-        ConfigurationError: there is no such backbone, or the variant's sizes do not fit together.
+    Options replace fields of the recipe in the model's configuration. A `ConfigurationError` if there is no such
+    backbone, or the variant's sizes do not fit together.
     """
     backbone, seed = recipe.model.backbone or run.backbone, recipe.training.seed
     with _backbone_errors("load the", backbone):
@@ -426,20 +414,21 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     Raises:
         ConfigurationError: the backbone's configuration cannot be found, or sizes do not fit together.
     """
-    first, last = Counter[str](), Counter[str]()
-    for stage, counts in ((0, first), (len(recipe.data.resolved.class_blocks) - 1, last)):
-        model = model_on_meta(recipe, stage)
+    counts = []
+    for stage in (0, len(recipe.data.resolved.class_blocks) - 1):
+        model, count = model_on_meta(recipe, stage), Counter[str]()
         for name, value in model.named_parameters():
-            counts[name.partition(".")[0]] += value.numel() * value.requires_grad
+            count[name.partition(".")[0]] += value.numel() * value.requires_grad
         if model.mixture is not None:
-            counts["mixture"] = model.mixture.num_parameters
+            count["mixture"] = model.mixture.num_parameters
+        counts.append(count)
     titles = {**COMMON_PARTS, **method_named(recipe.model.variant).parts}
-    names = dict.fromkeys([*titles, *first, *last])
-    rows = [ParameterCount(titles.get(name, name), first[name], last[name]) for name in names]
+    names = dict.fromkeys([*titles, *counts[0], *counts[1]])
+    rows = [ParameterCount(titles.get(name, name), *(count[name] for count in counts)) for name in names]
     return [row for row in rows if row.labelled or row.unlabelled]
 
 
-def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
+def model_on_meta(recipe: Recipe, stage: int, **hub_options: Any) -> CategoryDiscoveryModel:
     """A model as it learns at a stage, on the meta device; errors as in `count_parameters`."""
     variant, blocks = method_named(recipe.model.variant).model, recipe.data.resolved.class_blocks
     own, total = variant.config_class.__dataclass_fields__, sum(blocks[: stage + 1])
@@ -448,7 +437,7 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     sizes["native_categories"] = [-1] * total
     options = {**model_options(recipe), **{name: size for name, size in sizes.items() if name in own}}
     with torch.device("meta"):
-        model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
+        model = variant(variant.config_class(vision_config=_vision_config(recipe, **hub_options), **options))
     model.config.stage = None if stage == 0 else stage - 1
     model.freeze()
     return model

@@ -25,7 +25,7 @@ from promptccd.discovery.project.store import GROUPING
 from promptccd.disk import trusted
 from promptccd.errors import DeviceError, DiskError, SplitMismatchError
 from promptccd.evaluation import ContinualAccuracy, ContinualScore, StageScore, labelled_categories
-from promptccd.evaluation.counting import COUNTS
+from promptccd.evaluation.counting import Counting
 from promptccd.locks import FolderLock
 from promptccd.methods import StageContext, method_named
 from promptccd.methods.processes import exact_device, same_on_all
@@ -170,7 +170,7 @@ class _Training:
         self.accelerator, self.stop = accelerator, stop
         self.is_main, self.method = accelerator.is_main_process, method_named(recipe.model.variant)
         self.images: list[StageImages] = []  # of the stages so far
-        self._counts = COUNTS[self.arguments.counting](self.arguments)
+        self._counts = Counting(self.arguments)
         self.state = RunState(run.path, len(stages), self.is_main)
         is_tracked = self.arguments.report_to != "none" or accelerator.trackers
         tracking = [Tracking(accelerator, run)] if is_tracked else []

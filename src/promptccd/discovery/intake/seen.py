@@ -22,7 +22,7 @@ from promptccd.database import files_of, open_database, use_wal
 from promptccd.discovery.intake.locations import SeenPicture
 from promptccd.disk import make_folder, open_to_change, remove
 from promptccd.errors import RunError
-from promptccd.images.capture_dates import CAPTURE_DATE
+from promptccd.images.camera import CAPTURE_DATE
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
 from promptccd.images.rendering import Rendering

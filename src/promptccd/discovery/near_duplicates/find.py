@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +25,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from promptccd.data.randomness import numpy_generator
-from promptccd.discovery.near_duplicates.same import (
-    COPY_DISAGREES,
-    FINE_SIDE,
-    Scale,
-    are_near_duplicates,
-)
+from promptccd.discovery.near_duplicates.same import COPY_DISAGREES, FINE_SIDE, Scale, are_near_duplicates
 from promptccd.discovery.options import NearDuplicateMode
 from promptccd.images.identity import MINIATURE_SIDE
 
@@ -60,9 +55,7 @@ LAID_APART, LAID_DISAGREES = 0.5, 0.3
 # A group of more images than this is doubted, if no clock speaks for it: where it is more than that share of all
 # images, or most images are in such groups. Parts of one kind, icons and forms look alike by nature.
 LARGE, LARGE_SHARE = 10, 0.1
-MOST_FITTING = (
-    8  # earlier images whose thumbnails each image is compared with: pictures of one kind fit everywhere
-)
+MOST_FITTING = 8  # earlier images whose thumbnails each is compared with: pictures of one kind fit everywhere
 _PLAIN = 0.5  # greatest value of an evened miniature without detail
 _SMALL = Scale(MINIATURE_SIDE)
 _PAIRS, _LOADED = 256, 8_192  # pairs that are compared at a time, and whose thumbnails are in memory
@@ -83,8 +76,8 @@ class NearDuplicates:
         looks: ``(N,)`` the same before large groups were doubted.
     """
 
-    first_of: Rows = field(default_factory=lambda: np.empty(0, np.int64))
-    looks: Rows = field(default_factory=lambda: np.empty(0, np.int64))
+    first_of: Rows
+    looks: Rows
 
     @classmethod
     def none(cls, count: int) -> "NearDuplicates":
@@ -122,9 +115,6 @@ def find_near_duplicates(
         names: of the files, whose numbers may follow each other.
         mode: ``"auto"``; ``"exact"`` finds copies alone, whatever time and names say.
         workers: thumbnails that are decoded at once.
-
-    Returns:
-        The groups.
     """
     count = len(miniatures)
     signs = _Signs.of(taken, names) if mode == "auto" else _Signs.of(np.full(count, np.nan), ())
@@ -227,13 +217,10 @@ class _Signs:
         """``(P,)`` whether both were taken within seconds; not if nothing says when."""
         return np.abs(self.taken[pairs["one"]] - self.taken[pairs["two"]]) <= AT_ONCE
 
-    def in_sequence(self, pairs: Pairs) -> npt.NDArray[np.bool_]:
-        """``(P,)`` whether the name of the second follows that of the first."""
-        return (pairs["two"] - pairs["one"] == 1) & self.follows[pairs["two"]]
-
     def values(self, pairs: Pairs, at_once: float, following: float, other: float) -> Tensor:
         """``(P,)`` one of three values, by the evidence other than pixels: time, names, neither."""
-        values = np.where(self.in_sequence(pairs), following, other)
+        in_sequence = (pairs["two"] - pairs["one"] == 1) & self.follows[pairs["two"]]
+        values = np.where(in_sequence, following, other)
         return torch.from_numpy(np.where(self.at_once(pairs), at_once, values))
 
 

@@ -20,10 +20,7 @@ AGREES = 0.85  # least agreement of a neighbourhood
 DETAIL = 6.0  # grey levels of contrast; a picture that nowhere has so much is plain
 RECOLOURED = 0.5  # of all colour in two pictures, that may differ
 COLOURLESS = 1.5  # grey levels of colour, at most, in a black-and-white copy
-WHITE, BRIGHT = (
-    250,
-    190,
-)  # grey levels: overexposed, without detail; and which may be overexposed in the other
+WHITE, BRIGHT = 250, 190  # grey levels: overexposed, without detail; and which may be so in the other
 RIM = 0.045  # of the side, that is not compared
 MAX_DIFFERENCE = 4.0  # mean absolute difference of pictures that must be equal, in grey levels of 255
 FINE_SIDE = 64
@@ -53,14 +50,11 @@ class Scale:
         return int(REACH * self.side)
 
     @cached_property
-    def _blurs(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _blurs(self) -> list[Tensor]:
         """Matrices ``(S, S)`` that blur within detail, beyond it, and over a neighbourhood."""
-        sigmas = (0.0125 * self.side, 0.047 * self.side, 0.0625 * self.side)
-        fine, coarse, around = (
-            torch.from_numpy(gaussian_filter1d(np.eye(self.side), sigma, axis=0, mode="mirror")).float()
-            for sigma in sigmas
-        )
-        return fine, coarse, around
+        sigmas, pixels = (0.0125 * self.side, 0.047 * self.side, 0.0625 * self.side), np.eye(self.side)
+        blurs = [gaussian_filter1d(pixels, sigma, axis=0, mode="mirror") for sigma in sigmas]
+        return [torch.from_numpy(each).float() for each in blurs]
 
     def detail(self, pictures: Tensor) -> Tensor:
         """Grey levels by which pixels differ from their surroundings."""
@@ -69,8 +63,7 @@ class Scale:
 
     def around(self, values: Tensor) -> Tensor:
         """Means over the neighbourhood of each pixel."""
-        _, _, around = self._blurs
-        return around @ values @ around.T
+        return self._blurs[2] @ values @ self._blurs[2].T
 
     def evened(self, detail: Tensor) -> Tensor:
         """Detail in units of the contrast around it, so that an edge counts no more than grass."""
@@ -81,38 +74,26 @@ class Scale:
         """Of the Fourier transforms; what leaves a picture on one side must not come in on the other."""
         return (next_fast_len(self.side + self.reach, real=True),) * 2
 
-    @cached_property
-    def _overlap(self) -> Tensor:
-        """The share of the picture that stays in the frame when it is moved by -R..R, ``(2R + 1, 2R + 1)``."""
-        left = 1 - torch.arange(-self.reach, self.reach + 1).abs() / self.side
-        return (left[:, None] * left).clamp(min=LEAST_OVERLAP)
-
     def transformed(self, pictures: Tensor) -> Tensor:
         """Spectra of evened pictures, in units of their strength."""
         strength = pictures.square().sum((1, 2)).sqrt().clamp(min=1e-3)
         return torch.fft.rfft2(pictures / strength[:, None, None], s=self._size)
 
     def shifts(self, one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
-        """Where pictures of these spectra fit best.
+        """Where pictures of these spectra fit best: the correlation ``(P,)`` of what overlaps there, and the shift.
 
-        Returns:
-            The correlation ``(P,)`` of what overlaps there, and how far the second picture is moved ``(P, 2)``, down
-            and to the right, in fractions of a pixel.
+        The shift ``(P, 2)`` is how far the second picture is moved, down and to the right, in fractions of a pixel.
         """
         moved = torch.arange(-self.reach, self.reach + 1)
         found = torch.fft.irfft2(one * two.conj(), s=self._size)[:, moved[:, None], moved]
-        return _peak(found / self._overlap, self.reach)
+        left = 1 - moved.abs() / self.side  # the share of a side that stays in the frame
+        return _peak(found / (left[:, None] * left).clamp(min=LEAST_OVERLAP), self.reach)
 
     def laid(self, one: Tensor, two: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """How evened pictures were cropped, framed or turned against each other, by matching blocks.
+        """How evened pictures ``(P, S, S)`` were cropped, framed or turned against each other, by matching blocks.
 
-        Args:
-            one: ``(P, S, S)``.
-            two: ``(P, S, S)``.
-            shift: ``(P, 2)``, near which blocks are sought.
-
-        Returns:
-            Maps ``(P, 3, 2)``, see `_laid_over`, and whether enough blocks agree ``(P,)``.
+        Blocks are sought near the `shift` ``(P, 2)``. Returns maps ``(P, 3, 2)``, see `_laid_over`, and whether enough
+        blocks agree ``(P,)``.
         """
         half, reach, count = round(self.side * 10 / 64), self.side // 8, len(one)
         width, most = 2 * half + 1, self.reach + reach + half
@@ -155,10 +136,8 @@ class Scale:
         """Where grey pairs agree, the second laid over the first by `places` ``(P, 3, 2)``.
 
         Brightness does not matter. Noticed are an animal that comes before a camera trap, although most of the
-        picture stays, and two motorcycles in one studio.
-
-        Returns:
-            The agreement of each neighbourhood ``(P, S, S)``, at most 1; which are telling; and which overlap.
+        picture stays, and two motorcycles in one studio. Returns the agreement of each neighbourhood ``(P, S, S)``,
+        at most 1; which are telling; and which overlap.
         """
         moved, overlap = _laid_over(two[:, None], places)
         two = moved[:, 0]
@@ -197,9 +176,8 @@ class Scale:
             found, sound = self.laid(evened[0][rows], evened[1][rows], start[rows])
             rows, found = rows[sound], found[sound]
             agreement, telling, overlap = self.agreement(one[rows], two[rows], found)
-            same = (_share(agreement < AGREES, telling) <= apart[rows]) & (
-                overlap.mean((1, 2)) >= COPY_OVERLAP
-            )
+            same = overlap.mean((1, 2)) >= COPY_OVERLAP
+            same &= _share(agreement < AGREES, telling) <= apart[rows]
             same &= _share(agreement < DISAGREES, telling) <= disagrees[rows]
             alike[rows[same]], maps[rows[same]] = True, found[same]
         return alike, maps

@@ -27,7 +27,7 @@ from promptccd.discovery.project import ProjectView
 from promptccd.discovery.project.edits import CORRECTIONS, Kind
 from promptccd.discovery.project.photos import SIDES
 from promptccd.errors import PromptCCDError, RegistryError, RunError
-from promptccd.images.capture_dates import seconds_of
+from promptccd.images.camera import seconds_of
 from promptccd.images.decode import media_type
 from promptccd.images.limits import MIB
 

@@ -92,11 +92,11 @@ def edit(
     return declare
 
 
-def _refit(rows: CategoryRegistry, categories: Iterable[int | None]) -> None:
+def _refit(rows: CategoryRegistry, categories: Iterable[int | None], features: Any = None) -> None:
     """Give categories whose images changed the means of their images."""
     for identity in sorted({each for each in categories if each is not None}):
         if not rows.category(identity).is_fixed(rows.stage):
-            mean = rows.features().mean(rows.members_of(identity))
+            mean = (features or rows.features()).mean(rows.members_of(identity))
             rows.set_prototypes({} if mean is None else {identity: mean})
 
 
@@ -188,8 +188,7 @@ def split(
     if len(members) < 2:
         raise RegistryError(f"Category {category} has {len(members)} images here; it takes two to split it.")
     keys = rows.choose(images or features.smaller_part(members))
-    categories_of = rows.categories_of(keys)
-    if strangers := [key for key in keys if categories_of.get(key) != whole.id]:
+    if strangers := [key for key, category_of in keys.items() if category_of != whole.id]:
         raise RegistryError(
             f"{len(strangers)} of the {len(keys)} images are not in category {whole.id}, the first is "
             f"{strangers[0]!r}: select images of that category only."
@@ -200,10 +199,8 @@ def split(
         )
     part = features.mean(keys)
     _gather(rows, kept if part is None else part, name)
-    remaining = features.mean(rows.members_of(whole.id))
-    if remaining is not None and not whole.is_fixed(rows.stage):
-        rows.set_prototypes({whole.id: remaining})
-    return {"images": keys}
+    _refit(rows, [whole.id], features)
+    return {"images": list(keys)}
 
 
 @edit(Kind.IMAGES, Kind.NAME)
@@ -217,14 +214,13 @@ def gather(
 
     `prototype` ``(D,)`` is by default the mean of their features; a `RegistryError` reports images without any.
     """
-    keys = rows.choose(images)
-    if prototype is None and (prototype := rows.features().mean(keys)) is None:
+    categories_of = rows.choose(images)
+    if prototype is None and (prototype := rows.features().mean(categories_of)) is None:
         raise RegistryError(
             "None of these photographs has features here: run promptccd discover on them again."
         )
-    categories_of = rows.categories_of(keys).values()
     _gather(rows, prototype, name, rows.next_review())
-    _refit(rows, categories_of)
+    _refit(rows, categories_of.values())
 
 
 def _gather(
@@ -277,7 +273,7 @@ def move(rows: CategoryRegistry, images: Sequence[str], to: int | None) -> None:
 
 def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> None:
     """Put each image into its category, or out of its category; a person reviewed each."""
-    review, before = rows.next_review(), rows.categories_of(categories_of)
+    review, before = rows.next_review(), rows.choose(categories_of)
     for category in dict.fromkeys(categories_of.values()):
         rows.choose([key for key, each in categories_of.items() if each == category])
         if category is None:
@@ -289,8 +285,8 @@ def _put(rows: CategoryRegistry, categories_of: Mapping[str, int | None]) -> Non
         )
     rows.choose(categories_of)
     rows.drop_contradicted_answers()
-    moved = [key for key, category in categories_of.items() if before.get(key) != category]
-    _refit(rows, (place for key in moved for place in (before.get(key), categories_of[key])))
+    moved = [(before[key], to) for key, to in categories_of.items() if before[key] != to]
+    _refit(rows, (place for places in moved for place in places))
 
 
 @edit(Kind.IMAGES, Kind.TARGETS)
@@ -324,18 +320,17 @@ def set_images_aside(rows: CategoryRegistry, images: Sequence[str]) -> None:
     They go to one category, called "set aside", that contains all such images. These need not be alike, so its
     prototype is the feature of the first one alone, and hardly anything else comes to it by itself.
     """
-    keys, aside = rows.choose(images), {each.id: each.name for each in rows.aside}
+    categories_of, aside = rows.choose(images), {each.id: each.name for each in rows.aside}
     place = next((each for each, name in aside.items() if name == IGNORED_NAME), None)
     if place is None:
-        kept, features = rows.features().of(keys)
+        kept, features = rows.features().of(categories_of)
         if not kept:
             raise RegistryError("None of these images has features here: discover them again first.")
         place = rows.new_category(born=rows.chosen_born())
         rows.set_prototypes({place: features[0].numpy()})
         name = free_name(IGNORED_NAME, rows.names().values())
         rows.change(place, name=name, state=CategoryState.IGNORED)
-    categories_of = rows.categories_of(keys)
-    _put(rows, {key: categories_of[key] if categories_of.get(key) in aside else place for key in keys})
+    _put(rows, {key: home if home in aside else place for key, home in categories_of.items()})
 
 
 @edit(Kind.CATEGORY)
@@ -353,10 +348,9 @@ def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> No
 
     Images of two categories that are different are kept apart by later groupings.
     """
-    if len(rows.choose([first, second])) != 2:
+    if len(categories_of := rows.choose([first, second])) != 2:
         raise RegistryError(f"Expected two images, got {first!r} twice.")
-    categories_of = rows.categories_of([first, second])
-    own, other = categories_of.get(first), categories_of.get(second)
+    own, other = categories_of.values()
     if other is None:
         raise RegistryError("The photograph it is compared with is in no group any more: skip this question.")
     if same or own == other:
@@ -368,9 +362,8 @@ def answer(rows: CategoryRegistry, first: str, second: str, *, same: bool) -> No
 @edit(Kind.IMAGES)
 def confirm(rows: CategoryRegistry, images: Sequence[str]) -> None:
     """Pin images where they are: a person reviewed each."""
-    keys = rows.choose(images)
-    categories_of = rows.categories_of(keys)
-    if homeless := [key for key in keys if key not in categories_of]:
+    categories_of = rows.choose(images)
+    if homeless := [key for key, home in categories_of.items() if home is None]:
         raise RegistryError(f"Image {homeless[0]!r} is in no category: move it into one first.")
     _put(rows, categories_of)
 
@@ -384,7 +377,7 @@ def forget(rows: CategoryRegistry, images: Sequence[str] | None = None) -> Mappi
     missing = rows.away() if images is None else images
     if images is None and not missing:
         raise RegistryError("No image is missing. To forget other images, name them.")
-    keys, count = rows.choose(missing), len(rows.images)
+    keys, count = list(rows.choose(missing)), rows.one("select count(*) from image")
     if images is None and len(keys) == count:
         raise RegistryError(
             f"None of the {count} images is where it was: plug their disk in, or move their folder back. To forget "

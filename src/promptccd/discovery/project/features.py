@@ -41,8 +41,7 @@ class Features:
 
     def smaller_part(self, keys: Sequence[str]) -> list[str]:
         """The smaller of two parts of a group of images that have features."""
-        # Here, because it takes a second that other corrections need not wait.
-        from promptccd.discovery.grouping import suggest_split
+        from promptccd.discovery.grouping import suggest_split  # takes a second, and only a split needs it
 
         return [keys[row] for row in suggest_split(self.of(keys)[1], seed=1)[1].tolist()]
 
@@ -108,7 +107,7 @@ def lay_out(features: Tensor) -> np.ndarray:
     t-SNE places a sample, which takes seconds; each other photograph is placed amid similar ones.
     """
     # Here, because scikit-learn takes a second that the first pictures need not wait.
-    from promptccd.reports import choose_points, layout_of
+    from promptccd.reports.map import choose_points, layout_of
 
     shown = torch.from_numpy(choose_points(len(features), seed=1))
     known = torch.from_numpy(layout_of(features[shown].numpy(), seed=1).astype(np.float32))

@@ -71,11 +71,6 @@ class StageGroups:
         kept = [identity if identity in fixed else None for identity in ids]
         return cls(keys, clusters, prototypes, kept, confidences, features)
 
-    @property
-    def given_ids(self) -> Sequence[int | None]:
-        """`ids`, as long as there are clusters."""
-        return [None] * len(self.prototypes) if self.ids is None else self.ids
-
     def placed(self) -> tuple["StageGroups", list[str]]:
         """The images in clusters, and the keys of unassigned images."""
         inside = self.clusters != NO_CATEGORY
@@ -106,12 +101,9 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
     """
     groups, waiting = replace(groups, clusters=np.asarray(groups.clusters, dtype=np.int64)).placed()
     category_of = {key: before.pinned.get(key) for key in waiting}
-    gone = {key for key, category in category_of.items() if category is None}
-    members = (
-        {key: category for key, category in before.members.items() if key not in gone}
-        if gone
-        else before.members
-    )
+    members: Mapping[str, int] = before.members
+    if gone := {key for key, category in category_of.items() if category is None}:
+        members = {key: category for key, category in members.items() if key not in gone}
     grouping = _Grouping(rows, groups, before._replace(members=members))
     matched, targets = grouping.match(), grouping.targets()
     sizes = Counter(target for target in targets.values() if target >= grouping.first_new)
@@ -123,14 +115,8 @@ def apply_grouping(rows: Rows, stage: int, groups: StageGroups, before: Snapshot
         key: None if category == NO_CATEGORY else category
         for key, category in zip(groups.keys, placed.tolist(), strict=True)
     }
-    sure = [] if groups.confidences is None else groups.confidences.tolist()
-    _write_images(
-        rows,
-        stage,
-        before,
-        category_of,
-        {key: round(each, 6) for key, each in zip(groups.keys, sure, strict=False)},
-    )
+    sure = zip(groups.keys, [] if groups.confidences is None else groups.confidences.tolist(), strict=False)
+    _write_images(rows, stage, before, category_of, {key: round(each, 6) for key, each in sure})
     ids = [
         numbers.get(grouping.first_new + cluster) if each == NEW else None if each == REJECTED else each
         for cluster, each in enumerate(matched.tolist())
@@ -197,20 +183,15 @@ class _Grouping:
                 "are features of another backbone."
             )
         self.first_new = rows.next_id
-        self.matched = np.array(
-            [self._pinned_to(*each) for each in enumerate(groups.given_ids)], dtype=np.int64
-        )
+        self.matched = np.full(len(groups.prototypes), NEW)
+        for cluster, identity in enumerate(groups.ids or ()):
+            if identity is not None and identity not in before.categories:
+                raise RegistryError(
+                    f"Cluster {cluster} is given as category {identity}, which was never registered. Leave it open "
+                    "and it gets an id."
+                )
+            self.matched[cluster] = NEW if identity is None else self._now(identity)
         self._count_evidence()
-
-    def _pinned_to(self, cluster: int, identity: int | None) -> int:
-        if identity is None:
-            return NEW
-        if identity not in self._before.categories:
-            raise RegistryError(
-                f"Cluster {cluster} is given as category {identity}, which was never registered. Leave it open "
-                "and it gets an id."
-            )
-        return self._now(identity)
 
     def _now(self, identity: int) -> int:
         """The category that contains the images of this category, or `REJECTED`."""
@@ -220,7 +201,8 @@ class _Grouping:
     def _count_evidence(self) -> None:
         before, forbidden = self._before, self._constraints.forbidden
         rejected = {each.id for each in before.categories.values() if each.rejected}
-        self._columns = [*(each.id for each in before.not_retired()), *sorted(rejected)]
+        living = (each.id for each in before.categories.values() if not each.retired)
+        self._columns = [*living, *sorted(rejected)]
         position = {identity: column for column, identity in enumerate(self._columns)}
         self._free = np.zeros((len(self.matched), len(self._columns)))  # (K, C) unpinned images
         self._pinned = np.zeros_like(self._free)
@@ -234,9 +216,7 @@ class _Grouping:
                 self._free[cluster, position[before.members[key]]] += 1
             for identity in rejected.intersection(forbidden.get(key, ())):
                 self._free[cluster, position[identity]] += 1
-        self._totals = np.array(
-            [before.categories[each].size for each in self._columns]
-        )  # images that could speak
+        self._totals = np.array([before.categories[each].size for each in self._columns])  # that could speak
         for identities in forbidden.values():
             for identity in rejected.intersection(identities):
                 self._totals[position[identity]] += 1
@@ -257,10 +237,8 @@ class _Grouping:
 
         clusters, taken = np.flatnonzero(self.matched == NEW), set(self.matched.tolist())
         columns = np.flatnonzero([identity not in taken for identity in self._columns])
-        part, sizes = (
-            np.ix_(clusters, columns),
-            np.bincount(self._groups.clusters, minlength=len(self.matched)),
-        )
+        part = np.ix_(clusters, columns)
+        sizes = np.bincount(self._groups.clusters, minlength=len(self.matched))
         shared = 2 * (self._free[part] + self._pinned[part])
         enough = (shared >= sizes[clusters, None]) | (shared >= self._totals[None, columns])
         weight = np.where(enough, self._free[part] + self._pinned[part] / (1 + self._pinned.sum()), 0)

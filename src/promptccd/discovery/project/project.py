@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from promptccd.discovery.intake.locations import present
 from promptccd.discovery.intake.seen import pictures_in
 from promptccd.discovery.project import edits
 from promptccd.discovery.project.registry import CategoryRegistry, has_registry, load_registry, save_registry
-from promptccd.discovery.project.right import Right, draw, how_right, in_groups
+from promptccd.discovery.project.right import Right, draw, how_right
 from promptccd.discovery.project.rows import StageChange
 from promptccd.discovery.project.store import CATEGORIES, Changes, GoneError, connect
 from promptccd.disk import (
@@ -270,12 +270,9 @@ class Project(CategoryRegistry):
                 self.sampled = None
 
     def _in_groups(self) -> list[str]:
-        return in_groups(self, self._here())
-
-    def _here(self) -> Iterable[str]:
-        """Images whose files are where they were."""
-        away = set(self.away())
-        return [key for key in self.images if key not in away]
+        """Images in a category of the result whose files are where they were."""
+        away, active, members = set(self.away()), {each.id for each in self.active}, self.members
+        return [key for key in self.images if key not in away and members.get(key) in active]
 
     # Edits that need features
 

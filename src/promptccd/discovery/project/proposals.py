@@ -31,9 +31,8 @@ def screen(
 
     Each photograph is likened to the three most similar reviewed photographs of every group. Photographs come first
     that are likely to be right, least likely first: most of a screen is right, and one key confirms it. Then come all
-        other photographs, most
-    contradicted first. Of photographs that look more like another group, 15 to 40 % belong there (Caltech-101, ten
-    draws, with the backbone ``photographs``), so they are not proposed together.
+    other photographs, most contradicted first. Of photographs that look more like another group, 15 to 40 % belong
+    there (Caltech-101, ten draws, with the backbone ``photographs``), so they are not proposed together.
 
     Args:
         registry: the categories.

@@ -92,20 +92,13 @@ class CategoryRegistry(Rows):
         with registry.transaction():
             for identity, name, prototype in zip(map(int, ids), names, prototypes, strict=True):
                 taken.add(kept := mended_name(name, identity, taken))
-                state, born = (
-                    (CategoryState.KNOWN, 0) if identity < num_known else (CategoryState.DISCOVERED, stage)
-                )
-                row = registry.append_prototype(prototype)
-                run(
-                    "insert into category values(?, ?, ?, ?, 0, ?, 0, null, '[]')",
-                    identity, kept, state, born, row,
-                )  # fmt: skip
+                is_known, row = identity < num_known, registry.append_prototype(prototype)
+                origin = (CategoryState.KNOWN, 0) if is_known else (CategoryState.DISCOVERED, stage)
+                category = "insert into category values(?, ?, ?, ?, 0, ?, 0, null, '[]')"
+                run(category, identity, kept, *origin, row)
             run_each(
                 "insert into image(key, stage, category, pinned, unseen) values(?, ?, ?, 0, 0)",
-                [
-                    (stored_key(key), stage, int(identity))
-                    for key, identity in sorted((members or {}).items())
-                ],
+                [(stored_key(key), stage, int(each)) for key, each in sorted((members or {}).items())],
             )
             registry.count_images()
             next_id = max([num_known, *(int(each) + 1 for each in ids)])

@@ -97,18 +97,12 @@ def share_right(strata: Sequence[tuple[np.ndarray, int]], looked: int) -> tuple[
     return 1 - float(np.median(wrong)) / count, 1 - many / count, 1 - few / count
 
 
-def in_groups(registry: CategoryRegistry, here: Iterable[str]) -> list[str]:
-    """Those of some images that are in a category of the result."""
-    active, members = {each.id for each in registry.active}, registry.members
-    return [key for key in here if members.get(key) in active]
-
-
 def how_right(registry: CategoryRegistry, keys: Collection[str]) -> Right:
     """How many images in groups are right, from the corrections so far.
 
     Args:
         registry: the categories.
-        keys: the images in groups that are there, see `in_groups`.
+        keys: the images in groups whose files are there.
     """
     reviews, images, members = registry.reviews, registry.images, registry.members
     kept = set(keys)

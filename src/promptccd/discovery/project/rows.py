@@ -43,10 +43,6 @@ class Snapshot(NamedTuple):
     confidences: Mapping[str, float]
     pinned: Mapping[str, int]
 
-    def not_retired(self) -> list[Category]:
-        """Categories that are not retired, by id."""
-        return [each for each in self.categories.values() if not each.retired]
-
     def resolve(self, identity: int) -> int | None:
         """See `Rows.resolve`."""
         return _resolved(self.categories, identity)
@@ -85,13 +81,10 @@ class StageChange:
 
 def compare(before: Snapshot, after: Snapshot, stage: int) -> StageChange:
     """Changes between two states of a registry, of which the later is at `stage`."""
+    pairs = [(before.categories.get(each.id), each) for each in after.categories.values()]
     # A category that came and was emptied or set aside again is no change: neither state shows it.
-    new = [each for each in after.not_retired() if each.id not in before.categories and each.active]
-    common = [
-        (before.categories[each.id], each)
-        for each in after.not_retired()
-        if each.id in before.categories and not each.aside
-    ]
+    new = [each for old, each in pairs if old is None and each.active]
+    common = [(old, each) for old, each in pairs if old and not (each.retired or each.aside)]
     moved = {
         key: (before.members.get(key), after.members.get(key))
         for key in sorted(before.images)
@@ -103,11 +96,7 @@ def compare(before: Snapshot, after: Snapshot, stage: int) -> StageChange:
         grown={new.id: (old.size, new.size) for old, new in common if new.size > old.size},
         shrunk={new.id: (old.size, new.size) for old, new in common if new.size < old.size},
         renamed={new.id: (old.name, new.name) for old, new in common if new.name != old.name},
-        retired=tuple(
-            each.id
-            for each in after.categories.values()
-            if each.retired and each.id in before.categories and not before.categories[each.id].retired
-        ),
+        retired=tuple(each.id for old, each in pairs if old and each.retired and not old.retired),
         emptied=tuple(new.id for old, new in common if new.dormant and not old.dormant),
         moved=moved,
         unsure=tuple(
@@ -168,11 +157,6 @@ class Rows(Store):
     def states(self) -> Mapping[str, tuple[int, int | None, float | None, str]]:
         """Stage, category, confidence, and whether it is ``found``, ``pinned`` or ``reviewed``, of every image."""
         return self._by_image(f"stage, category, confidence, {STATE}", "true", lambda *values: values)
-
-    def categories_of(self, keys: Iterable[str]) -> dict[str, int]:
-        """The categories of some assigned images, without reading all."""
-        rows = self.image_rows("select key, category from image where category is not null", keys)
-        return {text_key(key): category for key, category in rows}
 
     # Categories
 
@@ -375,13 +359,8 @@ class Rows(Store):
     def count_images(self) -> None:
         """Update the sizes of all categories."""
         sizes = dict(self.all("select category, count(*) from image where category >= 0 group by category"))
-        self._resize(
-            [
-                (each.id, sizes.get(each.id, 0) - each.size)
-                for each in self.categories.values()
-                if each.size != sizes.get(each.id, 0)
-            ]
-        )
+        steps = [(each.id, sizes.get(each.id, 0) - each.size) for each in self.categories.values()]
+        self._resize([step for step in steps if step[1]])
 
     def _resize(self, steps: Sequence[tuple[Any, ...]]) -> None:
         """Add to the sizes of categories: ids, each with a number."""
@@ -392,8 +371,8 @@ class Rows(Store):
 
     # Statements of the chosen images, within a transaction
 
-    def choose(self, keys: Iterable[str]) -> list[str]:
-        """Choose the images of the next statements; returns their keys, each once.
+    def choose(self, keys: Iterable[str]) -> dict[str, int | None]:
+        """Choose the images of the next statements; returns the category of each, in their order.
 
         Raises:
             RegistryError: the list is empty, or an image is unknown.
@@ -403,20 +382,21 @@ class Rows(Store):
             raise RegistryError("Expected at least one image, got 0: select images first.")
         self.run("delete from chosen")
         stored = [(stored_key(key),) for key in unique]
-        if self.run_each("insert into chosen select id from image where key = ?", stored) < len(unique):
-            unknown = [key for key in unique if key not in self.images]
+        self.run_each("insert into chosen select id from image where key = ?", stored)
+        rows = self.all("select key, category from image where id in chosen")
+        found = {text_key(key): category for key, category in rows}
+        if unknown := [key for key in unique if key not in found]:
             raise RegistryError(
                 f"{len(unknown)} of {len(unique)} images were never seen, the first is {unknown[0]!r}: "
                 "name an image by its picture, as assignments.csv has it, or row:NUMBER of a training run."
             )
-        return unique
+        return {key: found[key] for key in unique}
 
     def choose_members(self, categories: Collection[int]) -> None:
         """Choose all images of some categories."""
         self.run("delete from chosen")
-        self.run_each(
-            "insert into chosen select id from image where category = ?", [(each,) for each in categories]
-        )
+        members = "insert into chosen select id from image where category = ?"
+        self.run_each(members, [(each,) for each in categories])
 
     def chosen_born(self) -> int:
         """The first stage of the chosen images."""
@@ -424,12 +404,8 @@ class Rows(Store):
 
     def next_review(self) -> int:
         """The order of the next review. Reviews may have been dropped, so their number alone is no order."""
-        return int(
-            self.one(
-                "select max(count(*), coalesce(max(reviewed), -1) + 1) from image indexed by reviews "
-                "where reviewed is not null"
-            )
-        )
+        newest = "select max(count(*), coalesce(max(reviewed), -1) + 1) from image indexed by reviews"
+        return int(self.one(f"{newest} where reviewed is not null"))
 
     def place(self, category: int | None, *, pin: bool | None = False, review: int | None = None) -> None:
         """Put the chosen images into a category, or unassign them.
@@ -440,10 +416,8 @@ class Rows(Store):
             review: the order of the review, if a person reviewed each image. The first review of an image counts;
                 without a review, the reviews of images follow them.
         """
-        left = self.all(
-            "select category, count(*) from image where id in chosen and category is not ? group by category",
-            category,
-        )
+        those = "from image where id in chosen and category is not ? group by category"
+        left = self.all(f"select category, count(*) {those}", category)
         sampled = self.sampled or ("", 0)
         if review is None:
             reviews = "was = iif(reviewed is not null and was is category, ?1, was)"
@@ -480,14 +454,10 @@ def _resolved(categories: Mapping[int, Category], identity: int) -> int | None:
     return None if categories[identity].retired else identity
 
 
-def _category(
-    identity: int, name: str, state: str, born: int, size: int, vector: int, *others: Any
-) -> Category:
-    dormant, merged_into, earlier = others
+def _category(identity: int, name: str, state: str, *values: Any) -> Category:
+    born, size, row, dormant, into, earlier = values
     try:
         rows = tuple(json.loads(earlier))
-        return Category(
-            identity, name, CategoryState(state), born, size, vector, bool(dormant), merged_into, rows
-        )
+        return Category(identity, name, CategoryState(state), born, size, row, bool(dormant), into, rows)
     except (ValueError, TypeError) as error:
         raise RegistryError(f"Category {identity!r} is damaged ({str(error)[:100]}).") from error

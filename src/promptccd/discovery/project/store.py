@@ -354,11 +354,8 @@ class Store:
                 self.run("insert into recording values(?)", number)
             yield
             self.run("delete from recording")
-            if (
-                kind == GROUPING
-                and not final
-                and not self.all("select 1 from change where entry = ?", number)
-            ):
+            is_kept = final or kind != GROUPING or self.all("select 1 from change where entry = ?", number)
+            if not is_kept:
                 return
             self.run(
                 "update state set next_number = next_number + 1, revision = revision + 1, forgotten = iif(?, "
@@ -367,10 +364,8 @@ class Store:
             )
             self.run("delete from change where ? or entry in (select number from log where undone)", final)
             self.run("delete from log where undone")
-            self.run(
-                "insert into log select ?, ?, ?, stage, ?, 0, 0, revision from state",
-                number, kind, plain_json(what).decode(), self.now(),
-            )  # fmt: skip
+            values = number, kind, plain_json(what).decode(), self.now()
+            self.run("insert into log select ?, ?, ?, stage, ?, 0, 0, revision from state", *values)
             if final:
                 self.run("update log set final = 1")
 
@@ -469,11 +464,8 @@ class Store:
         if not self.one("select forgotten from state") <= revision <= now:
             return None
         images, turned, forgotten = set[str](), set[int](), False
-        for table, *texts in self.all(
-            "select tab, before, after from change where entry in (select number from log where revision > ?) "
-            "and tab in ('image', 'category')",
-            revision,
-        ):
+        entries = "entry in (select number from log where revision > ?) and tab in ('image', 'category')"
+        for table, *texts in self.all(f"select tab, before, after from change where {entries}", revision):
             sides = [json.loads(each) for each in texts if each is not None]
             if table == "image":
                 images.update(each[1] for each in sides)

@@ -22,7 +22,7 @@ from promptccd.discovery.project.proposals import alike_pairs, halves, screen
 from promptccd.discovery.project.record import PROJECT, has_categories, load_before, read_record
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
-from promptccd.discovery.project.rows import ACTIVE, SURE
+from promptccd.discovery.project.rows import SURE
 from promptccd.discovery.project.store import Changes, GoneError, LogEntry
 from promptccd.disk import make_inside
 from promptccd.errors import DiskError, RegistryError
@@ -199,7 +199,7 @@ class ProjectView(Project):
         """Photographs to check next, see `proposals.screen`, with rows in the place of keys."""
         features, keys = self.features(), self.photos.keys
         with self.lock:
-            registry, here = self.copy(), self._in_groups()
+            here, registry = self._in_groups(), self.copy()
         found = screen(registry, features, here, {keys[row] for row in skipped})
         if found is not None:
             found["rows"] = [self.photos.rows[key] for key in found.pop("images")]
@@ -233,22 +233,20 @@ class ProjectView(Project):
         found = self.active_prototypes()
         if found.ids:
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
-            likeness = matrix @ features.matrix[row]
-            order = likeness.argsort(descending=True, stable=True)[:9].tolist()
-            why["others"] = [
-                {"id": found.ids[each], "like": round(float(likeness[each]), 3)} for each in order
-            ]
+            values, order = (matrix @ features.matrix[row]).sort(descending=True, stable=True)
+            likest = zip(order[:9].tolist(), values.tolist(), strict=False)
+            why["others"] = [{"id": found.ids[each], "like": round(like, 3)} for each, like in likest]
         return why
 
-    def _here(self) -> list[str]:
-        photos = self.photos
-        return [key for key, is_here in zip(photos.keys, photos.here.tolist(), strict=True) if is_here]
+    def _in_groups(self) -> list[str]:
+        self.refresh()
+        group, photos = self.columns().group, self.photos
+        return [photos.keys[row] for row in np.flatnonzero((group >= 0) & photos.here).tolist()]
 
     def right(self) -> dict[str, Any]:
         """How much is right, see `Right`, and the ``row`` to be looked at blind next."""
         with self.lock:
-            self.refresh()
-            registry, keys, photos = self.copy(), self._in_groups(), self.photos
+            keys, registry, photos = self._in_groups(), self.copy(), self.photos
         drawn = draw(registry, keys)  # which takes longer than other requests should wait
         row = None if drawn is None else photos.rows[drawn[0]]
         return {**asdict(how_right(registry, keys)), "row": row}
@@ -278,13 +276,13 @@ class ProjectView(Project):
             return []
         found = assignment_in(registry, [keys[row] for row in rows], features.matrix[rows])
         asked = [(keys[first], keys[second]) for first, second in skipped]
+        questions, rows_of = (
+            pair_questions(found, asked, constraints=registry.constraints()),
+            self.photos.rows,
+        )
         return [
-            {
-                "first": self.photos.rows[each.first],
-                "second": self.photos.rows[each.second],
-                "group": each.second_category,
-            }
-            for each in pair_questions(found, asked, constraints=registry.constraints())
+            {"first": rows_of[each.first], "second": rows_of[each.second], "group": each.second_category}
+            for each in questions
         ]
 
     def layout(self) -> np.ndarray:
@@ -344,14 +342,8 @@ class ProjectView(Project):
             matrix = torch.nn.functional.normalize(torch.from_numpy(found.matrix), dim=1)
             likeness = (matrix @ matrix.T).fill_diagonal_(-torch.inf)
             order = likeness.argsort(dim=1, descending=True, stable=True)[:, : min(NEAR, len(looks) - 1)]
-            self._near = (
-                looks,
-                {
-                    identity: [found.ids[each] for each in row]
-                    for identity, row in zip(found.ids, order.tolist(), strict=True)
-                },
-                alike_pairs(self),
-            )
+            near = [[found.ids[each] for each in row] for row in order.tolist()]
+            self._near = looks, dict(zip(found.ids, near, strict=True)), alike_pairs(self)
         return self._near[1:]
 
     def corrected(self, act: Callable[[], object]) -> dict[str, Any]:
@@ -373,27 +365,21 @@ class ProjectView(Project):
     def summary(self) -> dict[str, Any]:
         """The groups and what can be undone: all that a window shows except single photographs."""
         with self.lock:
-            revision, columns = self.refresh(), self.columns()
-            rows = self.all(
-                "select id, vector, name, name <> 'discovered ' || id, case when category.state = 'known' then 'known' "
-                "when born < stage then 'earlier' else 'new' end from category, state where category."
-                f"{ACTIVE} order by id"
-            )
-            near, alike = self._resembling([row[:3] for row in rows])
+            revision, columns, active, stage = self.refresh(), self.columns(), self.active, self.stage
+            near, alike = self._resembling([(each.id, each.prototype_row, each.name) for each in active])
             groups = [
-                {
-                    "id": identity, "name": name, "named": bool(named), "origin": origin,
-                    **columns.shown(identity), "near": near[identity],
-                }
-                for identity, _, name, named, origin in rows
-            ]  # fmt: skip
+                {"id": each.id, "name": each.name, "named": each.named, "origin": each.origin(stage)}
+                | columns.shown(each.id)
+                | {"near": near[each.id]}
+                for each in active
+            ]
             return {
                 "revision": revision,
                 "generation": self.photos.generation,
                 "title": self.title,
                 "can_write": self.can_write,
                 "photos": int(self.photos.here.sum()),
-                "stage": self.stage,
+                "stage": stage,
                 "groups": groups,
                 "alike": alike,
                 "undo": _described(self.newest),
@@ -405,11 +391,7 @@ def _described(entry: LogEntry | None) -> dict[str, Any] | None:
     """A correction in values that a window puts into words."""
     if entry is None:
         return None
-    what, images = entry.what, entry.what.get("images") or ()  # a grouping says how many, and not which
-    name = what.get("name") if isinstance(what.get("name"), str) else None
-    return {
-        "number": entry.number,
-        "kind": entry.kind,
-        "count": images if isinstance(images, int) else len(images),
-        "name": name,
-    }
+    images, name = entry.what.get("images") or (), entry.what.get("name")
+    count = images if isinstance(images, int) else len(images)  # a grouping says how many, and not which
+    name = name if isinstance(name, str) else None
+    return {"number": entry.number, "kind": entry.kind, "count": count, "name": name}
