@@ -20,7 +20,7 @@ from promptccd.cli.main import main
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import Project
 from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
-from promptccd.training.history import HISTORY, read_history
+from promptccd.training.callbacks import HISTORY, read_history
 from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
@@ -180,12 +180,7 @@ class Workshop:
 def _stop_clocks() -> None:
     """Durations are the one thing that no two runs have in common: here everything takes no time."""
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
-    for name in (
-        "runs.train",
-        "reports.sweep",
-        "reports.engines",
-        "training.stage_trainer",
-    ):
+    for name in ("runs.train", "reports.sweep", "reports.engines", "training.stage_trainer"):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
     vars(import_module("promptccd.runs.train"))["memory_used"] = lambda device: {
         "process": 0,

@@ -8,8 +8,8 @@ import pytest
 
 from promptccd.errors import DiskError
 from promptccd.runs import RunDirectory
-from promptccd.training import history
-from promptccd.training.history import (
+from promptccd.training import callbacks
+from promptccd.training.callbacks import (
     HISTORY,
     EpochRecord,
     add_epoch,
@@ -73,6 +73,6 @@ def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -
 def test_a_history_that_cannot_be_written_says_that_the_stages_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
+    monkeypatch.setattr(callbacks, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
     with pytest.raises(DiskError, match=TEXT["could-not-write-history-jsonl-no"]):
         add_epoch(tmp_path, RECORD)

@@ -16,7 +16,7 @@ from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.evaluation.tables import over_runs, score_table
 from promptccd.reports.cards import COLUMNS
 from promptccd.runs import RunEvaluation, stream_rows
-from promptccd.training.history import read_history
+from promptccd.training.callbacks import read_history
 
 ReportTables = dict[str, pd.DataFrame]
 _MEMORY = {"process_mb": "process", "gpu_mb": "accelerator"}  # columns, by the name in a manifest
