@@ -38,7 +38,7 @@ from promptccd.data.views import EvaluationView, build_image_processor
 from promptccd.discovery.embedding import Embedder, Precision, load_embedder
 from promptccd.disk import write_json
 from promptccd.systems import available_cores
-from promptccd.training.history import read_history
+from promptccd.training.callbacks import read_history
 from promptccd.training.options import PretrainingOptions
 from promptccd.training.pretraining import pretrain_backbone
 from promptccd.training.progress import progress_bar

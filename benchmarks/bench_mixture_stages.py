@@ -18,7 +18,7 @@ from torch import Tensor
 
 from promptccd.clustering import fit_gaussian_mixture
 from promptccd.evaluation.accuracy import matched_categories
-from promptccd.models.mixture import GaussianMixture
+from promptccd.methods.promptccd import GaussianMixture
 
 STAGE_0_IMAGES = 150  # of each category
 REPLAY = 100

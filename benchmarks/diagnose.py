@@ -38,7 +38,7 @@ from promptccd.evaluation.accuracy import clustering_accuracy
 from promptccd.evaluation.continual import ContinualScore, StageScore, continual_accuracy
 from promptccd.evaluation.protocol_terms import PARTS
 from promptccd.methods.processes import exact_device
-from promptccd.methods.promptccd import PromptCCDConfig, PromptCCDModel
+from promptccd.methods.promptccd import GaussianMixture, PromptCCDConfig, PromptCCDModel
 from promptccd.models import CategoryDiscoveryModel
 from promptccd.models.backbone import (
     Rotation,
@@ -48,7 +48,6 @@ from promptccd.models.backbone import (
     patch_count,
     run_block,
 )
-from promptccd.models.mixture import GaussianMixture
 from promptccd.runs import stage_of
 from promptccd.training.devices import device_named
 from promptccd.training.features import extract_features

@@ -8,7 +8,10 @@ import resource
 import signal
 import stat
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,27 +126,17 @@ def test_what_is_written_reaches_the_disk_before_it_has_its_name(tmp_path: Path)
     assert calls == [*files, *in_order("one"), *["fsync folder"] * 2, *in_order("two")]
 
 
-def in_a_child(work: Callable[[], object], most_bytes_per_file: int | None = None) -> str:
-    """What a child process says of an error, empty if there is none; its files may have a limit that is real."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        said = b""
-        try:
-            if most_bytes_per_file is not None:
-                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes_per_file, most_bytes_per_file))
-            work()
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}".encode()
-        finally:
-            os.write(writing, said)
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as stream:
-        said = stream.read().decode()
-    os.waitpid(child, 0)
-    return said
+def limit_files() -> None:
+    """A real limit on the bytes of a file."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+
+
+def refusal(*work: Any, **options: Any) -> str:
+    """The error of a function, given with its arguments, in a process whose files have that limit."""
+    with ProcessPoolExecutor(1, get_context("fork"), limit_files) as child:
+        error = child.submit(*work, **options).exception()
+    return f"{type(error).__name__}: {error}"
 
 
 def large(folder: Path) -> None:
@@ -154,10 +147,10 @@ def large(folder: Path) -> None:
 def test_a_full_disk_leaves_the_old_content_and_no_litter(tmp_path: Path) -> None:
     write_directory(tmp_path / "one", fill)
     write_file(tmp_path / "two", "old")
-    said = in_a_child(lambda: write_directory(tmp_path / "one", large, replace=True), 1_000_000)
+    said = refusal(write_directory, tmp_path / "one", large, replace=True)
     assert said.startswith(f"DiskError: Could not write {tmp_path / 'one'}: more than ")
     assert re.search(r"more than [.\d]+ [kM]B needed, \d+\.\d MB free \(.*File too large", said)
-    said = in_a_child(lambda: write_file(tmp_path / "two", b"x" * 2_500_000), 1_000_000)
+    said = refusal(write_file, tmp_path / "two", b"x" * 2_500_000)
     assert f"Could not write {tmp_path / 'two'}: 2.5 MB needed, " in said
 
     def breaks(folder: Path) -> None:

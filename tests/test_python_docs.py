@@ -8,7 +8,7 @@ import pytest
 
 from promptccd.methods import METHODS
 from promptccd.runs import RunDirectory, load_model
-from promptccd.training.history import read_history
+from promptccd.training.callbacks import read_history
 from tests.contributing import ROOT, blocks
 
 Page = dict[str, Any]

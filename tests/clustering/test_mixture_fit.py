@@ -9,7 +9,7 @@ from sklearn.mixture import GaussianMixture
 from benchmarks.bench_mixture_stages import stages
 from promptccd.clustering import fit_gaussian_mixture
 from promptccd.clustering import mixture_fit as module
-from promptccd.models.mixture import GaussianMixture as MixturePrompts
+from promptccd.methods.promptccd import GaussianMixture as MixturePrompts
 from tests.messages import TEXT
 
 COVARIANCES = ["diag", "spherical"]

@@ -1,8 +1,7 @@
 """Which folders are categories and which are splits, pictures that are masks, and layouts of other tasks."""
 
-import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from promptccd.data.labels import Layout
 from promptccd.data.tables import open_images
 from promptccd.discovery.intake.reading import read_intake
 from promptccd.errors import DataError
+from tests.data.layouts import written
 from tests.messages import TEXT
 
 
@@ -123,6 +123,7 @@ MASKS: dict[str, tuple[str, str, str]] = {  # image, mask, kind of mask
     "several masks of an image": ("cat/{}.png", "cat/{}_mask_1.png", "mask"),
     "cellpose": ("cat/{}.tif", "cat/{}_cp_masks.tif", "mask of cells"),
     "a folder of masks": ("cat/{}.jpg", "masks/{}.png", "mask"),
+    "Pascal VOC": ("cat/{}.jpg", "SegmentationClass/{}.png", "mask of classes"),
     "ground truth": ("cat/{}.png", "ground_truth/cat/{}_mask.png", "mask"),
     "a folder of GIFs": ("cat/{}.tif", "1st_manual/{}_gt.gif", "mask"),
 }
@@ -153,53 +154,32 @@ def test_photographs_and_drawings_are_no_masks(tmp_path: Path) -> None:
     assert labels(tmp_path) == {"cat": 6, "person": 6, "sketch": 3}
 
 
-def voc(root: Path) -> None:
-    tree(root, ["JPEGImages"], suffix="jpg")
-    (root / "Annotations").mkdir()
-    for number in range(3):
-        (root / "Annotations" / f"{number:03d}.xml").write_text("<annotation/>")
-        put(root / "SegmentationClass" / f"{number:03d}.png", number, "mask of classes")
+BOX, PLACES = "0 .5 .5 .1 .1\n", [f"{number:03d}" for number in range(3)]
+TASKS: dict[str, tuple[list[str], dict[str, str]]] = {  # folders of images, and further files
+    "Pascal VOC": (["JPEGImages"], {f"Annotations/{each}.xml": "<annotation/>" for each in PLACES}),
+    "COCO": (["train2017", "val2017"], {"annotations/instances_train2017.json": '{"images": []}'}),
+    "COCO (of Roboflow)": (["train", "valid"], {"train/_annotations.coco.json": "{}"}),
+    "YOLO": (
+        ["images/train", "images/val"],
+        {f"labels/{split}/{each}.txt": BOX for split in ("train", "val") for each in PLACES},
+    ),
+    "YOLO (of Roboflow)": (
+        ["train/images", "valid/images"],
+        {f"{split}/labels/{each}.txt": BOX for split in ("train", "valid") for each in PLACES}
+        | {"data.yaml": "nc: 1\n"},
+    ),
+}
 
 
-def coco(root: Path) -> None:
-    tree(root, ["train2017", "val2017"], suffix="jpg")
-    (root / "annotations").mkdir()
-    (root / "annotations" / "instances_train2017.json").write_text(json.dumps({"images": []}))
-
-
-def roboflow(root: Path) -> None:
-    tree(root, ["train", "valid"], suffix="jpg")
-    (root / "train" / "_annotations.coco.json").write_text("{}")
-
-
-def yolo(root: Path) -> None:
-    tree(root, ["images/train", "images/val"], suffix="jpg")
-    for split in ("train", "val"):
-        (root / "labels" / split).mkdir(parents=True)
-        for number in range(3):
-            (root / "labels" / split / f"{number:03d}.txt").write_text("0 .5 .5 .1 .1\n")
-
-
-def yolo_of_roboflow(root: Path) -> None:
-    tree(root, ["train/images", "valid/images"], suffix="jpg")
-    (root / "train" / "labels").mkdir()
-    (root / "valid" / "labels").mkdir()
-    for place in ("train", "valid"):
-        for number in range(3):
-            (root / place / "labels" / f"{number:03d}.txt").write_text("0 .5 .5 .1 .1\n")
-    (root / "data.yaml").write_text("nc: 1\n")
-
-
-@pytest.mark.parametrize(
-    ("write", "name"),
-    [(voc, "Pascal VOC"), (coco, "COCO"), (roboflow, "COCO"), (yolo, "YOLO"), (yolo_of_roboflow, "YOLO")],
-)
-def test_layouts_of_other_tasks_are_named(write: Callable[[Path], None], name: str, tmp_path: Path) -> None:
-    write(tmp_path)
-    with pytest.raises(DataError, match=f"layout of {name}.*promptccd discover photographs .* --out"):
+@pytest.mark.parametrize("name", TASKS)
+def test_layouts_of_other_tasks_are_named(name: str, tmp_path: Path) -> None:
+    folders, files = TASKS[name]
+    written(tree(tmp_path, folders, suffix="jpg"), files)
+    said = f"layout of {name.partition(' (')[0]}.*promptccd discover photographs .* --out"
+    with pytest.raises(DataError, match=said):
         labels(tmp_path)
     with read_intake(tmp_path) as intake:
-        assert intake.report().used in (3, 6)
+        assert intake.report().used == 3 * len(folders)
 
 
 def test_a_name_that_is_not_utf_8_is_left_out_by_its_reason(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
-"""The split rule, held to the paper's counts."""
+"""The split rules, held to the declared counts: the paper's, MetaGCD's sessions, the redrawn streams of C-GCD."""
 
+import itertools
+import json
 import os
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 
-from promptccd.data import LabelledStage, StageStream
+from promptccd.data import CategorySplit, LabelledStage, StageStream
 from promptccd.data.labels import Layout
 from promptccd.data.splits import PAPER_CUTS, cut_by_rule, cut_sizes
 from promptccd.errors import DataError, SplitMismatchError
@@ -31,40 +33,45 @@ def test_rounding_of_the_paper(num_images: int, known: list, first: list, second
     assert [cut_sizes(num_images, row) for row in PAPER_CUTS] == [known, first, second, [num_images]]
 
 
-def split(num_categories: int, per_category: int, blocks: list[int], seed: int = 1):
-    labels = np.repeat(np.arange(num_categories), per_category)
-    names = [str(category) for category in range(num_categories)]
-    return labels, cut_by_rule("mixed", labels, names, blocks, None, seed)[1]
+def cut(
+    blocks: list[int], images: int, rule: str = "mixed", cuts: list | None = None, seed: int = 1
+) -> tuple[np.ndarray, CategorySplit]:
+    """Labels and split of categories of so many images each."""
+    labels = np.repeat(np.arange(sum(blocks)), images)
+    return cut_by_rule(rule, labels, [f"c{number}" for number in range(sum(blocks))], blocks, cuts, seed)
 
 
 @pytest.mark.parametrize(
-    ("shape", "images", "shares"),
+    ("blocks", "each", "images", "shares"),
     [
-        ((100, 500, [70, 10, 10, 10]), [30450, 5950, 6550, 7050], [0.4118, 0.1603, 0.1489]),
-        ((200, 500, [140, 20, 20, 20]), [60900, 11900, 13100, 14100], [0.4118, 0.1603, 0.1489]),
-        ((100, 100, [70, 10, 10, 10]), [6090, 1190, 1310, 1410], [0.4118, 0.1603, 0.1489]),
-        ((200, 50, [140, 20, 20, 20]), [6020, 1120, 1380, 1480], [0.375, 0.2029, 0.1892]),
+        ([70, 10, 10, 10], 500, [30450, 5950, 6550, 7050], [0.4118, 0.1603, 0.1489]),
+        ([140, 20, 20, 20], 500, [60900, 11900, 13100, 14100], [0.4118, 0.1603, 0.1489]),
+        ([70, 10, 10, 10], 100, [6090, 1190, 1310, 1410], [0.4118, 0.1603, 0.1489]),
+        ([140, 20, 20, 20], 50, [6020, 1120, 1380, 1480], [0.375, 0.2029, 0.1892]),
     ],
     ids=["CIFAR-100", "TinyImageNet", "CIFAR-100 test", "TinyImageNet val"],
 )
-def test_counts_and_old_shares_of_the_paper(shape: tuple, images: list, shares: list) -> None:
-    _, cut = split(*shape)
-    assert [count.images for count in cut.counts] == images
-    assert [count.old_share for count in cut.counts[1:]] == shares
+def test_counts_and_old_shares_of_the_paper(blocks: list, each: int, images: list, shares: list) -> None:
+    _, split = cut(blocks, each)
+    assert [count.images for count in split.counts] == images
+    assert [count.old_share for count in split.counts[1:]] == shares
 
 
 def test_every_image_is_used_once_and_stays_when_other_categories_change() -> None:
-    labels, cut = split(10, 37, [7, 1, 1, 1])
-    assert sorted(np.concatenate(cut.sample_ids).tolist()) == list(range(len(labels)))
-    _, other = split(9, 37, [6, 1, 1, 1])
-    assert set(cut.sample_ids[0][labels[cut.sample_ids[0]] < 6]) == set(other.sample_ids[0])
+    labels, split = cut([7, 1, 1, 1], 37)
+    assert sorted(np.concatenate(split.sample_ids).tolist()) == list(range(len(labels)))
+    _, other = cut([6, 1, 1, 1], 37)
+    assert set(split.sample_ids[0][labels[split.sample_ids[0]] < 6]) == set(other.sample_ids[0])
 
 
 def test_fingerprint_changes_with_all_that_matters() -> None:
-    plain = split(10, 37, [7, 1, 1, 1])[1].fingerprint
-    assert split(10, 37, [7, 1, 1, 1])[1].fingerprint == plain
-    others = [split(10, 37, [7, 1, 1, 1], 2), split(10, 37, [6, 2, 1, 1]), split(10, 38, [7, 1, 1, 1])]
-    assert len({plain, *(cut.fingerprint for _, cut in others)}) == 4
+    made = [cut([7, 1, 1, 1], 37)] * 2 + [
+        cut([7, 1, 1, 1], 37, seed=2),
+        cut([6, 2, 1, 1], 37),
+        cut([7, 1, 1, 1], 38),
+    ]
+    plain, again, *others = (split.fingerprint for _, split in made)
+    assert plain == again and len({plain, *others}) == 4
 
 
 @pytest.mark.slow
@@ -209,3 +216,85 @@ def test_what_people_give_instead_of_a_data_set_is_told_what_to_give() -> None:
     for dataset, said in given:
         with pytest.raises(DataError, match=said):
             StageStream.from_dataset(dataset, class_blocks=[1, 1])
+
+
+# Sessions, and streams that draw again
+
+FIVE = [80, 5, 5, 5, 5]
+
+
+def test_counts_of_the_setting() -> None:
+    """32,000 labelled; 2,000 known images a session beside 1,500 novel ones more each time."""
+    labels, split = cut(FIVE, 500, "sessions")
+    assert [len(ids) for ids in split.sample_ids] == [32000, 3500, 5000, 6500, 8000]
+    assert [count.classes for count in split.counts] == [80, 85, 90, 95, 100]
+    assert [int(np.sum(labels[ids] < 80)) for ids in split.sample_ids[1:]] == [2000] * 4
+    drawn = np.unique(np.concatenate(split.sample_ids))
+    assert np.array_equal(np.flatnonzero(labels >= 0), drawn) and len(drawn) < len(labels)
+    for ids in split.sample_ids[1:]:
+        sizes = np.bincount(labels[ids], minlength=100)
+        assert set(sizes[:80]) == {25}
+        assert set(sizes[80:]) <= {0, 300}
+
+
+def test_known_images_stand_once_and_novel_ones_recur() -> None:
+    labels, split = cut(FIVE, 50, "sessions")
+    ids = [rows[labels[rows] < 80] for rows in split.sample_ids]
+    together = np.concatenate(ids)
+    assert len(np.unique(together)) == len(together) == 80 * 50
+    first_novel = [set(rows[labels[rows] == 80].tolist()) for rows in split.sample_ids[1:]]
+    assert all(len(rows) == 30 for rows in first_novel)
+    assert len({frozenset(rows) for rows in first_novel}) == 4  # every session draws anew
+    assert any(one & two for one, two in itertools.pairwise(first_novel))
+    for rows in split.sample_ids:
+        assert np.array_equal(rows, np.unique(rows))
+
+
+def test_novel_order_is_seeded_and_known_categories_keep_theirs() -> None:
+    orders = [cut(FIVE, 10, "sessions", seed=seed)[1].categories for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert all(order[:80] == tuple(f"c{number}" for number in range(80)) for order in orders)
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+
+
+def test_a_stream_of_sessions_has_the_categories_of_its_source() -> None:
+    table = coloured_images(5, 20)
+    stages = StageStream.from_dataset(table, class_blocks=[2, 1, 1, 1], split_rule="sessions", seed=4)
+    assert [stage.num_categories for stage in stages] == [2, 3, 4, 5]
+    names = table.features["label"].names
+    for stage in stages:
+        truth = stages.evaluation_labels(stage)
+        assert set(truth) == set(range(stage.num_categories))
+        source = [names[item] for item in table.select(stage.sample_ids)["label"]]
+        assert [stages.categories[item] for item in truth] == source
+    seeds = [
+        StageStream.from_dataset(table, class_blocks=[2, 1, 1, 1], split_rule="sessions", seed=seed)
+        for seed in (4, 5)
+    ]
+    assert seeds[0].split.fingerprint == stages.split.fingerprint != seeds[1].split.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("blocks", "images", "cuts", "stages", "seen"),
+    [
+        ([50, *[10] * 5], 500, None, [20_000, 5_250, 5_500, 5_750, 6_000, 6_250], 25),
+        ([50, *[5] * 10], 500, None, [20_000, *(2_000 + 25 * (50 + 5 * t) for t in range(10))], 25),
+        ([100, *[20] * 5], 29, [[0.8, 0.8, 0.175]], [2_300, 960, 1_060, 1_160, 1_260, 1_360], 5),
+    ],
+)
+def test_streams_of_cgcd_draw_earlier_categories_again(
+    blocks: list[int], images: int, cuts: list[list[float]] | None, stages: list[int], seen: int
+) -> None:
+    labels, split = cut(blocks, images, "redrawn", cuts)
+    assert [len(ids) for ids in split.sample_ids] == stages
+    assert CategorySplit.from_dict(json.loads(json.dumps(split.to_dict()))) is not None
+    first = set(split.sample_ids[0].tolist())
+    for stage, ids in enumerate(split.sample_ids[1:], start=1):
+        assert first.isdisjoint(ids.tolist())  # of known categories, images without a label
+        sizes, earlier = np.bincount(labels[ids], minlength=sum(blocks)), sum(blocks[:stage])
+        assert set(sizes[:earlier]) == {seen}
+        assert set(sizes[earlier : earlier + blocks[stage]]) == {int(0.8 * images)}
+    one, two = (set(ids[labels[ids] < blocks[0]].tolist()) for ids in split.sample_ids[1:3])
+    assert one & two and one != two
+    with pytest.raises(DataError, match="three shares"):
+        cut(blocks, images, "redrawn", [[0.8, 0.8]])

@@ -21,16 +21,10 @@ from promptccd.data.views import (
     resized,
 )
 from promptccd.images.decode import decode_image
-from tests.images.test_decode import oriented, photograph
+from tests.images.test_decode import oriented, photograph, picture
 
 SMALL = ViewOptions(image_size=28, resize_size=32)
 BICUBIC = Image.Resampling.BICUBIC
-
-
-def picture(width, height):
-    rng = np.random.default_rng(width * height)
-    coarse = rng.integers(0, 256, (max(2, height // 6), max(2, width // 6), 3), dtype=np.uint8)
-    return Image.fromarray(coarse).resize((width, height), BICUBIC)
 
 
 def rows_first(image, size):

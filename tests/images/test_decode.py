@@ -477,9 +477,9 @@ def test_lack_of_memory_is_said(monkeypatch):
 
 
 @functools.cache
-def photograph(width=1030, height=773):
+def photograph(width=1030, height=773, seed=0):
     """A picture with edges and a fine grain, of no even size."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (11, 14, 3), dtype=np.uint8))
     grain = rng.normal(0, 6, (height, width, 3))
     pixels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)) + grain

@@ -11,14 +11,11 @@ from PIL import Image, PngImagePlugin
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import SeenImage, is_edited_file_of, look_at
 from tests.images.test_decode import encoded as saved
+from tests.images.test_decode import photograph as picture
 
 
 def photograph(size: tuple[int, int] = (97, 64), seed: int = 0) -> Image.Image:
-    rng = np.random.default_rng(seed)
-    coarse = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8))
-    smooth = np.asarray(coarse.resize(size, Image.Resampling.BICUBIC), dtype=np.int16)
-    noise = rng.integers(-6, 7, smooth.shape)
-    return Image.fromarray((smooth + noise).clip(0, 255).astype(np.uint8))
+    return picture(*size, seed)
 
 
 def seen(content: bytes) -> SeenImage:

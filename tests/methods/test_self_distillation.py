@@ -14,8 +14,8 @@ from promptccd.methods.classifier import STUDENT_TEMPERATURE, SelfDistillationOb
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.backbone import blocks_of
-from promptccd.training.batches import BatchPlan
 from promptccd.training.options import TrainingArguments
+from promptccd.training.stage_trainer import BatchPlan
 from tests.conftest import TINY_BACKBONE, TINY_HEAD
 from tests.methods.steps import begun, objective_of
 

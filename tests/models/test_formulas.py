@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering.parts import PartLabeller, objectness
 from promptccd.data.randomness import torch_generator
+from promptccd.methods.promptccd import GaussianMixture
 from promptccd.methods.promptccd_pp import PartPools
-from promptccd.models.mixture import GaussianMixture
 from tests.conftest import TINY_HEAD
 from tests.models.finished import parts_config
 

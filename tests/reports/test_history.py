@@ -8,13 +8,8 @@ import pytest
 
 from promptccd.errors import DiskError
 from promptccd.runs import RunDirectory
-from promptccd.training import history
-from promptccd.training.history import (
-    HISTORY,
-    EpochRecord,
-    add_epoch,
-    read_history,
-)
+from promptccd.training import callbacks
+from promptccd.training.callbacks import HISTORY, EpochRecord, add_epoch, read_history
 from tests.messages import TEXT
 
 RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)
@@ -49,11 +44,6 @@ def test_metrics_are_losses_rates_and_speed() -> None:
     assert EpochRecord(1, 0, 4, losses, 0.1, seconds=0.0, images=50).metrics["images_per_second"] == 5e10
 
 
-def test_seconds_are_kept_to_the_thousandth(tmp_path: Path) -> None:
-    add_epoch(tmp_path, EpochRecord(0, 0, 4, {"loss": 0.123456789}, 0.1, 1.23456789))
-    assert read_history(tmp_path) == [EpochRecord(0, 0, 4, {"loss": 0.123456789}, 0.1, 1.235)]
-
-
 def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -> None:
     assert read_history(tmp_path) == []
     later = EpochRecord(1, 0, 2, {"loss": 1.5}, 0.01, 0.5)
@@ -73,6 +63,6 @@ def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -
 def test_a_history_that_cannot_be_written_says_that_the_stages_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
+    monkeypatch.setattr(callbacks, "open_to_change", lambda path, flags: os.open("/dev/full", os.O_RDWR))
     with pytest.raises(DiskError, match=TEXT["could-not-write-history-jsonl-no"]):
         add_epoch(tmp_path, RECORD)

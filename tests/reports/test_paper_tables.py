@@ -10,10 +10,8 @@ import pytest
 
 from promptccd.cli.main import main, parse
 from promptccd.cli.sweep_commands import _table_plan
-from promptccd.evaluation import (
-    PROTOCOLS,
-    published_rows,
-)
+from promptccd.evaluation import PROTOCOLS, published_rows
+from promptccd.reports import costs
 from promptccd.reports.paper_tables import (
     TableEntry,
     TablePart,
@@ -240,7 +238,8 @@ def test_what_a_table_has_not_is_refused(words: list[str], message: str, capsys)
     assert message in capsys.readouterr().err
 
 
-def test_a_dry_run_fetches_nothing_and_lists_the_cells(tmp_path: Path, capsys) -> None:
+def test_a_dry_run_fetches_nothing_and_lists_the_cells(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(costs, "timed_step", lambda recipe: costs.TimedStep(1.0, 0, 0))
     recipes = str(recipes_without("grow-merge", tmp_path))
     words = ["sweep", "--table", "splits", "--seeds", "1", "7", "--config", recipes, "--dry-run"]
     assert main([*words, "--out", str(tmp_path / "runs"), "--methods", "promptccd", "grow-merge"]) == 0

@@ -12,7 +12,7 @@ from promptccd import CategoryDiscoveryTrainer, PromptCCDPlusPlusModel, Training
 from promptccd.data import StageStream
 from promptccd.data.options import ViewOptions
 from promptccd.runs import RunDirectory
-from promptccd.training.history import read_history
+from promptccd.training.callbacks import read_history
 from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
 from tests.test_category_trainer import files_of
 

@@ -25,10 +25,10 @@ from promptccd.methods import StageContext
 from promptccd.methods.processes import gather_rows, same_on_all
 from promptccd.methods.promptccd import MixtureObjective
 from promptccd.runs import load_model
-from promptccd.training.batches import BatchPlan
 from promptccd.training.features import extract_features
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import StopRequest, progress_bar
+from promptccd.training.stage_trainer import BatchPlan
 from tests.conftest import coloured_images
 
 SCRIPT = Path(__file__).with_name("record_losses.py")

@@ -18,10 +18,10 @@ from promptccd.methods import METHODS, StageContext
 from promptccd.methods.exemplars import Exemplars, Memory
 from promptccd.methods.processes import Rows
 from promptccd.models import CategoryDiscoveryOutput
-from promptccd.training.batches import BatchPlan, training_loader
 from promptccd.training.options import TrainingArguments
 from promptccd.training.progress import progress_bar
 from promptccd.training.recipe import Recipe
+from promptccd.training.stage_trainer import BatchPlan, training_loader
 from tests.conftest import coloured_images
 from tests.messages import TEXT
 

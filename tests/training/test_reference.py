@@ -17,12 +17,12 @@ from transformers import Dinov2Model
 from promptccd.data.options import ViewOptions
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import LOSSES, method_named
-from promptccd.models.auto import load_model
+from promptccd.models import load_model
 from promptccd.runs import train_run
 from promptccd.runs.evaluate import RunEvaluation
 from promptccd.runs.folder import RunDirectory
 from promptccd.runs.start import initial_model, stage_stream
-from promptccd.training.history import read_history
+from promptccd.training.callbacks import read_history
 from promptccd.training.recipe import Recipe
 from promptccd.training.stage_trainer import TrainingState
 from tests.conftest import TINY_HEAD

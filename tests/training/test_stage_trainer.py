@@ -24,8 +24,8 @@ from promptccd.errors import InterruptedRunError
 from promptccd.methods import Objective, Rows, StageContext
 from promptccd.training import progress
 from promptccd.training import stage_trainer as trainer_module
+from promptccd.training.callbacks import EpochRecord
 from promptccd.training.devices import accelerator_for
-from promptccd.training.history import EpochRecord
 from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import StageTrainer, TrainingState, restore_snapshot, snapshot
 from tests.conftest import TINY_HEAD

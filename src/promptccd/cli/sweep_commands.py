@@ -3,7 +3,7 @@
 import argparse
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from promptccd.cli.recipe_options import add_recipe_options, given_fields
 from promptccd.cli.tables import comparison_table, table
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.options import read_value, read_yaml
-from promptccd.disk import make_inside, write_file
+from promptccd.disk import make_inside, readable_size, write_file
 from promptccd.errors import ConfigurationError, IncompleteSweepError, did_you_mean
 from promptccd.reports.table_parts import paper_tables
 from promptccd.training.recipe import known_fields, shipped
@@ -33,9 +33,11 @@ from promptccd.training.recipe import known_fields, shipped
 if TYPE_CHECKING:
     from promptccd.evaluation import ContinualScore
     from promptccd.reports import SweepCell, SweepResult
+    from promptccd.reports.costs import Cost
     from promptccd.reports.engines import Engine
     from promptccd.reports.paper_tables import TablePlan
     from promptccd.reports.sweep import ProtocolScoring
+    from promptccd.training.recipe import Recipe
 
 
 logger = logging.getLogger(__name__)
@@ -99,7 +101,8 @@ _ENGINES: Arguments = {
     "--cell-gpus": dict(type=float, metavar="G", help="GPUs of a Ray cluster for each cell; two cells share .5"),
 }  # fmt: skip
 _INSTEAD: Arguments = {  # of which one may be given
-    "--dry-run": dict(action="store_true", help="list of the cells and their devices alone"),
+    "--dry-run": dict(action="store_true",
+        help="list of the cells with their devices, hours and bytes alone"),
     "--commands": dict(action="store_true", help="a command for each unfinished cell alone, to be run anywhere"),
     "--collect": dict(action="store_true", help="tables of finished runs only"),
 }  # fmt: skip
@@ -226,22 +229,53 @@ def _list_cells(
 ) -> None:
     gpus = reports.engines.visible_devices()[:jobs]
     device, states = f"GPU {' or '.join(gpus)}" if gpus else "CPU", reports.states_of(cells)
+    recipes = {cell.name: cell.recipe for cell in cells if states[cell.name] != "finished"}
+    costs = dict(zip(recipes, reports.costs.costs_of(recipes.values()), strict=True))
     rows = [
         {
             "cell": cell.name,
             "state": states[cell.name],
-            "device": "" if states[cell.name] == "finished" else device,
+            "device": device if cell.name in costs else "",
+            "hours": costs[cell.name].hours if cell.name in costs else None,
+            "bytes_to_keep": costs[cell.name].kept if cell.name in costs else None,
             "settings": cell.settings,
         }
         for cell in cells
     ]
-    gated = {each.dataset for each in BENCHMARKS.values() if each.gated}
-    gated &= {cell.recipe.data.resolved.dataset for cell in cells}
-    pages = [f"https://huggingface.co/datasets/{name}" for name in sorted(gated)]
-    notes = [*notes, *(f"Gated data set: accept the terms at {page} first." for page in pages)]
-    header = ["cell", "state", "device"]
-    shown = [[row[name] for name in header] for row in rows]
-    show(options, rows, lambda: "\n".join([table(header, shown), f"{len(cells)} cells", *notes]))
+    header = ["cell", "state", "device", "hours"]
+    shown = [
+        [*map(row.get, header[:3]), "" if row["hours"] is None else f"{row['hours']:.2g}"] for row in rows
+    ]
+    lines = [f"{len(cells)} cells", *_cost_lines(list(costs.values())), *_hub_lines(recipes.values()), *notes]
+    show(options, rows, lambda: "\n".join([table(header, shown), *lines]))
+
+
+def _cost_lines(costs: "Sequence[Cost]") -> list[str]:
+    """What the cells cost together, as far as it is known without fetching data."""
+    known = [(cost.hours, cost.kept) for cost in costs if cost.hours is not None and cost.kept is not None]
+    lines = []
+    if known:
+        hours, kept = (sum(values) for values in zip(*known, strict=True))
+        lines.append(
+            f"About {hours:.2g} hours of training steps on this device, {readable_size(int(kept))} of stages."
+        )
+    if len(known) < len(costs):
+        unknown = len(costs) - len(known)
+        lines.append(
+            f"The hours of {unknown} cells are unknown: their data or backbone are not on this machine."
+        )
+    return lines
+
+
+def _hub_lines(recipes: "Collection[Recipe]") -> list[str]:
+    """The sizes of what is on the Hub, and the pages of gated data sets."""
+    sizes = reports.costs.sizes_on_hub(recipes)
+    listed = [f"{name} {'?' if size is None else readable_size(size)}" for name, size in sizes.items()]
+    gated = sorted({each.dataset for each in BENCHMARKS.values() if each.gated} & sizes.keys())
+    pages = [f"https://huggingface.co/datasets/{name}" for name in gated]
+    return [f"To fetch, unless this machine has them: {', '.join(listed)}."] * bool(listed) + [
+        f"Gated data set: accept the terms at {page} first." for page in pages
+    ]
 
 
 def _require_whole(result: "SweepResult") -> None:

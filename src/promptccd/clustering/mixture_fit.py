@@ -80,14 +80,10 @@ class MixtureSteps:
             if iteration < max_iter:
                 previous, state = log_likelihood, self.m_step(responsibilities, state)
             del responsibilities  # before the next arrays are made
+        names = ("means", "variances", "log_weights", "floor")
+        fitted = {name: getattr(state, name).to(self.points) for name in names}
         return MixtureParameters(
-            means=state.means.to(self.points),
-            variances=state.variances.to(self.points),
-            log_weights=state.log_weights.to(self.points),
-            floor=state.floor.to(self.points),
-            log_likelihood=log_likelihood,
-            num_iterations=iteration,
-            converged=converged,
+            **fitted, log_likelihood=log_likelihood, num_iterations=iteration, converged=converged
         )
 
     def e_step(self, state: MixtureParameters) -> tuple[Tensor, float]:
@@ -110,11 +106,6 @@ class MixtureSteps:
 
     def _rows_at_once(self) -> int:
         return max(1, SQUARES_AT_ONCE // self.points.shape[1])
-
-    def _log_weights(self, mass: Tensor) -> Tensor:
-        # A weight of exactly zero could never grow again, and its logarithm is not finite.
-        weights = mass + 10 * torch.finfo(self.points.dtype).eps
-        return (weights / weights.sum()).log()
 
     def _squares(self, points: Tensor) -> Tensor:
         """Of points ``(B, D)``: ``(B, D)``, or ``(B, 1)`` where dimensions share a variance."""
@@ -154,11 +145,13 @@ class MixtureSteps:
         if self.spherical:
             centre_squares = centre_squares.mean(1, keepdim=True)
         variances = (second * scale - centre_squares).clamp(min=0) + self.floor
+        # A weight of exactly zero could never grow again, and its logarithm is not finite.
+        weights = mass + 10 * torch.finfo(self.points.dtype).eps
         return replace(
             state,
             means=torch.where(alive, means, state.means),
             variances=torch.where(alive, variances, state.variances),
-            log_weights=self._log_weights(mass),
+            log_weights=(weights / weights.sum()).log(),
         )
 
     def _weighted_sums(self, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -139,8 +139,13 @@ def fit_part_labels(
         for number in numbers
         if number <= num_distinct
     }
-    # The smallest of equals.
-    chosen = max(fits, key=lambda number: _criterion(*fits[number]), default=min(numbers))
+
+    def criterion(number: int) -> float:
+        """min_{i != j} |k_i - k_j| * min_i |S_i| / max_j |S_j|."""
+        centres, sizes = fits[number]
+        return float(torch.pdist(centres).min() * sizes.min() / sizes.max())
+
+    chosen = max(fits, key=criterion, default=min(numbers))  # the smallest of equals
     if chosen not in fits:
         raise DataError(
             f"Expected at least {chosen} distinct patches for {chosen} parts, got {num_distinct} (including "
@@ -233,8 +238,3 @@ def _ordered_parts(points: Tensor, is_object: Tensor, num_parts: int, seed: int)
         range(num_parts), key=lambda part: (part != background, -int(sizes[part]), centres[part].tolist())
     )
     return centres[order], sizes[order]
-
-
-def _criterion(centres: Tensor, sizes: Tensor) -> float:
-    """min_{i != j} |k_i - k_j| * min_i |S_i| / max_j |S_j|."""
-    return float(torch.pdist(centres).min() * sizes.min() / sizes.max())

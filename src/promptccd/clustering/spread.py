@@ -64,7 +64,8 @@ def measure_spread(
             without_own[which] = distances.scatter(1, column, torch.inf).amin(1)
     typical = own[chosen].mean()
     own, nearest, without_own = (each[chosen] / typical for each in (own, nearest, without_own))
-    separation = _separation(nearest, without_own)
+    is_unknown = np.arange(2 * num) >= num
+    separation = float(roc_auc_score(is_unknown, torch.cat([nearest, without_own]).numpy()))
     nearer = NEARER if separation >= SEPARATED else 1.0
     border, slope = _border(nearest, 1 + nearer * (without_own - 1).clamp(min=0), images.rows[chosen])
     reliable = images.rows >= 0
@@ -156,12 +157,6 @@ def _border(known: Tensor, new: Tensor, rows: Tensor) -> tuple[float, float]:
     fitted = LogisticRegression(C=np.inf).fit(distances[:, None], is_known, weights)
     slope = max(-float(fitted.coef_[0, 0]), 1e-3)
     return max(float(fitted.intercept_[0]) / slope, 1e-3), min(slope, 1e3)
-
-
-def _separation(known: Tensor, unknown: Tensor) -> float:
-    """Chance that an image lies nearer to a category than an image without its own category."""
-    is_unknown = np.arange(len(known) + len(unknown)) >= len(known)
-    return float(roc_auc_score(is_unknown, torch.cat([known, unknown]).numpy()))
 
 
 def _temperature(

@@ -18,6 +18,7 @@ class Benchmark:
         class_list: file next to this module with the category names in the order of their ids; `None` for the data
             set's own order.
         test_split: split of the data set with its official test images; or `None`.
+        num_images: of `split`, as published, if `images_per_class` does not limit them.
         gated: whether its terms have to be accepted on the Hub first.
     """
 
@@ -30,6 +31,7 @@ class Benchmark:
     class_list: str | None = None
     num_classes: int | None = None
     images_per_class: int | None = None
+    num_images: int | None = None
     held_out: float = 0.0
     split_rule: str = "mixed"
     test_split: str | None = None
@@ -54,6 +56,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "cifar100": Benchmark(
         dataset="uoft-cs/cifar100",
+        num_images=50_000,
         image_column="img",
         label_column="fine_label",
         class_blocks=(70, 10, 10, 10),
@@ -74,6 +77,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     # another WordNet; the class list gives both.
     "tinyimagenet": Benchmark(
         dataset="zh-plus/tiny-imagenet",
+        num_images=100_000,
         class_blocks=(140, 20, 20, 20),
         num_parts=6,
         class_list="tinyimagenet_classes.txt",
@@ -81,18 +85,21 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "cub": Benchmark(
         dataset="bentrevett/caltech-ucsd-birds-200-2011",
+        num_images=5_994,
         class_blocks=(140, 20, 20, 20),
         num_parts=8,
         test_split="test",
     ),
     "aircraft": Benchmark(
         dataset="Donghyun99/FGVC-Aircraft",
+        num_images=3_334,
         class_blocks=(70, 10, 10, 10),
         num_parts=10,
         test_split="test",  # the released code takes the validation part, which it also chooses checkpoints by
     ),
     "cars": Benchmark(
         dataset="tanganke/stanford_cars",
+        num_images=8_144,
         class_blocks=(130, 22, 22, 22),
         num_parts=9,
         test_split="test",
@@ -101,6 +108,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     # disk; ours is alphabetical.
     "caltech101": Benchmark(
         dataset="flwrlabs/caltech101",
+        num_images=8_677,
         class_blocks=(71, 10, 10, 10),
         num_parts=7,
         held_out=0.2,

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
+from promptccd.images.camera import RAW_SUFFIXES
 from promptccd.images.kinds import HEIF_SUFFIXES, heif_plugin
-from promptccd.images.raw import RAW_SUFFIXES
 from promptccd.systems import left_by_system
 
 # Suffixes of folders in which programs keep photographs among small copies and faces of them.

@@ -64,8 +64,10 @@ class FrostObjective(RankStatisticsObjective):
         if self.previous is None:
             return parts
         parts["replay"] = self.replay_loss(rows)
-        before = rows.of_all(self.features_before(rows))
-        parts["drift"] = self.config.drift_weight * flat_distance(before, rows.features)
+        # Both as one unit vector: of unit rows, it is the root mean squared distance.
+        both = rows.of_all(self.features_before(rows)), rows.features
+        before, after = (F.normalize(each.flatten(), dim=0) for each in both)
+        parts["drift"] = self.config.drift_weight * (before - after).norm()
         return {**parts, "loss": parts["loss"] + parts["replay"] + parts["drift"]}
 
     def replay_loss(self, rows: Rows) -> Tensor:
@@ -89,11 +91,6 @@ class FrostObjective(RankStatisticsObjective):
         groups = self.model.remember_members(features, own, self.model.classifier.weight)
         deviations += [group.std(0, correction=0) for group in groups]
         self.model.class_deviation.copy_(same_on_all(torch.stack(deviations).mean(0)))
-
-
-def flat_distance(before: Tensor, after: Tensor) -> Tensor:
-    """Distance of two sets of rows, each flattened to one unit vector (of unit rows: root mean squared distance)."""
-    return (F.normalize(before.flatten(), dim=0) - F.normalize(after.flatten(), dim=0)).norm()
 
 
 METHOD = Method(

@@ -68,7 +68,9 @@ class MetaGCDObjective(Objective):
         if rows.labels is not None:
             return super().losses(rows)
         similarities = self.model.head.similarities(rows.bottleneck.flatten(0, 1))
-        closeness = closest_views(similarities.detach(), len(rows.bottleneck))
+        views = len(rows.bottleneck)
+        by_view = similarities.detach().unflatten(1, (views, -1)).unflatten(0, (views, -1))  # (V, B, V, B)
+        closeness = by_view.amax((0, 2))  # largest cosine of every two images over their views
         neighbours = closeness >= NEIGHBOUR_COSINE
         neighbours.fill_diagonal_(False)
         count = neighbours.sum(1).float()
@@ -162,12 +164,6 @@ class MetaGCDObjective(Objective):
         for parameter, gradient in zip(self.learning, gradients, strict=True):
             mean = share * self.accelerator.reduce(gradient, "mean")
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean
-
-
-def closest_views(similarities: Tensor, num_views: int) -> Tensor:
-    """Largest cosine of every two images over their views, ``(B, B)``, of similarities ``(V * B, V * B)``."""
-    by_view = similarities.unflatten(1, (num_views, -1)).unflatten(0, (num_views, -1))  # (V, B, V, B)
-    return by_view.amax((0, 2))
 
 
 def soft_neighbour_loss(

@@ -73,30 +73,22 @@ class ORCAObjective(ClassifierObjective):
         answers = (LOGIT_SCALE * cosines).softmax(-1)
         partners = self.partners(rows)
         parts = {
-            "pairs": agreement_loss(answers[0], answers[1, partners]),
+            "pairs": -(answers[0] * answers[1, partners]).sum(1).clamp(min=1e-7).log().mean(),
             "entropy": unevenness(mean_prediction(cosines[:1], 1 / LOGIT_SCALE)),
         }
         if rows.labelled is not None:
-            parts["classification"] = margin_loss(cosines[0], rows.labelled[1], self.model.margin)
+            labels = rows.labelled[1]
+            raised = cosines[0] + self.model.margin * F.one_hot(labels, cosines.shape[-1])
+            parts["classification"] = F.cross_entropy(LOGIT_SCALE * raised, labels)
         return {"loss": torch.stack(list(parts.values())).sum(), **parts}
 
     @torch.no_grad()
     def partners(self, rows: Rows) -> Tensor:
         """Place of the image that each should agree with, ``(B,)``: of its category, or without labels the nearest."""
         if rows.labels is None:
-            return nearest_others(rows.features[0])
+            unit = F.normalize(rows.features[0])
+            return (unit @ unit.T).fill_diagonal_(float("-inf")).argmax(1)
         return sent(same_category(rows.labels, self.generator(rows.epoch, rows.step)), rows.bottleneck.device)
-
-
-def margin_loss(cosines: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
-    """Cross-entropy of cosines ``(B, K)``; cosines of the labels ``(B,)`` are raised by the margin."""
-    raised = cosines + margin * F.one_hot(labels, cosines.shape[1])
-    return F.cross_entropy(LOGIT_SCALE * raised, labels)
-
-
-def agreement_loss(answers: Tensor, others: Tensor) -> Tensor:
-    """Minus the mean logarithm of the chance that two predictions ``(B, K)`` are the same class."""
-    return -(answers * others).sum(1).clamp(min=1e-7).log().mean()
 
 
 def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
@@ -105,12 +97,6 @@ def same_category(labels: Tensor, generator: torch.Generator) -> Tensor:
     alone = alike.sum(1) == 0
     alike[alone, alone] = 1
     return torch.multinomial(alike, 1, generator=generator).squeeze(1)
-
-
-def nearest_others(features: Tensor) -> Tensor:
-    """Place of the other feature with the largest cosine, ``(B,)``, for each of ``(B, D)``."""
-    unit = F.normalize(features)
-    return (unit @ unit.T).fill_diagonal_(float("-inf")).argmax(1)
 
 
 METHOD = Method(

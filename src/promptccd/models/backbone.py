@@ -5,6 +5,7 @@ act. Only the last block learns (PromptCCD, "Why finetune the final block"): the
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
@@ -158,7 +159,7 @@ def run_block(
     tokens: Tensor,
     rotation: Rotation | None = None,
     prefix: Prefix | None = None,
-    read: SimpleNamespace | None = None,
+    read: "AttentionRead | None" = None,
 ) -> Tensor:
     """A block, called whole: ``(B, T, D)`` to ``(B, T, D)``.
 
@@ -167,8 +168,7 @@ def run_block(
         tokens: ``(B, T, D)``.
         rotation: of `embed`.
         prefix: keys and values that every query also attends to (prefix tuning).
-        read: receives `query` and `key` ``(B, H, T, D / H)``, rotated if the backbone rotates; like a prefix, only of a
-            block with an open attention (`open_attention`). No list, which hooks of accelerate would copy.
+        read: receives queries and keys; like a prefix, only of a block with an open attention (`open_attention`).
     """
     given = {"position_embeddings": rotation, "prefix": prefix, "read": read}
     options = {name: value for name, value in given.items() if value is not None}
@@ -199,10 +199,18 @@ class BlockCalls:
 
     def class_weights(self, block: Any, tokens: Tensor, rotation: Rotation | None) -> Tensor:
         """Attention weights of [CLS] for all tokens, ``(B, H, T)``."""
-        read = SimpleNamespace()
+        read = AttentionRead()
         run_block(block, tokens, rotation, read=read)
         scores = (read.query[:, :, :1] @ read.key.transpose(2, 3))[:, :, 0]
         return torch.softmax((scores * block.attention.scaling).float(), dim=-1).to(tokens.dtype)
+
+
+@dataclass
+class AttentionRead:
+    """Queries and keys ``(B, H, T, D / H)`` of an attention, rotated if the backbone rotates."""
+
+    query: Any = None
+    key: Any = None
 
 
 def open_attention(block: Any) -> None:
@@ -220,7 +228,7 @@ def _open_attention(
     attention_mask: Tensor | None,
     scaling: float,
     prefix: Prefix | None = None,
-    read: SimpleNamespace | None = None,
+    read: "AttentionRead | None" = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention as transformers calls it; the weights are returned only where the kernel is ``eager``, as there."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import Dinov2Config, PreTrainedConfig
+from transformers import Dinov2Config, PreTrainedConfig, ViTConfig
 
 from promptccd.clustering import fit_part_labels, sample_for_part_labels
 from promptccd.data.hub import published_split
@@ -51,7 +51,10 @@ FREE_FIELDS = {
     },
 }  # fmt: skip
 # Configurations that are not requested from the Hub.
-PUBLISHED = {"facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14)}
+PUBLISHED: dict[str, PreTrainedConfig] = {
+    "facebook/dinov2-base": Dinov2Config(image_size=518, patch_size=14),
+    "facebook/dino-vitb16": ViTConfig(),
+}
 # Fields of the data section that `StageStream.from_dataset` has too, and that a benchmark may set.
 _CUT_BY = (
     "split", "class_blocks", "class_order", "num_classes", "images_per_class", "held_out", "split_rule",
@@ -425,7 +428,7 @@ def count_parameters(recipe: Recipe) -> list[ParameterCount]:
     return [row for row in rows if row.labelled or row.unlabelled]
 
 
-def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
+def model_on_meta(recipe: Recipe, stage: int, **hub_options: Any) -> CategoryDiscoveryModel:
     """A model as it learns at a stage, on the meta device; errors as in `count_parameters`."""
     variant, blocks = method_named(recipe.model.variant).model, recipe.data.resolved.class_blocks
     own, total = variant.config_class.__dataclass_fields__, sum(blocks[: stage + 1])
@@ -434,7 +437,7 @@ def model_on_meta(recipe: Recipe, stage: int) -> CategoryDiscoveryModel:
     sizes["native_categories"] = [-1] * total
     options = {**model_options(recipe), **{name: size for name, size in sizes.items() if name in own}}
     with torch.device("meta"):
-        model = variant(variant.config_class(vision_config=_vision_config(recipe), **options))
+        model = variant(variant.config_class(vision_config=_vision_config(recipe, **hub_options), **options))
     model.config.stage = None if stage == 0 else stage - 1
     model.freeze()
     return model

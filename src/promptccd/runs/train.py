@@ -54,17 +54,24 @@ from promptccd.runs.start import (
     stage_zero_model,
 )
 from promptccd.runs.tracking import Tracking
-from promptccd.training.callbacks import Callbacks, CategoryDiscoveryCallback, RunState
+from promptccd.training.callbacks import (
+    Callbacks,
+    CategoryDiscoveryCallback,
+    EpochRecord,
+    RunState,
+    add_epoch,
+)
 from promptccd.training.devices import (
     accelerator_for,
     device_problem,
     is_out_of_memory,
     log_device,
+    memory_used,
     reproducible,
     require_plain,
+    reset_peak_memory,
 )
 from promptccd.training.features import extract_features
-from promptccd.training.history import EpochRecord, add_epoch, memory_used, reset_peak_memory
 from promptccd.training.instruments import measure
 from promptccd.training.progress import StopRequest, TrainingStopped
 from promptccd.training.recipe import Recipe

@@ -14,6 +14,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from promptccd import systems
 from promptccd.data.loaders import workers_for
 from promptccd.errors import ConfigurationError, one_line
 from promptccd.training.options import TrainingArguments
@@ -162,3 +163,15 @@ def log_device(accelerator: Accelerator, num_workers: int | None) -> None:
         "float32" if precision == "no" else precision,
         workers_for(num_workers),
     )
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Start a new measurement of a GPU's memory; does nothing on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def memory_used(device: torch.device) -> dict[str, int | None]:
+    """The most bytes in use at once: of the process since it began, of a GPU since `reset_peak_memory`."""
+    accelerator = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    return {"process": systems.peak_memory(), "accelerator": accelerator}

@@ -240,11 +240,6 @@ class ModelArguments(Options):
     )
 
 
-def cosine_rate(epoch: int, epochs: int, factor: float) -> float:
-    """Share of the first rate in an epoch: a cosine from 1 to `factor`, which it would reach at epoch `epochs`."""
-    return factor + (1 - factor) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-
-
 @dataclass(kw_only=True)
 class TrainingArguments(Options):
     """The training, stage by stage.
@@ -350,7 +345,8 @@ class TrainingArguments(Options):
         schedule = self.schedule if stage == 0 else self.discovery_schedule or self.schedule
         if schedule == "steps":
             return self.fall_factor ** sum(epoch >= fall for fall in self.falls_at)
-        return cosine_rate(epoch, self.epochs_of(stage), self.final_learning_rate_factor)
+        last = self.final_learning_rate_factor  # which a cosine would reach after the last epoch
+        return last + (1 - last) * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs_of(stage)))
 
     def rate_of(self, stage: int) -> float:
         """The first learning rate of a stage."""

@@ -26,12 +26,11 @@ from promptccd.data.views import EvaluationView
 from promptccd.discovery.intake.archives import FilesSource
 from promptccd.discovery.intake.seen import DecodedFile, SeenFiles
 from promptccd.errors import DataError, nothing_at
-from promptccd.images.capture_dates import seconds_of
+from promptccd.images.camera import reason_of_raw, seconds_of
 from promptccd.images.decode import Decoding, Status, Verdict, decide
 from promptccd.images.identity import MINIATURE_SIDE, look_at, view_of
 from promptccd.images.kinds import HEIF_SUFFIXES
 from promptccd.images.limits import ByteBudget, IntakeLimits, SkippedFileError
-from promptccd.images.raw import reason_of_raw
 from promptccd.images.rendering import CUT, DEPTH_BYTES, Rendering, may_be_deep
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from promptccd.database import files_of, open_database, use_wal
 from promptccd.discovery.intake.locations import SeenPicture
 from promptccd.disk import make_folder, open_to_change, remove
 from promptccd.errors import RunError
-from promptccd.images.capture_dates import CAPTURE_DATE
+from promptccd.images.camera import CAPTURE_DATE
 from promptccd.images.decode import Status, Verdict
 from promptccd.images.identity import MINIATURE_SIDE, SeenImage, is_edited_file_of
 from promptccd.images.rendering import Rendering
@@ -283,11 +283,9 @@ class SeenFiles:
             found = dict[str, SeenPicture]()
             for key, rows in itertools.groupby(db.execute(statement), lambda row: row[0]):
                 _, hashes, dates, is_row = zip(*rows, strict=True)
-                found[key] = SeenPicture(
-                    tuple(sorted((path, each) for each in hashes for path in files.get(each, ()))),
-                    dict(zip(hashes, map(_date, dates), strict=True)),
-                    any(is_row),
-                )
+                paths = sorted((path, each) for each in hashes for path in files.get(each, ()))
+                taken = dict(zip(hashes, map(_date, dates), strict=True))
+                found[key] = SeenPicture(tuple(paths), taken, any(is_row))
             return found
 
     # Features

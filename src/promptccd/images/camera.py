@@ -1,16 +1,20 @@
-"""Camera RAW: a photograph before it is developed, with small pictures of it, and often the JPEG of the camera, inside.
+"""What cameras write: RAW files, and when a photograph was taken.
 
+Camera RAW is a photograph before it is developed, with small pictures of it, and often the JPEG of the camera, inside.
 Opened as a TIFF, such a file gives a thumbnail of 160 x 120 pixels.
 """
 
+import calendar
 import io
 import itertools
+import math
 import re
+import time
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from PIL import TiffImagePlugin
+from PIL import ExifTags, Image, TiffImagePlugin
 
 from promptccd.images.jpeg import FRAMES, JPEG, SCAN, jpeg_segments
 from promptccd.images.kinds import DEVELOP, FIRST_BYTES, camera_raw_kind
@@ -26,6 +30,16 @@ _OF_A_SENSOR = (32803, 34892)  # a mosaic of colours, or one value each, not yet
 _REDUCED = 1
 _HEADER = 2**17  # bytes of a JPEG in which its size stands, behind a thumbnail of up to 64 KiB
 _START = re.compile(rb"\xff\xd8\xff[\xc0-\xfe]")
+# A date as `capture_date` gives it.
+CAPTURE_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:\d\d)?")
+_DATE = re.compile(r"(\d{4})[:-](\d\d)[:-](\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_OFFSET = re.compile(r"[+-]\d\d:\d\d")
+# The picture was taken, was made digital; of a file without either, the camera wrote it.
+_DATE_TAGS = (
+    (ExifTags.Base.DateTimeOriginal, ExifTags.Base.OffsetTimeOriginal),
+    (ExifTags.Base.DateTimeDigitized, ExifTags.Base.OffsetTimeDigitized),
+    (ExifTags.Base.DateTime, ExifTags.Base.OffsetTime),
+)
 
 
 @dataclass(frozen=True)
@@ -88,3 +102,27 @@ def _side_of(beginning: bytes) -> int:
         if marker == SCAN:
             return 0
     return 0
+
+
+def capture_date(image: Image.Image) -> str:
+    """``2024-05-01T10:11:12``, with ``+02:00`` behind it where the camera knew; empty if the file says nothing."""
+    try:
+        exif = image.getexif()
+        values = {**exif, **exif.get_ifd(ExifTags.IFD.Exif)}
+    except Exception:  # metadata that cannot be read does not spoil the pixels
+        return ""
+    for date, offset in _DATE_TAGS:
+        found = _DATE.match(str(values.get(date, "")))
+        if found is not None and found[1] != "0000":
+            zone = _OFFSET.fullmatch(str(values.get(offset, "")).strip("\0 "))
+            year, month, day, *clock = found.groups()
+            return f"{year}-{month}-{day}T{':'.join(clock)}{zone[0] if zone else ''}"
+    return ""
+
+
+def seconds_of(date: str) -> float:
+    """Seconds since 1970 by the clock of the camera; NaN for an invalid date."""
+    try:
+        return float(calendar.timegm(time.strptime(date[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return math.nan
