@@ -11,13 +11,7 @@ import torch
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from promptccd.discovery import (
-    AdaptationOptions,
-    DiscoveryResult,
-    DiscoverySession,
-    adapt,
-    discover,
-)
+from promptccd.discovery import AdaptationOptions, DiscoveryResult, DiscoverySession, adapt, discover
 from promptccd.discovery.adapt import _learnt, _stage_of, carry_prototypes
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import CategoryRegistry, edits

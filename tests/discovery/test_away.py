@@ -71,6 +71,10 @@ def test_a_photograph_under_another_name_is_where_it_is(found, backbone_folder, 
     assert state(found)[0] == 7
     assert run(backbone_folder, album, found) == 0
     assert state(found)[:2] == (8, 8)
+    photos = ProjectView(found).photos
+    assert [photos.original(key) for key in photos.keys] == [
+        (album / each).read_bytes() for each in photos.names
+    ]
     assert main(["categories", str(found), "move", "0", "sub/heron.png"]) == 0
     assert Project(found).find("heron.png") in registry_in(found).members_of(0)
 

@@ -65,11 +65,8 @@ def costs(below: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cost]:
             yield cost
     finally:
         hook.remove()
-        cost.opened = sorted(
-            os.path.relpath(path, below)
-            for path in _opened or ()
-            if path.startswith(f"{below}/") and os.path.isfile(path)
-        )
+        files = [path for path in _opened or () if path.startswith(f"{below}/") and os.path.isfile(path)]
+        cost.opened = sorted(os.path.relpath(path, below) for path in files)
         _opened = None
 
 

@@ -69,19 +69,12 @@ def test_a_checkpoint_predicts_what_its_registry_says(run):
     correct(stage, lambda each: each.undo())
     assert registry_in(stage).state_hash() == registry.state_hash()
     assert torch.equal(load_model(stage).prototypes, before["prototypes"])
-    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [
-        ".lock",
-        ".lock-owner",
-    ]
+    assert {path.name for path in run.glob(".*")} == {".lock", ".lock-owner"}
 
 
 def test_what_is_not_possible_changes_nothing(run):
     before = {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()}
-    for edit in (
-        (edits.rename, 0, ""),
-        (edits.merge, [0]),
-        (edits.rename, 99, "x"),
-    ):
+    for edit in ((edits.rename, 0, ""), (edits.merge, [0]), (edits.rename, 99, "x")):
         with pytest.raises(RegistryError):
             correct(run / "stage2", edit)
     assert {path.name: path.read_bytes() for path in (run / "stage2").iterdir() if path.is_file()} == before
@@ -101,10 +94,7 @@ def test_a_process_killed_between_two_renames_loses_nothing(run):
     stage.rename(run / f"{REPLACED}stage3")
     correct(stage, (edits.rename, 0, "stork"))  # the same stage
     assert registry_in(stage).category(0).name == "stork"
-    assert sorted(path.name for path in run.iterdir() if path.name.startswith(".")) == [
-        ".lock",
-        ".lock-owner",
-    ]
+    assert {path.name for path in run.glob(".*")} == {".lock", ".lock-owner"}
 
 
 class Killed(BaseException):
@@ -213,10 +203,8 @@ def test_in_a_discovery_prototypes_follow_the_images(found):
     assert all(key in registry.members for key in members), "they go to the nearest ones"
     with pytest.raises(RegistryError, match=TEXT["was-rejected-as-a-category"]):
         Project(found).dissolve(second)
-    time = registry.log[-1].time
-    assert time is not None and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", time), (
-        "UTC, to the second"
-    )
+    time = registry.log[-1].time  # UTC, to the second
+    assert time is not None and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", time)
     assert abs(datetime.fromisoformat(time) - datetime.now(UTC)) < timedelta(minutes=1)
 
 
@@ -225,10 +213,8 @@ def test_in_a_run_images_of_a_dissolved_category_are_unassigned_and_it_is_said(r
     size = registry_in(run / "stage3").category(category).size
     with caplog.at_level("INFO"):
         main(["categories", str(run / "stage3"), "dissolve", str(category)])
-    assert (
-        f"Category {category} is gone, and later groupings will not bring it back; undo does. "
-        f"Its images went: {size} to no category." in caplog.text
-    )
+    said = f"Category {category} is gone, and later groupings will not bring it back; undo does. Its images went: "
+    assert f"{said}{size} to no category." in caplog.text
     assert len(registry_in(run / "stage3").unassigned) == size
 
 
@@ -270,11 +256,9 @@ def test_lost_features_are_said_where_nothing_can_be_done_without(found, session
     with pytest.raises(RegistryError, match=TEXT["none-of-the-images-of-category"]):
         Project(found).split(first, [])
     row = registry_in(found).category(second).prototype_row
-    key = registry_in(found).members_of(first)[0]
-    Project(found).move([key], second)
-    assert registry_in(found).category(second).prototype_row == row, (
-        "it stays where nobody can say where it should be"
-    )
+    Project(found).move(registry_in(found).members_of(first)[:1], second)
+    # It stays where nobody can say where it should be.
+    assert registry_in(found).category(second).prototype_row == row
     discover(session, albums[0], found)
     assert stored_in(found / PROJECT)["feature"] == before
     Project(found).split(first, [])

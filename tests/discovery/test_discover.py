@@ -1,6 +1,5 @@
 """One call from images to results: whatever is in the folder, however often, however it is interrupted."""
 
-import contextlib
 import json
 import os
 import signal
@@ -14,9 +13,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
 from promptccd.discovery import discover
-from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project.record import PROJECT
-from promptccd.errors import ConfigurationError, DataError, DiskError, PromptCCDError, RunError
+from promptccd.errors import ConfigurationError, DataError, DiskError, RunError
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
 from tests.discovery.conftest import run, write_pictures
@@ -135,25 +133,6 @@ def test_a_folder_that_cannot_be_written_is_named(session, albums, tmp_path):
     (tmp_path / "out" / PROJECT / ".lock").mkdir(parents=True)
     with pytest.raises(DiskError, match=TEXT["cannot-write-to-out"]):
         discover(session, albums[0], tmp_path / "out")
-
-
-@pytest.mark.parametrize("target", ["absent", "key"])
-@pytest.mark.parametrize(
-    "place",
-    [
-        "discovery.html", "assignments.csv", "folders", PROJECT,
-        *(f"{PROJECT}/{name}" for name in ("categories.sqlite", "before.sqlite", SEEN, "project.json")),
-    ],
-)  # fmt: skip
-def test_nothing_is_written_through_a_link(session, albums, tmp_path, place, target):
-    (outside := tmp_path / "outside").mkdir()
-    (outside / "key").write_bytes(b"key")
-    link = tmp_path / "out" / place
-    link.parent.mkdir(parents=True)
-    link.symlink_to(outside / target)
-    with contextlib.suppress(PromptCCDError):  # where a file would be changed in place
-        discover(session, albums[0], tmp_path / "out", exports=["folders"])
-    assert {each.name: each.read_bytes() for each in outside.iterdir()} == {"key": b"key"}
 
 
 @pytest.mark.moderate

@@ -109,16 +109,8 @@ def test_nothing_is_left_to_group_and_a_trained_model_is_needed_for_its_own_grou
         project.regroup(4)
 
 
-def test_a_group_that_is_none_goes_to_the_nearest_or_to_none(found: Path) -> None:
-    project = Project(found)
-    first = project.active[0].id
-    members = project.members_of(first)
-    project.dissolve(first, to_nearest=False)
-    assert not any(key in project.members for key in members)
-    project.undo()
+def test_a_group_that_is_none_goes_to_none_where_a_person_says_so(found: Path) -> None:
+    first = registry_in(found).active[0].id
+    members = registry_in(found).members_of(first)
     assert main(["categories", str(found), "dissolve", str(first), "none"]) == 0
     assert not any(key in registry_in(found).members for key in members)
-    assert main(["categories", str(found), "undo"]) == 0
-    project.refresh()
-    project.dissolve(first)
-    assert all(key in project.members for key in members)

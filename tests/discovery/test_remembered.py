@@ -85,15 +85,8 @@ def test_features_come_in_the_order_of_the_keys(tmp_path: Path) -> None:
 def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path: Path) -> None:
     registry, cache = seen([6]), kept(tmp_path, 5)
     edits.move(registry, [key(0)], None)
-    registry.observe(
-        0,
-        StageGroups(
-            [*map(key, range(1, 6))],
-            np.array([1, 0, NO_CATEGORY, NO_CATEGORY, NO_CATEGORY]),
-            AXES[:2],
-            [0, 1],
-        ),
-    )
+    clusters = np.array([1, 0, *[NO_CATEGORY] * 3])
+    registry.observe(0, StageGroups([*map(key, range(1, 6))], clusters, AXES[:2], [0, 1]))
     past = StageGrouping(registry, SPACE, cache)
     assert past.waiting == [key(3), key(4), key(5)], "a person took the first one out"
     assert past.likest() == {key(3): 1, key(4): 0}, "the last one has no features"
@@ -104,11 +97,10 @@ def test_what_waits_is_what_nobody_spoke_of_and_is_most_like_something(tmp_path:
 
 def test_what_waited_and_fits_now_comes_along_unless_it_is_among_the_new_images(tmp_path: Path) -> None:
     registry, cache = seen([6]), SeenFiles(tmp_path)
-    clusters = np.array([NO_CATEGORY, NO_CATEGORY, NO_CATEGORY, NO_CATEGORY, 0, 1])
+    clusters = np.array([*[NO_CATEGORY] * 4, 0, 1])
     registry.observe(0, StageGroups([*map(key, range(6))], clusters, AXES[:2], [0, 1]))
-    cache.store_features(
-        SPACE, [*map(key, range(4))], torch.from_numpy(AXES[[1, 3, 2, 2]])
-    )  # 1 is far from all
+    features = torch.from_numpy(AXES[[1, 3, 2, 2]])  # 1 is far from all
+    cache.store_features(SPACE, [*map(key, range(4))], features)
     past = StageGrouping(registry, SPACE, cache)
     prototypes = torch.from_numpy(AXES[:3]).float()
     found = assign(prototypes, prototypes, [0, 1, 2], temperature=0.1, keys=["a", "b", "c"])

@@ -165,16 +165,10 @@ def test_refuses_an_id_for_every_image(module: ModuleType) -> None:
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda ids: np.array(ids, np.uint8)])
 def test_batches_and_single_samples_add_up(metric: evaluate.Metric, kind) -> None:
     for start in (0, 2):
-        part = slice(start, start + 2)
-        metric.add_batch(
-            stages=kind([1] * 2),
-            predictions=kind(GOOD["predictions"][part]),
-            references=kind(GOOD["references"][part]),
-        )
-    metric.add_batch(predictions=kind([]), references=kind([]), stages=kind([])) if kind in (
-        list,
-        tuple,
-    ) else None
+        part = {name: kind(GOOD[name][start : start + 2]) for name in ("predictions", "references")}
+        metric.add_batch(stages=kind([1] * 2), **part)
+    if kind in (list, tuple):
+        metric.add_batch(predictions=kind([]), references=kind([]), stages=kind([]))
     assert len(metric) == 4
     assert metric.compute(num_known=1)["all"] == 75
     for prediction, reference in zip(GOOD["predictions"], GOOD["references"], strict=True):

@@ -53,11 +53,7 @@ def _learnt(session: DiscoverySession) -> list[IntakeFile]:
     return [file for file in session.current.intake.used if members.get(file.key) not in aside]
 
 
-def adapt(
-    session: DiscoverySession,
-    options: AdaptationOptions,
-    stop: StopRequest | None = None,
-) -> None:
+def adapt(session: DiscoverySession, options: AdaptationOptions, stop: StopRequest | None = None) -> None:
     """Train a copy of the session's model on its newest images, without labels, and embed them again with it.
 
     A stage of a run groups the labelled images again, but a checkpoint has only their means. So the prototype of an

@@ -41,13 +41,12 @@ def registry_of(model: "CategoryDiscoveryModel", place: str | Path) -> CategoryR
         return registry
     if not config.category_ids:
         return CategoryRegistry()
-    return CategoryRegistry.from_categories(
+    ids, names, prototypes = (
         config.category_ids,
         config.category_names,
-        config.num_known,
         model.prototypes.float().cpu().numpy(),
-        stage=config.stage or 0,
     )
+    return CategoryRegistry.from_categories(ids, names, config.num_known, prototypes, stage=config.stage or 0)
 
 
 def assignment_in(

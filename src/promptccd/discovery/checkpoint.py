@@ -148,9 +148,8 @@ def load_progress(
                 + (f"Give the model that was trained there, {newest}" if newest else "Give that model")
                 + ", or another --out."
             )
-        done, known = (
-            [(each.number, each.kind, each.what) for each in log.log] for log in (left, session.registry)
-        )
+        logs = left.log, session.registry.log
+        done, known = ([(each.number, each.kind, each.what) for each in log] for log in logs)
         if done != known[: len(done)]:
             raise RunError(
                 f"The categories in {out} were changed after a stage was trained there. Give that stage as the model, "

@@ -192,10 +192,8 @@ def _write_results(
     rows, table, exports = assignment_rows(session), out / TABLE, list[Export]()
     write_file(table, assignments_csv(rows))
     if formats:
-        files, intake = session.current.files, session.current.intake
-        photos = Photos(
-            out, session.registry.images, lambda key: intake.read_bytes(files[key]) if key in files else None
-        )
+        files, read = session.current.files, session.current.intake.read_bytes
+        photos = Photos(out, session.registry.images, lambda key: read(files[key]) if key in files else None)
         listed = project_rows(session.registry, photos)
         exports = [FORMATS[name].write(photos, listed, out) for name in dict.fromkeys(formats)]
     page = write_page(session, rows, out / PAGE)

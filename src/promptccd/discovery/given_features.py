@@ -184,10 +184,8 @@ class ItemsSource(ImageSource):
     shows_images = False
 
     def __init__(self, given: GivenFeatures):
-        self._given = given
-        self.name = (
-            "The list of items" if given.place is None else f"The items in {display_name(given.place.name)!r}"
-        )
+        self._given, place = given, given.place
+        self.name = f"The items in {display_name(place.name)!r}" if place else "The list of items"
 
     def entries(self, limits: IntakeLimits) -> list[Entry]:
         """The items, in the order of their features."""

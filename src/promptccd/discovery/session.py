@@ -1,6 +1,7 @@
 """A session: a person's images and the groups that a model finds in them."""
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -347,15 +348,12 @@ class DiscoverySession:
         given, members = self.registry.constraints(), self.registry.members
         keys, fresh = self.current.keys, set(self.fresh)
         first_of = self.current.near_duplicates.first_of.tolist()
-        earlier: dict[int, set[int]] = {}
+        earlier = defaultdict[int, set[int]](set)
         for row, first in enumerate(first_of):
             if row not in fresh and (category := members.get(keys[row])) is not None:
-                earlier.setdefault(first, set()).add(category)
-        pins = {}
-        for row in fresh:
-            found = earlier.get(first_of[row], set())
-            if len(found) == 1 and keys[row] not in given.keys:
-                pins[keys[row]] = next(iter(found))
+                earlier[first].add(category)
+        free = [row for row in fresh if len(earlier[first_of[row]]) == 1 and keys[row] not in given.keys]
+        pins = {keys[row]: min(earlier[first_of[row]]) for row in free}
         return replace(given, pinned={**given.pinned, **pins}) if pins else given
 
     def keep(self, estimate: CountEstimate | None) -> None:
@@ -383,12 +381,8 @@ class DiscoverySession:
 
     def assignment(self) -> Assignment:
         """The newest stage's images and their categories, corrections included; a `DataError` before `group`."""
-        _ = self.estimate
+        _, stage = self.estimate, self.current
         return assignment_in(
-            self.registry,
-            self.current.keys,
-            self.current.features,
-            stage=self.current.stage,
-            temperature=self.temperature,
+            self.registry, stage.keys, stage.features, stage=stage.stage, temperature=self.temperature,
             spread_for=self.spread_for,
-        )
+        )  # fmt: skip

@@ -33,30 +33,12 @@ from tests.messages import TEXT
 
 TAKEN = 1_700_000_000  # when the files were written, in seconds
 HOSTILE = [
-    "<img src=x onerror=alert(1)>",
-    "=cmd()|' /C calc'!A0",
-    "名前",
-    "../../etc/passwd",
-    "C:\\CON",
-    "x" * 100,
-    "-rf ~",
-    "@SUM(A1)",
-    "{{ 7 * 7 }}",
-    "Ünïcode & co",
-    "steam train",
-    "test tube",
-    "validation",
-]
+    "<img src=x onerror=alert(1)>", "=cmd()|' /C calc'!A0", "名前", "../../etc/passwd", "C:\\CON", "x" * 100, "-rf ~",
+    "@SUM(A1)", "{{ 7 * 7 }}", "Ünïcode & co", "steam train", "test tube", "validation",
+]  # fmt: skip
 ODD = [
-    "שלום.jpg",
-    "白鹭.jpg",
-    "-2+3.jpg",
-    "=cmd()|calc.jpg",
-    "a:b?.jpg",
-    "new\nline.jpg",
-    "caf\\xe9.jpg",
-    "CON.jpg",
-]
+    "שלום.jpg", "白鹭.jpg", "-2+3.jpg", "=cmd()|calc.jpg", "a:b?.jpg", "new\nline.jpg", "caf\\xe9.jpg", "CON.jpg",
+]  # fmt: skip
 
 
 WITH_PHOTOGRAPHS = [name for name in FORMATS if name != "table"]
@@ -133,23 +115,10 @@ def test_sorted_into_folders_files_stay_what_they_are(here: Path) -> None:
         assert path.stat().st_mtime < TAKEN + 100 or path.suffix == ".png"
         assert path.read_bytes() in {each.read_bytes() for each in originals.values()}
         assert group[digest(path)] == path.parent.name or path.parent.name not in HOSTILE
-    assert {
-        "白鹭.jpg",
-        "שלום.jpg",
-        "-2+3.jpg",
-        "a_b_.jpg",
-        "new_line.jpg",
-        "caf_xe9.jpg",
-        "caf_.jpg",
-        "_CON.jpg",
-    } <= {path.name for path in made}
-    assert {path.parent.name for path in made} >= {
-        "steam train",
-        "名前",
-        "Ünïcode & co",
-        "-rf ~",
-        "_img src=x onerror=alert(1)_",
-    }
+    names = ["白鹭", "שלום", "-2+3", "a_b_", "new_line", "caf_xe9", "caf_", "_CON"]
+    assert {f"{name}.jpg" for name in names} <= {path.name for path in made}
+    groups = {"steam train", "名前", "Ünïcode & co", "-rf ~", "_img src=x onerror=alert(1)_"}
+    assert groups <= {path.parent.name for path in made}
     assert Counter(path.parent.name for path in made).total() == len(made)
     assert all(path.resolve().is_relative_to(found.place.resolve()) for path in made)
 
@@ -215,9 +184,7 @@ def test_what_is_missing_is_said_and_the_rest_is_written(here: Path, way: str) -
     photograph(other, 77)
     found = export(here, way)[way]
     count = len(photographs(here)) + 1
-    lost = (
-        1 if way == "sidecars" else 2
-    )  # whatever a file shows now, its keyword is for the picture it showed
+    lost = 1 if way == "sidecars" else 2  # whatever a file shows now, its keyword is of what it showed
     assert (found.photographs, len(found.missing)) == (count - lost, lost)
     assert "'白鹭.jpg'" in "\n".join(found.lines()) and f"{count - lost} photographs" in found.lines()[0]
     gone.write_bytes((here / "card A/new\nline.jpg").read_bytes())  # another one under its name
@@ -227,12 +194,8 @@ def test_what_is_missing_is_said_and_the_rest_is_written(here: Path, way: str) -
 @pytest.mark.parametrize("way", WITH_PHOTOGRAPHS)
 def test_after_a_rename_only_that_is_written_and_nothing_of_a_person_is_lost(here: Path, way: str) -> None:
     place = export(here, way)[way].place
-    mine = {
-        "notes.txt": "mine",
-        "mine/crop.jpg": "mine too",
-        "train/steam train/x": "x",
-        "steam train/crop.jpg": "y",
-    }
+    mine = {"notes.txt": "mine", "mine/crop.jpg": "mine too", "train/steam train/x": "x"}
+    mine["steam train/crop.jpg"] = "y"
     for name, text in mine.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
@@ -306,12 +269,10 @@ def test_a_new_format_is_one_entry(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command line, its help and `discover` read the list; the page is tested in ``page/test_routes.py``."""
-    monkeypatch.setitem(
-        FORMATS, "listed", Format("listed", "a text with the names of the groups", f"{__name__}:listed")
-    )
-    monkeypatch.delitem(
-        sys.modules, "promptccd.cli.discovery_commands", raising=False
-    )  # reads the list when imported
+    added = Format("listed", "a text with the names of the groups", f"{__name__}:listed")
+    monkeypatch.setitem(FORMATS, "listed", added)
+    # Which reads the list when it is imported.
+    monkeypatch.delitem(sys.modules, "promptccd.cli.discovery_commands", raising=False)
     for command in ("export", "discover"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
@@ -325,9 +286,8 @@ def test_a_new_format_is_one_entry(
 def test_photographs_of_archives_and_data_sets_are_sorted_by_the_command_that_has_it_open(
     here: Path, tiny_backbone: Path
 ) -> None:
-    archive = shutil.make_archive(
-        str(here / "card C"), "zip", write_pictures(here / "card C", [4], per_category=2, seed=3)
-    )
+    card = write_pictures(here / "card C", [4], per_category=2, seed=3)
+    archive = shutil.make_archive(str(card), "zip", card)
     found = discover(DiscoverySession.open(tiny_backbone), archive, here / "found", exports=["folders"])
     [taken] = found.exports
     assert not taken.missing and taken.photographs == len(photographs(here)) + 2

@@ -90,16 +90,10 @@ def overlapping(times):
 
 
 def many_entries(count):
-    entry = (
-        struct.pack("<4s6H3I5H2I", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0) + b"a.png"
-    )
-    size = len(entry) * count
-    start = b"PK\x03\x04" + bytes(31)
-    return (
-        start
-        + entry * count
-        + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 0xFFFE, 0xFFFE, size, len(start), 0)
-    )
+    entry = struct.pack("<4s6H3I5H2I", b"PK\x01\x02", 20, 20, *[0] * 7, 5, *[0] * 6) + b"a.png"
+    size, start = len(entry) * count, b"PK\x03\x04" + bytes(31)
+    end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 0xFFFE, 0xFFFE, size, len(start), 0)
+    return start + entry * count + end
 
 
 def size_in(content, name):

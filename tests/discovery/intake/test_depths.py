@@ -63,13 +63,8 @@ def test_the_smallest_depth_that_holds_all_values_is_that_of_all(photos: Path, w
 def test_images_that_come_later_are_shown_by_the_first_rule_and_keep_who_they_are(
     photos: Path, tmp_path: Path
 ) -> None:
-    project, shown, keys, said = (
-        tmp_path / "project",
-        list[dict[str, int]](),
-        list[dict[str, str]](),
-        list[str](),
-    )
-    project.mkdir()
+    (project := tmp_path / "project").mkdir()
+    shown, keys, said = list[dict[str, int]](), list[dict[str, str]](), list[str]()
 
     def again(rendering: Rendering | None = None) -> None:
         seen = SeenFiles(project, {"enough": 1})
@@ -109,12 +104,8 @@ def test_features_page_and_exports_show_the_same_depth(
         fresh = DiscoverySession.open(tiny_backbone, rendering=Rendering(integer=(0, 4095)))
         fresh.read(photos)
         assert np.allclose(session.current.features, fresh.current.features, atol=1e-5)
-        features.append(
-            {
-                file.name: row
-                for file, row in zip(session.current.intake.used, session.current.features, strict=True)
-            }
-        )
+        names = [file.name for file in session.current.intake.used]
+        features.append(dict(zip(names, session.current.features, strict=True)))
         rendering = session.current.intake.decoding.rendering
         bench = ProjectView(out)
         assert bench.photos.decoding.rendering == rendering == Rendering(integer=(0, 4095))

@@ -21,16 +21,7 @@ from promptccd.images.decode import Status
 from promptccd.images.limits import IntakeLimits
 from tests.discovery.conftest import image_of
 from tests.hub.hostile_tables import foreign, write_parquet
-from tests.images.test_decode import (
-    GOLDEN,
-    JPEG,
-    PNG,
-    chunk,
-    encoded,
-    oriented,
-    png,
-    zeros_compressed,
-)
+from tests.images.test_decode import GOLDEN, JPEG, PNG, chunk, encoded, oriented, png, zeros_compressed
 from tests.messages import TEXT
 
 USED, NOTED, SKIPPED = Status.USED, Status.NOTED, Status.SKIPPED
@@ -268,18 +259,11 @@ def test_uploads_of_images_and_archives(tmp_path):
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("inner/c.jpg", JPEG)
         archive.writestr("inner/again.png", PNG)
-    with read_intake(
-        [tmp_path / "b.zip", tmp_path / "a.png", tmp_path / "link.png", tmp_path / "gone.png"]
-    ) as intake:
+    with read_intake([tmp_path / name for name in ("b.zip", "a.png", "link.png", "gone.png")]) as intake:
         found = {file.name: (file.verdict.note, file.duplicate_of) for file in intake.files}
         assert image_of(intake, intake.files[-1]).size == (48, 36)
-    assert found == {
-        "a.png": ("", None),
-        "link.png": ("link, not followed", None),
-        "gone.png": ("no such file", None),
-        "inner/c.jpg": ("", None),
-        "inner/again.png": ("", 0),
-    }
+    skipped = {"link.png": ("link, not followed", None), "gone.png": ("no such file", None)}
+    assert found == {"a.png": ("", None), "inner/c.jpg": ("", None), "inner/again.png": ("", 0), **skipped}
 
 
 @pytest.mark.fault(42)
@@ -287,13 +271,9 @@ def test_rows_cannot_name_files_of_the_machine(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.png").write_bytes(PNG)
     (tmp_path / "strange.png").write_bytes(PNG)
-    paths = [
-        str(tmp_path / "own" / "a.png"),
-        str(tmp_path / "strange.png"),
-        "/etc/passwd",
-        "http://127.0.0.1/a.png",
-    ]
-    paths += ["zip://a.png::/b.zip", "/dev/zero", str(tmp_path / "own" / ".." / "strange.png"), None]
+    own, strange = str(tmp_path / "own" / "a.png"), str(tmp_path / "strange.png")
+    paths = [own, strange, "/etc/passwd", "http://127.0.0.1/a.png", "zip://a.png::/b.zip", "/dev/zero"]
+    paths += [str(tmp_path / "own" / ".." / "strange.png"), None]
     rows = [{"bytes": None, "path": path} for path in paths] + [{"bytes": JPEG, "path": "/etc/passwd"}]
     features = Features({"image": {"bytes": Value("binary"), "path": Value("string")}})
     dataset = Dataset.from_dict({"image": rows}, features=features).cast_column("image", Image())
@@ -302,7 +282,7 @@ def test_rows_cannot_name_files_of_the_machine(tmp_path):
     outside = "a file outside of the data set"
     assert notes == ["", outside, outside, "an address, not an image", "an address, not an image", outside, outside,
                      "no image given", ""]  # fmt: skip
-    write_parquet(foreign(paths[1]), tmp_path / "own" / "table.parquet")
+    write_parquet(foreign(strange), tmp_path / "own" / "table.parquet")
     with read_intake(str(tmp_path / "own" / "table.parquet")) as intake:  # one such row stops no discovery
         assert [file.verdict.note for file in intake.files if not file.is_used] == [outside]
 
@@ -328,11 +308,8 @@ def photos(tmp_path):
 
 def left_behind(intake):
     """All that an intake makes of its files."""
-    return (
-        intake.files,
-        intake.miniatures.tobytes(),
-        [intake.thumbnails([file])[file.key] for file in intake.used],
-    )
+    thumbnails = [intake.thumbnails([file])[file.key] for file in intake.used]
+    return intake.files, intake.miniatures.tobytes(), thumbnails
 
 
 @pytest.fixture

@@ -124,21 +124,6 @@ def test_what_split_puts_elsewhere_is_asked_about_still() -> None:
     assert len(skipped) == 60
 
 
-def test_means_follow_as_if_each_had_been_moved_alone(window: Window, project: Path, tmp_path: Path) -> None:
-    state = window.get("state")
-    groups, generation = [each["id"] for each in state["groups"]], state["generation"]
-    rows, to = [0, 1, 2, 9], [groups[1], groups[2], groups[1], groups[0]]
-    assert window.do(do="sort", images=rows, to=to, generation=generation)[0] == 200
-    at_once = registry_in(project)
-    window.do(do="undo", number=window.get("state")["undo"]["number"])
-    for row, group in zip(rows, to, strict=True):
-        window.do(do="move", images=[row], to=group, generation=generation)
-    one_by_one = registry_in(project)
-    assert at_once.members == one_by_one.members
-    both = (each.active_prototypes().matrix for each in (at_once, one_by_one))
-    np.testing.assert_allclose(*both, atol=1e-6)
-
-
 def test_examples_come_first_then_the_likest(reader: Window) -> None:
     found = reader.get("alike?rows=5,3")
     assert set(found["rows"][:2]) == {3, 5}

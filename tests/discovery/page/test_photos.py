@@ -45,12 +45,9 @@ def test_pictures_tell_nothing_but_what_is_seen(own: Path) -> None:
         assert sizes == [128, CELL_SIDE, 480]
     bench.photos.close()
     shutil.rmtree(own / "album")
-    again = ProjectView(own / "found").photos
-    assert [max(Image.open(io.BytesIO(again.picture(1, side))).size) for side in SIDES] == [
-        128,
-        CELL_SIDE,
-        128,
-    ]
+    photos = ProjectView(own / "found").photos
+    pictures = [Image.open(io.BytesIO(photos.picture(1, side))) for side in SIDES]
+    assert [max(each.size) for each in pictures] == [128, CELL_SIDE, 128]
 
 
 def test_a_file_that_holds_something_else_now_is_not_shown(own: Path) -> None:
@@ -64,19 +61,6 @@ def test_a_file_that_holds_something_else_now_is_not_shown(own: Path) -> None:
     (own / "album/sub").rename(own / "moved")
     (own / "album/sub").symlink_to(own / "moved")
     assert [photos.picture(row, LARGE_SIDE) for row in range(3)] == known
-
-
-@pytest.mark.moderate
-def test_a_file_that_was_renamed_is_taken_from_where_it_is_now(own: Path, tiny_backbone: Path) -> None:
-    """Whatever it is called: the list of files knows both of its names."""
-    (own / "album/one.jpg").rename(own / "album/zebra.jpg")
-    (own / "album/sub").rename(own / "album/away")
-    discover(DiscoverySession.open(tiny_backbone), own / "album", own / "found")
-    photos = ProjectView(own / "found").photos
-    assert photos.names == ["<b>three.jpg", "away/two.jpg", "zebra.jpg"]
-    assert [photos.original(key) for key in photos.keys] == [
-        (own / "album" / name).read_bytes() for name in photos.names
-    ]
 
 
 def test_a_project_of_a_stranger_shows_no_file_outside_its_folders(own: Path) -> None:

@@ -35,11 +35,7 @@ def test_only_what_a_person_looked_at_is_reviewed(project: Path, seed: int) -> N
             "undo": (view.undo,),
         }
         what = str(rng.choice(list(acts)))
-        fits = {
-            "split": view.category(group).size > 2,
-            "merge": group != other,
-            "undo": bool(before),
-        }
+        fits = {"split": view.category(group).size > 2, "merge": group != other, "undo": bool(before)}
         if not fits.get(what, True):
             continue
         correct, *given = acts[what]
@@ -58,14 +54,3 @@ def test_only_what_a_person_looked_at_is_reviewed(project: Path, seed: int) -> N
         rows = project_rows(view, view.photos)
         assert {row.picture for row in rows if row.state == "reviewed"} == inside
         assert view.right()["looked"] == len(inside)
-
-
-def test_a_split_reviews_nothing(project: Path) -> None:
-    view = ProjectView(project)
-    view.split(view.active[0].id)
-    assert {row.state for row in project_rows(view, view.photos)} == {"found", "pinned"}
-    assert view.right()["looked"] == 0
-    group = view.active[-1].id
-    row = view.columns().shown(group)["cover"][0]
-    assert view.why(row)["state"] == "pinned"
-    assert view.screen([])["reviewed"] == 0

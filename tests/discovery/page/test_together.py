@@ -81,9 +81,8 @@ def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
 
 def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: Path) -> None:
     assert address_of(project) == page.url
-    assert (
-        _address_file(project).parent.stat().st_mode & 0o777 == 0o700
-    )  # and not in the project, which may be sent
+    # It is not in the project, which may be sent.
+    assert _address_file(project).parent.stat().st_mode & 0o777 == 0o700
     with pytest.raises(RunError, match="is writing to"):
         OpenPage(project)
     _address_file(project).write_text("http://localhost:1/?token=of-last-week\nhere (process 0)")

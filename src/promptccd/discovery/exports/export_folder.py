@@ -99,9 +99,8 @@ class Export:
         """The result for people, a sentence each."""
         counts = {"written": self.written, "unchanged": self.kept}
         files = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
-        lines = [
-            f"{self.place}: {self.photographs} photograph{'s' * (self.photographs != 1)}; files: {files}."
-        ]
+        photographs = f"{self.photographs} photograph{'s' * (self.photographs != 1)}"
+        lines = [f"{self.place}: {photographs}; files: {files}."]
         reasons = dict[str, list[str]]()
         for label, why in self.missing:
             name = repr(display_name(label))
@@ -254,10 +253,9 @@ class ExportFolder:
             self._swap()
         self.export.photographs = photographs
         if last:
-            self.export.notes.append(
-                f"Kept, because they are in no group and their originals are gone, {len(last)}: "
-                f"{_some([repr(display_name(each)) for each in last])}."
-            )
+            kept = _some([repr(display_name(each)) for each in last])
+            why = "they are in no group and their originals are gone"
+            self.export.notes.append(f"Kept, because {why}, {len(last)}: {kept}.")
         self.export.notes += notes
         return self.export
 
@@ -304,10 +302,9 @@ class ExportFolder:
     def _may_go(self, line: _Line) -> bool:
         """Whether the picture of a file can be exported again."""
         path = "" if self._originals is None else self._originals.get(line.source_hash)
-        # `None` was forgotten; a row of a data set has no path; else the file is there, or its archive.
-        return path is not None and (
-            not path or any(each.is_file() for each in (Path(path), *Path(path).parents))
-        )
+        if not path:  # `None` was forgotten; a row of a data set has no path
+            return path is not None
+        return any(each.is_file() for each in (Path(path), *Path(path).parents))  # or its archive
 
 
 def _is_unchanged(path: Path, line: _Line, is_read: bool = True) -> bool:
@@ -377,9 +374,8 @@ def _own(root: Path) -> list[str]:
         folders[:] = [name for name in folders if name not in links]
         found += [Path(parent, name).relative_to(root).as_posix() for name in (*names, *links)]
     # A group, or a folder of photographs, may be called like a folder that systems leave.
-    return sorted(
-        each for each in found if each != EXPORTED and not systems.left_by_system(each.rpartition("/")[2])
-    )
+    left = {EXPORTED, *(each for each in found if systems.left_by_system(each.rpartition("/")[2]))}
+    return sorted(each for each in found if each not in left)
 
 
 def _is_used(path: Path) -> bool:

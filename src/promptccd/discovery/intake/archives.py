@@ -145,9 +145,8 @@ class ArchiveSource(ImageSource):
         """Refuse members that share bytes: they let a small file unpack to any size."""
         free = 0
         for member in sorted(members, key=lambda member: member.header_offset):
-            end = (
-                member.header_offset + _LOCAL_HEADER_BYTES + len(member.orig_filename) + member.compress_size
-            )
+            header = _LOCAL_HEADER_BYTES + len(member.orig_filename)
+            end = member.header_offset + header + member.compress_size
             if member.header_offset < free or end > directory:
                 raise DataError(
                     f"{self.name} is refused: its members overlap, which no packer does. Pack the images again."

@@ -283,11 +283,9 @@ class SeenFiles:
             found = dict[str, SeenPicture]()
             for key, rows in itertools.groupby(db.execute(statement), lambda row: row[0]):
                 _, hashes, dates, is_row = zip(*rows, strict=True)
-                found[key] = SeenPicture(
-                    tuple(sorted((path, each) for each in hashes for path in files.get(each, ()))),
-                    dict(zip(hashes, map(_date, dates), strict=True)),
-                    any(is_row),
-                )
+                paths = sorted((path, each) for each in hashes for path in files.get(each, ()))
+                taken = dict(zip(hashes, map(_date, dates), strict=True))
+                found[key] = SeenPicture(tuple(paths), taken, any(is_row))
             return found
 
     # Features

@@ -58,9 +58,7 @@ def project_routes(project: ProjectView) -> Starlette:
 
 
 def screens(
-    project_of: Callable[[Request], ProjectView],
-    answers: Mapping[str, Answer],
-    actions: Mapping[str, Action],
+    project_of: Callable[[Request], ProjectView], answers: Mapping[str, Answer], actions: Mapping[str, Action]
 ) -> list[Route]:
     """The routes of the page and of the Space.
 
@@ -309,11 +307,8 @@ def _facts(project: ProjectView, asked: Request) -> dict[str, Any]:
 
 def _original(project: ProjectView, asked: Request) -> Response:
     """The unchanged file of a photograph; browsers save formats that they cannot show under its name."""
-    row = _row(project, asked)
-    content, name = (
-        project.photos.original(project.photos.keys[row]),
-        posixpath.basename(project.photos.names[row]),
-    )
+    row, photos = _row(project, asked), project.photos
+    content, name = photos.original(photos.keys[row]), posixpath.basename(photos.names[row])
     if kind := SHOWN.get(posixpath.splitext(name)[1].lower()):
         return Response(content, media_type=kind, headers=NOT_KEPT)  # of no other type, see `server.HEADERS`
     saved = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}

@@ -136,12 +136,8 @@ class Space:
                     desk = gr.HTML(elem_id="pc-desk")
                 with gr.Column(scale=1, min_width=270, elem_id="pc-own"):
                     gr.HTML(_part("own", self.limits))
-                    upload = gr.UploadButton(
-                        "Choose photographs",
-                        variant="primary",
-                        file_count="multiple",
-                        file_types=["image", ".zip"],
-                    )
+                    kinds: dict[str, Any] = {"file_count": "multiple", "file_types": ["image", ".zip"]}
+                    upload = gr.UploadButton("Choose photographs", variant="primary", **kinds)
                     status = gr.HTML(elem_id="pc-status")
                     with gr.Row(equal_height=True):
                         again = gr.Button("Group again", size="sm", min_width=90)
@@ -222,15 +218,9 @@ class Space:
 
     def _screens(self) -> ASGIApp:
         """Answers for the screens of all visits, below their addresses."""
-        routes = [
-            *screens(
-                lambda request: request.scope["visit"].project,
-                ANSWERS,
-                ACTIONS | {"/api/regroup": self._regrouped},
-            ),
-            Route("/take/{name}", self._archive),
-        ]
-        shown = application(routes)
+        actions = ACTIONS | {"/api/regroup": self._regrouped}
+        routes = screens(lambda request: request.scope["visit"].project, ANSWERS, actions)
+        shown = application([*routes, Route("/take/{name}", self._archive)])
         shown.add_exception_handler(PromptCCDError, _refused)
 
         async def of_visit(scope: Scope, receive: Receive, send: Send) -> None:
@@ -347,9 +337,8 @@ class Space:
         stop = _Progress()
         with visit.working(stop), tempfile.TemporaryDirectory(dir=visit.folder) as place:
             if name == "images.zip":  # without metadata
-                folder = (
-                    FORMATS["publish"].write(visit.project.photos, rows_of(visit.project), Path(place)).place
-                )
+                rows = rows_of(visit.project)
+                folder = FORMATS["publish"].write(visit.project.photos, rows, Path(place)).place
                 (folder / EXPORTED).unlink()  # our own list of its files
             elif visit.is_grouped:
                 with self._session() as session:
