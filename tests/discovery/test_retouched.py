@@ -156,9 +156,7 @@ def test_another_picture_under_the_same_size_and_time_is_read(backbone_folder, a
     assert len(registry_in(tmp_path / "out").images) == 14  # the one that was there before is not forgotten
 
 
-def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
-    backbone_folder, album, tmp_path, monkeypatch, capsys
-):
+def test_a_disk_without_times_of_touch_is_no_dead_end(backbone_folder, album, tmp_path, monkeypatch, capsys):
     """FAT keeps no such time: the change is seen once the file is opened, and the next command reads it."""
 
     def untouched(cls, path, found):
@@ -179,9 +177,7 @@ def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
 
 
 @pytest.mark.moderate
-def test_a_file_that_shows_another_picture_is_named_and_errors_name_files(
-    backbone_folder, album, tmp_path, caplog
-):
+def test_a_file_of_another_picture_is_named_and_errors_name_files(backbone_folder, album, tmp_path, caplog):
     out = tmp_path / "out"
     assert run(backbone_folder, album, out, "--num_categories", 3) == 0
     photograph((120, 90), seed=99).save(album / "00.jpg", quality=92)

@@ -83,9 +83,7 @@ def give(page: Page, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(41)
-def test_a_visit_from_the_first_click_to_the_end(
-    visit: Visit, server: Server, photos: list[Path], tmp_path: Path
-) -> None:
+def test_a_visit_from_first_to_last(visit: Visit, server: Server, photos: list[Path], tmp_path: Path) -> None:
     page = visit.page
     opened(page, server)
     assert names(page)[:2] == ["Group 0 · name it", "Group 1 · name it"]

@@ -157,7 +157,7 @@ def test_its_folder_is_shown_on_this_machine(guest: Window, journey: Path, shown
     assert not shown.exists()
 
 
-def test_a_machine_that_shows_no_folders_says_where_the_file_is(
+def test_a_machine_without_folders_says_the_path(
     guest: Window, journey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -221,7 +221,7 @@ def test_its_own_pixels_are_seen_and_moved(looker: Person) -> None:
 
 
 @pytest.mark.slow
-def test_its_path_is_copied_and_the_browser_keeps_its_own_menu(
+def test_its_path_is_copied_and_the_browser_keeps_its_menu(
     looker: Person, journey: Path, shown: Path
 ) -> None:
     in_large(looker, "one.jpg")

@@ -199,9 +199,7 @@ def test_groups_are_taken_away_as_discover_exports_them(window: Window, project:
     assert all(Path(row["path"]).read_bytes() and 0 <= float(row["confidence"]) <= 1 for row in rows)
 
 
-def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
-    window: Window, project: Path
-) -> None:
+def test_an_export_that_cannot_be_written_says_why_and_leaves_all(window: Window, project: Path) -> None:
     (project / "folders").mkdir()
     (project / "folders/mine.txt").write_text("mine")
     status, _, reply = window.ask("/api/export", {"kind": "folders"})
@@ -212,7 +210,7 @@ def test_an_export_that_cannot_be_written_says_why_and_leaves_what_is_there(
         assert (status, b"Expected one of folders, sidecars, publish" in reply) == (409, True)
 
 
-def test_every_correction_is_on_the_disk_and_its_answer_says_which_photographs_are_not_as_they_were(
+def test_every_correction_is_on_the_disk_and_its_answer_says_what_changed(
     window: Window, project: Path
 ) -> None:
     """Who has the state that it names needs nothing else: all of it is as the whole would be; undo and redo, too."""

@@ -62,9 +62,7 @@ def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: 
 
 
 @pytest.mark.slow
-def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
-    window: Window, project: Path
-) -> None:
+def test_a_correction_waits_for_a_writer_but_not_for_ever(window: Window, project: Path) -> None:
     lock = FolderLock(project / ".promptccd")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(window.do, do="rename", category=0, name="heron")
