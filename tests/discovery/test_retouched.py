@@ -84,9 +84,8 @@ def album(tmp_path: Path) -> Path:
     folder = tmp_path / "album"
     folder.mkdir()
     for number in range(12):
-        photograph((120, 90), seed=number).save(
-            folder / f"{number:02d}.{'png' if number % 3 else 'jpg'}", quality=92
-        )
+        name = f"{number:02d}.{'png' if number % 3 else 'jpg'}"
+        photograph((120, 90), seed=number).save(folder / name, quality=92)
     return folder
 
 
@@ -101,9 +100,7 @@ def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_pa
     out = tmp_path / "out"
     assert run(backbone_folder, album, out, "--num_categories", 3) == 0
     registry = registry_in(out)
-    first, second, *_ = sorted(
-        (each.id for each in registry.active), key=lambda each: -registry.category(each).size
-    )
+    first, second, *_ = (each.id for each in sorted(registry.active, key=lambda each: -each.size))
     moved = registry.members_of(first)[:2]
     for words in (
         ("rename", first, "heron"),

@@ -12,6 +12,7 @@ import pytest
 
 from tests.browsing import Visit, driver, watch
 from tests.conftest import coloured_images
+from tests.discovery.page.test_page import NOTES_VIOLATIONS
 from tests.messages import TEXT
 from tests.spaces.conftest import Server, serving
 
@@ -148,9 +149,7 @@ def test_a_window_of_its_own_keeps_to_its_policy_and_to_its_owner(browser: Brows
     own = watch(opening.value)
     violations: list[str] = []
     own.page.expose_function("violated", lambda directive: violations.append(directive))
-    own.page.add_init_script(
-        "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
-    )
+    own.page.add_init_script(NOTES_VIOLATIONS)
     own.page.reload()
     desk(own.page, ".card .name").first.click()
     own.page.keyboard.type("cheetah")

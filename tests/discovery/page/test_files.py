@@ -16,7 +16,7 @@ from PIL import ExifTags, Image
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.page import OpenPage
 from tests.browsing import watch
-from tests.discovery.page.conftest import Window
+from tests.discovery.page.conftest import Window, served
 from tests.discovery.page.test_page import WIDE, Person
 from tests.discovery.stored import copied
 from tests.photographs import pixels
@@ -60,10 +60,8 @@ def journey(journey_once: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(journey: Path) -> Iterator[OpenPage]:
-    page = OpenPage(journey / "found")
-    page.start()
-    yield page
-    page.close()
+    with served(journey / "found") as page:
+        yield page
 
 
 @pytest.fixture

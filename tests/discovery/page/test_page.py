@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WIDE, PHONE = (1280, 860), (390, 844)
+NOTES_VIOLATIONS = "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
 
 
 class Person:
@@ -65,9 +66,7 @@ def person(request: pytest.FixtureRequest, browser: Browser, page: OpenPage) -> 
     visit = watch(context.new_page())
     violations: list[str] = []
     visit.page.expose_function("violated", lambda directive: violations.append(directive))
-    visit.page.add_init_script(
-        "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
-    )
+    visit.page.add_init_script(NOTES_VIOLATIONS)
     visit.page.goto(page.url)
     visit.page.locator(".card img").first.wait_for()
     yield Person(visit)
@@ -197,9 +196,8 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
     chosen = sorted(sure[key] for key in registry.reviews if key not in drawn)
     drawn.append(Project(project).drawn())  # which is left for its turn
     assert chosen == sorted(value for key, value in sure.items() if key not in drawn)[:10]  # least sure first
-    person.page.get_by_text(
-        re.compile("Of 2 drawn at random [0-2] were wrong: about [0-9]+% of all")
-    ).wait_for()
+    said = re.compile("Of 2 drawn at random [0-2] were wrong: about [0-9]+% of all")
+    person.page.get_by_text(said).wait_for()
     for _ in range(count - 12):
         person.page.locator(".answers .offer").first.wait_for()
         person.press("1")
@@ -403,9 +401,8 @@ def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path)
 def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(person: Person) -> None:
     person.go("view=all")
     for share in (1, 0, 0.5, 1):
-        person.page.locator(".photos .scroll").evaluate(
-            "(each, share) => each.scrollTo(0, share * each.scrollHeight)", share
-        )
+        scroll = f"(each) => each.scrollTo(0, {share} * each.scrollHeight)"
+        person.page.locator(".photos .scroll").evaluate(scroll)
     person.page.locator(".cell img[src^=blob]").first.wait_for()
     empty = person.page.locator(".cell img:not([src])")
     for _ in range(100):
