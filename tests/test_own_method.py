@@ -31,7 +31,8 @@ from tests.discovery.conftest import write_pictures
 from tests.hub.conftest import hub  # noqa: F401 - a fixture
 from tests.hub.server import Hub
 from tests.messages import TEXT
-from tests.runs.test_variants import RATE, Signals, listen, merged, stage_bytes, train_through_signals
+from tests.runs.test_resume import stage_hashes
+from tests.runs.test_variants import RATE, Signals, listen, merged, train_through_signals
 
 OWN = "shared-prompt"
 PAGE = "docs/how_to/add_a_method.md"
@@ -106,7 +107,7 @@ def run(
 
 
 def test_an_interruption_leaves_no_trace(run: Trained) -> None:
-    assert stage_bytes(run.path) == stage_bytes(run.whole)
+    assert stage_hashes(run.path) == stage_hashes(run.whole)
     assert (run.path / "results.json").read_text() == (run.whole / "results.json").read_text()
     for stage in range(4):
         config = load_model(run.path / f"stage{stage}").config

@@ -234,8 +234,10 @@ def problems_of(path: Path) -> list[str]:
     Raises:
         RunError: a newer version wrote it.
     """
-    expected = _sums(path)
-    if expected is None:
+    expected: Any = None
+    with contextlib.suppress(OSError, ValueError, RunError):
+        expected = parsed_json(read_file(path / CHECKSUMS, _LARGEST_SUMS))
+    if not isinstance(expected, dict):
         return [f"{CHECKSUMS} is missing or unreadable"]
     newer = newer_format(expected.pop("format", FORMAT), FORMAT)
     if newer is not None:
@@ -350,14 +352,6 @@ def _complete(staging: Path) -> None:
         systems.flush(file)
     for folder in [*(item for item in staging.rglob("*") if item.is_dir()), staging]:
         systems.flush(folder)
-
-
-def _sums(path: Path) -> dict[str, Any] | None:
-    """Checksums by file and the format, `None` if they cannot be read."""
-    with contextlib.suppress(OSError, ValueError, RunError):
-        values = parsed_json(read_file(path / CHECKSUMS, _LARGEST_SUMS))
-        return values if isinstance(values, dict) else None
-    return None
 
 
 def _files(folder: Path) -> dict[str, Path]:

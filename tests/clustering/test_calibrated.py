@@ -51,9 +51,9 @@ def test_the_metric_is_the_formula(labelled) -> None:
     values = (1 - shrinkage) * values + shrinkage * values.mean()
     whitener = vectors @ np.diag(values**-0.25) @ vectors.T
     whitener /= np.sqrt(((residuals @ whitener) ** 2).mean() * 40 / 39)
-    assert mixture.whitener_.numpy() == pytest.approx(whitener, rel=1e-9)
-    assert mixture.means_.numpy() == pytest.approx(means @ whitener, rel=1e-9)
-    assert mixture.sizes_.tolist() == [40] * KNOWN
+    assert mixture.gaussians_.whitener.numpy() == pytest.approx(whitener, rel=1e-9)
+    assert mixture.gaussians_.means.numpy() == pytest.approx(means @ whitener, rel=1e-9)
+    assert mixture.gaussians_.sizes.tolist() == [40] * KNOWN
 
 
 SIZES = np.arange(10, 10 + KNOWN)  # of labelled categories
@@ -94,17 +94,20 @@ def first_means(points: np.ndarray, known: np.ndarray) -> list[np.ndarray]:
 def test_the_fit_of_a_stream_is_the_formula(seed: int, likelier: int, loss: float) -> None:
     stream, _ = drawn([3] * KNOWN + [50] * NEW, seed, noise=2.5)
     mixture = CalibratedMixture(known_loss=loss).fit(*drawn(SIZES.tolist(), seed=2))
-    points = stream @ mixture.whitener_.numpy()
-    known = mixture.means_.numpy()
+    points = stream @ mixture.gaussians_.whitener.numpy()
+    known = mixture.gaussians_.means.numpy()
     starts = [np.concatenate([known, first]) for first in first_means(points, known)]
-    fits = [written_out(points, means, mixture.temperature_) for means in starts]
+    fits = [written_out(points, means, mixture.gaussians_.temperature) for means in starts]
     assert fits[likelier][0] > fits[1 - likelier][0] + 1
     _, means, share = fits[likelier]
     mixture.partial_fit(stream, num_categories=KNOWN + NEW)
-    assert mixture.means_.numpy() == pytest.approx(means, rel=1e-8)
-    assert mixture.known_share_ == pytest.approx(share, rel=1e-9)
+    assert mixture.gaussians_.means.numpy() == pytest.approx(means, rel=1e-8)
+    assert mixture.gaussians_.known_share == pytest.approx(share, rel=1e-9)
     weights = np.log(np.repeat([share / KNOWN, (1 - share) / NEW], [KNOWN, NEW]))
-    joint, even = weights + log_densities(points, means, mixture.temperature_), weights[-1] - weights[0]
+    joint, even = (
+        weights + log_densities(points, means, mixture.gaussians_.temperature),
+        weights[-1] - weights[0],
+    )
     chances = softmax(joint, axis=1)
 
     def recalled(balance: float) -> float:
@@ -112,11 +115,13 @@ def test_the_fit_of_a_stream_is_the_formula(seed: int, likelier: int, loss: floa
         said = (joint + balance * even * (np.arange(KNOWN + NEW) < KNOWN)).argmax(1)
         return chances[said < KNOWN, said[said < KNOWN]].sum() / chances[:, :KNOWN].sum()
 
-    assert (mixture.balance_ > 0) == (loss < 0.01)
-    assert recalled(mixture.balance_) >= recalled(1) - loss
-    assert mixture.balance_ == 0 or recalled(mixture.balance_ - 0.025) < recalled(1) - loss
-    joint[:, :KNOWN] += mixture.balance_ * even
-    sharp = np.exp(log_softmax(mixture.sharpness_ * joint, axis=1))
+    assert (mixture.gaussians_.balance > 0) == (loss < 0.01)
+    assert recalled(mixture.gaussians_.balance) >= recalled(1) - loss
+    assert (
+        mixture.gaussians_.balance == 0 or recalled(mixture.gaussians_.balance - 0.025) < recalled(1) - loss
+    )
+    joint[:, :KNOWN] += mixture.gaussians_.balance * even
+    sharp = np.exp(log_softmax(mixture.gaussians_.sharpness * joint, axis=1))
     assert mixture.predict_proba(stream) == pytest.approx(sharp, abs=1e-9)
     assert (mixture.predict(stream) == joint.argmax(1)).all()
 
@@ -154,14 +159,14 @@ def test_temperature_and_sharpness_are_the_formula() -> None:
             own_logits = scaled[np.arange(tested.sum()), own[tested]]
             losses[fold // 5, place] += (logsumexp(scaled, axis=1) - own_logits).sum()
     factor, sharper = module.TEMPERATURES[losses.argmin(1)].tolist()
-    assert mixture.sharpness_ == pytest.approx(sharper / factor, rel=1e-9)
+    assert mixture.gaussians_.sharpness == pytest.approx(sharper / factor, rel=1e-9)
     whitened = residuals @ whitener(residuals, KNOWN)
     sizes = np.bincount(labels)[labels]
     apart = np.where(sizes > 1, sizes / np.maximum(sizes - 1, 1), 1)
     variance = ((whitened**2).sum(1) * apart).mean() / WIDTH
-    assert mixture.temperature_ == pytest.approx(factor, rel=1e-9)
+    assert mixture.gaussians_.temperature == pytest.approx(factor, rel=1e-9)
     scaled = whitener(residuals, KNOWN) / np.sqrt(variance)
-    assert mixture.whitener_.numpy() == pytest.approx(scaled, rel=1e-6, abs=1e-9)
+    assert mixture.gaussians_.whitener.numpy() == pytest.approx(scaled, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -186,7 +191,7 @@ def test_ids_follow_the_labels_and_a_stream_may_have_nothing_new(labelled, strea
     mixture = CalibratedMixture().fit(points, labels * 10)
     known = stream[1] < KNOWN
     mixture.partial_fit(stream[0][known], num_categories=KNOWN)
-    assert mixture.known_share_ == 1
+    assert mixture.gaussians_.known_share == 1
     assert (mixture.predict(stream[0][known]) == stream[1][known] * 10).mean() > 0.9
     mixture.partial_fit(stream[0], num_categories=KNOWN + 1)
     assert list(mixture.classes_) == [0, 10, 20, 30, 40, 50, 51]

@@ -180,12 +180,7 @@ class Workshop:
 def _stop_clocks() -> None:
     """Durations are the one thing that no two runs have in common: here everything takes no time."""
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
-    for name in (
-        "runs.train",
-        "reports.sweep",
-        "reports.engines",
-        "training.stage_trainer",
-    ):
+    for name in ("runs.train", "reports.sweep", "reports.engines", "training.stage_trainer"):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
     vars(import_module("promptccd.runs.train"))["memory_used"] = lambda device: {
         "process": 0,

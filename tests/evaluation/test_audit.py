@@ -13,13 +13,7 @@ from promptccd.cli.main import main
 from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.data.splits import PAPER_CUTS, cut_sizes
 from promptccd.errors import DataError
-from promptccd.evaluation import (
-    audit,
-    audit_row,
-    implied_old_share,
-    published,
-    published_rows,
-)
+from promptccd.evaluation import audit, audit_row, implied_old_share, published, published_rows
 from promptccd.evaluation.paper import RUN, mark_of
 from tests.messages import TEXT
 

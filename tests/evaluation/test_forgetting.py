@@ -7,11 +7,7 @@ import pytest
 import torch
 
 from promptccd.cli.tables import score_table
-from promptccd.evaluation import (
-    ContinualScore,
-    StageScore,
-    labelled_categories,
-)
+from promptccd.evaluation import ContinualScore, StageScore, labelled_categories
 
 
 def steps(before: list[float], rows: list[tuple[float, float, float]]) -> ContinualScore:

@@ -170,10 +170,7 @@ def test_a_tag_that_was_loaded_is_found_again(warm: str, hub: Hub) -> None:
 def test_all_files_are_of_one_commit(stage: str, hub: Hub, trained_run: Path) -> None:
     """Somebody pushes between the configuration and the weights."""
     first = hub.repo(NAME).at("main").sha
-    hub.plan(
-        lambda met: "safetensors" in met.path,
-        Fault(race=lambda hub: hub.add(NAME, {LEARNT: b"other"})),
-    )
+    hub.plan(lambda met: "safetensors" in met.path, Fault(race=lambda hub: hub.add(NAME, {LEARNT: b"other"})))
     model = PromptCCDModel.from_pretrained(stage)
     assert model.source.revision == first
     load_view(model.source)

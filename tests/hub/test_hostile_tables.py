@@ -117,14 +117,7 @@ def test_nothing_outside_is_read_or_sent(
     stage = str(trained_run / "stage1")
     for command in (
         ["predict", stage, str(places.data), "--json"],
-        [
-            "discover",
-            stage,
-            str(places.data),
-            "--out",
-            str(places.data.parent / "found"),
-            "--json",
-        ],
+        ["discover", stage, str(places.data), "--out", str(places.data.parent / "found"), "--json"],
     ):
         assert main(command) in (0, 2), command
         assert "Traceback" not in capsys.readouterr().err
@@ -198,10 +191,7 @@ def test_a_repository_names_nothing_but_its_own(
         assert main(command) == 2
         assert "names" in refused(capsys)
     out = str(tmp_path / "found")
-    assert main(["discover", str(trained_run / "stage1"), "user/foreign", "--out", out]) in (
-        0,
-        2,
-    )
+    assert main(["discover", str(trained_run / "stage1"), "user/foreign", "--out", out]) in (0, 2)
     assert SEEN == []
     assert not hub.requests("", "user/own")
     assert not hub.requests("POST", "commit")

@@ -25,9 +25,7 @@ def as_parquet(table: Dataset, place: Path, split: str) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_a_data_set_with_missing_labels_and_another_are_trained_on_and_pushed(
-    hub: Hub,
-    tiny_backbone: Path,
-    tmp_path: Path,
+    hub: Hub, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     whole = coloured_images(3, 24)
     labels = [label if label < 2 and row < 36 else -1 for row, label in enumerate(whole["label"][:])]

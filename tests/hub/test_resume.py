@@ -1,6 +1,5 @@
 """A run that goes on from the Hub ends as one that was never interrupted; a Hub that fails stops no training."""
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -11,11 +10,7 @@ from promptccd.cli.main import main
 from promptccd.runs import RunDirectory
 from tests.hub.server import Hub
 from tests.messages import TEXT
-
-
-def stage_bytes(run: Path) -> list[str]:
-    files = [run / f"stage{stage}" / "model-00002-of-00002.safetensors" for stage in range(4)]
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+from tests.runs.test_resume import stage_hashes
 
 
 def in_folder(values: dict, folder: Path, **training: object) -> Path:
@@ -46,7 +41,7 @@ def test_training_goes_on_from_a_stage_on_the_hub(
     assert {name for name in ("user/whole-stage0", "user/whole-stage3") if hub.repo(name)}
     options = in_folder(values, tmp_path / "again", resume_from="user/whole-stage1")
     assert main(["train", "--config", str(options)]) == 0
-    assert stage_bytes(tmp_path / "again") == stage_bytes(tmp_path / "whole")
+    assert stage_hashes(tmp_path / "again") == stage_hashes(tmp_path / "whole")
     whole, again = (RunDirectory(tmp_path / name).results for name in ("whole", "again"))
     assert again.to_dict() == whole.to_dict()
 

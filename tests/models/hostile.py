@@ -18,13 +18,18 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from promptccd.clustering import calibrated
-
 Change = Callable[[Path], Any]
 Tensors = dict[str, torch.Tensor]
 
 CONFIG, WEIGHTS, PROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
 INDEX = "model.safetensors.index.json"
+GAUSSIAN_NUMBERS = (
+    "num_known",
+    "known_share",
+    "temperature",
+    "sharpness",
+    "balance",
+)  # of `CategoryGaussians`
 SHARDS = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
 EVIL_MAP = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoImageProcessor": "evil.Evil"}
 CANARY = "evil-ran"
@@ -396,7 +401,7 @@ NUMBERS: list[tuple[str, list[Any]]] = [
         "spread",
         [None, {}, 3, [1.0], SPREAD | {"reach": 0}, SPREAD | {"slope": "steep"}, SPREAD | {"more": 1}],
     ),
-    ("gaussians", [{}, 3, {"ids": 1, **dict.fromkeys(calibrated.NUMBERS, 1)}]),
+    ("gaussians", [{}, 3, {"ids": 1, **dict.fromkeys(GAUSSIAN_NUMBERS, 1)}]),
     ("initializer_range", [1e300]),
     ("stage", ["newest"]),
     ("num_known", [-1]),

@@ -29,7 +29,6 @@ from transformers import (
 
 from promptccd import PromptCCDConfig, PromptCCDModel
 from promptccd.cli.main import main
-from promptccd.clustering import calibrated
 from promptccd.discovery.embedding import load_embedder
 from promptccd.models import (
     VARIANTS,
@@ -42,7 +41,7 @@ from promptccd.models.checkpoint import PREPROCESSOR, find_model, load_processor
 from promptccd.models.configuration import bounds_of
 from promptccd.pipeline import CategoryDiscoveryPipeline
 from tests.conftest import TINY_BACKBONE
-from tests.models.hostile import sharded
+from tests.models.hostile import GAUSSIAN_NUMBERS, sharded
 from tests.models.test_loading import small
 
 # Configurations and processors as they stand on the Hub, but for their sizes.
@@ -172,7 +171,7 @@ def test_a_checkpoint_comes_back_with_its_class_and_fields_and_without_code(
     assert not any(hasattr(found.config, key) for key in steering)
 
 
-GAUSSIANS = {"ids": [0, 4, 1], **dict.fromkeys(calibrated.NUMBERS, 0.9), "num_known": 2}
+GAUSSIANS = {"ids": [0, 4, 1], **dict.fromkeys(GAUSSIAN_NUMBERS, 0.9), "num_known": 2}
 
 
 @pytest.mark.parametrize(

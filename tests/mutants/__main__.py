@@ -33,7 +33,7 @@ MORE = {  # tests of an area beside those that are called after it
     "cli/test_values.py data/test_benchmarks.py data/test_spectrum.py",
     "images": "discovery/intake",
     "data": "discovery/intake hub/test_stages.py hub/test_hub_rows.py",
-    "runs": "hub/test_cards.py hub/test_provenance.py hub/test_verify.py",
+    "runs": "hub/test_cards.py",
     "evaluation": "runs/test_protocols.py",
     "reports": "runs/test_sweep.py runs/test_sweep_devices.py runs/test_sweep_side_by_side.py runs/test_engines.py",
     "cli": "runs/test_sweep.py hub/test_push.py hub/test_space.py reports",

@@ -7,7 +7,7 @@ from datasets import ClassLabel
 
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_HEAD, coloured_images
+from tests.conftest import coloured_images, quick_recipe
 
 NAMES = [
     "<img src=x onerror=alert(1)>",
@@ -25,21 +25,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path) -> lis
     data = coloured_images(5, 30).cast_column("label", ClassLabel(names=NAMES))
     data.save_to_disk(str(folder / "images"))
     for seed in (1, 2):
-        values = {
-            "data": {"dataset": str(folder / "images"), "class_blocks": [2, 1, 1, 1]},
-            "views": {"image_size": 16, "resize_size": 18},
-            "model": {"backbone": str(backbone_folder), **TINY_HEAD},
-            "training": {
-                "output_dir": str(folder / f"tiny-seed{seed}"),
-                "seed": seed,
-                "epochs": 2,
-                "batch_size": 32,
-                "learning_rate": 0.05,
-                "refit_every": 2,
-                "prompt_warmup_epochs": 1,
-                "replay_samples": 5,
-                "kmeans_restarts": 3,
-            },
-        }
+        values = quick_recipe(folder / "images", backbone_folder, folder / f"tiny-seed{seed}")
+        values["training"]["seed"] = seed
         train_run(Recipe.from_dict(values))
     return [folder / "tiny-seed1", folder / "tiny-seed2"]

@@ -9,12 +9,7 @@ import pytest
 from promptccd.errors import DiskError
 from promptccd.runs import RunDirectory
 from promptccd.training import callbacks
-from promptccd.training.callbacks import (
-    HISTORY,
-    EpochRecord,
-    add_epoch,
-    read_history,
-)
+from promptccd.training.callbacks import HISTORY, EpochRecord, add_epoch, read_history
 from tests.messages import TEXT
 
 RECORD = EpochRecord(1, 0, 4, {"loss": 2.5, "info_nce": 2.5}, 0.01, 1.5)
@@ -47,11 +42,6 @@ def test_metrics_are_losses_rates_and_speed() -> None:
     expected = {"learning_rate": 0.1, "prompt_learning_rate": 0.3, "key_learning_rate": 0.2}
     assert record.metrics == {**losses, **expected, "images_per_second": 25.0}
     assert EpochRecord(1, 0, 4, losses, 0.1, seconds=0.0, images=50).metrics["images_per_second"] == 5e10
-
-
-def test_seconds_are_kept_to_the_thousandth(tmp_path: Path) -> None:
-    add_epoch(tmp_path, EpochRecord(0, 0, 4, {"loss": 0.123456789}, 0.1, 1.23456789))
-    assert read_history(tmp_path) == [EpochRecord(0, 0, 4, {"loss": 0.123456789}, 0.1, 1.235)]
 
 
 def test_the_last_line_of_an_epoch_counts_and_rubbish_does_not(tmp_path: Path) -> None:

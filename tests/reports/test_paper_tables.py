@@ -10,10 +10,7 @@ import pytest
 
 from promptccd.cli.main import main, parse
 from promptccd.cli.sweep_commands import _table_plan
-from promptccd.evaluation import (
-    PROTOCOLS,
-    published_rows,
-)
+from promptccd.evaluation import PROTOCOLS, published_rows
 from promptccd.reports import costs
 from promptccd.reports.paper_tables import (
     TableEntry,

@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 
 from promptccd.errors import ConfigurationError
-from promptccd.reports.run_groups import (
-    baseline_rows,
-    require_seeds_alone,
-    row_names,
-)
+from promptccd.reports.run_groups import baseline_rows, require_seeds_alone, row_names
 from promptccd.runs.folder import RunDirectory
 from promptccd.training.recipe import Recipe
 

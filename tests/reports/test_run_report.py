@@ -4,7 +4,6 @@ import copy
 import csv
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,7 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation.tables import ABSENT, over_runs, text_grid
 from promptccd.reports import write_report, write_run_comparison
-from promptccd.reports.charts import NUM_STYLES
-from promptccd.reports.report import history_charts
-from promptccd.reports.tables import ReportedRun, report_tables, stage_costs
+from promptccd.reports.tables import ReportedRun, report_tables
 from promptccd.runs import RunDirectory, RunEvaluation
 from tests.browsing import Visit
 from tests.messages import TEXT
@@ -230,27 +227,11 @@ def test_costs_are_means_over_runs(runs: list[Path]) -> None:
     run = ReportedRun(RunEvaluation(str(runs[0])))
     memory = {"stage0": {"process": 2_000_000, "accelerator": None}}
     memory["stage1"] = {"process": 4_000_000, "accelerator": 7_000_000}
-    both = stage_costs({"seconds": {"stage1": 5.0, "stage0": 9.0}, "peak_memory": memory})
-    one = stage_costs({"seconds": {"stage0": 11.0}, "peak_memory": memory})
-    tables = report_tables([changed(run, costs=both), changed(run, costs=one)], [])
+    both, one = {"seconds": {"stage1": 5.0, "stage0": 9.0}}, {"seconds": {"stage0": 11.0}}
+    recorded = [changed(run, manifest={**each, "peak_memory": memory}) for each in (both, one)]
+    tables = report_tables(recorded, [])
     _, rows = text_grid(over_runs(tables["costs"], ["stage"]))
     assert rows == [
         ["stage 0", "2", "10.0 ± 1.4", "2.0 ± 0.0", ABSENT],
         ["stage 1", "1", "5.0", "4.0", "7.0"],
     ]
-
-
-def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
-    run = ReportedRun(RunEvaluation(str(runs[0])))
-    few = history_charts(run)
-    every = 1 + len(run.score.stages)
-    assert [len(each.series) for each in few] == [every, every, 1, every]
-    year = [
-        replace(record, stage=stage) for stage in range(53) for record in run.history if record.stage == 1
-    ]
-    for chart in history_charts(changed(run, history=year)):
-        names = [each.name for each in chart.series]
-        assert len(names) == NUM_STYLES
-        assert (names[0], names[-1]) == ("stage 0", "stage 52")
-        assert f"{NUM_STYLES} of 53 stages" in chart.label
-        assert chart.y_label.endswith(f", {NUM_STYLES} of 53 stages")

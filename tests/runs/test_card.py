@@ -21,16 +21,14 @@ from promptccd.models import VARIANTS, CategoryDiscoveryConfig
 from promptccd.runs import RunDirectory, train_run
 from promptccd.runs.card import BEGIN, END, merge_card, stage_card
 from promptccd.training.recipe import Recipe, recipes_in
+from tests.conftest import quick_recipe
 from tests.messages import TEXT
 from tests.shipped_recipes import HUB_CONFIGS
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "published_results.csv"
 
 TRAINED = {
-    "gcd, count estimated": {
-        "model": {"variant": "promptccd-gcd"},
-        "training": {"category_count": "kmeans"},
-    },
+    "gcd, count estimated": {"model": {"variant": "promptccd-gcd"}, "training": {"category_count": "kmeans"}},
     "mixture": {"model": {"prompts_at_test": True}},
     "parts": {"model": {"variant": "promptccd-pp", "num_parts": 2}},
 }
@@ -138,16 +136,11 @@ def run(
     backbone_folder: Path,
 ) -> RunDirectory:
     """A run of a variant."""
-    changes = TRAINED[request.param]
-    head = {"projection_hidden_size": 32, "projection_bottleneck_size": 16, "projection_output_size": 64}
-    training = {"epochs": 1, "batch_size": 16, "refit_every": 1, "kmeans_restarts": 2, "replay_samples": 5}
-    folder = tmp_path_factory.mktemp("trained") / "tiny"
-    recipe = {
-        "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
-        "views": {"image_size": 32, "resize_size": 36},
-        "model": {"backbone": str(backbone_folder), **head, **changes["model"]},
-        "training": {"output_dir": str(folder), **training, **changes.get("training", {})},
-    }
+    changes, folder = TRAINED[request.param], tmp_path_factory.mktemp("trained") / "tiny"
+    recipe = quick_recipe(image_folder, backbone_folder, folder, **changes["model"])
+    recipe["views"] = {"image_size": 32, "resize_size": 36}
+    small = {"epochs": 1, "batch_size": 16, "refit_every": 1, "kmeans_restarts": 2}
+    recipe["training"] |= small | changes.get("training", {})
     train_run(Recipe.from_dict(recipe))
     return RunDirectory(folder)
 

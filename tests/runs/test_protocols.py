@@ -13,11 +13,7 @@ from datasets import DatasetDict, load_from_disk
 from promptccd.cli.main import main
 from promptccd.data.readable import StageImages
 from promptccd.errors import ConfigurationError, DataError, RunError
-from promptccd.evaluation import (
-    PROTOCOLS,
-    ProtocolOptions,
-    clustering_accuracy,
-)
+from promptccd.evaluation import PROTOCOLS, ProtocolOptions, clustering_accuracy
 from promptccd.runs import RunEvaluation, train_run
 from promptccd.training.recipe import Recipe
 from tests.conftest import TINY_HEAD, coloured_images
@@ -80,11 +76,7 @@ def test_test_images_are_assigned_as_the_checkpoint_assigns_them(evaluation: Run
 
 def oracle(evaluation: RunEvaluation, monkeypatch: pytest.MonkeyPatch, *, forgets: bool = False) -> None:
     """Give every image the one-hot feature of its category; one that forgets merges the known two after stage 0."""
-    sets = [
-        evaluation.training_stages,
-        evaluation.test_stages("test"),
-        evaluation.test_images("test"),
-    ]
+    sets = [evaluation.training_stages, evaluation.test_stages("test"), evaluation.test_images("test")]
     truth = {each: ids for scored in sets for each, ids in zip(scored.images, scored.labels, strict=True)}
 
     def features(stage: int, images: Sequence[StageImages]) -> list[torch.Tensor]:

@@ -8,14 +8,7 @@ from promptccd.data.benchmarks import BENCHMARKS
 from promptccd.errors import ConfigurationError
 from promptccd.runs import load_model, train_run
 from promptccd.runs.start import model_options
-from promptccd.training.recipe import (
-    Recipe,
-    located,
-    recipes_in,
-    sections_of,
-    shipped,
-    summary_of,
-)
+from promptccd.training.recipe import Recipe, located, recipes_in, sections_of, shipped, summary_of
 from tests.conftest import TINY_HEAD, coloured_images
 from tests.messages import TEXT
 from tests.shipped_recipes import HUB_CONFIGS
@@ -141,31 +134,12 @@ def small_recipe(name: str, pictures: Path, backbone: Path, folder: Path) -> Rec
 # Once data and sizes are small, many recipes are one and the same, and most others differ from one of these in values
 # that another of these has.
 TRAINED = (
-    "dydm-aircraft",
-    "frost-aircraft",
-    "frost-digits",
-    "gcd-replay-aircraft",
-    "grow-merge-aircraft",
-    "happy-aircraft",
-    "happy-cub",
-    "metagcd-aircraft",
-    "metagcd-digits",
-    "orca-aircraft",
-    "orca-digits",
-    "pa-cgcd-digits",
-    "promptccd-b-dp-aircraft",
-    "promptccd-b-l2p-aircraft",
-    "promptccd-cub",
-    "promptccd-gcd-aircraft",
-    "promptccd-pp-digits",
-    "promptccd-u-aircraft",
-    "promptccd-u-digits",
-    "rankstats-aircraft",
-    "rankstats-digits",
-    "simgcd-cifar100",
-    "simgcd-replay-aircraft",
-    "vb-cgcd-aircraft",
-)
+    "dydm-aircraft", "frost-aircraft", "frost-digits", "gcd-replay-aircraft", "grow-merge-aircraft",
+    "happy-aircraft", "happy-cub", "metagcd-aircraft", "metagcd-digits", "orca-aircraft", "orca-digits",
+    "pa-cgcd-digits", "promptccd-b-dp-aircraft", "promptccd-b-l2p-aircraft", "promptccd-cub",
+    "promptccd-gcd-aircraft", "promptccd-pp-digits", "promptccd-u-aircraft", "promptccd-u-digits",
+    "rankstats-aircraft", "rankstats-digits", "simgcd-cifar100", "simgcd-replay-aircraft", "vb-cgcd-aircraft",
+)  # fmt: skip
 
 
 def shown_by(name: str) -> set[tuple[str, ...]]:

@@ -105,9 +105,7 @@ def test_another_seed_changes_the_bytes(quick_values: Values, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.fault(51, 52)
 @pytest.mark.parametrize(
-    ("number", "loaders"),
-    [(signal.SIGINT, 0), (signal.SIGTERM, 2)],
-    ids=["ctrl-c", "sigterm to a whole job"],
+    ("number", "loaders"), [(signal.SIGINT, 0), (signal.SIGTERM, 2)], ids=["ctrl-c", "sigterm to a whole job"]
 )
 def test_a_signal_saves_and_the_same_command_goes_on(
     recipe_values: Values, tmp_path: Path, reference: list[str], number: signal.Signals, loaders: int

@@ -40,12 +40,7 @@ def test_a_run_writes_nothing_through_a_link(
 @pytest.mark.moderate
 @pytest.mark.parametrize(
     "name",
-    [
-        "recipe-seed1",
-        "recipe-seed1/train.log",
-        "recipe-seed1/baselines.json",
-        "recipe-seed1/score-gcd.json",
-    ],
+    ["recipe-seed1", "recipe-seed1/train.log", "recipe-seed1/baselines.json", "recipe-seed1/score-gcd.json"],
 )
 def test_a_sweep_writes_nothing_through_a_link(
     image_folder: Path, backbone_folder: Path, tmp_path: Path, name: str

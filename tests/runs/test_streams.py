@@ -221,10 +221,7 @@ def test_labels_that_come_later_count_in_the_next_stage(
             r"Stage 1 of .* was made with other images than are given now \(.*week02",
         ),
         ({"unlabelled": ["week01"]}, r"Stage 2 of .* other images .* all 2 earlier streams"),
-        (
-            {"dataset": "fewer"},
-            r"Stage 0 of .* other images than are given now \(the labelled set\)",
-        ),
+        ({"dataset": "fewer"}, r"Stage 0 of .* other images than are given now \(the labelled set\)"),
         ({"unlabelled": None, "class_blocks": [1, 1]}, "was made with split"),
     ],
 )

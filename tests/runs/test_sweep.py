@@ -23,7 +23,7 @@ from promptccd.reports.engines import Engine, Job
 from promptccd.reports.sweep import CellWork, score_baselines
 from promptccd.runs import RunDirectory, train_run
 from promptccd.training.recipe import Recipe
-from tests.conftest import TINY_HEAD, coloured_images, quick_recipe
+from tests.conftest import coloured_images, quick_recipe, resumable_recipe
 from tests.messages import TEXT
 from tests.processes import processes_of
 from tests.runs.test_resume import stage_hashes
@@ -34,21 +34,9 @@ from tests.test_own_method import write_own_method
 def recipes(tmp_path_factory: pytest.TempPathFactory, image_folder: Path, backbone_folder: Path) -> Path:
     """A folder with ``tiny.yaml`` and ``tiny-gcd.yaml``, which train in seconds."""
     folder = tmp_path_factory.mktemp("recipes")
-    values = {
-        "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
-        "views": {"image_size": 16, "resize_size": 18},
-        "model": {"backbone": str(backbone_folder), **TINY_HEAD},
-        "training": {
-            "epochs": 2,
-            "batch_size": 16,
-            "learning_rate": 0.05,
-            "refit_every": 2,
-            "prompt_warmup_epochs": 1,
-            "replay_samples": 10,
-            "kmeans_restarts": 3,
-            "save_minutes": 0.0,
-        },
-    }
+    values = resumable_recipe(image_folder, backbone_folder, folder)
+    del values["training"]["output_dir"]
+    values["training"]["epochs"] = 2
     (folder / "tiny.yaml").write_text(json.dumps(values))  # JSON is YAML
     values["model"]["variant"] = "promptccd-gcd"
     (folder / "tiny-gcd.yaml").write_text(json.dumps(values))
@@ -116,10 +104,7 @@ def test_a_cell_is_called_after_what_sets_it_apart(recipes: Path, tmp_path: Path
         (["--engine", "slurm", "--slurm", "gpu"], "Expected --slurm KEY=VALUE."),
         (["--set", "epochs=1,many"], "Expected training.epochs to be int, got 'many'"),
         (["--set", "epochs=1,0"], "Expected epochs >= 1, got 0"),
-        (
-            ["--set", "class_blocks=7,1"],
-            "Expected data.class_blocks to be list[int] or none, got '7'",
-        ),
+        (["--set", "class_blocks=7,1"], "Expected data.class_blocks to be list[int] or none, got '7'"),
         (["--set", "pool=l2p"], "'pool' of section 'model' for promptccd"),
         (["--set", "seed=1,2"], "give its values to seeds"),
         (["--output_dir", "elsewhere"], "give its values to out"),
@@ -342,18 +327,8 @@ def album(tmp_path: Path) -> Path:
 
 def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Path, capsys) -> None:
     """Labels are hidden as asked, or of half of the categories, and views have the size of the backbone."""
-    words = [
-        "sweep",
-        str(album),
-        "--method",
-        "pp",
-        "gcd",
-        "--seeds",
-        "1",
-        "2",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    out = str(tmp_path / "out")
+    words = ["sweep", str(album), "--method", "pp", "gcd", "--seeds", "1", "2", "--out", out]
     assert main([*words, *PHOTOGRAPHS, "--dry-run", "--json"]) == 0
     names = [cell["cell"] for cell in json.loads(capsys.readouterr().out)]
     assert names == [f"promptccd-{each}-album-seed{seed}" for each in ("pp", "gcd") for seed in (1, 2)]

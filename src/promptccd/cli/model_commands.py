@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 _MODEL: Arguments = {
-    "model": dict(metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage"),
+    "model": dict(metavar="MODEL", help="folder or Hub id of a finished stage; of a run, its last stage")
 }
 _EXPLAIN: Arguments = {
     "image": dict(metavar="IMAGE", help="an image file"),
@@ -61,7 +61,7 @@ _VERIFY: Arguments = {
 }  # fmt: skip
 
 
-@command(("promptccd.runs.explain",), _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
+@command(("promptccd.runs.predict",), _MODEL, _EXPLAIN, DEVICE, PLUGIN, MODEL_LIMIT)
 def explain_command(options: argparse.Namespace) -> None:
     """``promptccd explain``."""
     from promptccd.training.devices import device_named

@@ -14,12 +14,7 @@ from promptccd import runs
 from promptccd.cli.options import PLUGIN, Arguments, Parser, advanced, declare
 from promptccd.data.options import alternatives, describe_type
 from promptccd.errors import ConfigurationError
-from promptccd.training.recipe import (
-    Recipe,
-    field_types,
-    names_recipe,
-    recipe_for_images,
-)
+from promptccd.training.recipe import Recipe, field_types, names_recipe, recipe_for_images
 
 LONGEST_CHOICES = 40  # characters of the choices that help writes for a value
 _WORDS = {int: "INT", float: "FLOAT", str: "TEXT"}

@@ -72,13 +72,9 @@ def explanation_table(explanation: Mapping[str, Any]) -> str:
 
 def count_table(counts: "Sequence[StageCount]") -> str:
     """Images, categories and Old share per stage."""
-    rows = [
-        [
-            f"stage {row.stage}",
-            row.images,
-            evaluation.tables.ABSENT if row.classes is None else row.classes,
-            evaluation.tables.ABSENT if row.old_share is None else f"{row.old_share:.4f}",
-        ]
-        for row in counts
-    ]
-    return table(["", "images", "categories", "Old share"], rows)
+    rows = []
+    for row in counts:
+        share = math.nan if row.old_share is None else row.old_share
+        classes = math.nan if row.classes is None else row.classes
+        rows.append([f"stage {row.stage}", row.images, classes, share])
+    return table(["", "images", "categories", "Old share"], rows, places=4)

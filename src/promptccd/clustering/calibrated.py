@@ -4,6 +4,7 @@ Letters: N images, D width, K categories, L labelled categories.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +36,6 @@ VALUES_AT_ONCE = 2**19  # in float64, 4 MB: neither a second copy of all feature
 AFFINITIES_AT_ONCE = 2**20  # of k-means: as large, so that a small stream needs little more than its copy
 # Points that a stream's k-means sees, sampled at random from more: its copy and its distances are the largest arrays.
 MOST_STARTED, STARTED_PER_CATEGORY = 2**14, 20
-NUMBERS = ("num_known", "known_share", "temperature", "sharpness", "balance")  # of `CategoryGaussians`
 
 
 class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
@@ -70,14 +70,7 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
 
     Attributes:
         classes_: ``(K,)``, the labels that were given, then max + 1, max + 2, ... for new categories.
-        means_: ``(K, D)``, in the metric of `whitener_`.
-        whitener_: ``(D, D)``, multiplies features.
-        sizes_: ``(K,)``, how many images each mean is that of.
-        temperature_: the factor t of squared distances.
-        sharpness_: the power t' / t.
-        known_share_: the share a of the last stream; 1 before the first stream.
-        num_known_: categories that were known before the last stream.
-        balance_: how far predictions move from that share (0) to one share for all categories (1).
+        gaussians_: the fitted mixture by itself, as a checkpoint stores it; in float64.
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -124,12 +117,12 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         variance = max(
             (residuals.square().sum(1) * apart).mean() / points.shape[1], _least_variance(points @ whitener)
         )
-        self.classes_ = classes.cpu().numpy()
-        self.whitener_ = whitener / variance.sqrt()
-        self.means_, self.sizes_ = means @ self.whitener_, sizes.double()
-        self.temperature_, sharper = _taught_factors(points, rows, shrinkage, self._seed)
-        self.sharpness_ = sharper / self.temperature_
-        self.num_known_, self.known_share_, self.balance_ = len(classes), 1.0, 1.0
+        whitener = whitener / variance.sqrt()
+        temperature, sharper = _taught_factors(points, rows, shrinkage, self._seed)
+        self.gaussians_ = CategoryGaussians(
+            whitener, means @ whitener, sizes.double(), classes.tolist(), num_known=len(classes), known_share=1.0,
+            temperature=temperature, sharpness=sharper / temperature, balance=1.0,
+        )  # fmt: skip
         return self
 
     @classmethod
@@ -137,20 +130,15 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
         cls, gaussians: CategoryGaussians, device: torch.device | str = "cpu", *, random_state: Any = 0
     ) -> "CalibratedMixture":
         """A fitted mixture, to learn the next stream on a device."""
-        mixture = cls(random_state=random_state)
-        mixture.classes_, mixture.n_features_in_ = np.array(gaussians.ids), len(gaussians.whitener)
-        for name in ("whitener", "means", "sizes"):
-            setattr(mixture, f"{name}_", getattr(gaussians, name).to(device, torch.float64))
-        for name in NUMBERS:
-            setattr(mixture, f"{name}_", getattr(gaussians, name))
+        mixture, names = cls(random_state=random_state), ("whitener", "means", "sizes")
+        tensors = {name: getattr(gaussians, name).to(device, torch.float64) for name in names}
+        mixture.gaussians_, mixture.n_features_in_ = replace(gaussians, **tensors), len(gaussians.whitener)
         return mixture
 
     @property
-    def gaussians_(self) -> CategoryGaussians:
-        """The fitted mixture by itself, as a checkpoint stores it."""
-        check_is_fitted(self)
-        numbers = {name: getattr(self, f"{name}_") for name in NUMBERS}
-        return CategoryGaussians(self.whitener_, self.means_, self.sizes_, self.classes_.tolist(), **numbers)
+    def classes_(self) -> npt.NDArray[np.int64]:
+        """The categories ``(K,)``."""
+        return np.array(self.gaussians_.ids)
 
     @torch.no_grad()
     def partial_fit(self, X: Any, y: Any = None, *, num_categories: int | None = None) -> "CalibratedMixture":
@@ -165,78 +153,80 @@ class CalibratedMixture(ClassifierMixin, BaseEstimator):  # type: ignore[misc, u
             ValueError: fewer categories than are known, or more new categories than points.
         """
         check_is_fitted(self)
-        points, known = _on_device(self, X, reset=False), self.means_
+        points, found = _on_device(self, X, reset=False), self.gaussians_
+        known = len(found.ids)
         if num_categories is None:
-            num_categories = _estimated(_whitened(points, self.whitener_), known, self._seed)
-        num_new = num_categories - len(known)
+            num_categories = _estimated(_whitened(points, found.whitener), found.means, self._seed)
+        num_new = num_categories - known
         if not 0 <= num_new <= len(points):
             raise DataError(
-                f"Expected num_categories from the {len(known)} known ones to {len(known) + len(points)}, "
+                f"Expected num_categories from the {known} known ones to {known + len(points)}, "
                 f"got {num_categories}."
             )
-        self.num_known_, self.known_share_, self.balance_ = len(known), 1.0, 1.0
+        found = replace(found, num_known=known, known_share=1.0, balance=1.0)
         if num_new:
-            seed = seed_of("calibrated", self._seed, len(known))
-            starts = _starts(points, self.whitener_, known, num_new, seed)
-            fits = [self._fit_new(points, torch.cat([known, new])) for new in starts]
-            _, self.means_, mass, share = max(fits, key=lambda fit: float(fit[0]))
-            self.sizes_, self.known_share_ = torch.cat([self.sizes_, mass[len(known) :]]), float(share)
-            self.balance_ = self._balance(points)
-            first = int(self.classes_.max()) + 1
-            self.classes_ = np.concatenate([self.classes_, np.arange(first, first + num_new)])
+            starts = _starts(points, found, num_new, seed_of("calibrated", self._seed, known))
+            _, found = max((_fitted(points, found, new) for new in starts), key=lambda fit: fit[0])
+            found = replace(found, balance=_balance(points, found, self.known_loss))
+        self.gaussians_ = found
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """Category ``(N,)``, as in `classes_`."""
+        check_is_fitted(self)
         return self.gaussians_.predict(_on_device(self, X, reset=False)).cpu().numpy()
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probability ``(N, K)`` of every category of `classes_`, under the balance of `predict`."""
+        check_is_fitted(self)
         return self.gaussians_.log_joint(_on_device(self, X, reset=False)).softmax(1).cpu().numpy()
 
     @property
     def _seed(self) -> int:
         return seed_from(self.random_state) or 0
 
-    def _fit_new(self, points: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Expectation-maximisation from the means ``(K, D)``, of which the first `num_known_` stay.
 
-        Returns:
-            The log-likelihood of the last step up to a constant of the points, the means, how many images each has
-            ``(K,)``, and the share of known categories.
-        """
-        known, (num, total) = self.num_known_, (len(points), len(means))
-        share = means.new_tensor(0.5)
-        for _ in range(STEPS):
-            weights = two_shares(share, known, total)
-            mass, sums = torch.zeros_like(means[:, 0]), torch.zeros_like(means[known:])
-            likelihood = torch.zeros_like(share)
-            for some in _blocks(points, total):
-                joint = weights + log_density(some, self.whitener_, means, self.sizes_, self.temperature_)
-                posterior = joint.softmax(1)
-                likelihood += joint.logsumexp(1).sum()
-                mass += posterior.sum(0)
-                sums += posterior[:, known:].T @ some
-            lost = mass[known:, None] < 1e-9  # stays where it is
-            new = sums @ self.whitener_ / mass[known:, None].clamp(min=1e-9)
-            new = torch.where(lost, means[known:], new)
-            means = torch.cat([means[:known], new])
-            share = (mass[:known].sum() + known) / (num + total)
-        return likelihood, means, mass, share
+def _fitted(points: Tensor, before: CategoryGaussians, new: Tensor) -> tuple[float, CategoryGaussians]:
+    """Expectation-maximisation from new means ``(num, D)``; known means stay.
 
-    def _balance(self, points: Tensor) -> float:
-        """The least balance with which the expected number of known images is `known_loss` below that of 1 at most."""
-        known, total = self.num_known_, len(self.means_)
-        weights = two_shares(self.means_.new_tensor(self.known_share_), known, total)
-        found, expected = weights.new_zeros(len(BALANCES)), weights.new_zeros(())
-        for some in _blocks(points, max(total, len(BALANCES))):
-            sizes = self.sizes_[:known]
-            joint = weights + log_density(some, self.whitener_, self.means_, sizes, self.temperature_)
-            best, margin = joint[:, :known].amax(1), joint[:, known:].amax(1) - joint[:, :known].amax(1)
-            is_known = margin[:, None] < BALANCES.to(weights) * (weights[-1] - weights[0])
-            found += (best - joint.logsumexp(1)).exp() @ is_known.to(weights)
-            expected += joint.softmax(1)[:, :known].sum()
-        return float(BALANCES[int((found >= found[-1] - self.known_loss * expected).int().argmax())])
+    Returns:
+        The log-likelihood of the last step up to a constant of the points, and the mixture with the new categories.
+    """
+    known, whitener, means = len(before.ids), before.whitener, torch.cat([before.means, new])
+    share, total = means.new_tensor(0.5), len(means)
+    for _ in range(STEPS):
+        weights = two_shares(share, known, total)
+        mass, sums = torch.zeros_like(means[:, 0]), torch.zeros_like(new)
+        likelihood = torch.zeros_like(share)
+        for some in _blocks(points, total):
+            joint = weights + log_density(some, whitener, means, before.sizes, before.temperature)
+            posterior = joint.softmax(1)
+            likelihood += joint.logsumexp(1).sum()
+            mass += posterior.sum(0)
+            sums += posterior[:, known:].T @ some
+        lost = mass[known:, None] < 1e-9  # stays where it is
+        moved = sums @ whitener / mass[known:, None].clamp(min=1e-9)
+        means = torch.cat([means[:known], torch.where(lost, means[known:], moved)])
+        share = (mass[:known].sum() + known) / (len(points) + total)
+    first = max(before.ids) + 1
+    ids, sizes = [*before.ids, *range(first, first + len(new))], torch.cat([before.sizes, mass[known:]])
+    return float(likelihood), replace(before, means=means, sizes=sizes, ids=ids, known_share=float(share))
+
+
+def _balance(points: Tensor, fitted: CategoryGaussians, known_loss: float) -> float:
+    """The least balance with which the expected number of known images is `known_loss` below that of 1 at most."""
+    known, total, means = fitted.num_known, len(fitted.ids), fitted.means
+    weights = two_shares(means.new_tensor(fitted.known_share), known, total)
+    found, expected = weights.new_zeros(len(BALANCES)), weights.new_zeros(())
+    for some in _blocks(points, max(total, len(BALANCES))):
+        density = log_density(some, fitted.whitener, means, fitted.sizes[:known], fitted.temperature)
+        joint = weights + density
+        best = joint[:, :known].amax(1)
+        margin = joint[:, known:].amax(1) - best
+        is_known = margin[:, None] < BALANCES.to(weights) * (weights[-1] - weights[0])
+        found += (best - joint.logsumexp(1)).exp() @ is_known.to(weights)
+        expected += joint.softmax(1)[:, :known].sum()
+    return float(BALANCES[int((found >= found[-1] - known_loss * expected).int().argmax())])
 
 
 def _on_device(estimator: Any, X: Any, reset: bool = True) -> Tensor:
@@ -297,11 +287,12 @@ def _taught_factors(points: Tensor, rows: Tensor, shrinkage: float, seed: int) -
     return of_categories, of_images
 
 
-def _starts(points: Tensor, whitener: Tensor, known: Tensor, num: int, seed: int) -> list[Tensor]:
+def _starts(points: Tensor, before: CategoryGaussians, num: int, seed: int) -> list[Tensor]:
     """First new means ``(num, D)``: with known means fixed, and of the whole stream without images nearer to these.
 
     The second finds more where new categories are many, and fails where clusters consist of known images alone.
     """
+    known, whitener = before.means, before.whitener
     if len(points) > (most := max(MOST_STARTED, STARTED_PER_CATEGORY * (len(known) + num))):
         rows = torch.randperm(len(points), generator=torch_generator("calibrated start", seed))[:most]
         points = points[rows.to(points.device)]

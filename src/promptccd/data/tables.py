@@ -10,7 +10,7 @@ import glob
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -510,7 +510,11 @@ def _image_column(
     found = found or [each for each in kinds if kinds[each] == "bytes"]
     notes = _preferred(found)
     if not found and by_content:
-        found = [each for each in kinds if kinds[each] == "path" and _holds_files(table[:_PROBED][each])]
+        probed = {each: [*filter(None, table[:_PROBED][each])] for each in kinds if kinds[each] == "path"}
+        are_files = {
+            each: [cell.lower().endswith(IMAGE_SUFFIXES) for cell in probed[each]] for each in probed
+        }
+        found = [each for each, cells in are_files.items() if 2 * sum(cells) > len(cells)]
         hint = " (--image_column sets another)" * has_option
         notes = [f"column {each!r} is read as paths of images{hint}" for each in found[:1]]
     if not found or not kinds[found[0]]:
@@ -554,12 +558,6 @@ def _no_column(
         f"Which column of {display_name(name)!r} holds the {what}? Columns: {', '.join(map(display_name, kinds))}. "
         f"Expected {what} in one of them called {', '.join(usual[:5])}{option}."
     )
-
-
-def _holds_files(cells: Iterable[Any]) -> bool:
-    """Whether most cells are names of image files."""
-    filled = [str(each) for each in cells if each]
-    return 2 * sum(each.lower().endswith(IMAGE_SUFFIXES) for each in filled) > len(filled)
 
 
 def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> tuple[list[str], list[str]]:

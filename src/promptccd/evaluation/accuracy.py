@@ -161,5 +161,5 @@ def normalised_mutual_information(y_true: ArrayLike, y_pred: ArrayLike) -> float
 # Further figures of a grouping in percent, by name and title: a function of true categories and clusters. Each is a
 # column of every table of scores: page, CSV, JSON, model card, terminal and trackers. A new entry is a new column.
 FIGURES: Mapping[str, tuple[str, Callable[[ArrayLike, ArrayLike], float]]] = {
-    "nmi": ("NMI", normalised_mutual_information),
+    "nmi": ("NMI", normalised_mutual_information)
 }

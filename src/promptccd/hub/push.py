@@ -115,10 +115,13 @@ def push_stage(
         except UnicodeDecodeError as error:
             raise HubError(f"{folder / CARD} is not UTF-8: save it again as UTF-8.") from error
         contents[CARD] = card_in_repository(card, name).encode()
+    names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
+    images = len(assignments_in(folder)["category_ids"]) if (folder / ASSIGNMENTS).exists() else 0
+    holds = f"weights, the names of {len(names)} categories, the category ids of {images} images, corrections; no image"
     with hub_errors():
         return push_files(
             name, "model", contents, api=api, private=private, message=f"Stage checkpoint {folder.name}",
-            holds=_contents_of(folder), dry_run=dry_run,
+            holds=holds, dry_run=dry_run,
         )  # fmt: skip
 
 
@@ -139,10 +142,3 @@ def _require_name(run: RunDirectory, namespace: str | None, stage: int) -> None:
     """Refuse a name that the Hub does not accept, before a request is sent."""
     name = f"{namespace or 'somebody'}/{run.name}-stage{stage}"
     require_name(name, "model", "Rename the run's folder, or give another --namespace.")
-
-
-def _contents_of(folder: Path) -> str:
-    """Published content of a pushed stage."""
-    names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("category_names", [])
-    images = len(assignments_in(folder)["category_ids"]) if (folder / ASSIGNMENTS).exists() else 0
-    return f"weights, the names of {len(names)} categories, the category ids of {images} images, corrections; no image"

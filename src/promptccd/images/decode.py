@@ -39,9 +39,6 @@ FITTED_SIDE = 1024  # pixels of the square that a wide or tall image is fitted i
 WIDE = 2  # width by height, or the reverse, from which a crop shows half of an image or less
 MAX_ASPECT = 20  # beyond it a square crop shows under 5 % of the image
 
-# Common formats of photographs and drawings; each of Pillow's thirty further formats is a parser to attack.
-PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-
 _CONTINUOUS = 0.5  # share of half-transparent pixels from which a fourth band is not transparency
 _WHITE = 240  # grey level from which on a picture on white would vanish
 _T = TypeVar("_T")
@@ -228,28 +225,19 @@ def _decode_bytes(
 def _open_picture(content: bytes) -> Image.Image:
     """The image, by the plug-in of its format; so Pillow's process-wide limit has no effect."""
     head = content[:FIRST_BYTES]
+    if not (kind := picture_kind(head)):  # what reads HEIC may be installed later
+        raise SkippedFileError(why_skipped(head), is_passing=is_heif(head))
     Image.init()
-    readers = [(name, *Image.OPEN[name]) for name in PICTURE_FORMATS]
-    if is_heif(head) and (heif := heif_plugin()):
-        readers.append(("HEIF", heif, None))
-    for name, plugin, accepts in readers:
-        try:
-            # A text says why the plug-in does not open the file.
-            if accepts is not None and accepts(head[:16]) is not True:
-                continue
-            return plugin(io.BytesIO(content), "")
-        except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
-            raise SkippedFileError(f"more pixels than Pillow opens of a {name} file") from error
-        except (
-            Exception
-        ):  # of a dozen kinds, on hostile headers and too few bytes; messages may contain paths
-            continue
-    kind = picture_kind(head)
-    advice = f": save it with one or three bands of 8 or 16 bits, or {FEATURES}" if kind == "TIFF" else ""
-    raise SkippedFileError(
-        f"damaged, truncated or unsupported {kind} file{advice}" if kind else why_skipped(head),
-        is_passing=is_heif(head) and not kind,  # what reads it may be installed later
-    )
+    try:
+        plugin = heif_plugin() if kind == "HEIC" else Image.OPEN[kind][0]
+        return plugin(io.BytesIO(content), "")
+    except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
+        raise SkippedFileError(f"more pixels than Pillow opens of a {kind} file") from error
+    except (
+        Exception
+    ) as error:  # of a dozen kinds, on hostile headers and too few bytes; messages may name paths
+        advice = f": save it with one or three bands of 8 or 16 bits, or {FEATURES}" if kind == "TIFF" else ""
+        raise SkippedFileError(f"damaged, truncated or unsupported {kind} file{advice}") from error
 
 
 def _decode_opened(

@@ -142,12 +142,14 @@ def look_at(content: bytes, decoding: Decoding, view: Any) -> tuple[Verdict, See
     decoded = decode_image(content, decoding, enough=enough)
     if decoded.image is None:
         return decoded.verdict, None
-    small = _shrunk(decoded.image)
+    small, thumbnail = _shrunk(decoded.image), io.BytesIO()
+    is_tiny = max(small.size) <= _LOSSLESS_SIDE
+    small.save(thumbnail, "PNG") if is_tiny else small.save(thumbnail, "JPEG", quality=80)
     return decoded.verdict, SeenImage(
         size=decoded.size,
         key=picture_key(decoded.jpeg or content, decoded.loaded),
         miniature=miniature_of(small),
-        thumbnail=_encoded_thumbnail(small),
+        thumbnail=thumbnail.getvalue(),
         view=None if view is None else view(decoding.fitted(decoded).image),
         taken=decoded.taken,
         is_rendered=decoded.levels is not None or decoded.pages > 1,
@@ -166,12 +168,3 @@ def _shrunk(image: Image.Image) -> Image.Image:
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     box = (left, top, left + width, top + height)
     return image.resize(size, Image.Resampling.BICUBIC, box, reducing_gap=2.0)
-
-
-def _encoded_thumbnail(small: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    if max(small.size) <= _LOSSLESS_SIDE:
-        small.save(buffer, "PNG")
-    else:
-        small.save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()

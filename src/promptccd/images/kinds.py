@@ -71,10 +71,11 @@ _CAMERA_RAW = (
     (rb"(?:II\*\x00|MM\x00\*).{4}CR", "CR2"), (rb".{4}ftypcrx", "CR3"), (rb"FUJIFILMCCD-RAW", "RAF"),
     (rb"IIRO|IIRS|MMOR", "ORF"), (rb"IIU\x00", "RW2"), (rb"FOVb", "X3F"), (rb"\x00MRM", "MRW"),
 )  # fmt: skip
+# Common formats of photographs and drawings; each of Pillow's thirty further formats is a parser to attack.
 _READ = (
     (rb"RIFF.{4}WEBP", "WEBP"), (rb".{4}ftyp(?:avi|.{8}(?:.{4}){0,11}avi)", "AVIF"), (rb"\xff\xd8\xff", "JPEG"),
-    (rb"\x89PNG", "PNG"), (rb"GIF8", "GIF"), (rb"II\*\x00|MM\x00\*|II\+\x00|MM\x00\+", "TIFF"), (rb"BM", "BMP"),
-    (rb"P[1-7]", "PPM"),
+    (rb"\x89PNG", "PNG"), (rb"GIF8", "GIF"), (rb"(?:II|MM)(?:[*+]\x00|\x00[*+])", "TIFF"), (rb"BM", "BMP"),
+    (rb"P[1-7]|Pf\s", "PPM"),
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -231,7 +232,9 @@ def deep_values(image: Image.Image) -> DeepValues | None:
     """
     tiles, tags = list(getattr(image, "tile", ())), getattr(image, "tag_v2", {})
     several = _largest(tags.get(_CHANNELS, 1)) > 1
-    nodata = _number(tags.get(_GDAL_NODATA))
+    nodata: float | None = None
+    with suppress(ValueError):
+        nodata = float(str(tags.get(_GDAL_NODATA)).strip("\0 "))
     if several and tags.get(_PLANES) == _ONE_BY_ONE and _largest(tags.get(_BITS, 8)) > 8:
         raise SkippedFileError(
             "16-bit colours in separate planes are not read: save it with interleaved colours (contiguous), or as PNG"
@@ -306,13 +309,6 @@ def _said_by(image: Image.Image, codec: str) -> tuple[int | None, bool]:
     said += [int(bits) for bits in _SIGNIFICANT.findall(str(tags.get(_DESCRIPTION, ""))[:_LONGEST])]
     usual = [bits for bits in said if 8 < bits < 16]
     return (min(usual) if usual else None), tags.get(_PHOTOMETRIC) == _WHITE_IS_0
-
-
-def _number(text: Any) -> float | None:
-    try:
-        return float(str(text).strip("\0 "))
-    except ValueError:
-        return None
 
 
 def _largest(values: Any) -> int:

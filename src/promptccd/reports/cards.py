@@ -65,8 +65,8 @@ def card_of(
         rows: of its images in the stage.
         table: the images of the stage, see `promptccd.reports.tables.ReportedRun`.
         images: their pictures.
-        features: theirs under the stage's model, normalised, ``(N, D)``.
-        known: mean features of the labelled categories under that model, by name, see `mean_direction`.
+        features: of all images under the stage's model, normalised, ``(N, D)``.
+        known: `mean_direction` of the labelled categories under that model, by name.
         samples: pictures per card.
     """
     own, mean = table.iloc[rows], mean_direction(features[rows])

@@ -39,14 +39,9 @@ Work = Callable[..., Any]
 class Job:
     """A call that was started; a daemon thread waits for its end.
 
-    Args:
-        result: waits for the end; returns an exit code or a problem in words, or raises.
-        stop: asks the call to save and end.
-        kill: ends it at once.
-        device: the only GPU that it sees; empty if the engine decides.
-
-    Attributes:
-        problem: why it failed; empty if it did not, or has not ended.
+    `result` waits for the end and returns an exit code or a problem in words, or raises; `stop` asks the call to save
+    and end, and `kill` ends it at once. `device` is the only GPU that it sees, empty if the engine decides. `problem`
+    says why it failed; it is empty if the call did not fail, or has not ended.
     """
 
     def __init__(self, result: Work, stop: Work, kill: Work, device: str = ""):

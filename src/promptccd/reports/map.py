@@ -42,12 +42,9 @@ def layout_of(features: np.ndarray, seed: int) -> np.ndarray:
 
 
 def map_series(features: np.ndarray, images: pd.DataFrame, seed: int) -> list[Series]:
-    """The map of images on a page: a series per group, on a drawing that is `SIDE` wide and high.
+    """The map of at most `MAX_POINTS` images on a page: a series per group, on a drawing that is `SIDE` wide and high.
 
-    Args:
-        features: normalised, ``(N, D)``.
-        images: a row per feature, with the names of its ``group`` and, unless missing, of its true ``category``.
-        seed: of the layout, and of the choice of `MAX_POINTS` images.
+    Images have a row per normalised feature ``(N, D)``, with the names of ``group`` and, unless missing, ``category``.
     """
     rows = choose_points(len(features), seed)
     layout, images = layout_of(features[rows], seed), images.iloc[rows].reset_index(drop=True)
@@ -56,9 +53,7 @@ def map_series(features: np.ndarray, images: pd.DataFrame, seed: int) -> list[Se
     truth = (" (is " + images["category"] + ")").fillna("")
     return [
         Series(
-            name,
-            number,
-            [Point(places[row, 0], places[row, 1], f"{name}{truth[row]}") for row in of_group],
+            name, number, [Point(places[row, 0], places[row, 1], f"{name}{truth[row]}") for row in of_group]
         )
         for number, (name, of_group) in enumerate(images.groupby("group", sort=False).groups.items())
     ]

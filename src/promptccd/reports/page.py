@@ -41,18 +41,10 @@ def records(table: pd.DataFrame) -> list[JsonRecord]:
 def write_report_files(
     out: str | Path, page: str, title: str, facts: Mapping[str, str], sections: Mapping[str, pd.DataFrame]
 ) -> Path:
-    """Write ``index.html``, ``report.json`` and ``report.csv``; returns the path of the page.
+    """Write ``index.html``, ``report.json`` and ``report.csv`` into a folder; returns the path of the page.
 
-    Args:
-        out: the folder; made if it does not exist.
-        page: the text of ``index.html``.
-        title: of the report.
-        facts: meaning of the numbers, by name.
-        sections: tables on the page; the CSV has their rows, its first cell the section.
-
-    Raises:
-        DiskError: the folder or a file cannot be written.
-        RunError: a file is a link.
+    `facts` give the meaning of the numbers. The CSV has the rows of all sections, its first cell the section. A
+    `DiskError` if a file cannot be written, a `RunError` if it is a link.
     """
     folder = make_folder(out)
     remove_leftovers(folder)

@@ -93,12 +93,8 @@ def baselines_of(evaluation: RunEvaluation) -> dict[str, Callable[..., Continual
 class _Run:
     """Distinctive settings of a run; its records are read once, because making a recipe takes a while.
 
-    Attributes:
-        path: its folder.
-        seed: of the training.
-        settings: everything else that decides its result, by name.
-        baselines: the part of it that decides the scores of its baselines.
-        unfinished: end of its row's name: how many stages are finished, or empty if all are.
+    `settings` are all but the seed that decide its result, `baselines` those that decide the scores of its baselines.
+    `unfinished` ends the name of its row.
     """
 
     def __init__(self, path: Path):

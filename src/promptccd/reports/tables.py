@@ -23,22 +23,15 @@ _MEMORY = {"process_mb": "process", "gpu_mb": "accelerator"}  # columns, by the 
 
 
 class ReportedRun:
-    """A run as reports read it.
-
-    Args:
-        evaluation: the run with its data.
+    """A run as reports read it, from the run with its data.
 
     Attributes:
-        name: of its folder.
-        recipe: of the training.
-        manifest: the record of the run.
         class_blocks: number of categories that each stage introduced.
         categories: names of the true categories; position is category id.
         images: a row per image of the unlabelled stages: ``stage``, ``true`` and ``found`` ids, the name of its
             ``category`` and ``group``, and ``matched``, the category that its group is matched to; missing ids are -1.
         score: rows of the finished unlabelled stages in ``results.json``; empty for streams without labels.
         num_true: true categories up to each of these stages.
-        costs: of the stages, see `stage_costs`.
         history: the epochs, as far as recorded.
         routing: accuracy of the part router; `None` for models without parts.
 
@@ -59,7 +52,6 @@ class ReportedRun:
                 "them."
             )
         self.num_true = [evaluation.images[row.stage].stage.num_categories for row in self.score.stages]
-        self.costs: pd.DataFrame = stage_costs(run.manifest)
         self.history = read_history(run.path)
         self.routing = evaluation.part_routing() if stages.is_scored else None
 
@@ -244,6 +236,6 @@ _SCORED: Mapping[str, Callable[[ReportedRun], pd.DataFrame]] = {
 }
 _UNSCORED: Mapping[str, Callable[[ReportedRun], pd.DataFrame]] = {
     "history": history,
-    "costs": lambda run: run.costs,
+    "costs": lambda run: stage_costs(run.manifest),
     "prompts": prompts,
 }

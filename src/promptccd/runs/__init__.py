@@ -6,12 +6,12 @@ from promptccd.on_demand import give_names_on_demand
 
 if TYPE_CHECKING:
     from promptccd.runs.evaluate import RunEvaluation as RunEvaluation
-    from promptccd.runs.explain import Explanation as Explanation
-    from promptccd.runs.explain import explain_image as explain_image
     from promptccd.runs.folder import RunDirectory as RunDirectory
     from promptccd.runs.folder import stream_rows as stream_rows
     from promptccd.runs.predict import Candidate as Candidate
+    from promptccd.runs.predict import Explanation as Explanation
     from promptccd.runs.predict import Prediction as Prediction
+    from promptccd.runs.predict import explain_image as explain_image
     from promptccd.runs.predict import load_model as load_model
     from promptccd.runs.predict import predict_folder as predict_folder
     from promptccd.runs.predict import stage_of as stage_of

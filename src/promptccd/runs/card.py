@@ -64,7 +64,7 @@ def stage_card(
         config: of the stage's model, its categories set.
         fingerprint: of the split up to the stage.
         category_ids: categories of the stage's images, ``(N,)``.
-        device: that trained it.
+        device: device of the training.
         instruments: measures of the prompts at this stage.
         corrections: number of corrections that people made before this stage.
     """

@@ -287,7 +287,7 @@ def cut_unseen(
     test_split: str | None,
     rule: str | None,
 ) -> StageStream:
-    """Unseen images, cut like the stages of a run or by another rule.
+    """Unseen images, cut like the stages of a run or by another rule; a `DataError` that says what to do without any.
 
     Args:
         stages: of the run.
@@ -295,9 +295,6 @@ def cut_unseen(
         usual_split: the benchmark's split with test images.
         test_split: the split that was asked for; it replaces both, and the images that the run held out.
         rule: replaces the split rule of the stages.
-
-    Raises:
-        DataError: there are no such images; the message says what to do.
     """
     source, changes = stages.source, {"rendering": stages.rendering} | ({"split_rule": rule} if rule else {})
     everything = {**changes, "held_out": 0.0, "images_per_class": None}

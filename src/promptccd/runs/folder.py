@@ -306,13 +306,8 @@ def stream_row(
 ) -> dict[str, Any]:
     """Counts of a stream after its images were grouped; no labels are needed.
 
-    Args:
-        stage: its index.
-        category_ids: of its images, ``(N,)``.
-        before: the same of earlier stages.
-        config: of its model.
-        not_sure: how many images are more likely of no category than of the one they are in.
-        count: its number of categories, where that is known.
+    `category_ids` are those of its images, ``(N,)``, and `before` those of earlier stages; `not_sure` images are more
+    likely of no category than of the one they are in.
 
     Returns:
         ``stage``, the number of ``images``, and how many went into ``labelled`` categories of stage 0, into categories

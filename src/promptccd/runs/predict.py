@@ -1,25 +1,32 @@
-"""Assigns the images of a folder to the categories of a checkpoint, with nothing but the checkpoint."""
+"""Use of a checkpoint alone: categories of the images of a folder, and why an image got its category."""
 
+import io
+import json
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from datasets import Dataset, Features, Image
+from datasets import Dataset, Features
+from datasets import Image as ImageColumn
+from PIL import Image
 
 from promptccd import systems
 from promptccd.data.folders import FolderSource, images_in
 from promptccd.data.image_rows import ImageRows
 from promptccd.data.names import display_name
 from promptccd.data.views import EvaluationView, normalise
+from promptccd.disk import make_folder, remove_leftovers, write_file
 from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.images.camera import reason_of_raw
-from promptccd.images.decode import Decoding, Status, Verdict
+from promptccd.images.decode import Decoding, Status, Verdict, decode_image
 from promptccd.images.limits import MAX_PIXELS, IntakeLimits
 from promptccd.images.rendering import Rendering
 from promptccd.methods.processes import exact_device
@@ -33,6 +40,12 @@ from promptccd.training.features import require_finite
 from promptccd.training.progress import progress_bar
 
 logger = logging.getLogger(__name__)
+
+SHOWN_SIDE = 336  # pixels of each panel of the overlay
+PALETTE = (  # part 0 is the background, which is not coloured
+    (0, 0, 0), (230, 97, 1), (94, 60, 153), (26, 150, 65), (215, 48, 39), (44, 123, 182), (255, 217, 47),
+    (231, 138, 195), (102, 194, 165), (166, 118, 29), (153, 153, 153), (1, 102, 94),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -172,7 +185,7 @@ def predict_folder(
     view = load_view(model.source or path)
     paths = [os.path.join(source.roots[0], name) for name in files]
     try:
-        table = Dataset.from_dict({"image": paths}, Features({"image": Image()}))
+        table = Dataset.from_dict({"image": paths}, Features({"image": ImageColumn()}))
     except UnicodeEncodeError:
         called = display_name(os.fspath(folder))
         raise DataError(f"{called!r} has a name that is not UTF-8: rename the file or its folder.") from None
@@ -235,3 +248,158 @@ def _assigned(
         fields = {**vars(best[0]), "novel": bool(found.novel[row]), "distance": float(found.distances[row])}
         predictions.append(Prediction(file, **fields, note=note, best=best if top_k else ()))
     return predictions
+
+
+# Explanations
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One image under one model.
+
+    Attributes:
+        pixels: the view the model saw, ``(S, S, 3)`` uint8.
+        category: id of the category it was assigned to.
+        name: that category's name.
+        confidence: in 0..1.
+        attention: how [CLS] attends to each patch in the last block of the forward without prompts, per head,
+            ``(H, h, w)``; each head sums to at most 1. The router of PromptCCD++ reads it.
+        parts: part of each patch, ``(h, w)``; `None` for models without parts.
+        prompts: indices of the components or prompts that acted, ``(P,)``, or per patch ``(h, w, k)``; `None`
+            without prompts.
+        scores: how well each of `prompts` fits, in the same shape.
+        prompts_per_part: M; prompt ``m`` of part ``p`` has index ``p * M + m``. `None` for models without parts.
+        component_names: category of every mixture component; empty for models without.
+    """
+
+    pixels: np.ndarray
+    category: int
+    name: str
+    confidence: float
+    attention: np.ndarray
+    parts: np.ndarray | None
+    prompts: np.ndarray | None
+    scores: np.ndarray | None
+    prompts_per_part: int | None
+    component_names: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Category, prompts and parts as JSON types; `save` writes the arrays into a file of their own."""
+        values: dict[str, Any] = {"category": self.category, "name": self.name, "confidence": self.confidence}
+        if self.prompts is not None and self.scores is not None:
+            times, best = Counter(self.prompts.ravel().tolist()), dict[int, float]()
+            for prompt, score in zip(
+                self.prompts.ravel().tolist(), self.scores.ravel().tolist(), strict=True
+            ):
+                best[prompt] = max(score, best.get(prompt, score))
+            found = sorted(best, key=lambda prompt: (-times[prompt], -best[prompt]))  # else as they come
+            values["prompts"] = [
+                {"prompt": self._name_of(each), "times": times[each], "best_score": best[each]}
+                for each in found
+            ]
+        if self.parts is not None:
+            values["patches_per_part"] = {
+                str(part): size for part, size in sorted(Counter(self.parts.ravel().tolist()).items())
+            }
+        return values
+
+    def _name_of(self, prompt: int) -> str:
+        if self.component_names:
+            return f"component {prompt}, {self.component_names[prompt]}"
+        if self.prompts_per_part is None:
+            return str(prompt)
+        return f"part {prompt // self.prompts_per_part}, prompt {prompt % self.prompts_per_part}"
+
+    def overlay(self) -> Image.Image:
+        """The view, the view under the attention and, if there are parts, the view under the part map."""
+        side = (SHOWN_SIDE, SHOWN_SIDE)
+
+        def shown(values: np.ndarray, resample: Image.Resampling) -> Image.Image:
+            return Image.fromarray(values.astype(np.uint8)).resize(side, resample)
+
+        view = shown(self.pixels, Image.Resampling.BICUBIC)
+        heat = self.attention.mean(axis=0)
+        heat = (heat - heat.min()) / max(float(heat.max() - heat.min()), 1e-12)
+        mask = shown(200 * heat, Image.Resampling.BICUBIC)
+        grey, red = view.convert("L").convert("RGB"), Image.new("RGB", side, (255, 60, 0))
+        panels = [view, Image.composite(red, grey, mask)]
+        if self.parts is not None:
+            colours = shown(np.asarray(PALETTE)[self.parts % len(PALETTE)], Image.Resampling.NEAREST)
+            mask = shown(140 * (self.parts > 0), Image.Resampling.NEAREST)
+            panels.append(Image.composite(colours, view, mask))
+        return Image.fromarray(np.hstack([np.asarray(panel) for panel in panels]))
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write ``explanation.json``, ``arrays.npz`` and ``overlay.png``; returns their paths.
+
+        Raises:
+            DiskError: the folder or a file cannot be written.
+            RunError: a name is a link.
+        """
+        target = make_folder(folder)
+        remove_leftovers(target)
+        arrays = {name: getattr(self, name) for name in ("attention", "parts", "prompts", "scores")}
+        packed, picture = io.BytesIO(), io.BytesIO()
+        np.savez(packed, **{name: values for name, values in arrays.items() if values is not None})
+        self.overlay().save(picture, "PNG")
+        texts = json.dumps(self.to_dict(), indent=1, sort_keys=True).encode()
+        names = ("explanation.json", "arrays.npz", "overlay.png")
+        for name, content in zip(names, (texts, packed.getvalue(), picture.getvalue()), strict=True):
+            write_file(target / name, content)
+        return [target / name for name in names]
+
+
+@torch.no_grad()
+def explain_image(
+    model: CategoryDiscoveryModel, view: EvaluationView, image: str | Path | Image.Image
+) -> Explanation:
+    """Explain the prediction of a finished stage for one image.
+
+    Prompts are shown as they act in a prompted forward, even if the checkpoint clusters without them.
+
+    Args:
+        model: a finished stage, on its device, in eval mode.
+        view: its deterministic view.
+        image: an image, or the path of an image file.
+
+    Raises:
+        DataError: the file is no image that can be read.
+        DivergedError: the model makes no numbers of it.
+    """
+    decoding = Decoding(rendering=view.rendering)
+    decoded = decoding.fitted(decode_image(image, decoding))
+    if decoded.image is None:
+        raise DataError(f"Cannot read {str(image)[:200]!r}: {decoded.verdict.note}. Give another image file.")
+    pixels = view(decoded.image)
+    pixel_values = normalise(pixels[None].to(model.device), view.mean, view.std)
+    features = model.features_of(pixel_values)
+    found = model.assign(features)
+    for rows in (features, found.confidences, found.distances):
+        require_finite(rows[:, None], [str(image)[:200]])
+    acted = model(pixel_values, prompted=True)
+    attention = model.attention_row(pixel_values)[0].float().cpu()
+    patch = model.config.vision_config.patch_size
+    grid = (pixels.shape[1] // patch, pixels.shape[2] // patch)
+    category = int(found.category_ids[0])
+
+    def per_patch(values: torch.Tensor | None) -> np.ndarray | None:
+        if values is None:
+            return None
+        rows = values[0].float().cpu() if values.is_floating_point() else values[0].cpu()
+        return (rows.unflatten(0, grid) if rows.ndim == 2 else rows).numpy()
+
+    logits, names = getattr(acted, "part_logits", None), model.config.id2label
+    return Explanation(
+        pixels=pixels.permute(1, 2, 0).numpy(),
+        category=category,
+        name=names[category],
+        confidence=float(found.confidences[0]),
+        attention=attention.T.unflatten(1, grid).numpy(),
+        parts=None if logits is None else logits[0].argmax(dim=-1).unflatten(0, grid).cpu().numpy(),
+        prompts=per_patch(acted.components),
+        scores=per_patch(acted.scores),
+        prompts_per_part=None if logits is None else model.config.pool_size,
+        component_names=[
+            names.get(each, "of no category") for each in getattr(model.config, "component_categories", [])
+        ],
+    )

@@ -21,13 +21,7 @@ from promptccd.discovery.project.edits import Labelled, apply_labels
 from promptccd.discovery.project.observe import NO_CATEGORY, StageGroups
 from promptccd.discovery.project.registry import CategoryRegistry, load_registry, save_registry
 from promptccd.discovery.project.store import CATEGORIES
-from promptccd.disk import (
-    CHECKSUMS,
-    parsed_json,
-    problems_of,
-    write_directory,
-    write_json,
-)
+from promptccd.disk import CHECKSUMS, parsed_json, problems_of, write_directory, write_json
 from promptccd.errors import DataError, RunError, nothing_at, one_line
 from promptccd.evaluation import Discovery
 from promptccd.methods import method_named
@@ -128,10 +122,7 @@ def load_exemplars(path: Path) -> Exemplars:
 
 
 def memory_before(
-    run: RunDirectory,
-    earlier: "AssignedImages",
-    images: Sequence[StageImages],
-    with_labels: bool,
+    run: RunDirectory, earlier: "AssignedImages", images: Sequence[StageImages], with_labels: bool
 ) -> Memory | None:
     """Exemplars of earlier stages with their present labels, unless these are hidden; or `None`."""
     before = len(earlier.ids) - 1
@@ -220,14 +211,8 @@ def learn_prediction(
     """Fit the calibrated mixture of a model that has no prediction of its own.
 
     The labelled stage begins it, and every stream adds its new categories: features of earlier stages are not needed.
-    Labels from which nothing can be learnt leave the model without a prediction.
-
-    Args:
-        model: with the mixture of the stage before.
-        features: of the stage, ``(N, D)``, L2-normalised.
-        labels: ``(N,)`` of the labelled stage, else `None`.
-        num_categories: K, including earlier stages.
-        seed: of the run.
+    Labels from which nothing can be learnt leave the model without a prediction. Features ``(N, D)`` are L2-normalised;
+    labels ``(N,)`` are those of the labelled stage, else `None`; `num_categories` includes earlier stages.
     """
     gaussians = model.gaussians
     if model.predicts or (labels is None and gaussians is None):

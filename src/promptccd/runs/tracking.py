@@ -18,14 +18,9 @@ TRACKER_PROJECT = "promptccd"
 
 
 class Tracking(CategoryDiscoveryCallback):
-    """Reports to the tracker of `report_to`, or to the accelerator's own; the epochs of all stages are its steps.
+    """Reports a run to the tracker of `report_to`, or to the accelerator's own; epochs of all stages are its steps.
 
-    The tracker stays open for later reports, such as evaluations: end it with `end_training` of the
-    accelerator.
-
-    Args:
-        accelerator: owns the trackers.
-        run: the run to report.
+    The tracker stays open for later reports, such as evaluations: end it with `end_training` of the accelerator.
     """
 
     def __init__(self, accelerator: Accelerator, run: RunDirectory):

@@ -7,16 +7,13 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import KnownCategories, group_images, group_tree, silhouettes
+from promptccd.discovery.grouping import KnownCategories, group_images, group_tree
 from promptccd.discovery.grouping.group_tree import GIVEN_UP
 from promptccd.discovery.grouping.units import make_units
 from promptccd.errors import DataError
 from tests.clustering.test_split_merge import blobs
+from tests.discovery.grouping.conftest import keys_of
 from tests.messages import TEXT
-
-
-def keys_of(points):
-    return [f"{each:05d}" for each in range(len(points))]
 
 
 def units_of(points, constraints=None):
@@ -94,17 +91,8 @@ def test_more_groups_than_seeds_are_found_where_so_many_are_asked_for():
 
 
 @pytest.mark.slow
-def test_more_categories_than_the_first_tree_holds_are_counted(monkeypatch):
-    """It is made again with more seeds, as long as the curve has not come down or shows nothing yet."""
-    points, groups = blobs([6] * 70, width=16, spread=0.15)
-    monkeypatch.setattr(silhouettes, "FIRST_SEEDS", 24)
-    found, estimate = group_images(points, keys_of(points), KnownCategories.none(16), next_id=0)
-    assert abs(estimate.count - 70) <= 2
-    assert adjusted_rand_score(groups, found.category_ids) > 0.95
-
-
-@pytest.mark.slow
 def test_a_thousand_categories_are_counted():
+    """More than the first tree holds: it is made again with more seeds, until the curve has come down."""
     points, groups = blobs([6] * 1_000, width=16, spread=0.15)
     found, estimate = group_images(points, keys_of(points), KnownCategories.none(16), next_id=0)
     assert abs(estimate.count - 1_000) <= 20

@@ -3,41 +3,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
-from sklearn.decomposition import PCA
 from torch.nn.functional import normalize
 
 from promptccd.clustering import GroupingConstraints
-from promptccd.discovery.grouping import (
-    KnownCategories,
-    group_images,
-    suggest_split,
-)
+from promptccd.discovery.grouping import KnownCategories, group_images, suggest_split
 from promptccd.errors import DataError
 from promptccd.evaluation import clustering_accuracy
 from tests.clustering.test_split_merge import blobs
+from tests.discovery.grouping.conftest import keys_of, prototypes_of
 from tests.messages import TEXT
-
-
-def keys_of(points):
-    return [f"{each:04d}" for each in range(len(points))]
-
-
-def prototypes_of(points, groups, ids):
-    """Known categories as means of half of their images."""
-    means = torch.stack([points[groups == each].mean(0) for each in ids])
-    return KnownCategories(tuple(ids), means)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    """Batch features and labels, and seven known categories from other images."""
-    images, labels = load_digits(return_X_y=True)
-    points = normalize(torch.from_numpy(PCA(30, random_state=0).fit_transform(images)).float(), dim=1)
-    order = np.random.default_rng(0).permutation(len(labels))
-    reference, batch = order[:900], order[900:]
-    known = prototypes_of(points[reference], torch.from_numpy(labels[reference]), range(7))
-    return points[batch], labels[batch], known
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +42,7 @@ def test_new_groups_open_beside_known_ones(ten):
 
 
 def test_without_constraints_every_image_is_with_the_nearest_prototype(digits):
-    points, _, known = digits
+    points, known = digits
     found, _ = group_images(points, keys_of(points), known, num_categories=12, next_id=7)
     squared = torch.cdist(points.double(), found.prototypes.double()).square()
     nearest = squared.topk(2, largest=False)
@@ -104,10 +78,7 @@ def test_constraints_hold_or_no_grouping_can_satisfy_them(seed):
     drawn = [pairs[each] for each in rng.choice(len(pairs), 8, replace=False)]
     try:
         constraints = GroupingConstraints(
-            tuple(drawn[:2]),
-            tuple(drawn[2:]),
-            {"a": int(rng.choice([4, 9]))},
-            {"b": {4}, "c": {9, 20}},
+            tuple(drawn[:2]), tuple(drawn[2:]), {"a": int(rng.choice([4, 9]))}, {"b": {4}, "c": {9, 20}}
         )
     except DataError:
         return

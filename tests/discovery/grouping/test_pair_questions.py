@@ -4,35 +4,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
-from sklearn.decomposition import PCA
 
 from promptccd.clustering import GroupingConstraints
 from promptccd.discovery.grouping import KnownCategories, group_images, pair_questions
 from promptccd.errors import DataError
 from promptccd.models import Assignment
+from tests.discovery.grouping.conftest import keys_of
 
 
 def pair_of(question):
     """Both keys, the smaller first, as constraints hold them."""
     return tuple(sorted((question.first, question.second)))
-
-
-@pytest.fixture(scope="module")
-def digits():
-    images, labels = load_digits(return_X_y=True)
-    points = torch.from_numpy(PCA(30, random_state=0).fit_transform(images)).float()
-    points = torch.nn.functional.normalize(points, dim=1)
-    order = np.random.default_rng(0).permutation(len(labels))
-    reference, batch = order[:600], order[600:1000]
-    means = torch.stack([points[reference[labels[reference] == each]].mean(0) for each in range(7)])
-    keys = [f"{each:04d}" for each in batch]
-    return (
-        points[batch],
-        keys,
-        dict(zip(keys, labels[batch].tolist(), strict=True)),
-        KnownCategories(tuple(range(7)), means),
-    )
 
 
 def with_answers(constraints, pairs, truth):
@@ -49,30 +31,21 @@ def linked(constraints, must_link=(), cannot_link=()):
     )
 
 
-def regroup(digits, constraints):
-    points, keys, _, known = digits
-    return group_images(points, keys, known, num_categories=10, next_id=7, constraints=constraints)[0]
-
-
-def test_questions_are_diverse_and_their_order_does_not_depend_on_the_images(digits):
-    points, keys, _, _ = digits
-    grouping = regroup(digits, None)
-    questions = pair_questions(grouping)
-    assert len({pair_of(each) for each in questions}) == 10
-    category = dict(zip(keys, grouping.category_ids.tolist(), strict=True))
+def test_questions_are_diverse_in_any_order_of_images_and_never_asked_again(digits):
+    points, known = digits
+    found, _ = group_images(points, keys_of(points), known, num_categories=10, next_id=7)
+    questions = pair_questions(found)
+    category = dict(zip(found.keys, found.category_ids.tolist(), strict=True))
     assert len({frozenset((category[each.first], each.second_category)) for each in questions}) >= 4
     for each in questions:
         assert category[each.second] == each.second_category
         assert 0 <= each.doubt <= 1
-
-
-def test_an_answer_that_is_not_known_is_not_asked_for_again(digits):
-    points, keys, _, _ = digits
-    grouping = regroup(digits, None)
-    first = [pair_of(each) for each in pair_questions(grouping)]
-    second = [pair_of(each) for each in pair_questions(grouping, first)]
-    assert len(second) == 10
-    assert not set(first) & set(second)
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
+    assert pair_questions(found.select(order)) == questions
+    asked = {pair_of(each) for each in questions}
+    again = {pair_of(each) for each in pair_questions(found, asked)}
+    assert len(asked) == len(again) == 10
+    assert not asked & again
 
 
 def test_few_images_give_few_questions():

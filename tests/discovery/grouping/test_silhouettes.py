@@ -4,11 +4,7 @@ import scipy.stats
 import torch
 from sklearn.metrics import silhouette_score
 
-from promptccd.discovery.grouping.silhouettes import (
-    estimate_by_silhouette,
-    log_likelihood,
-    silhouette,
-)
+from promptccd.discovery.grouping.silhouettes import estimate_by_silhouette, log_likelihood, silhouette
 from tests.clustering.test_split_merge import blobs
 
 

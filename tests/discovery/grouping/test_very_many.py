@@ -7,15 +7,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from promptccd.clustering import GroupingConstraints
 from promptccd.clustering.spread import measure_spread
-from promptccd.discovery.grouping import (
-    EarlierImages,
-    KnownCategories,
-    group_images,
-    group_tree,
-)
+from promptccd.discovery.grouping import EarlierImages, KnownCategories, group_images, group_tree
 from promptccd.discovery.grouping.group_tree import lloyd
 from tests.clustering.test_split_merge import blobs
-from tests.discovery.grouping.test_group_tree import keys_of, units_of
+from tests.discovery.grouping.conftest import keys_of
+from tests.discovery.grouping.test_group_tree import units_of
 
 GROUPS, EACH, WIDTH = 8, 80, 32
 

@@ -108,25 +108,27 @@ def do(
 
 def random_edit(registry: CategoryRegistry, generator: np.random.Generator) -> Edit:
     """Some edit of any kind, with plausible values; the registry may refuse it."""
-    living = [each.id for each in registry.active]
-    keys = sorted(registry.images)
+    living, keys = [each.id for each in registry.active], sorted(registry.images)
     some = [keys[index] for index in generator.permutation(len(keys))[: generator.integers(1, 6)]]
     one, two = (int(each) for each in generator.choice(living, 2))
-    members = registry.members_of(one)
+    members, number = registry.members_of(one), generator.integers(10_000)
+    aside = [each.id for each in registry.aside if each.name != edits.IGNORED_NAME]
     choices: list[Edit] = [
-        (edits.rename, one, f"name {generator.integers(10_000)}"),
+        (edits.rename, one, f"name {number}"),
         (edits.merge, [one, two]),
-        (edits.merge, [one, two], f"both {generator.integers(10_000)}"),
+        (edits.merge, [one, two], f"both {number}"),
         (edits.gather, some),
         (edits.split, one, members[: max(1, len(members) // 3)]),
         (edits.move, some, one),
         (edits.move, some, None),
-        (edits.dissolve, one),
-        (partial(edits.answer, same=bool(generator.integers(2))), some[0], keys[-1]),
+        (edits.sort, some, [[one, two, None][generator.integers(3)] for _ in some]),
+        (partial(edits.dissolve, to_nearest=False), one),
+        (partial(edits.answer, same=bool(number % 2)), some[0], keys[-1]),
         (edits.confirm, some),
         (edits.set_aside, one),
         (edits.set_images_aside, some),
-        (edits.restore, registry.aside[0].id if registry.aside else one),
+        (edits.restore, aside[0] if aside else one),
+        (edits.forget, some[:1]),
     ]
     return choices[generator.integers(len(choices))]
 

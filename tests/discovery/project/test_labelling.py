@@ -8,67 +8,47 @@ from promptccd.discovery.project import CategoryRegistry, apply_labels
 FOUND = {"a": 0, "b": 0, "c": 1, "d": 2, "e": 2, "f": 2, "g": 3, "h": 3, "i": 3}
 
 
-def grouped() -> CategoryRegistry:
+@pytest.fixture
+def registry() -> CategoryRegistry:
     """Two known categories and two found ones, of images that came at stage 1."""
     names = ["cat", "dog", "discovered 2", "discovered 3"]
-    return CategoryRegistry.from_categories(
-        range(4), names, 2, np.eye(4, dtype=np.float32), stage=1, members=FOUND
-    )
-
-
-def names_of(registry: CategoryRegistry) -> dict[str, str]:
-    return {key: registry.categories[each].name for key, each in registry.members.items()}
-
-
-def test_labels_name_what_was_found_and_move_what_was_wrong() -> None:
-    registry = grouped()
-    said = apply_labels(registry, {"a": "dog", "d": "moth", "e": "moth", "f": "cat", "zzz": "moth"})
-    assert said == (4, 2, ("moth",), ())
-    assert names_of(registry) == {
-        **{"a": "dog", "b": "cat", "c": "dog", "d": "moth", "e": "moth", "f": "cat"},
-        **dict.fromkeys("ghi", "discovered 3"),
-    }
-    assert set(registry.pinned) == {"a", "d", "e", "f"}
-
-
-def test_the_same_labels_again_change_nothing() -> None:
-    registry = grouped()
-    labels = {"a": "dog", "d": "moth", "g": "fly"}
-    apply_labels(registry, labels)
-    state, log = registry.state_hash, len(registry.log)
-    assert apply_labels(registry, labels).moved == 0
-    assert (registry.state_hash, len(registry.log)) == (state, log)
+    return CategoryRegistry.from_categories(range(4), names, 2, np.eye(4), stage=1, members=FOUND)
 
 
 @pytest.mark.parametrize(
-    ("labels", "named", "new"),
+    ("labels", "moved", "named", "new"),
     [
-        ({"d": "moth", "e": "moth", "f": "fly"}, ("moth",), ("fly",)),  # two of three
-        ({"d": "moth", "e": "fly"}, (), ("fly", "moth")),  # one of two is not most
-        ({"a": "moth", "b": "moth"}, (), ("moth",)),  # a known category keeps its name
-        ({"d": "moth", "g": "moth", "h": "moth"}, ("moth",), ()),
+        ({"a": "dog", "d": "moth", "e": "moth", "f": "cat"}, 2, ("moth",), ()),
+        ({"d": "moth", "e": "moth", "f": "fly"}, 1, ("moth",), ("fly",)),  # two of three
+        ({"d": "moth", "e": "fly"}, 2, (), ("fly", "moth")),  # one of two is not most
+        ({"a": "moth", "b": "moth"}, 2, (), ("moth",)),  # a known category keeps its name
+        ({"d": "moth", "g": "moth", "h": "moth"}, 1, ("moth",), ()),
     ],
 )
-def test_a_name_goes_where_most_labels_are(
-    labels: dict[str, str], named: tuple[str, ...], new: tuple[str, ...]
+def test_labels_name_what_most_of_them_are_in_and_move_what_was_wrong(
+    registry: CategoryRegistry, labels: dict[str, str], moved: int, named: tuple[str], new: tuple[str]
 ) -> None:
-    registry = grouped()
-    said = apply_labels(registry, labels)
-    assert (said.named, said.new) == (named, new)
-    assert {key: names_of(registry)[key] for key in labels} == labels
+    before = dict(registry.members)
+    assert apply_labels(registry, labels | {"unknown": "moth"}) == (len(labels), moved, named, new)
+    assert {key: registry.category(registry.members[key]).name for key in labels} == labels
+    assert {key: registry.members[key] for key in before.keys() - labels} == {
+        key: before[key] for key in before.keys() - labels
+    }
+    assert registry.pinned.keys() == labels.keys()
+    state, log = registry.state_hash(), registry.log
+    assert apply_labels(registry, labels) == (len(labels), 0, (), ())
+    assert (registry.state_hash(), registry.log) == (state, log)
 
 
 def test_images_that_were_labelled_from_the_first_are_not_pinned_for_it() -> None:
-    registry = CategoryRegistry.from_categories(
-        range(2), ["cat", "dog"], 2, np.eye(2, dtype=np.float32), stage=0, members={"a": 0, "b": 0, "c": 1}
-    )
+    members = {"a": 0, "b": 0, "c": 1}
+    registry = CategoryRegistry.from_categories(range(2), ["cat", "dog"], 2, np.eye(2), members=members)
     assert apply_labels(registry, {"a": "cat", "b": "dog"}) == (2, 1, (), ())
     assert set(registry.pinned) == {"b"}
 
 
-def test_a_new_category_begins_between_those_its_images_were_in() -> None:
-    registry = grouped()
+def test_a_new_category_begins_between_those_its_images_were_in(registry: CategoryRegistry) -> None:
     apply_labels(registry, {"a": "bee", "c": "bee"})
-    bee = next(each for each in registry.active if each.name == "bee")
-    vector = registry.prototypes[bee.prototype_row]
+    vector = registry.prototypes[registry.category(4).prototype_row]
+    assert registry.category(4).name == "bee"
     assert vector / np.linalg.norm(vector) == pytest.approx(np.array([1, 1, 0, 0]) / np.sqrt(2))

@@ -205,10 +205,7 @@ def split(
 
 @edit(Kind.IMAGES, Kind.NAME)
 def gather(
-    rows: CategoryRegistry,
-    images: Sequence[str],
-    name: str | None = None,
-    prototype: ArrayLike | None = None,
+    rows: CategoryRegistry, images: Sequence[str], name: str | None = None, prototype: ArrayLike | None = None
 ) -> None:
     """Make images of any categories a category of their own, with a new id; they are pinned to it.
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from promptccd.data.randomness import numpy_generator
 from promptccd.discovery.intake.seen import SeenFiles
 from promptccd.discovery.project.record import PROJECT, read_record
-from promptccd.disk import read_file, write_file
 
 
 class Features:
@@ -75,30 +74,8 @@ def features_of(folder: Path, keys: Sequence[str], *, needed: bool = False) -> F
     return Features(keys, torch.cat(evaluation.features(stage, evaluation.images[: stage + 1])).cpu())
 
 
-LAYOUT = "layout.bin"
 NEAREST, JITTER = 3, 0.006  # number of placed photographs around a photograph that t-SNE has not placed
 _AT_ONCE = 4096
-
-
-def kept_layout(project: Path, generation: str, count: int) -> np.ndarray | None:
-    """Places ``(N, 2)`` float32 that were laid out for exactly these photographs, or `None`.
-
-    Raises:
-        RunError: a link is in the way.
-    """
-    try:
-        content = read_file(project / LAYOUT)
-    except FileNotFoundError:
-        return None
-    head, places = content[: len(generation)], content[len(generation) :]
-    if head != generation.encode() or len(places) != 8 * count:
-        return None
-    return np.frombuffer(places, "<f4").reshape(-1, 2)
-
-
-def keep_layout(project: Path, generation: str, places: np.ndarray) -> None:
-    """Keep places for the next time."""
-    write_file(project / LAYOUT, generation.encode() + places.astype("<f4").tobytes())
 
 
 def lay_out(features: Tensor) -> np.ndarray:

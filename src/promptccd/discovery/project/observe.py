@@ -52,8 +52,7 @@ class StageGroups:
         prototypes: np.ndarray,
         *,
         fixed: Container[int],
-        confidences: np.ndarray | None = None,
-        features: np.ndarray | None = None,
+        **more: np.ndarray,
     ) -> "StageGroups":
         """Groups with ids, of which only `fixed` ones are categories of the registry already.
 
@@ -63,13 +62,12 @@ class StageGroups:
             ids: of all groups, ``K`` long.
             prototypes: of these, ``(K, D)``.
             fixed: ids that stay; groups with another id are matched, or get an id of the registry.
-            confidences: see the class.
-            features: see the class.
+            **more: further values of the class.
         """
         row_of = {NO_CATEGORY: NO_CATEGORY} | {identity: row for row, identity in enumerate(ids)}
         clusters = np.array([row_of[each] for each in category_ids.tolist()], dtype=np.int64)
         kept = [identity if identity in fixed else None for identity in ids]
-        return cls(keys, clusters, prototypes, kept, confidences, features)
+        return cls(keys, clusters, prototypes, kept, **more)
 
     def placed(self) -> tuple["StageGroups", list[str]]:
         """The images in clusters, and the keys of unassigned images."""

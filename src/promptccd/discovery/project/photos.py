@@ -57,19 +57,15 @@ class Photos:
         self._seen = {key: seen[key] for key in keys if key in seen}
         there = present(self._seen.values())
         self._files = {key: each.chosen(there) for key, each in self._seen.items()}
-        self.keys = sorted(self._files, key=lambda key: (*self._place(key), key))
+        # By path; photographs without a path last.
+        self.keys = sorted(self._files, key=lambda key: (not self.path(key), self.path(key), key))
         self.here = np.array([self._seen[key].is_here(there) for key in self.keys], dtype=bool)
         self.names = [self._name(key) for key in self.keys]
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.generation = hashlib.sha256("".join(self.keys).encode() + self.here.tobytes()).hexdigest()[:12]
 
-    def _place(self, key: str) -> tuple[int, str]:
-        """Sorts the photographs: by path, photographs without a path last."""
-        path, _ = self._files[key]
-        return not path, path
-
     def _name(self, key: str) -> str:
-        path, _ = self._files[key]
+        path = self.path(key)
         if item := item_name(path):
             return display_name(item)
         root = self._root_of(path)
@@ -141,14 +137,14 @@ class Photos:
         Raises:
             DataError: as `original`.
         """
-        if not os.path.lexists(self._files[key][0]):
+        if not os.path.lexists(self.path(key)):
             return None
         try:
             self._checked(key)
         except DataError:
             self._at_hand(key)  # reads a file with unexpected content again the next time
             raise
-        return Path(inside(self._files[key][0], self._roots))
+        return Path(inside(self.path(key), self._roots))
 
     def original(self, key: str) -> bytes:
         """The bytes of the file of a picture.
@@ -161,14 +157,12 @@ class Photos:
 
     def _checked(self, key: str) -> bytes:
         """The bytes of a file that shows the picture still."""
-        name, path = self.names[self.rows[key]], self._files[key][0]
+        name, path, roots = self.names[self.rows[key]], self.path(key), self._roots
         sound = sound_file(path)
         try:
-            target = (
-                inside(sound, [os.path.realpath(sound.removesuffix(item_name(path)))])
-                if sound
-                else inside(path, self._roots)
-            )
+            if sound:
+                roots = [os.path.realpath(sound.removesuffix(item_name(path)))]
+            target = inside(sound or path, roots)
             limits = IntakeLimits.of_person(max_pixels=self.decoding.max_pixels)
             content = read_regular_file(target, ByteBudget(limits, target))
         except (KeyError, ValueError, SkippedFileError) as error:

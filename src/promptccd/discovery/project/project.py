@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,8 +158,10 @@ class Project(CategoryRegistry):
         """
         with self.lock, self._locked():
             remove_leftovers(self._record.parent)
-            version, self._command = self.refresh(), [self.folder.name, *words]
-            if is_done := _read(self._record) == [self._command, version]:
+            is_done, version, self._command = False, self.refresh(), [self.folder.name, *words]
+            with suppress(OSError, ValueError):
+                is_done = parsed_json(self._record.read_text(encoding="utf-8")) == [self._command, version]
+            if is_done:
                 logger.info(
                     "%s was done already, by a process that ended before it could say so, and is not done twice. Give "
                     "the command again to do it once more.",
@@ -304,13 +306,6 @@ class Project(CategoryRegistry):
             self._features = None
 
 
-def _read(record: Path) -> object:
-    try:
-        return parsed_json(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def _file_of(folder: Path) -> Path:
     """The file with the categories of a project, or the folder itself if it is one of a model.
 
@@ -323,15 +318,15 @@ def _file_of(folder: Path) -> Path:
         if (place / CATEGORIES).is_file():
             return place / CATEGORIES
     none = f"{str(folder)!r} holds no registry of categories." if folder.exists() else nothing_at(folder)
-    stages = sorted(each for each in folder.glob("stage*") if has_registry(each))
-    if stages:
-        raise RegistryError(
-            f"{none} This folder is a run, and each of its stages has one. Give the last stage, {str(stages[-1])!r}."
-        )
-    raise RegistryError(
-        f"{none} Give the folder of a finished stage, or the --out of a discovery, which is made by: promptccd "
-        "discover photographs IMAGES --out groups/"
+    advice = (
+        "Give the folder of a finished stage, or the --out of a discovery, which is made by: promptccd discover "
+        "photographs IMAGES --out groups/"
     )
+    if stages := sorted(each for each in folder.glob("stage*") if has_registry(each)):
+        advice = (
+            f"This folder is a run, and each of its stages has one. Give the last stage, {str(stages[-1])!r}."
+        )
+    raise RegistryError(f"{none} {advice}")
 
 
 def _found(folder: Path) -> Path:

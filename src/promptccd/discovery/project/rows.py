@@ -21,9 +21,6 @@ STATE = "case when not pinned then 'found' when reviewed is null then 'pinned' e
 _LINKS = "select one.key, two.key from link join image one on one.id = a join image two on two.id = b"
 _BANS = "select key, forbidden.category from forbidden join image on image.id = forbidden.image"
 ACTIVE = "state in ('known', 'discovered') and not dormant"  # condition of `Rows.active`
-# One image in `Rows.image_table`: -1 in place of a row or a category, 1 in place of a confidence.
-COLUMNS = np.dtype("i4, i4, i4, f8, u1, u1")
-COLUMNS.names = "row", "stage", "category", "confidence", "pinned", "reviewed"
 
 
 class ActivePrototypes(NamedTuple):
@@ -267,15 +264,6 @@ class Rows(Store):
     def _keys(self, condition: str, *values: Any) -> set[str]:
         rows = self.all(f"select key from image where {condition}", *values)
         return {text_key(key) for (key,) in rows}
-
-    def image_table(self, row_of: Mapping[str, int], keys: Iterable[str] | None = None) -> np.ndarray:
-        """Images, all of them or some, as a table of `COLUMNS`; ``row`` is that of `row_of`."""
-        query = (
-            "select key, stage, ifnull(category, -1), ifnull(confidence, 1.0), pinned, "
-            "pinned and reviewed is not null from image where true"
-        )
-        rows = ((row_of.get(text_key(key), -1), *values) for key, *values in self.image_rows(query, keys))
-        return np.fromiter(rows, COLUMNS)
 
     def snapshot(self) -> Snapshot:
         """All categories and images as they are."""

@@ -14,7 +14,7 @@ import torch
 
 from promptccd.data.names import display_name
 from promptccd.discovery.categories import assignment_in
-from promptccd.discovery.project.features import keep_layout, kept_layout, lay_out
+from promptccd.discovery.project.features import lay_out
 from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import Photos
 from promptccd.discovery.project.project import Project
@@ -23,8 +23,8 @@ from promptccd.discovery.project.record import PROJECT, has_categories, load_bef
 from promptccd.discovery.project.registry import CategoryRegistry
 from promptccd.discovery.project.right import draw, how_right
 from promptccd.discovery.project.rows import SURE
-from promptccd.discovery.project.store import Changes, GoneError, LogEntry
-from promptccd.disk import make_inside
+from promptccd.discovery.project.store import Changes, GoneError, LogEntry, text_key
+from promptccd.disk import make_inside, read_file, write_file
 from promptccd.errors import DiskError, RegistryError
 from promptccd.reports.charts import FEWEST_ON_MAP
 
@@ -40,6 +40,13 @@ IGNORED_IMAGE = -2  # in place of the category, of images that are set aside
 PINNED, NEWEST, AWAY, REVIEWED = 1, 2, 4, 8
 STATES = {"reviewed": REVIEWED, "pinned": PINNED}
 COVERS = 4  # pictures of a group in the list
+LAYOUT = "layout.bin"  # keeps the map
+_IMAGES = (
+    f"select key, iif(category in (select id from category where state = 'aside'), {IGNORED_IMAGE}, "
+    f"ifnull(category, {NO_CATEGORY})), ifnull(confidence, 1.0), {PINNED} * pinned + {NEWEST} * (stage = "
+    f"(select stage from state)) + {REVIEWED} * (pinned and reviewed is not null) from image where true"
+)
+_IMAGE = np.dtype([("row", "i4"), ("group", "i4"), ("sure", "f8"), ("flags", "u1")])
 
 
 class Columns:
@@ -60,16 +67,12 @@ class Columns:
     def _read(
         self, registry: CategoryRegistry, row_of: Mapping[str, int], keys: Collection[str] | None = None
     ) -> None:
-        found = registry.image_table(row_of, keys)
+        images = registry.image_rows(_IMAGES, keys)
+        found = np.fromiter(((row_of.get(text_key(key), -1), *values) for key, *values in images), _IMAGE)
         found = found[found["row"] >= 0]
         rows = found["row"]
-        aside = np.isin(found["category"], [each.id for each in registry.aside])
-        self.group[rows] = np.where(aside, IGNORED_IMAGE, found["category"])
-        self.sure[rows] = np.rint(255 * found["confidence"])
-        is_new, is_away = found["stage"] == registry.stage, ~self._here[rows]
-        self.flags[rows] = (
-            PINNED * found["pinned"] + NEWEST * is_new + AWAY * is_away + REVIEWED * found["reviewed"]
-        )
+        self.group[rows], self.sure[rows] = found["group"], np.rint(255 * found["sure"])
+        self.flags[rows] = found["flags"] + AWAY * ~self._here[rows]
 
     def packed(self) -> bytes:
         """The concatenated arrays, as a window reads them."""
@@ -287,18 +290,22 @@ class ProjectView(Project):
 
     def layout(self) -> np.ndarray:
         """Place of every photograph on the map ``(N, 2)`` float32; NaN without features."""
-        photos = self.photos
+        count, head = (
+            len(self.photos.keys),
+            self.photos.generation.encode(),
+        )  # it is of exactly these photographs
         with self._laying:  # once, however many windows ask
-            kept = kept_layout(self._kept, photos.generation, len(photos.keys))
-            if kept is not None:
-                return kept
-            features, count = self.features(), len(photos.keys)
+            with suppress(FileNotFoundError):
+                content = read_file(self._kept / LAYOUT)
+                if content.startswith(head) and len(content) == len(head) + 8 * count:
+                    return np.frombuffer(content, "<f4", offset=len(head)).reshape(-1, 2)
+            features = self.features()
             there = features.there[:count]
             places = np.full((count, 2), np.nan, dtype=np.float32)
             if there.sum() >= FEWEST_ON_MAP:
                 places[there] = lay_out(features.matrix[:count][there])
             with suppress(DiskError):  # it is laid out again the next time
-                keep_layout(self._kept, photos.generation, places)
+                write_file(self._kept / LAYOUT, head + places.astype("<f4").tobytes())
             return places
 
     def about(self) -> dict[str, Any]:
