@@ -25,7 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from promptccd.cli.tables import table
-from promptccd.clustering import MixtureParameters, fit_gaussian_mixture
+from promptccd.clustering import fit_gaussian_mixture
+from promptccd.clustering.mixture_fit import MixtureParameters
 from promptccd.data.labels import Layout
 from promptccd.data.randomness import numpy_generator, seed_of, torch_generator
 from promptccd.data.readable import StageImages

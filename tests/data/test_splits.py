@@ -65,11 +65,8 @@ def test_every_image_is_used_once_and_stays_when_other_categories_change() -> No
 
 
 def test_fingerprint_changes_with_all_that_matters() -> None:
-    made = [cut([7, 1, 1, 1], 37)] * 2 + [
-        cut([7, 1, 1, 1], 37, seed=2),
-        cut([6, 2, 1, 1], 37),
-        cut([7, 1, 1, 1], 38),
-    ]
+    shapes = [([7, 1, 1, 1], 37, 1), ([7, 1, 1, 1], 37, 1), ([7, 1, 1, 1], 37, 2), ([6, 2, 1, 1], 37, 1)]
+    made = [cut(blocks, images, seed=seed) for blocks, images, seed in (*shapes, ([7, 1, 1, 1], 38, 1))]
     plain, again, *others = (split.fingerprint for _, split in made)
     assert plain == again and len({plain, *others}) == 4
 

@@ -6,14 +6,9 @@ import pytest
 import torch
 
 from promptccd.data.randomness import torch_generator
-from promptccd.methods.orca import (
-    ORCAModel,
-    ORCAObjective,
-    same_category,
-)
+from promptccd.methods.orca import ORCAModel, same_category
 from promptccd.training.stage_trainer import restore_snapshot, snapshot
 from tests.conftest import fresh
-from tests.methods.steps import begun
 from tests.order_one import fill
 
 LABELS = torch.tensor([2, 0, 2, 1, 0, 2])
@@ -45,12 +40,3 @@ def test_a_stage_that_goes_on_inside_an_epoch_has_its_margin(trained: ORCAModel)
     trained.margin.fill_(0.4)
     restore_snapshot(trained, torch.optim.SGD(learning, lr=0.1), saved)
     assert float(trained.margin) == 0.25
-
-
-def test_new_rows_have_length_one_and_old_ones_every_bit(trained: ORCAModel, tmp_path: Path) -> None:
-    before = trained.classifier.weight.detach().clone()
-    begun(ORCAObjective, trained, count=5)
-    assert torch.equal(trained.classifier.weight[:3], before)
-    torch.testing.assert_close(trained.classifier.weight[3:].detach().norm(dim=1), torch.ones(2))
-    trained.save_pretrained(tmp_path)
-    assert torch.equal(ORCAModel.from_pretrained(tmp_path).classifier.weight, trained.classifier.weight)

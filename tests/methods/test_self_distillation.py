@@ -10,25 +10,21 @@ import torch.nn.functional as F
 
 from promptccd.data.randomness import torch_generator
 from promptccd.methods import LOSSES, Rows
-from promptccd.methods.classifier import STUDENT_TEMPERATURE, SelfDistillationObjective, sampled_rows
+from promptccd.methods.classifier import (
+    STUDENT_TEMPERATURE,
+    ClassifierModel,
+    ClassifierObjective,
+    SelfDistillationObjective,
+    sampled_rows,
+)
 from promptccd.methods.happy import METHOD, HappyModel, HappyObjective
+from promptccd.methods.orca import ORCAModel, ORCAObjective
 from promptccd.methods.simgcd import SimGCDConfig, SimGCDModel
 from promptccd.models.backbone import blocks_of
 from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import BatchPlan
-from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.conftest import TINY_HEAD
 from tests.methods.steps import begun, objective_of
-
-
-def test_a_classifier_grows_by_what_is_new_and_is_left_alone_where_nothing_is(backbone_folder: Path) -> None:
-    model = SimGCDModel.from_pretrained(backbone_folder, **TINY_HEAD)
-    sizes, weights = [], [model.classifier.weight]
-    for index, count in enumerate((3, 3, 4)):
-        begun(SelfDistillationObjective, model, count=count, index=index)
-        sizes.append(model.config.num_classes)
-        weights.append(model.classifier.weight)
-    assert sizes == [3, 3, 4]
-    assert weights[1] is weights[2]
 
 
 def happy_objective(
@@ -133,16 +129,26 @@ def test_each_part_of_happy_can_be_left_out(backbone_folder: Path) -> None:
     assert torch.equal(plain.model.classifier.weight[3:], drawn)
 
 
-def test_old_rows_keep_every_bit_as_a_classifier_grows_is_saved_and_loaded(tmp_path) -> None:
-    config = SimGCDConfig(vision_config={"model_type": "dinov2", **TINY_BACKBONE}, **TINY_HEAD)
-    model = SimGCDModel(config)
-    model.grow(torch.randn(3, 32))
-    before = model.classifier.weight.detach().clone()
-    model.grow(torch.randn(2, 32))
+@pytest.mark.parametrize(
+    ("kind", "objective"), [(SimGCDModel, SelfDistillationObjective), (ORCAModel, ORCAObjective)]
+)
+def test_a_classifier_grows_by_what_is_new_and_old_rows_keep_every_bit(
+    kind: type[ClassifierModel], objective: type[ClassifierObjective], backbone_folder: Path, tmp_path: Path
+) -> None:
+    """New rows of ORCA have length 1."""
+    model = kind.from_pretrained(backbone_folder, **TINY_HEAD)
+    weights = []
+    for index, count in enumerate((3, 3, 5)):
+        begun(objective, model, count=count, index=index)
+        assert model.config.num_classes == count
+        weights.append(model.classifier.weight)
+    assert weights[0] is weights[1]
+    assert torch.equal(weights[2][:3], weights[0])
+    if kind is ORCAModel:
+        torch.testing.assert_close(weights[2].detach().norm(dim=1), torch.ones(5))
     model.save_pretrained(tmp_path)
-    loaded = SimGCDModel.from_pretrained(tmp_path)
-    assert loaded.config.num_classes == len(loaded.classifier.weight) == 5
-    assert torch.equal(loaded.classifier.weight[:3], before)
+    loaded = kind.from_pretrained(tmp_path)
+    assert torch.equal(loaded.classifier.weight, weights[2])
     assert loaded.learning()["classifier"] == [loaded.classifier.weight]
 
 

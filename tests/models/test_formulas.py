@@ -11,9 +11,7 @@ from promptccd import PromptCCDModel, PromptCCDPlusPlusModel
 from promptccd.clustering.parts import PartLabeller, objectness
 from promptccd.data.randomness import torch_generator
 from promptccd.methods.promptccd import GaussianMixture
-from promptccd.methods.promptccd_pp import PartPools
 from tests.conftest import TINY_HEAD
-from tests.models.finished import parts_config
 
 PIXELS = (40, 3, 16, 16)
 KINDS = ("weight", "bias")
@@ -97,17 +95,6 @@ def test_random_prompts_follow_neither_likelihood_nor_order(backbone_folder: Pat
     model.config.random_prompts = False
     nearest = model(pixels, prompted=True).components
     assert (chosen == nearest).float().mean() < 0.5
-
-
-def test_random_part_prompts_do_not_follow_the_keys() -> None:
-    contextual, parts = torch.randn(2, 50, 8), torch.randint(3, (2, 50))
-    chosen = {}
-    for arbitrary in (False, True):
-        pools = PartPools(parts_config(8, num_parts=3))
-        pools.reset_parameters(torch_generator("pools"))
-        chosen[arbitrary] = pools.select(contextual, arbitrary, parts).indices
-    assert (chosen[True] == chosen[False]).float().mean() < 0.3
-    assert (chosen[True] % 20).unique().numel() == 20
 
 
 @pytest.mark.parametrize(

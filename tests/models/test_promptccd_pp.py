@@ -67,16 +67,19 @@ def test_parameter_counts_of_the_paper() -> None:
     assert counted == 31_514_112  # later stages
 
 
-def test_arbitrary_prompts_are_the_same_for_the_same_view() -> None:
+def test_arbitrary_prompts_are_those_of_the_view_and_do_not_follow_the_keys() -> None:
     """Whatever else stands in the batch, and in mixed precision as without."""
-    pools = PartPools(parts_config(8, num_parts=2))
-    pools.reset_parameters(torch_generator("pools"))
-    contextual, parts = torch.randn(2, 50, 8), torch.zeros(2, 50, dtype=torch.int64)
-    first = pools.select(contextual, True, parts).indices
+    contextual, parts, chosen = torch.randn(2, 50, 8), torch.zeros(2, 50, dtype=torch.int64), {}
+    for arbitrary in (False, True):
+        pools = PartPools(parts_config(8, num_parts=2))
+        pools.reset_parameters(torch_generator("pools"))
+        chosen[arbitrary] = pools.select(contextual, arbitrary, parts).indices
+    first = chosen[True]
     assert torch.equal(first[1:], pools.select(contextual[1:], True, parts[1:]).indices)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(first, pools.select(contextual, True, parts).indices)
     assert first.unique().numel() == 20  # all are drawn somewhere
+    assert (first == chosen[False]).float().mean() < 0.3
 
 
 def test_a_part_that_no_patch_goes_to_has_a_finite_anchor() -> None:

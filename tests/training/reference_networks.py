@@ -16,6 +16,16 @@ from transformers import Dinov2Model
 
 Weights = dict[str, Tensor]
 Added = Tensor | float  # what prompts add to the loss
+# Small sizes of prompts, and weights that show.
+POOL = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
+PARTS = {
+    "num_parts": 3,
+    "pool_size": 5,
+    "prompt_length": 2,
+    "prompts_per_patch": 2,
+    "distill_weight": 0.4,
+    "anchor_on": "projection",
+}
 ROUTER_EPS = 1e-5  # of the router's norms; the backbone's is 1e-6
 
 

@@ -19,21 +19,12 @@ from promptccd.models import VARIANTS, CategoryDiscoveryModel
 from promptccd.training.options import TrainingArguments
 from tests.conftest import TINY_HEAD
 from tests.order_one import LIVELY_BACKBONE, fill
-from tests.training.reference_networks import Networks, Weights, eq5
+from tests.training.reference_networks import PARTS, POOL, Networks, Weights, eq5
 
 ARGUMENTS = TrainingArguments(
     temperature_unsupervised=0.7, temperature_supervised=0.3, supervised_weight=0.35, prompt_warmup_epochs=1
 )
 LABELS = torch.tensor([4, 0, 4, 4, 2])
-POOL = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
-PARTS = {
-    "num_parts": 3,
-    "pool_size": 5,
-    "prompt_length": 2,
-    "prompts_per_patch": 2,
-    "distill_weight": 0.4,
-    "anchor_on": "projection",
-}
 MOVED = {
     "prompts_per_image": 1,
     "prompt_place": "last",

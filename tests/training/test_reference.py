@@ -29,7 +29,7 @@ from tests.conftest import TINY_HEAD
 from tests.order_one import drawn, lively_backbone
 from tests.training.reference import NATIVE, Reference
 from tests.training.reference_classifiers import HappyReference, SimGCDReference
-from tests.training.reference_networks import Networks
+from tests.training.reference_networks import PARTS, POOL, Networks
 
 Values = dict[str, Any]
 Weights = dict[str, Tensor]
@@ -70,16 +70,7 @@ TRAINING: Values = {
     "category_count": "known",
     "init_components": 0,
 }
-POOL: Values = {"pool_size": 6, "prompt_length": 3, "prompts_per_image": 2}
 MIXTURE: Values = {"prompts_per_image": 2, "prompts_at_test": False}
-PARTS: Values = {
-    "num_parts": 3,
-    "pool_size": 5,
-    "prompt_length": 2,
-    "prompts_per_patch": 2,
-    "distill_weight": 0.4,
-    "anchor_on": "projection",
-}
 COUNTED: Values = {"category_count": "split_merge", "init_components": 2}
 # Steps of 8: two images are left over at stage 0, too few for a mean answer, and four at stage 1, which are enough.
 CLASSIFIED: Values = {

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -42,8 +43,11 @@ SPLITS = {
     "val": "validation", "valid": "validation", "validation": "validation", "dev": "validation",
 }  # fmt: skip
 _YES_NO = {"1": "train", "true": "train", "yes": "train", "0": "test", "false": "test", "no": "test"}
+_SEPARATORS = ("|", ";", ",")
 _SURE_SEPARATORS = ("|", ";")  # hardly a part of a name
 _LOOSE_SEPARATORS = ("/", "+", "&", " ")  # often a part of a name
+_FEW_LABELS = 0.75  # per different cell; of lists of birds, each of whose words were a label, some 0.9
+_VERY_FEW_LABELS = 0.25  # per different cell; of a few things in a few colours 0.5
 _SHORTEST = 4  # letters of a name that may be a misspelling
 _DIGITS = re.compile(r"\d+")
 _LIST = re.compile(r"\[.*\]|\{.*\}", re.DOTALL)
@@ -243,22 +247,25 @@ def _parts(cell: str, separator: str) -> list[str]:
 
 
 def _separator_of(texts: Collection[str]) -> str:
-    """The mark whose cells are labels that other cells have too, or empty.
+    """The mark whose cells are labels that other cells have too, most of them or, of a sure mark, any; or empty.
 
-    All labels of most cells are in other cells as well; of a sure mark, any label of a cell. Of a loose mark, one cell
-    at least consists of labels that are cells, since names such as "black cat" may have few words too.
+    A loose mark separates if some cells are one label, and all cells have far fewer labels than there are cells. Names
+    such as "black cat" may have few words too: then some cell has to consist of labels that are cells as well.
     """
     if any(map(_LIST.fullmatch, texts)):
         return ","
-    for mark in (*_SURE_SEPARATORS, ",", *_LOOSE_SEPARATORS):
-        parts = [_parts(each, mark) for each in texts]
-        uses = Counter(part for each in parts for part in set(each))
-        joined = [each for each in parts if len(each) > 1]
-        shared = [[uses[part] > 1 for part in each] for each in joined]
-        is_usual = sum(map(all, shared)) > len(joined) / 2
-        if mark in _LOOSE_SEPARATORS:
-            is_usual = is_usual and any(map({*texts}.issuperset, joined))
-        if is_usual or (mark in _SURE_SEPARATORS and any(map(any, shared))):
+    for mark in _SEPARATORS:
+        parts = {each: _parts(each, mark) for each in texts if mark in each}
+        uses = Counter(part for each in texts for part in set(parts.get(each, [each])))
+        shared = [[uses[part] > 1 for part in each] for each in parts.values() if len(each) > 1]
+        is_sure = mark in _SURE_SEPARATORS and any(map(any, shared))
+        if is_sure or sum(map(all, shared)) > len(parts) / 2:
+            return mark
+    for mark in _LOOSE_SEPARATORS:
+        words = [_parts(each, mark) for each in texts]
+        count, joined = len({*chain(*words)}), [each for each in words if len(each) > 1]
+        is_sure = count < _VERY_FEW_LABELS * len(texts) and len(joined) < len(words)
+        if is_sure or (count < _FEW_LABELS * len(texts) and any(map({*texts}.issuperset, joined))):
             return mark
     return ""
 

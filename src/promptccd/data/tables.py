@@ -574,7 +574,7 @@ def _files_meant(folder: Path, names: Sequence[str | None], table: str) -> tuple
     for name in map(str, names):
         plain = name.replace("\\", "/")
         forms = (normalize(form, each) for form in ("NFC", "NFD") for each in (name, plain))
-        spellings = () if "://" in name else chain((name, plain), forms)
+        spellings = {} if "://" in name else dict.fromkeys((name, plain, *forms))
         if place := next((each for each in spellings if os.path.lexists(folder / each)), ""):
             paths.append(str(folder / place))
             continue

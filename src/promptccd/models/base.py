@@ -482,18 +482,16 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
             f"{model.__name__} has no configuration of its own: write `config: {model.__name__}Config` into the class, "
             "and `model_type = ` with a new name into that configuration."
         )
-    for part in (config, model):
-        _name_after_its_file(part)
-    AutoConfig.register(config.model_type, config, exist_ok=True)
-    AutoModel.register(config, model, exist_ok=True)
-
-
-def _name_after_its_file(part: type) -> None:
-    """Give a class of the running script the module name of an import, which cards show."""
     script = sys.modules["__main__"]
     name = os.path.splitext(os.path.basename(getattr(script, "__file__", None) or ""))[0]
-    if part.__module__ == "__main__" and name and sys.modules.setdefault(name, script) is script:
-        part.__module__ = name
+    for part in (
+        config,
+        model,
+    ):  # of the running script: they get the module name of an import, which cards show
+        if part.__module__ == "__main__" and name and sys.modules.setdefault(name, script) is script:
+            part.__module__ = name
+    AutoConfig.register(config.model_type, config, exist_ok=True)
+    AutoModel.register(config, model, exist_ok=True)
 
 
 def load_model(name: str | os.PathLike[str], **options: Any) -> CategoryDiscoveryModel:

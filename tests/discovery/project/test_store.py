@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +25,7 @@ from promptccd.discovery.project import (
     has_registry,
     load_registry,
     save_registry,
+    store,
 )
 from promptccd.discovery.project.store import CATEGORIES, CATEGORY
 from promptccd.errors import DiskError, RegistryError
@@ -159,6 +161,18 @@ def test_a_file_is_replaced_whole(path: Path, tmp_path: Path) -> None:
     with pytest.raises(DiskError):
         later.write_to(tmp_path / "missing" / CATEGORIES)
     assert [each.name for each in tmp_path.iterdir()] == [CATEGORIES]
+
+
+def test_a_new_file_reaches_the_disk_before_it_has_its_name(
+    registry: CategoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Callable[..., None], Path]] = []
+    for name in ("flush", "rename"):
+        act = getattr(systems, name)
+        monkeypatch.setattr(store, name, lambda *paths, act=act: (calls.append((act, paths[0])), act(*paths)))
+    registry.write_to(tmp_path / CATEGORIES)
+    made = calls[0][1]
+    assert calls == [(systems.flush, made), (systems.rename, made), (systems.flush, tmp_path)]
 
 
 @pytest.mark.parametrize("is_network", [True, False])

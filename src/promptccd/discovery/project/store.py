@@ -226,6 +226,7 @@ class Store:
         copied.run("insert into change(entry, tab, before, after) select * from again")
         try:
             copied.run("vacuum into ?", str(place))
+            flush(place)  # not every version of SQLite does that
             rename(place, path)
             flush(path.parent)
         finally:

@@ -192,8 +192,8 @@ class ProjectView(Project):
             most: at most so many.
         """
         matrix, group = self.features().matrix, self.columns().group
-        parts = matrix[: len(group)].split(_AT_ONCE)
-        like = torch.cat([(part @ matrix[list(rows)].T).amax(1) for part in parts]).numpy()
+        parts, examples = matrix[: len(group)].split(_AT_ONCE), matrix[list(rows)].T
+        like = torch.cat([(part @ examples).amax(1) for part in parts]).numpy()
         like[list(rows)] = np.inf
         found = np.flatnonzero((like > 0) & ((group == within) | np.isinf(like) | (within is None)))
         return {"rows": found[np.argsort(-like[found], kind="stable")][:most].tolist()}
