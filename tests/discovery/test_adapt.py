@@ -200,9 +200,7 @@ def test_the_same_command_again_trains_nothing_and_keeps_corrections(once, out):
 @pytest.mark.slow
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("grouped_before", [0, 1], ids=["another-stage", "the-same-stage"])
-def test_the_same_command_resumes_after_a_stage_that_outlived_its_writer(
-    stage0, albums, tmp_path, grouped_before
-):
+def test_the_same_command_resumes_after_a_stage_of_a_killed_one(stage0, albums, tmp_path, grouped_before):
     out, spare = tmp_path / "out", tmp_path / "spare"
     discovered(stage0, albums[grouped_before], out, None)
     shutil.copytree(out, spare)

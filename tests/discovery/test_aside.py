@@ -108,9 +108,7 @@ def group_of(found: Path, kind: int) -> int:
 
 
 @pytest.mark.moderate
-def test_the_same_photographs_again_are_told_what_was_set_aside(
-    tiny_backbone: Path, found: Path, album: Path
-) -> None:
+def test_the_same_photographs_again_stay_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
     junk = group_of(found, 0)
     members = registry_in(found).members_of(junk)
     (album / "copy.png").write_bytes((album / "0-000.png").read_bytes())
@@ -158,9 +156,7 @@ def test_what_is_like_it_in_the_next_stream_comes_to_it_and_is_marked(
 
 
 @pytest.mark.moderate
-def test_a_number_that_is_given_counts_nothing_that_is_set_aside(
-    tiny_backbone: Path, found: Path, album: Path
-) -> None:
+def test_a_given_number_counts_nothing_set_aside(tiny_backbone: Path, found: Path, album: Path) -> None:
     session = DiscoverySession.open(tiny_backbone)
     Project(found).set_aside(group_of(found, 0))
     result = discover(session, album, found, num_categories=3)
@@ -187,9 +183,7 @@ def test_all_may_be_set_aside(tiny_backbone: Path, found: Path, album: Path) -> 
 
 
 @pytest.mark.moderate
-def test_single_photographs_are_set_aside_and_draw_no_other(
-    tiny_backbone: Path, found: Path, album: Path
-) -> None:
+def test_single_photographs_set_aside_draw_no_other(tiny_backbone: Path, found: Path, album: Path) -> None:
     project, rows = Project(found), by_file(found)
     home = group_of(found, 1)
     before = project.prototypes[project.category(home).prototype_row].copy()

@@ -179,9 +179,7 @@ def test_the_number_of_categories_is_that_of_the_images_as_they_stand(stage0, al
 
 
 @pytest.mark.moderate
-def test_as_few_categories_as_stay_are_taken_and_those_of_this_stage_need_not(
-    stage0, albums, tmp_path, capsys
-):
+def test_as_few_categories_as_stay_are_taken_and_no_fewer(stage0, albums, tmp_path, capsys):
     out, known = tmp_path / "out", 2
     for count in (known + 3, known + 1, known):  # the same images again: what they opened may go
         assert run(stage0, albums[0], out, "--num_categories", count) == 0

@@ -133,7 +133,7 @@ def corrections(out: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.moderate
 @pytest.mark.parametrize("way", [by_command, by_window, by_visitor])
-def test_every_way_to_correct_leaves_the_bytes_of_python(
+def test_every_way_leaves_the_bytes_of_python(
     way: Way, three_stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Project, "now", lambda project: "2026-01-01T00:00:00+00:00")

@@ -36,10 +36,8 @@ def week(number: int, kinds: Sequence[str], each: int) -> pd.DataFrame:
 
 def purity(found: dict[str, int]) -> float:
     """Share of the items that are of the most frequent kind of their category."""
-    kinds = pd.Series([name.split()[0] for name in found])
-    return float(
-        kinds.groupby([*found.values()]).agg(lambda each: each.value_counts().iloc[0]).sum() / len(found)
-    )
+    kinds = pd.Series([name.split()[0] for name in found]).groupby([*found.values()])
+    return float(kinds.agg(lambda each: each.value_counts().iloc[0]).sum() / len(found))
 
 
 def photos_of(out: Path) -> Photos:
@@ -164,9 +162,8 @@ def test_every_format_gives_the_same_vectors(tmp_path):
     np.savez(tmp_path / "v.npz", features=rows, ids=np.array(ids))
     save_file({"features": rows}, tmp_path / "v.safetensors", metadata={"ids": json.dumps(ids)})
     pd.DataFrame({"name": ids, "vector": [*rows]}).to_parquet(tmp_path / "v.parquet")
-    pd.DataFrame({"file": ids, "label": 1} | {f"f{k}": rows[:, k] for k in range(3)}).to_parquet(
-        tmp_path / "wide.parquet"
-    )
+    wide = {"file": ids, "label": 1} | {f"f{k}": rows[:, k] for k in range(3)}
+    pd.DataFrame(wide).to_parquet(tmp_path / "wide.parquet")
     items = tmp_path / "items.csv"
     items.write_text("id,text\n" + "".join(f"{each},word {each}\n" for each in ids))
     unit = torch.nn.functional.normalize(torch.from_numpy(rows))

@@ -50,9 +50,7 @@ def test_what_a_person_said_stays(found: Path) -> None:
     assert len(groups(found)) == 4
 
 
-def test_what_another_window_corrects_meanwhile_is_not_lost(
-    found: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_window_corrects_is_not_lost(found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, find = Project(found), stage_grouping.find_again
 
     def slowly(*given: Any) -> Any:
@@ -69,7 +67,7 @@ def test_what_another_window_corrects_meanwhile_is_not_lost(
 
 
 @pytest.mark.moderate
-def test_the_next_discovery_of_the_same_photographs_keeps_them(
+def test_the_next_discovery_keeps_them(
     found: Path, tiny_backbone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["categories", str(found), "regroup", "2"]) == 0
@@ -85,7 +83,7 @@ def test_the_next_discovery_of_the_same_photographs_keeps_them(
     [(["regroup"], "Expected regroup COUNT"), (["regroup", "0"], "from 1 on"), (["regroup", "99"], "24"),
      (["dissolve", "0", "nearest"], "dissolve ID [none]")],
 )  # fmt: skip
-def test_what_cannot_be_is_said(
+def test_impossible_is_said(
     found: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = registry_in(found).state_hash()

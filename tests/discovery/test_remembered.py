@@ -62,9 +62,7 @@ def test_with_too_few_earlier_images_there_is_nothing_to_compare_with(tmp_path: 
     assert past.before(1, 5, [0, 1]) is None  # 99
 
 
-def test_of_many_earlier_images_some_are_drawn_by_the_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_earlier_images_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_grouping, "MOST_REMEMBERED", 110)
     registry, cache = seen([400, 5]), kept(tmp_path, 400)
     drawn = [StageGrouping(registry, SPACE, cache, seed=seed).before(1, 5, [0, 1]) for seed in (1, 1, 2)]

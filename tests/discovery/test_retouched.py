@@ -84,9 +84,8 @@ def album(tmp_path: Path) -> Path:
     folder = tmp_path / "album"
     folder.mkdir()
     for number in range(12):
-        photograph((120, 90), seed=number).save(
-            folder / f"{number:02d}.{'png' if number % 3 else 'jpg'}", quality=92
-        )
+        name = f"{number:02d}.{'png' if number % 3 else 'jpg'}"
+        photograph((120, 90), seed=number).save(folder / name, quality=92)
     return folder
 
 
@@ -101,9 +100,7 @@ def test_an_edit_of_the_files_loses_nothing(name, backbone_folder, album, tmp_pa
     out = tmp_path / "out"
     assert run(backbone_folder, album, out, "--num_categories", 3) == 0
     registry = registry_in(out)
-    first, second, *_ = sorted(
-        (each.id for each in registry.active), key=lambda each: -registry.category(each).size
-    )
+    first, second, *_ = (each.id for each in sorted(registry.active, key=lambda each: -each.size))
     moved = registry.members_of(first)[:2]
     for words in (
         ("rename", first, "heron"),
@@ -156,9 +153,7 @@ def test_another_picture_under_the_same_size_and_time_is_read(backbone_folder, a
     assert len(registry_in(tmp_path / "out").images) == 14  # the one that was there before is not forgotten
 
 
-def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
-    backbone_folder, album, tmp_path, monkeypatch, capsys
-):
+def test_a_disk_without_times_of_touch_is_no_dead_end(backbone_folder, album, tmp_path, monkeypatch, capsys):
     """FAT keeps no such time: the change is seen once the file is opened, and the next command reads it."""
 
     def untouched(cls, path, found):
@@ -179,9 +174,7 @@ def test_a_disk_that_does_not_say_when_a_file_was_touched_is_no_dead_end(
 
 
 @pytest.mark.moderate
-def test_a_file_that_shows_another_picture_is_named_and_errors_name_files(
-    backbone_folder, album, tmp_path, caplog
-):
+def test_a_file_of_another_picture_is_named_and_errors_name_files(backbone_folder, album, tmp_path, caplog):
     out = tmp_path / "out"
     assert run(backbone_folder, album, out, "--num_categories", 3) == 0
     photograph((120, 90), seed=99).save(album / "00.jpg", quality=92)

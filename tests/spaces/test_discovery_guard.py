@@ -108,7 +108,7 @@ def test_a_space_stands_in_a_frame_of_the_hub(space: RequestFilter) -> None:
 
 
 @pytest.mark.fault(45)
-def test_an_upload_that_the_disk_has_no_room_for_is_told_to_come_back(
+def test_an_upload_without_room_is_told_to_come_back(
     space: RequestFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(space_module, "SPARE_BYTES", 2**60)

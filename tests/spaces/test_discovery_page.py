@@ -12,6 +12,7 @@ import pytest
 
 from tests.browsing import Visit, driver, watch
 from tests.conftest import coloured_images
+from tests.discovery.page.test_page import NOTES_VIOLATIONS
 from tests.messages import TEXT
 from tests.spaces.conftest import Server, serving
 
@@ -83,9 +84,7 @@ def give(page: Page, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(41)
-def test_a_visit_from_the_first_click_to_the_end(
-    visit: Visit, server: Server, photos: list[Path], tmp_path: Path
-) -> None:
+def test_a_visit_from_first_to_last(visit: Visit, server: Server, photos: list[Path], tmp_path: Path) -> None:
     page = visit.page
     opened(page, server)
     assert names(page)[:2] == ["Group 0 · name it", "Group 1 · name it"]
@@ -150,9 +149,7 @@ def test_a_window_of_its_own_keeps_to_its_policy_and_to_its_owner(browser: Brows
     own = watch(opening.value)
     violations: list[str] = []
     own.page.expose_function("violated", lambda directive: violations.append(directive))
-    own.page.add_init_script(
-        "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
-    )
+    own.page.add_init_script(NOTES_VIOLATIONS)
     own.page.reload()
     desk(own.page, ".card .name").first.click()
     own.page.keyboard.type("cheetah")

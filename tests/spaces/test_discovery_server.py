@@ -59,9 +59,7 @@ def refused(answer: Answer, *parts: str) -> None:
 
 
 @pytest.mark.moderate
-def test_a_visit_from_the_example_to_what_is_taken_away(
-    server: Server, visitor: Visitor, tmp_path: Path
-) -> None:
+def test_a_visit_from_the_example_to_the_export(server: Server, visitor: Visitor, tmp_path: Path) -> None:
     assert state(visitor)["title"] == "An example"
     first = state(visitor)["groups"][0]
     assert edit(visitor, do="rename", category=first["id"], name="cheetah").status_code == 200
@@ -288,7 +286,7 @@ def test_photographs_leave_without_place_time_and_camera(visitor: Visitor) -> No
 
 
 @pytest.mark.moderate
-def test_cancel_and_the_clock_end_work_and_it_can_be_gone_on_with(
+def test_cancelled_work_can_be_gone_on_with(
     server: Server, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert visitor.give(pictures()).went_well
@@ -345,9 +343,7 @@ def test_ten_visitors_at_once_are_served(server: Server) -> None:
 
 
 @pytest.mark.moderate
-def test_a_model_that_is_not_there_is_told_without_where_it_should_be(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_model_is_told_without_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(tmp_path / "none", tmp_path / "uploads") as server, server.visitor() as visitor:
         assert state(visitor)["photos"] == 44  # the example needs none
         refused(visitor.give(pictures()), "cannot be loaded")

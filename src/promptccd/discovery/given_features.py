@@ -56,14 +56,12 @@ class GivenFeatures:
         rows: ``(N, D)`` unit features, float32.
         texts: shown in place of a picture; may be empty.
         place: the file that lists the items; `None` for arrays.
-        name: of what computed the features. Features of equal names and widths are comparable.
     """
 
     ids: tuple[str, ...]
     rows: Tensor
     texts: tuple[str, ...] = ()
     place: Path | None = None
-    name: str = ""
 
     @classmethod
     def of(
@@ -72,7 +70,6 @@ class GivenFeatures:
         ids: Sequence[str] | None = None,
         texts: Sequence[str] | None = None,
         *,
-        name: str = "",
         place: Path | None = None,
     ) -> "GivenFeatures":
         """Check vectors ``(N, D)`` and normalise them; without `ids`, their numbers from 0 are the ids.
@@ -103,7 +100,7 @@ class GivenFeatures:
             raise DataError(
                 f"{what}: the vector of {named[int(bad[0])]!r} is zero or not finite. Leave the item out."
             )
-        return cls(named, rows / norms, tuple(texts or ()), place, name)
+        return cls(named, rows / norms, tuple(texts or ()), place)
 
     @classmethod
     def read(cls, file: str | Path, items: str | Path | None = None) -> "GivenFeatures":
@@ -142,8 +139,8 @@ class GivenFeatures:
 
     @cached_property
     def space(self) -> str:
-        """Name of the feature space, 32 hexadecimal digits."""
-        return hashlib.sha256(f"given features {self.name} {self.rows.shape[1]}".encode()).hexdigest()[:32]
+        """Name of the feature space, 32 hexadecimal digits; features of equal widths are comparable."""
+        return hashlib.sha256(f"given features {self.rows.shape[1]}".encode()).hexdigest()[:32]
 
     def embed(self, source: Any, seen: SeenFiles, **options: Any) -> tuple[Intake, Tensor]:
         """Read images, or these items if the source is their own file or `None`; and features, as `Embedder.embed`.

@@ -163,7 +163,7 @@ def test_what_has_the_name_of_an_exported_file_gets_another(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("part", ["out", "old"])  # before the swap, and after it
-def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(
+def test_a_folder_that_is_not_listed_is_not_empty(
     tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, listed = tmp_path / "out", os.scandir
@@ -237,9 +237,7 @@ def test_a_link_of_a_file_is_not_the_last_of_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("first", [FIRST, {}], ids=["again", "for the first time"])
-def test_killed_anywhere_the_next_export_ends_in_the_same_bytes(
-    tmp_path: Path, first: dict[str, str]
-) -> None:
+def test_killed_anywhere_the_next_export_ends_alike(tmp_path: Path, first: dict[str, str]) -> None:
     """Each system call that changes the disk is the last of a process once; nothing of a person is lost on the way."""
     start, whole = tmp_path / "start", tmp_path / "whole"
     if first:

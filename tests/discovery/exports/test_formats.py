@@ -265,7 +265,7 @@ def listed(folder, photos, rows):
     return folder.finish()
 
 
-def test_a_new_format_is_one_entry(
+def test_a_format_is_one_entry(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command line, its help and `discover` read the list; the page is tested in ``page/test_routes.py``."""
@@ -283,9 +283,7 @@ def test_a_new_format_is_one_entry(
 
 
 @pytest.mark.slow
-def test_photographs_of_archives_and_data_sets_are_sorted_by_the_command_that_has_it_open(
-    here: Path, tiny_backbone: Path
-) -> None:
+def test_photographs_of_an_open_archive_or_data_set_are_sorted(here: Path, tiny_backbone: Path) -> None:
     card = write_pictures(here / "card C", [4], per_category=2, seed=3)
     archive = shutil.make_archive(str(card), "zip", card)
     found = discover(DiscoverySession.open(tiny_backbone), archive, here / "found", exports=["folders"])

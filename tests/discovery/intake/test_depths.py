@@ -60,9 +60,7 @@ def test_the_smallest_depth_that_holds_all_values_is_that_of_all(photos: Path, w
         assert intake.report().rendering == ""
 
 
-def test_images_that_come_later_are_shown_by_the_first_rule_and_keep_who_they_are(
-    photos: Path, tmp_path: Path
-) -> None:
+def test_later_images_are_shown_by_the_first_rule_and_keep_their_keys(photos: Path, tmp_path: Path) -> None:
     (project := tmp_path / "project").mkdir()
     shown, keys, said = list[dict[str, int]](), list[dict[str, str]](), list[str]()
 

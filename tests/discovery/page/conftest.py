@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -36,12 +37,18 @@ def project(found_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(found_once / "found", tmp_path / "found"))
 
 
+@contextmanager
+def served(project: Path, port: int | None = None) -> Iterator[OpenPage]:
+    """The page of a project, which answers."""
+    with closing(OpenPage(project, port)) as opened:
+        opened.start()
+        yield opened
+
+
 @pytest.fixture
 def page(project: Path) -> Iterator[OpenPage]:
-    opened = OpenPage(project)
-    opened.start()
-    yield opened
-    opened.close()
+    with served(project) as opened:
+        yield opened
 
 
 class Window:
@@ -108,7 +115,5 @@ def window(page: OpenPage) -> Window:
 def reader(found_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
     """Somebody who corrects nothing, at a page of their own that all such tests share."""
     copy = shutil.copytree(found_once / "found", tmp_path_factory.mktemp("read") / "found")
-    opened = OpenPage(Path(copy))
-    opened.start()
-    yield Window(opened)
-    opened.close()
+    with served(Path(copy)) as opened:
+        yield Window(opened)

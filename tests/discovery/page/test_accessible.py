@@ -61,9 +61,7 @@ SCREENS = {
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_nothing_on_any_screen_shuts_anybody_out(
-    browser: Browser, reader: Window, scheme: str, width: int
-) -> None:
+def test_no_screen_shuts_anybody_out(browser: Browser, reader: Window, scheme: str, width: int) -> None:
     context = browser.new_context(
         viewport={"width": width, "height": 844},
         color_scheme=scheme,

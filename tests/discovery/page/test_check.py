@@ -197,9 +197,7 @@ def test_a_screen_is_one_key_and_a_digit_sends_those_that_are_pointed_at_elsewhe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["groups", "desk", "check", "alike&of=3,5", "group&of={}"])
-def test_on_a_phone_what_there_is_to_do_is_seen(
-    browser: Browser, page: OpenPage, project: Path, place: str
-) -> None:
+def test_on_a_phone_all_there_is_is_seen(browser: Browser, page: OpenPage, project: Path, place: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     seen = context.new_page()
     seen.goto(page.url)

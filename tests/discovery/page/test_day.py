@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from promptccd.cli.main import main
-from promptccd.discovery.page import OpenPage
 from tests.discovery.conftest import write_pictures
-from tests.discovery.page.conftest import Window
+from tests.discovery.page.conftest import Window, served
 from tests.discovery.page.test_page import CHOSEN, Person
 from tests.discovery.page.test_page import person as person
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.mark.slow
@@ -26,8 +20,7 @@ def test_photographs_that_came_since_are_looked_for_while_the_page_is_open(
 ) -> None:
     album = shutil.copytree(found_once / "album", tmp_path / "album")
     arguments = ["open", str(album), "--model", str(tiny_backbone), "--out", str(project), "--no-browser"]
-    with closing(OpenPage(project)) as page:
-        page.start()
+    with served(project) as page:
         window = Window(page)
         before = window.get("state")
         shutil.copy(write_pictures(tmp_path / "more", [5]) / "5-005.png", album)

@@ -121,7 +121,7 @@ def stored(project: Path) -> tuple[set[int], set[str]]:
 
 
 @pytest.mark.parametrize("seed", ENDS)
-def test_every_answer_is_stored_however_a_walk_ends(
+def test_every_answer_is_stored_at_any_end(
     browser: Browser, found_once: Path, tmp_path: Path, seed: int
 ) -> None:
     project, random = Path(shutil.copytree(found_once / "found", tmp_path / "found")), Random(seed)

@@ -16,7 +16,7 @@ from PIL import ExifTags, Image
 from promptccd.discovery import DiscoverySession, discover
 from promptccd.discovery.page import OpenPage
 from tests.browsing import watch
-from tests.discovery.page.conftest import Window
+from tests.discovery.page.conftest import Window, served
 from tests.discovery.page.test_page import WIDE, Person
 from tests.discovery.stored import copied
 from tests.photographs import pixels
@@ -60,10 +60,8 @@ def journey(journey_once: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(journey: Path) -> Iterator[OpenPage]:
-    page = OpenPage(journey / "found")
-    page.start()
-    yield page
-    page.close()
+    with served(journey / "found") as page:
+        yield page
 
 
 @pytest.fixture
@@ -157,7 +155,7 @@ def test_its_folder_is_shown_on_this_machine(guest: Window, journey: Path, shown
     assert not shown.exists()
 
 
-def test_a_machine_that_shows_no_folders_says_where_the_file_is(
+def test_a_machine_without_folders_says_the_path(
     guest: Window, journey: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -221,7 +219,7 @@ def test_its_own_pixels_are_seen_and_moved(looker: Person) -> None:
 
 
 @pytest.mark.slow
-def test_its_path_is_copied_and_the_browser_keeps_its_own_menu(
+def test_its_path_is_copied_and_the_browser_keeps_its_menu(
     looker: Person, journey: Path, shown: Path
 ) -> None:
     in_large(looker, "one.jpg")

@@ -26,9 +26,7 @@ def focused(person: Person, path: str = "className") -> Any:
     return person.page.evaluate(FOCUSED, path)
 
 
-def test_a_group_that_is_opened_by_key_has_the_focus_on_its_first_photograph(
-    person: Person, project: Path
-) -> None:
+def test_a_group_opened_by_key_has_the_focus_on_its_first_photograph(person: Person, project: Path) -> None:
     person.press("Tab")
     assert focused(person, "className") == "skip"
     person.press("Enter")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WIDE, PHONE = (1280, 860), (390, 844)
+NOTES_VIOLATIONS = "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
 
 
 class Person:
@@ -65,9 +66,7 @@ def person(request: pytest.FixtureRequest, browser: Browser, page: OpenPage) -> 
     visit = watch(context.new_page())
     violations: list[str] = []
     visit.page.expose_function("violated", lambda directive: violations.append(directive))
-    visit.page.add_init_script(
-        "document.addEventListener('securitypolicyviolation', e => violated(e.violatedDirective))"
-    )
+    visit.page.add_init_script(NOTES_VIOLATIONS)
     visit.page.goto(page.url)
     visit.page.locator(".card img").first.wait_for()
     yield Person(visit)
@@ -197,9 +196,8 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
     chosen = sorted(sure[key] for key in registry.reviews if key not in drawn)
     drawn.append(Project(project).drawn())  # which is left for its turn
     assert chosen == sorted(value for key, value in sure.items() if key not in drawn)[:10]  # least sure first
-    person.page.get_by_text(
-        re.compile("Of 2 drawn at random [0-2] were wrong: about [0-9]+% of all")
-    ).wait_for()
+    said = re.compile("Of 2 drawn at random [0-2] were wrong: about [0-9]+% of all")
+    person.page.get_by_text(said).wait_for()
     for _ in range(count - 12):
         person.page.locator(".answers .offer").first.wait_for()
         person.press("1")
@@ -207,9 +205,7 @@ def test_sort_photographs_one_key_each(person: Person, project: Path) -> None:
     assert len(registry_in(project).reviews) == count
 
 
-def test_one_that_was_drawn_is_drawn_again_once_its_answer_is_taken_back(
-    person: Person, project: Path
-) -> None:
+def test_one_whose_answer_is_taken_back_is_drawn_again(person: Person, project: Path) -> None:
     person.go("view=desk")
     for _ in range(4):
         person.page.locator(".answers .offer").first.wait_for()
@@ -289,9 +285,7 @@ def test_nothing_is_corrected_that_nobody_chose(person: Person, project: Path) -
     assert len(sent) == 1
 
 
-def test_one_that_is_corrected_large_gives_way_at_once_and_nothing_else_moves(
-    person: Person, project: Path
-) -> None:
+def test_one_corrected_large_gives_way_at_once_and_nothing_else_moves(person: Person, project: Path) -> None:
     _, size = first_group(person, project)
     sent = edits_of(person)
     person.click(".cell", 1)
@@ -376,9 +370,7 @@ def test_search_opens_the_only_group_and_says_that_there_is_no_file(person: Pers
     person.page.locator(".cards").wait_for()
 
 
-def test_a_server_that_is_slow_is_said_and_the_next_key_is_about_the_next_photograph(
-    person: Person, project: Path
-) -> None:
+def test_a_slow_server_is_said_and_the_next_key_is_about_the_next_one(person: Person, project: Path) -> None:
     number, size = first_group(person, project)
     held: list[Route] = []
     person.page.route("**/api/edit", lambda route: held.append(route))
@@ -409,9 +401,8 @@ def test_a_correction_that_reaches_nobody_says_so(person: Person, project: Path)
 def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(person: Person) -> None:
     person.go("view=all")
     for share in (1, 0, 0.5, 1):
-        person.page.locator(".photos .scroll").evaluate(
-            "(each, share) => each.scrollTo(0, share * each.scrollHeight)", share
-        )
+        scroll = f"(each) => each.scrollTo(0, {share} * each.scrollHeight)"
+        person.page.locator(".photos .scroll").evaluate(scroll)
     person.page.locator(".cell img[src^=blob]").first.wait_for()
     empty = person.page.locator(".cell img:not([src])")
     for _ in range(100):
@@ -421,9 +412,7 @@ def test_pictures_that_scrolled_away_are_not_waited_for_and_all_in_view_come(per
     assert empty.count() == 0
 
 
-def test_what_is_not_here_is_grey_and_can_be_forgotten(
-    browser: Browser, found_once: Path, project: Path
-) -> None:
+def test_what_is_away_is_grey_and_can_be_forgotten(browser: Browser, found_once: Path, project: Path) -> None:
     album = found_once / "album"
     away = sorted(album.iterdir())[:2]
     for path in away:
@@ -467,9 +456,7 @@ def test_a_group_and_photographs_are_set_aside_and_come_back(person: Person, pro
     assert [each.size for each in registry_in(project).aside] == [1]
 
 
-def test_a_server_that_ended_is_said_and_nothing_is_lost(
-    person: Person, page: OpenPage, project: Path
-) -> None:
+def test_a_server_that_ended_loses_nothing(person: Person, page: OpenPage, project: Path) -> None:
     person.page.locator(".card .name").first.click()
     person.type("heron")
     person.said("Now called")

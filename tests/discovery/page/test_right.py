@@ -79,7 +79,7 @@ def test_draws_are_fair_to_all() -> None:
     [(COUNT, COUNT // 2, COUNT // 2, (0.9, 1)), (30, COUNT, 0, (0, 0.97))],
     ids=["all looked at: known but for errors", "nothing is wrong: the range reaches all"],
 )
-def test_the_range_is_as_wide_as_what_is_not_known(
+def test_the_range_is_as_wide_as_it_must(
     looks: int, wrong_from: int, wrong: int, low: tuple[float, float]
 ) -> None:
     registry = grouped()

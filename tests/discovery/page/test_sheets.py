@@ -47,9 +47,7 @@ def test_fewer_groups_and_back(person: Person, project: Path) -> None:
     ("way", "said"),
     [("most like", "went to the nearest"), ("To no group", "are in no group"), ("Ignored", "is ignored")],
 )
-def test_a_group_that_is_none_asks_where_its_photographs_go(
-    person: Person, project: Path, way: str, said: str
-) -> None:
+def test_a_group_that_is_none_asks_where_they_go(person: Person, project: Path, way: str, said: str) -> None:
     number, size = first_group(person, project)
     person.click(".head .menu summary")
     person.click(".head button:text-is('Not a group')")

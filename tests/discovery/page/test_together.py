@@ -25,7 +25,7 @@ from promptccd.discovery.project import ProjectView, edits
 from promptccd.errors import RegistryError, RunError
 from promptccd.locks import FolderLock
 from tests.discovery.corrected import correct, registry_in
-from tests.discovery.page.conftest import EACH, KINDS, Window
+from tests.discovery.page.conftest import EACH, KINDS, Window, served
 
 N = KINDS * EACH
 KILLS = int(os.environ.get("PROMPTCCD_KILLS", "4"))
@@ -62,9 +62,7 @@ def test_a_registry_that_was_written_whole_is_taken_in(window: Window, project: 
 
 
 @pytest.mark.slow
-def test_a_correction_waits_for_who_writes_and_is_refused_by_who_does_not_end(
-    window: Window, project: Path
-) -> None:
+def test_a_correction_waits_for_a_writer_but_not_for_ever(window: Window, project: Path) -> None:
     lock = FolderLock(project / ".promptccd")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(window.do, do="rename", category=0, name="heron")
@@ -93,27 +91,19 @@ def test_a_second_command_finds_the_page_that_is_open(page: OpenPage, project: P
 
 
 def test_the_next_server_is_where_the_last_one_was_with_the_same_key(project: Path) -> None:
-    first = OpenPage(project)
-    first.start()
-    window = Window(first)
-    first.close()
-    again = OpenPage(project)
-    again.start()
-    assert again.url == first.url
-    assert window.get("state")["photos"] == N  # with the cookie from before
-    kept = window.ask(f"/?{urlsplit(again.url).query}", cookie="")[1]["set-cookie"]
-    assert "Max-Age=15552000" in kept  # or the browser would forget it when it is closed
-    again.close()
-    with closing(listen("127.0.0.1", urlsplit(first.url).port)):  # somebody else is there now
-        elsewhere = OpenPage(project)
-        assert urlsplit(elsewhere.url).port != urlsplit(first.url).port
+    with served(project) as first:
+        window = Window(first)
+    with served(project) as again:
+        assert again.url == first.url
+        assert window.get("state")["photos"] == N  # with the cookie from before
+        kept = window.ask(f"/?{urlsplit(again.url).query}", cookie="")[1]["set-cookie"]
+        assert "Max-Age=15552000" in kept  # or the browser would forget it when it is closed
+    port = urlsplit(first.url).port
+    with closing(listen("127.0.0.1", port)), served(project) as elsewhere:  # somebody else is there now
+        assert urlsplit(elsewhere.url).port != port
         assert urlsplit(elsewhere.url).query == urlsplit(first.url).query
-        elsewhere.start()
-        elsewhere.close()
-    asked = OpenPage(project, urlsplit(first.url).port)
-    assert asked.url == first.url
-    asked.start()
-    asked.close()
+    with served(project, port) as asked:
+        assert asked.url == first.url
 
 
 def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage, project: Path) -> None:
@@ -140,13 +130,12 @@ def test_several_write_at_once_and_nothing_is_lost_or_done_twice(page: OpenPage,
     for names in said:
         assert [name for name in logged if name in names] == names
     reply = Window(page).get("state")
-    assert {each["id"]: each["name"] for each in reply["groups"]} == {
-        each.id: each.name for each in registry.active
-    }
+    names = {each.id: each.name for each in registry.active}
+    assert {each["id"]: each["name"] for each in reply["groups"]} == names
 
 
 @contextmanager
-def served(project: Path) -> Iterator[tuple[subprocess.Popen[bytes], Window]]:
+def served_alone(project: Path) -> Iterator[tuple[subprocess.Popen[bytes], Window]]:
     """The page of a project in a process of its own, as `promptccd open` starts it."""
     words = [sys.executable, "-m", "promptccd_command", "open", str(project), "--no-browser"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -166,7 +155,7 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
     """Two windows and the command line go on while it dies: what was answered is there, in order, each once."""
     draw, completed, asked = random.Random(1), list[str](), list[str]()
     for life in range(KILLS):
-        with served(project) as (process, window):
+        with served_alone(project) as (process, window):
 
             def window_of(group: int, life: int = life, window: Window = window) -> None:
                 for n in range(10_000):

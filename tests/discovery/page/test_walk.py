@@ -128,7 +128,7 @@ class Walker:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_walk_over_keys_buttons_places_and_windows_hits_what_was_shown(
+def test_a_walk_over_keys_buttons_and_places_hits_what_was_shown(
     person: Person, project: Path, seed: int
 ) -> None:
     walker = Walker(person, project, Random(seed))
