@@ -56,7 +56,7 @@ def separate_clustering_accuracy(
 
 def _correct(true: np.ndarray, pred: np.ndarray) -> np.ndarray:
     """Which images are in the cluster that is matched to their category."""
-    (categories, _), (clusters, _) = _codes(true), _codes(pred)
+    (categories, _), (clusters, _) = (pd.factorize(each, sort=True) for each in (true, pred))
     return _best_matching(clusters, categories)[clusters] == categories
 
 
@@ -69,16 +69,6 @@ def _checked_pair(
         raise DataError(f"Expected y_true and y_pred of one length, got {len(true)} and {len(pred)}.")
     if len(true) == 0:
         raise DataError("Expected at least one image to score, got 0.")
-    # By sorting: NumPy 2.0's table of values overflows at labels beyond 2^63.
-    return true, pred, np.isin(true, _checked_old(old_classes, true), kind="sort")
-
-
-def _checked_old(old_classes: Iterable, true: np.ndarray) -> np.ndarray:
-    """The old classes as an array.
-
-    Raises:
-        DataError: they are no sequence, or of another kind than `true`.
-    """
     if isinstance(old_classes, str) or not isinstance(old_classes, Iterable):
         raise DataError(
             f"Expected old_classes to be a sequence such as [{old_classes!r}], got {old_classes!r}."
@@ -89,7 +79,8 @@ def _checked_old(old_classes: Iterable, true: np.ndarray) -> np.ndarray:
             f"Expected old_classes of the type of y_true, such as {true[0].item()!r}, got {old[0].item()!r}. "
             "Give values of y_true."
         )
-    return old
+    # By sorting: NumPy 2.0's table of values overflows at labels beyond 2^63.
+    return true, pred, np.isin(true, old, kind="sort")
 
 
 def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
@@ -99,7 +90,9 @@ def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
         DataError: as `clustering_accuracy`.
     """
     true, pred, _ = _checked_pair(y_true, y_pred, ())
-    (clusters, cluster_ids), (categories, category_ids) = _codes(pred), _codes(true)
+    (clusters, cluster_ids), (categories, category_ids) = (
+        pd.factorize(each, sort=True) for each in (pred, true)
+    )
     matching = _best_matching(clusters, categories)
     return {
         int(cluster_ids[cluster]): int(category_ids[category])
@@ -109,7 +102,10 @@ def matched_categories(y_true: ArrayLike, y_pred: ArrayLike) -> dict[int, int]:
 
 
 def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
-    """Category matched to every cluster, -1 for clusters that share no image with it."""
+    """Category matched to every cluster, -1 for clusters that share no image with it.
+
+    Clusters and categories are positions among the distinct labels, ascending, so that gaps cost nothing.
+    """
     # Imported here, because the import takes longer than an audit.
     from scipy.optimize import linear_sum_assignment
 
@@ -121,11 +117,6 @@ def _best_matching(clusters: np.ndarray, categories: np.ndarray) -> np.ndarray:
     # The solver also matches pairs without an image.
     matching[rows] = np.where(counts[rows, columns] > 0, columns, -1)
     return matching
-
-
-def _codes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Position of every label among the distinct labels, so that gaps cost nothing, and these labels, ascending."""
-    return pd.factorize(values, sort=True)
 
 
 def _checked(values: ArrayLike, name: str) -> np.ndarray:

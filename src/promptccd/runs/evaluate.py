@@ -212,25 +212,22 @@ class RunEvaluation:
                 f"{self.run.path} has finished only stage 0, and accuracy needs an unlabelled stage. Run the training "
                 "command again to resume."
             )
-        return replace(SCORERS[protocol](self.task(own, features)), protocol=protocol)
-
-    def task(self, options: ProtocolOptions, features: FeaturesOf | None = None) -> Task:
-        """The input of a protocol with these options, on given features or else features of the run's models."""
-        training, own = self.recipe.training, features in (None, self.features)
-        return Task(
+        training = self.recipe.training
+        task = Task(
             trained=self.training_stages,
-            test_stages=lambda: self.test_stages(options.test_split),
-            test_images=lambda: self.test_images(options.test_split),
-            features=features or self.features,
+            test_stages=lambda: self.test_stages(own.test_split),
+            test_images=lambda: self.test_images(own.test_split),
+            features=features,
             count_of_stage=self.count_of_stage,
-            estimate=Counting(training, options.estimator or ESTIMATORS[0]).estimate,
+            estimate=Counting(training, own.estimator or ESTIMATORS[0]).estimate,
             part_routing=self.part_routing,
-            native=self.native_predictions if own else None,
+            native=self.native_predictions if features == self.features else None,
             method=self.recipe.model.variant,
             num_known=self.stages.num_known,
             restarts=training.kmeans_restarts,
             seed=training.seed,
         )
+        return replace(SCORERS[protocol](task), protocol=protocol)
 
     def features(self, stage: int, images: Sequence[StageImages]) -> list[Tensor]:
         """Features of images, of stages or a test set, under the model of a stage: ``(N, D)`` each, L2-normalised."""
