@@ -140,19 +140,6 @@ def test_a_category_of_several_clusters_has_the_mean_of_all_their_images() -> No
     np.testing.assert_allclose(registry.prototypes[survivor.prototype_row], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("seen", "new", "home"),
-    [(2, 2, 3), (2, 3, 6), (6, 10, 3), (5, 10, 6)],
-    ids=["half of the cluster", "less", "half of the category", "less than either"],
-)
-def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(seen: int, new: int, home: int) -> None:
-    registry = known_registry()
-    registry.observe(1, S1.groups(KNOWN))  # 12 images in category 3
-    keys = [*S1.of(3)[:seen], *(f"s2:{number}" for number in range(new))]
-    groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
-    assert registry.observe(2, groups).cluster_ids == (home,)
-
-
 @pytest.mark.parametrize(("new", "home"), [(8, 3), (9, 6)])
 def test_a_cluster_half_of_which_was_merged_does_not_come_apart(new: int, home: int) -> None:
     registry = known_registry()
@@ -176,32 +163,38 @@ def one_group(keys: str) -> StageGroups:
 
 
 @pytest.mark.parametrize(
-    ("pinned", "keys", "home"),
+    ("made", "keys", "home"),
     [
-        ("ab", "abcxyz", 0),  # half of the cluster: two that are pinned and one that is not
-        ("ab", "abcwxyz", 0),  # less, but more than half of the category
-        ("a", "abxy", 0),
-        ("a", "abvwxyz", 0),
-        ("a", "awxyz", 2),
-        ("e", "abefg", 1),  # two free images of each: the pinned one decides
-        ("eg", "abcefg", 0),  # three free images of one are more than one of the other, whatever is pinned
+        ([], "ax", 0),  # half of the cluster
+        ([], "axy", 2),  # less
+        ([], "abvwxyz", 0),  # half of the category
+        ([(edits.dissolve, 0)], "abvwxyz", None),  # half of what was rejected is rejected again
+        ([(edits.dissolve, 0)], "axy", 2),
+        # Pinned images count towards a half and break ties.
+        (
+            [(edits.confirm, [*"ab"])],
+            "abcxyz",
+            0,
+        ),  # half of the cluster: two that are pinned and one that is not
+        ([(edits.confirm, [*"ab"])], "abcwxyz", 0),  # less, but more than half of the category
+        ([(edits.confirm, [*"a"])], "abxy", 0),
+        ([(edits.confirm, [*"a"])], "abvwxyz", 0),
+        ([(edits.confirm, [*"a"])], "awxyz", 2),
+        ([(edits.confirm, [*"e"])], "abefg", 1),  # two free images of each: the pinned one decides
+        (
+            [(edits.confirm, [*"eg"])],
+            "abcefg",
+            0,
+        ),  # three free images of one are more than one, whatever is pinned
     ],
 )
-def test_pinned_images_count_towards_a_half_and_break_ties(pinned: str, keys: str, home: int) -> None:
+def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(
+    made: list[Edit], keys: str, home: int | None
+) -> None:
     registry = small_registry()
-    edits.confirm(registry, list(pinned))
+    for edit in made:
+        do(registry, edit)
     assert registry.observe(1, one_group(keys)).cluster_ids == (home,)
-
-
-@pytest.mark.parametrize(("seen", "expected_ids"), [(2, (None,)), (1, (11,))])
-def test_half_of_what_was_rejected_is_rejected_again(seen: int, expected_ids: tuple[int | None]) -> None:
-    registry = known_registry()
-    registry.observe(1, Images("s1", {3: 4, **dict.fromkeys(range(4, 11), 3)}).groups())
-    rejected = registry.members_of(3)
-    edits.dissolve(registry, 3)
-    keys = [*rejected[:seen], *(f"new {number}" for number in range(9))]
-    groups = StageGroups(keys, np.zeros(len(keys), np.int64), CENTRES[30:31])
-    assert registry.observe(2, groups).cluster_ids == expected_ids
 
 
 @pytest.mark.parametrize(("last", "home"), [(1.0, 0), (1.01, 1)])

@@ -71,11 +71,11 @@ class Category:
     @property
     def active(self) -> bool:
         """Whether it is a category of the result."""
-        return not (self.retired or self.aside or self.dormant)
+        return self.state in (CategoryState.KNOWN, CategoryState.DISCOVERED) and not self.dormant
 
     def is_fixed(self, stage: int) -> bool:
         """Whether the images of a stage leave its prototype as it is: it is older, or set aside."""
-        return self.known or self.aside or self.born < stage
+        return self.state in (CategoryState.KNOWN, CategoryState.IGNORED) or self.born < stage
 
     def origin(self, stage: int) -> str:
         """``known`` if it was labelled, ``earlier`` if a stage before `stage` discovered it, ``new`` otherwise."""
