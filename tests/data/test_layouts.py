@@ -1,7 +1,6 @@
 """Rows, labels, order and left-out files of folders, lists and data sets, held by ``tests/golden/layouts``.
 
-The values were recorded before the readers became one (commit eb3c411a), except for those in `CHANGED`. To change them,
-record them again and read the diff:
+To change the values, record them again and read the diff:
 
     python -m tests.data.test_layouts
 """
@@ -19,12 +18,6 @@ from promptccd.data.tables import open_images
 from tests.data.layouts import LAYOUTS, observed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "layouts" / "layouts.json"
-
-CHANGED = {  # layouts that were refused before, and why they are read
-    "a workbook": "pandas reads .xlsx with the extra excel",
-    "metadata.csv in splits": "metadata files are looked for before categories, as the docs promise",
-    "metadata.jsonl in splits": "as above",
-}
 
 
 def opened(place: str, split: str, labelled: bool) -> tuple[Dataset, Mapping[str, str]]:

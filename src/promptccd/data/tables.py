@@ -235,7 +235,7 @@ def _opened(dataset: str, split: str, roots: Sequence[str], labelled: bool, layo
         found = _local(path, roots, labelled, layout) if path.exists() else load_hub(dataset)
         splits = ["train"] if isinstance(found, _Found) else [*found]
         is_any = splits == [""] or (not labelled and len(splits) == 1)  # any name is the only split
-        chosen = splits[0] if is_any or len(splits) == 1 else split
+        chosen = splits[0] if len(splits) == 1 else split
         if not isinstance(found, _Found) and chosen in splits:
             folder = path if path.is_dir() else path.parent
             found = _Found(*read_columns(found[chosen], dataset, layout, labelled, folder))

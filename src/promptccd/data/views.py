@@ -17,7 +17,7 @@ from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPi
 
 from promptccd.data.options import ViewOptions
 from promptccd.errors import shown
-from promptccd.images.decode import MAX_ASPECT
+from promptccd.images.decode import box_of
 from promptccd.images.rendering import Rendering
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -33,12 +33,9 @@ def resized(image: Image.Image, shorter_side: int) -> np.ndarray:
 
 
 def _without_ends(image: Image.Image) -> Image.Image:
-    """The middle of a strip beyond `MAX_ASPECT`; 3000 x 1 resized to 768000 x 256 would take gigabytes."""
-    width, height = (min(side, MAX_ASPECT * min(image.size)) for side in image.size)
-    if (width, height) == image.size:
-        return image
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return image.crop((left, top, left + width, top + height))
+    """The `box_of` an image; 3000 x 1 resized to 768000 x 256 would take gigabytes."""
+    box = box_of(image.size)
+    return image if box == (0, 0, *image.size) else image.crop(box)
 
 
 def _size_of(image: Image.Image, shorter_side: int) -> tuple[int, int]:

@@ -137,6 +137,13 @@ _LARGE_PICTURES = threading.Lock()  # large pictures are decoded one at a time: 
 _SAMPLES = 277  # a tag of TIFF
 
 
+def box_of(size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """What is looked at of a picture, from its upper left to its lower right: of a strip, the middle."""
+    width, height = (min(side, MAX_ASPECT * min(size)) for side in size)
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    return left, top, left + width, top + height
+
+
 def decode_image(
     source: bytes | str | os.PathLike[str] | Image.Image | Mapping[str, Any] | None,
     decoding: Decoding | None = None,
@@ -233,9 +240,7 @@ def _open_picture(content: bytes) -> Image.Image:
         return plugin(io.BytesIO(content), "")
     except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
         raise SkippedFileError(f"more pixels than Pillow opens of a {kind} file") from error
-    except (
-        Exception
-    ) as error:  # of a dozen kinds, on hostile headers and too few bytes; messages may name paths
+    except Exception as error:  # of a dozen kinds, on hostile headers and too few bytes; may name paths
         advice = f": save it with one or three bands of 8 or 16 bits, or {FEATURES}" if kind == "TIFF" else ""
         raise SkippedFileError(f"damaged, truncated or unsupported {kind} file{advice}") from error
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from promptccd.images.decode import MAX_ASPECT, Decoding, Verdict, decode_image
+from promptccd.images.decode import Decoding, Verdict, box_of, decode_image
 from promptccd.images.jpeg import ADOBE, END, JFIF, JPEG, jpeg_segments
 
 if TYPE_CHECKING:
@@ -162,9 +162,7 @@ def miniature_of(image: Image.Image) -> np.ndarray:
 
 
 def _shrunk(image: Image.Image) -> Image.Image:
-    width, height = (min(side, MAX_ASPECT * min(image.size)) for side in image.size)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    scale = min(1.0, THUMBNAIL_SIDE / max(width, height))
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    box = (left, top, left + width, top + height)
+    left, top, right, bottom = box = box_of(image.size)
+    scale = min(1.0, THUMBNAIL_SIDE / max(right - left, bottom - top))
+    size = (max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale)))
     return image.resize(size, Image.Resampling.BICUBIC, box, reducing_gap=2.0)

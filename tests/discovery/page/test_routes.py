@@ -386,6 +386,16 @@ def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> 
     assert hosts <= {"www.w3.org"}, hosts  # the names of XML, which nothing is fetched from
 
 
+def test_fewer_or_more_groups_are_asked_for_by_their_number(window: Window, project: Path) -> None:
+    status, _, _ = window.ask("/api/regroup", {"count": 2})
+    assert (status, len(registry_in(project).active)) == (200, 2)
+    for count in (True, "2", None, 0, 10_000):
+        status, _, content = window.ask("/api/regroup", {"count": count})
+        assert (status, len(registry_in(project).active)) == (409, 2), content
+    assert window.ask("/api/regroup", {"count": 3}, cookie="")[0] == 401
+    assert window.get("state")["undo"]["kind"] == "grouping"
+
+
 def test_two_groups_are_enough_to_ask_about(window: Window) -> None:
     _, *others = [each["id"] for each in window.get("state")["groups"]]
     window.do(do="merge", categories=others)
