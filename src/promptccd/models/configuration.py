@@ -149,10 +149,10 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
 
 
 def _require_line(text: Any, where: str) -> None:
-    is_line = isinstance(text, str) and (
+    is_short = isinstance(text, str) and len(text) <= _LONGEST_NAME
+    fits = is_short and (
         text.isprintable() or not any(unicodedata.category(letter) in _UNPRINTABLE for letter in text)
     )
-    fits = is_line and len(text) <= _LONGEST_NAME
     _require(fits, f"{where} to be lines of at most {_LONGEST_NAME} characters", text)
 
 
