@@ -1,7 +1,9 @@
 """Every variant through the same loop: interrupted anywhere, loaded from any stage, evaluated and explained."""
 
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import traceback
@@ -19,8 +21,11 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 from promptccd.cli.main import main
+from promptccd.clustering import calibrated
+from promptccd.clustering.calibrated import STEPS
 from promptccd.errors import InterruptedRunError
 from promptccd.evaluation import ContinualScore
+from promptccd.models.assignment import two_shares
 from promptccd.runs import RunDirectory, RunEvaluation, explain_image, load_model, load_view, train_run
 from promptccd.runs.stage import FROZEN, LEARNT
 from promptccd.training.recipe import Recipe
@@ -169,6 +174,30 @@ def test_stages_are_the_same_however_a_run_is_interrupted_and_killed(
         assert model.config.stage == stage
     scored = RunEvaluation(str(tmp_path / "whole")).evaluate().to_dict()["stages"]
     assert scored == whole.to_dict()["stages"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_kill_while_a_stage_fits_the_calibrated_mixture_changes_no_byte(
+    seed: int, recipe_values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a step of expectation-maximisation that is drawn among those of three stages and two starts each."""
+    values, due = merged(recipe_values, VARIANTS["gcd"]), random.Random(seed).randrange(3 * 2 * STEPS)
+    train_run(in_folder(values, tmp_path / "whole"))
+    steps = itertools.count()
+
+    def train_until_killed() -> None:
+        def kill_when_due(*given: Any) -> torch.Tensor:
+            if next(steps) == due:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return two_shares(*given)
+
+        monkeypatch.setattr(calibrated, "two_shares", kill_when_due)
+        train_run(in_folder(values, tmp_path / "killed"))
+
+    assert in_a_fork(train_until_killed) == -signal.SIGKILL
+    train_run(in_folder(values, tmp_path / "killed"))
+    assert stage_hashes(tmp_path / "killed") == stage_hashes(tmp_path / "whole")
 
 
 @pytest.mark.slow
