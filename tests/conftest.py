@@ -246,22 +246,9 @@ def recipe_values(image_folder: Path, backbone_folder: Path, tmp_path: Path) -> 
 
 def resumable_recipe(image_folder: Path, backbone_folder: Path, folder: Path) -> dict[str, dict]:
     """Values of a four-stage recipe of several epochs, so that there is something to interrupt."""
-    return {
-        "data": {"dataset": str(image_folder), "class_blocks": [2, 1, 1, 1]},
-        "views": {"image_size": 16, "resize_size": 18},
-        "model": {"backbone": str(backbone_folder), **TINY_HEAD},
-        "training": {
-            "output_dir": str(folder),
-            "epochs": 3,
-            "batch_size": 16,
-            "learning_rate": 0.05,
-            "refit_every": 2,
-            "prompt_warmup_epochs": 1,
-            "replay_samples": 10,
-            "kmeans_restarts": 3,
-            "save_minutes": 0.0,
-        },
-    }
+    values = quick_recipe(image_folder, backbone_folder, folder)
+    values["training"] |= {"epochs": 3, "batch_size": 16, "replay_samples": 10, "save_minutes": 0.0}
+    return values
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import re
 import runpy
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import tomllib
 from collections.abc import Callable
@@ -50,28 +49,23 @@ def run(*words: str | Path, cwd: Path = ROOT, **environment: str) -> str:
 
 def clean() -> None:
     """Nothing lies here that is not committed."""
-    require(
-        not (changed := run("git", "status", "--porcelain")), f"commit or remove first: {changed.split()[:4]}"
-    )
+    changed = run("git", "status", "--porcelain").split()
+    require(not changed, f"commit or remove first: {changed[:4]}")
 
 
 def address() -> None:
     """The one place where the address of the repository is filled in."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["promptccd"]
-    require(
-        settings["repository"].startswith("https://"),
-        "fill in `repository` at [tool.promptccd] of pyproject.toml",
-    )
+    filled = settings["repository"].startswith("https://")
+    require(filled, "fill in `repository` at [tool.promptccd] of pyproject.toml")
 
 
 def notes() -> None:
     """The changelog has a section of this version."""
     version = runpy.run_path(str(ROOT / "src/promptccd/version.py"))["__version__"]
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    require(
-        f"\n## [{version}]" in changelog,
-        f"name a section of CHANGELOG.md [{version}] instead of [Unreleased]",
-    )
+    named = f"\n## [{version}]" in changelog
+    require(named, f"name a section of CHANGELOG.md [{version}] instead of [Unreleased]")
 
 
 def links() -> None:
@@ -100,19 +94,13 @@ def built() -> None:
         run(sys.executable, "-m", "twine", "check", "--strict", *files)
         for file in files:
             place = Path(folder, f"of-{file.suffix[1:]}")
-            run(sys.executable, "-m", "venv", place)
-            python = next(
-                each for each in (place / "bin/python", place / "Scripts/python.exe") if each.exists()
-            )
-            run(python, "-m", "pip", "install", "--quiet", "--no-deps", file)
-            shared = {
-                "PYTHONPATH": sysconfig.get_path("purelib")
-            }  # after what was installed: it is asked by its path
-            start = f"import sys; sys.path.insert(0, {str(next(place.glob('**/site-packages')))!r}); "
-            command = [python, "-c", start + "import promptccd_command as p; sys.exit(p.main(sys.argv[1:]))"]
-            run(*command, "recipes", cwd=place, **shared)
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+            run(*pip, "--no-build-isolation", "--target", place / "installed", file)
+            command = [sys.executable, "-m", "promptccd_command"]
+            installed = {"PYTHONPATH": str(place / "installed")}  # before what is installed here
+            run(*command, "recipes", cwd=place, **installed)
             album = ROOT / "docs/notebooks/album"
-            run(*command, "discover", "photographs", album, "--out", "groups", cwd=place, **shared)
+            run(*command, "discover", "photographs", album, "--out", "groups", cwd=place, **installed)
             require((place / "groups/discovery.html").is_file(), f"{file.name} wrote no page")
 
 
@@ -131,19 +119,9 @@ STEPS: dict[str, Callable[[], object]] = {
 
 def write_hashes() -> None:
     """Pin the files of every package."""
-    uv = Path(sys.executable).with_name("uv")
-    how = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header"]
-    text = run(
-        uv,
-        "pip",
-        "compile",
-        "--quiet",
-        "--no-emit-index-url",
-        *how,
-        "-c",
-        "constraints.txt",
-        "pyproject.toml",
-    )
+    uv = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-emit-index-url", "--universal"]
+    how = ["--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header"]
+    text = run(*uv, *how, "-c", "constraints.txt", "pyproject.toml")
     HASHES.write_text(HEADER + text, encoding="utf-8", newline="\n")
 
 

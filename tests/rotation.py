@@ -39,20 +39,16 @@ def git(*words: str, repository: Path = ROOT) -> str:
         done = subprocess.run(["git", *words], cwd=repository, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         why = getattr(error, "stderr", None) or error
-        raise pytest.UsageError(
-            f"Which part it is cannot be asked of git: {why}. Say --slow-part 1 to {PARTS}."
-        ) from error
+        raise pytest.UsageError(f"git cannot say which part it is: {why}. Say --slow-part 1 to 5.") from error
     return done.stdout.strip()
 
 
 def part_of_commit(repository: Path = ROOT) -> int:
     """The part whose turn it is.
 
-    Nothing but the repository is kept between landings, so the turn is the number of commits along the first parents.
-    A landing that is one merge, or one commit, goes on by one, and five in a row run everything. One of several
-    commits goes on by several and may meet a part again: were the numbers random, five landings in a row would miss a
-    given part one time in three (0.8 to the fifth), twenty one time in ninety. `make test-all` before a release
-    depends on no turn. A shallow clone cannot count; there the commit's name draws the part, which is that chance.
+    Nothing but the repository is kept between landings, so the turn is the number of commits along the first parents:
+    five landings in a row that are one merge each run everything. `make test-all` before a release depends on no turn.
+    A shallow clone cannot count; there the commit's name draws the part.
     """
     if git("rev-parse", "--is-shallow-repository", repository=repository) == "true":
         return int(git("rev-parse", "HEAD", repository=repository), 16) % PARTS + 1
@@ -65,24 +61,16 @@ def changed_tests(repository: Path = ROOT) -> set[str]:
         names = git("diff", "--name-only", "HEAD~1", repository=repository).splitlines()
     except pytest.UsageError:  # the first commit, or a clone of one: what changed cannot be known
         return set()
-    return {mirror_of(PurePosixPath(name)) for name in names}
-
-
-def mirror_of(file: PurePosixPath) -> str:
-    """The file of tests for a module; any other file is its own."""
-    if file.parts[:2] != ("src", "promptccd"):
-        return file.as_posix()
-    return PurePosixPath("tests", *file.parts[2:-1], f"test_{file.name}").as_posix()
+    folders = [PurePosixPath(name) for name in names if name.startswith("src/promptccd/")]
+    mirrored = {PurePosixPath("tests", *each.parts[2:-1], f"test_{each.name}").as_posix() for each in folders}
+    return mirrored | set(names)
 
 
 def is_run(item: pytest.Item, part: int, changed: Collection[str] = ()) -> bool:
     """Whether a landing runs a test: a quick one, one of every landing, one of its part, one that it changed."""
-    return (
-        not any(item.get_closest_marker(mark) for mark in ("slow", "moderate"))
-        or item.get_closest_marker("landing") is not None
-        or part_of(item) == part
-        or file_of(item) in changed
-    )
+    marks = {mark.name for mark in item.iter_markers()}
+    is_quick = marks.isdisjoint({"slow", "moderate"})
+    return is_quick or "landing" in marks or part_of(item) == part or file_of(item) in changed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -108,11 +96,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    part = config.stash[PART]
-    if part is None:
+    if (part := config.stash[PART]) is None:
         return
-    taken = [item for item in items if is_run(item, part, config.stash[CHANGED])]
-    left_out = set(items) - set(taken)
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-    items[:] = taken
+    left_out = [item for item in items if not is_run(item, part, config.stash[CHANGED])]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if is_run(item, part, config.stash[CHANGED])]

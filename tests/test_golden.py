@@ -12,7 +12,6 @@ Who means a change writes the files anew, and reads the diff:
 
 import csv
 import difflib
-import http.client
 import io
 import json
 import math
@@ -28,12 +27,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from tests.messages import TEXT
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # as conftest.py, for who writes the files
 
+import httpx
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -48,7 +48,7 @@ from promptccd.cli.main import main
 from promptccd.discovery.project import CategoryRegistry
 from promptccd.images.decode import Decoding
 from promptccd.images.identity import look_at
-from tests.conftest import TINY_BACKBONE, TINY_HEAD
+from tests.conftest import TINY_BACKBONE, quick_recipe
 
 GOLDEN = Path(__file__).with_name("golden") / "written"
 NEAR = 1e-3
@@ -70,7 +70,7 @@ _BLANKS: list[tuple[str, str]] = [
     (
         r'transform="translate\([^)]*\)"',
         'transform="<place>"',
-    ),  # t-SNE leaves them to the last digit of features
+    ),  # of t-SNE: left to the last digits of features
     (r'(<figure class="map">\s*<svg viewBox=")[^"]*', r"\1<size>"),
     (r'("(?:sha256|registry)":)"[0-9a-f]{64}"', r'\1"<sum>"'),  # of prototypes; `registry_files` checks them
     (r"promptccd \d[\w.+]*, torch \d[\w.+]*", "<versions>"),
@@ -86,7 +86,7 @@ def normalised(text: str, here: Path) -> str:
 
 
 def _short(number: str) -> str:
-    if "e" not in number and len(number.partition(".")[2]) <= PLACES:
+    if "e" not in number and places(number) <= PLACES:
         return number
     return f"{float(number):.{PLACES}f}"
 
@@ -95,22 +95,23 @@ def difference(got: str, wanted: str) -> str:
     """How two texts differ beyond what processors may differ in; empty if they do not."""
     frames = [_NUMBER.sub("<number>", text) for text in (got, wanted)]
     if frames[0] != frames[1]:
-        lines = [re.sub(r"([,>])", r"\1\n", frame).splitlines() for frame in frames]
-        return "\n".join(
-            list(difflib.unified_diff(lines[1], lines[0], "golden", "written", lineterm="", n=2))[:40]
-        )
+        found, kept = (re.sub(r"([,>])", r"\1\n", frame).splitlines() for frame in frames)
+        return "\n".join(list(difflib.unified_diff(kept, found, "golden", "written", lineterm="", n=2))[:40])
     found_all, kept_all = (_NUMBER.findall(text) for text in (got, wanted))
-    longest = [
-        max((len(each.partition(".")[2]) for each in texts), default=0) for texts in (found_all, kept_all)
-    ]
+    longest = [max((places(each) for each in texts), default=0) for texts in (found_all, kept_all)]
     if longest[0] != longest[1]:
         return f"numbers have up to {longest[0]} places, not {longest[1]}"
     pairs = zip(found_all, kept_all, strict=True)
     return "\n".join(f"{found}, not {kept}" for found, kept in pairs if not _near(found, kept))
 
 
+def places(number: str) -> int:
+    """How many digits a number has behind its point."""
+    return len(number.partition(".")[2])
+
+
 def _near(found: str, kept: str) -> bool:
-    last = 10.0 ** -min(len(each.partition(".")[2]) for each in (found, kept))
+    last = 10.0 ** -min(places(found), places(kept))
     return math.isclose(float(found), float(kept), rel_tol=NEAR, abs_tol=NEAR + 1.01 * last)
 
 
@@ -123,22 +124,15 @@ def described(path: Path) -> str:
         return _json({key: _tensor(value) for key, value in sorted(load_file(path).items())})
     if path.suffix == ".parquet":
         table = pyarrow.parquet.read_table(path)
-        rows = [
-            {**row, "image": _picture(row["image"]["bytes"], row["image"]["path"])}
-            for row in table.to_pylist()
-        ]
+        rows = table.to_pylist()
+        for row in rows:
+            row["image"] = _picture(row["image"]["bytes"], row["image"]["path"])
         kinds = {field.name: str(field.type) for field in table.schema}
-        return _json(
-            {"columns": kinds, "features": json.loads(table.schema.metadata[b"huggingface"]), "rows": rows}
-        )
+        features = json.loads(table.schema.metadata[b"huggingface"])
+        return _json({"columns": kinds, "features": features, "rows": rows})
     if path.suffix in PICTURES:
         return _json(_picture(path.read_bytes(), path.name))
     return path.read_text(encoding="utf-8")
-
-
-def called(name: str) -> str:
-    """The name of the golden file of a written one."""
-    return f"{name}.json" if name.endswith((".safetensors", ".parquet")) else name
 
 
 def _json(value: Any) -> str:
@@ -147,30 +141,20 @@ def _json(value: Any) -> str:
 
 def _tensor(value: np.ndarray) -> dict[str, Any]:
     shown = "{:.4f}" if value.dtype.kind == "f" else "{}"
-    rows = [
-        row.tobytes().hex()
-        if value.dtype == np.uint8 and value.ndim == 2
-        else " ".join(map(shown.format, row))
-        for row in value.reshape(len(value), -1)
-    ]
+    is_key = value.dtype == np.uint8 and value.ndim == 2
+    flat = value.reshape(len(value), -1)
+    rows = [row.tobytes().hex() if is_key else " ".join(map(shown.format, row)) for row in flat]
     return {"dtype": str(value.dtype), "shape": list(value.shape), "rows": rows}
 
 
 def _picture(content: bytes, name: str) -> dict[str, Any]:
     """Its size and the mean colour of every quarter."""
     with Image.open(io.BytesIO(content)) as image:
-        pixels = np.asarray(image.convert("RGB"), dtype=float)
-        quarters = [
-            half.mean((0, 1)) for rows in np.array_split(pixels, 2) for half in np.array_split(rows, 2, 1)
-        ]
+        halves = np.array_split(np.asarray(image.convert("RGB"), dtype=float), 2)
+        quarters = [half.mean((0, 1)) for rows in halves for half in np.array_split(rows, 2, 1)]
         means = [" ".join(f"{value:.1f}" for value in quarter) for quarter in quarters]
-        return {
-            "name": name,
-            "format": image.format,
-            "mode": image.mode,
-            "size": list(image.size),
-            "means": means,
-        }
+        shown = {"name": name, "format": image.format, "mode": image.mode}
+        return {**shown, "size": list(image.size), "means": means}
 
 
 _COSTS = ("x", "y", "seconds", "process_mb", "gpu_mb")
@@ -184,8 +168,9 @@ def without_costs(text: str) -> str:
         return _csv([header, *([_blank(*each) for each in zip(header, row, strict=True)] for row in rows)])
     if text.startswith("{"):
         return re.sub(rf'"({"|".join(_COSTS)})": (-?[\d.]+|null)', r'"\1": "<cost>"', text)
-    text = re.sub(r"<h2>Time and memory</h2>.*?</section>", _without_cells, text, flags=re.DOTALL)
-    return re.sub(r'<section id="learning">.*?</section>', _without_curves, text, flags=re.DOTALL)
+    cells, curves = r"<h2>Time and memory</h2>.*?</section>", r'<section id="learning">.*?</section>'
+    blank = lambda found: re.sub(r"<td>[^<]*</td>", "<td><cost></td>", found.group())  # noqa: E731
+    return re.sub(curves, _without_curves, re.sub(cells, blank, text, flags=re.DOTALL), flags=re.DOTALL)
 
 
 def _csv(rows: list[list[str]]) -> str:
@@ -198,10 +183,6 @@ def _blank(column: str, cell: str) -> str:
     if column == "gpu_mb":  # not everybody has one
         return ""
     return "<cost>" if cell and column in _COSTS else cell
-
-
-def _without_cells(found: re.Match[str]) -> str:
-    return re.sub(r"<td>[^<]*</td>", "<td><cost></td>", found.group())
 
 
 def _without_curves(found: re.Match[str]) -> str:
@@ -241,7 +222,7 @@ def exported(folder: Path) -> Written:
         if path.suffix in PICTURES:
             pictures.append({"file": name, **json.loads(described(path))})
         else:
-            texts[called(name)] = described(path)
+            texts[f"{name}.json" if path.suffix in (".safetensors", ".parquet") else name] = described(path)
     if pictures:
         texts["pictures.json"] = _json(pictures)
     return texts
@@ -263,9 +244,8 @@ def picture(kind: int, number: int, side: int = 32) -> np.ndarray:
     y, x = np.mgrid[:side, :side]
     disc = (x - side // 2) ** 2 + (y - side // 2) ** 2 < (side // 3) ** 2
     pattern = [x // 4 % 2, y // 4 % 2, (x // 8 + y // 8) % 2, (x + y) // 4 % 2, disc][kind]
-    return np.clip(np.array(COLOURS[kind]) * (0.35 + 0.65 * pattern[..., None]) + noise, 0, 255).astype(
-        np.uint8
-    )
+    pixels = np.array(COLOURS[kind]) * (0.35 + 0.65 * pattern[..., None]) + noise
+    return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
 def bitmap(pixels: np.ndarray) -> bytes:
@@ -281,9 +261,8 @@ def album(folder: Path, counts: dict[int, int], first: int) -> Path:
     folder.mkdir()
     for kind, count in counts.items():
         for number in range(first, first + count):
-            spots = (
-                np.random.default_rng([kind, number]).integers(-70, 71, (8, 8, 3)).repeat(4, 0).repeat(4, 1)
-            )
+            spots = np.random.default_rng([kind, number]).integers(-70, 71, (8, 8, 3))
+            spots = spots.repeat(4, 0).repeat(4, 1)
             pixels = np.clip(picture(kind, number).astype(int) + spots, 0, 255).astype(np.uint8)
             (folder / f"{kind}-{number}.bmp").write_bytes(bitmap(pixels))
     return folder
@@ -293,24 +272,16 @@ class Window:
     """A window of ``promptccd open``."""
 
     def __init__(self, url: str):
-        self._place = urlsplit(url).netloc
-        self._cookie = ""
-        token = parse_qs(urlsplit(url).query)["token"][0]
-        self._cookie = self._ask(f"/?token={token}").getheader("set-cookie", "").partition(";")[0]
+        place = "{0.scheme}://{0.netloc}".format(urlsplit(url))
+        self._http = httpx.Client(base_url=place, headers={"Origin": place}, timeout=60, trust_env=False)
+        self._http.get(url)  # brings the cookie
         self.generation = self.get("state")["generation"]
         self.names = self.get("names?from=0")
 
-    def _ask(self, path: str, body: Any = None) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(self._place, timeout=60)
-        sent = {"Cookie": self._cookie, "Origin": f"http://{self._place}"}
-        connection.request("GET" if body is None else "POST", path, body and json.dumps(body), sent)
-        return connection.getresponse()
-
     def read(self, path: str, body: Any = None) -> str:
-        answer = self._ask(f"/api/{path}", body)
-        text = answer.read().decode()
-        assert answer.status == 200, text
-        return text
+        answer = self._http.request("GET" if body is None else "POST", f"/api/{path}", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.text
 
     def get(self, path: str) -> Any:
         return json.loads(self.read(path))
@@ -347,7 +318,12 @@ def opened(project: Path) -> Iterator[Window]:
 # ------------------------------------------------------------------------------------------------ what is held
 
 
-SAME = "--precision", "fp32"  # processors with products in bfloat16 disagree in the third digit
+SAME = (
+    "--device",
+    "cpu",
+    "--precision",
+    "fp32",
+)  # processors with products in bfloat16 disagree in the third digit
 
 
 def write_project(here: Path) -> Written:
@@ -359,17 +335,12 @@ def write_project(here: Path) -> Written:
     ]
     (albums[0] / "copy.bmp").write_bytes((albums[0] / "0-10.bmp").read_bytes())
     (albums[0] / "page.bmp").write_text("<html>")
-    seen = {
-        each.name: look_at(each.read_bytes(), Decoding(10**6), None)[1]
-        for one in albums
-        for each in one.iterdir()
-    }
+    files = [each for one in albums for each in one.iterdir()]
+    seen = {each.name: look_at(each.read_bytes(), Decoding(10**6), None)[1] for each in files}
     key = {name: picture.key for name, picture in seen.items() if picture is not None}
 
     def discover(stage: int, *more: object) -> str:
-        return said(
-            "discover", "photographs", albums[stage - 1], "--out", out, "--device", "cpu", *SAME, *more
-        )
+        return said("discover", "photographs", albums[stage - 1], "--out", out, *SAME, *more)
 
     def correct(*words: object) -> None:
         said("categories", out, *words)
@@ -434,9 +405,8 @@ def write_reports(here: Path) -> Written:
         torch.manual_seed(0)
         Dinov2Model(Dinov2Config(**TINY_BACKBONE)).save_pretrained(here / "backbone")
     labels = [kind for _ in range(12) for kind in range(5)]
-    kinds = [
-        (label + (number % 8 == 7)) % 5 for number, label in enumerate(labels)
-    ]  # every eighth label is wrong
+    # Every eighth label is wrong.
+    kinds = [(label + (number % 8 == 7)) % 5 for number, label in enumerate(labels)]
     images = [Image.fromarray(picture(kind, number, 16)) for number, kind in enumerate(kinds)]
     names = ["=red & <stripes>", "green", "blue", 'yellow, or "gold"', "violet disc"]
     columns = Features({"image": ImageColumn(), "label": ClassLabel(names=names)})
@@ -445,12 +415,7 @@ def write_reports(here: Path) -> Written:
         "epochs": 2, "batch_size": 32, "learning_rate": 1e-7, "refit_every": 2, "prompt_warmup_epochs": 1,
         "replay_samples": 5,
     }  # fmt: skip
-    recipe = {
-        "data": {"dataset": str(here / "images"), "class_blocks": [2, 1, 1, 1]},
-        "views": {"image_size": 16, "resize_size": 18},
-        "model": {"backbone": str(here / "backbone"), **TINY_HEAD},
-        "training": training,
-    }
+    recipe = {**quick_recipe(here / "images", here / "backbone", here), "training": training}
     (here / "tiny.yaml").write_text(yaml.safe_dump(recipe))
     sweep = here / "sweep"
     plan = ["sweep", "--config", here / "tiny.yaml", "--seeds", 1, 2, "--out", sweep]
@@ -462,14 +427,11 @@ def write_reports(here: Path) -> Written:
         said("train", "--config", here / "tiny.yaml", *options)
     texts = {"sweep/said.txt": said(*plan), "evaluate.txt": said("evaluate", *runs)}
 
-    def keep(
-        name: str, folder: Path, files: tuple[str, ...] = ("report.csv", "report.json", "index.html")
-    ) -> None:
-        texts.update(
-            {f"{name}/{each}": without_costs((folder / each).read_text(encoding="utf-8")) for each in files}
-        )
+    def keep(name: str, folder: Path, *files: str) -> None:
+        for each in files or ("report.csv", "report.json", "index.html"):
+            texts[f"{name}/{each}"] = without_costs((folder / each).read_text(encoding="utf-8"))
 
-    keep("sweep", sweep, ("table.md",))
+    keep("sweep", sweep, "table.md")
     keep("sweep/report", sweep / "report")
     said("report", *runs, "--out", here / "report", "--samples", 2)
     keep("report", here / "report")
@@ -478,9 +440,9 @@ def write_reports(here: Path) -> Written:
     counted = here / "counted"
     said("train", "--config", here / "tiny.yaml", "--output_dir", counted, "--category_count", "split_merge")
     said("report", counted, "--out", here / "counted-report", "--samples", 0)
-    keep("counted", here / "counted-report", ("report.json",))
+    keep("counted", here / "counted-report", "report.json")
     texts["streams/evaluate.txt"] = write_streams(here, images, names, {**recipe, "data": {}})
-    keep("streams", here / "streams-report", ("report.json",))
+    keep("streams", here / "streams-report", "report.json")
     table = [
         "--table",
         "main",
@@ -492,7 +454,7 @@ def write_reports(here: Path) -> Written:
         1,
     ]
     texts["table/said.txt"] = said("sweep", *table, "--out", here / "table")
-    keep("table", here / "table", ("table.md",))
+    keep("table", here / "table", "table.md")
     keep("table/report", here / "table/report")
     return texts
 
@@ -520,11 +482,8 @@ WRITERS: dict[str, Callable[[Path], Written]] = {"project": write_project, "runs
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_written_is_what_was_written_before(name: str, tmp_path: Path) -> None:
     found = {each: normalised(text, tmp_path) for each, text in WRITERS[name](tmp_path).items()}
-    kept = {
-        path.relative_to(GOLDEN / name).as_posix(): path.read_text(encoding="utf-8")
-        for path in sorted((GOLDEN / name).rglob("*"))
-        if path.is_file()
-    }
+    files = [path for path in sorted((GOLDEN / name).rglob("*")) if path.is_file()]
+    kept = {path.relative_to(GOLDEN / name).as_posix(): path.read_text(encoding="utf-8") for path in files}
     assert sorted(found) == sorted(kept)
     differing = {each: why for each, text in kept.items() if (why := difference(found[each], text))}
     assert not differing, "\n\n".join(f"{name}/{each}\n{why}" for each, why in differing.items())

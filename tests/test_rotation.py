@@ -4,6 +4,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,11 +36,11 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def land(repository: Path, commits: int) -> None:
-    """Several commits of a branch, as one merge."""
+def land(repository: Path, *files: str) -> None:
+    """Commits of a branch that change these files, as one merge."""
     run_git(repository, "switch", "-C", "branch")
-    for _ in range(commits):
-        commit(repository)
+    for file in files:
+        commit(repository, file)
     run_git(repository, "switch", "main")
     run_git(repository, "merge", "--no-ff", "-m", "landing", "branch")
 
@@ -48,23 +49,17 @@ def land(repository: Path, commits: int) -> None:
 def test_five_landings_in_a_row_run_every_part(repository: Path) -> None:
     parts = set()
     for size in (5, 2, 1, 10, 4):
-        land(repository, size)
+        land(repository, *["file"] * size)
         parts.add(part_of_commit(repository))
     assert parts == set(range(1, PARTS + 1))
 
 
-def test_where_no_repository_is_the_part_has_to_be_said(tmp_path: Path) -> None:
-    with pytest.raises(pytest.UsageError, match="Say --slow-part 1 to 5"):
+def test_what_a_landing_changes_is_run_by_it(repository: Path, tmp_path: Path) -> None:
+    land(repository, "tests/runs/test_own.py", "src/promptccd/hub/push.py")
+    assert changed_tests(repository) >= {"tests/runs/test_own.py", "tests/hub/test_push.py"}
+    assert changed_tests(tmp_path) == set()
+    with pytest.raises(pytest.UsageError, match="Say --slow-part 1 to 5"):  # where no repository is
         part_of_commit(tmp_path)
-
-
-def test_what_a_landing_changes_is_run_by_it(repository: Path) -> None:
-    run_git(repository, "switch", "-C", "branch")
-    commit(repository, "tests/runs/test_own.py")
-    commit(repository, "src/promptccd/hub/push.py")
-    run_git(repository, "switch", "main")
-    run_git(repository, "merge", "--no-ff", "-m", "landing", "branch")
-    assert changed_tests(repository) == {"tests/runs/test_own.py", "tests/hub/test_push.py"}
 
 
 SUITE = """
@@ -87,16 +82,6 @@ def test_life(): ...
 """
 
 
-class Collected:
-    """Names of the tests that pytest would run."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.names = [item.name for item in session.items]
-
-
 @pytest.fixture
 def collected(tmp_path: Path) -> Callable[..., list[str]]:
     """Names of a small suite's tests that are run with some options."""
@@ -104,11 +89,14 @@ def collected(tmp_path: Path) -> Callable[..., list[str]]:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  moderate\n  landing\n")
 
     def collect(*options: str) -> list[str]:
-        seen = Collected()
-        own = ("--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "--import-mode=importlib")
+        names: list[str] = []
+        seen = SimpleNamespace(
+            pytest_collection_finish=lambda session: names.extend(item.name for item in session.items)
+        )
+        own = ["--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "--import-mode=importlib"]
         words = [*own, "--collect-only", "-qq", "-p", "no:cacheprovider", *options, str(tmp_path)]
         assert pytest.main(words, plugins=[rotation, seen]) == pytest.ExitCode.OK
-        return seen.names
+        return names
 
     return collect
 

@@ -2,26 +2,23 @@
 
 A row with tests lays other versions over this environment, in a folder of its own, and runs the fast tests; torch
 stays the one that is here, unless the package index has it without CUDA. A row without tests asks only whether a
-neighbour can be installed beside this package. What cannot be had is skipped, with its reason. The exit code is 1 if a
+neighbour can be installed with this package. What cannot be had is skipped, with its reason. The exit code is 1 if a
 row failed.
 """
 
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
-PYTHON = "{}.{}".format(*sys.version_info)
 CUDA = re.compile(r"(nvidia|cuda|triton)")
 # Why a neighbour is known not to fit; any other refusal is a failure.
 REFUSED = {
@@ -33,13 +30,7 @@ NEIGHBOURS = [
     "lightly", "peft", "ultralytics", "jupyter",
 ]  # fmt: skip
 
-
-class Row(NamedTuple):
-    """What was tried and what came of it; ``ok``, ``skipped``, ``refused`` as expected, or ``FAILED``."""
-
-    name: str
-    verdict: str
-    detail: str
+Answer = tuple[str, str]  # ``ok``, ``skipped``, ``refused`` as expected, or ``FAILED``; and why
 
 
 class SkipError(Exception):
@@ -59,37 +50,17 @@ def resolved(*more: str, lowest: bool = False) -> list[str]:
         SkipError: there is no uv, or no index that it reaches.
         ValueError: no versions fit each other.
     """
-    uv = shutil.which(
-        "uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    )
-    if uv is None:
-        raise SkipError("needs uv: pip install uv")
-    with tempfile.TemporaryDirectory() as folder:
-        wanted = Path(folder, "wanted.in")
-        wanted.write_text("".join(f"{each}\n" for each in more))
-        words = ["--quiet", "--no-header", "--no-annotate", "--python-version", PYTHON]
-        how = ["--resolution", "lowest-direct" if lowest else "highest"]
-        done = subprocess.run(
-            [uv, "pip", "compile", *words, *how, PROJECT, wanted], capture_output=True, text=True
-        )
-    if done.returncode and "No solution" not in done.stderr:
-        raise SkipError(" ".join(done.stderr.split())[:120])
+    python = "{}.{}".format(*sys.version_info)
+    words = ["--quiet", "--no-header", "--no-annotate", "--python-version", python]
+    words += ["--resolution", "lowest-direct" if lowest else "highest"]
+    uv = [sys.executable, "-m", "uv", "pip", "compile", *words, str(PROJECT), "-"]
+    done = subprocess.run(uv, input="\n".join(more), capture_output=True, text=True)
+    said = " ".join(done.stderr.split())
+    if done.returncode and "No solution" not in said:
+        raise SkipError(said[-120:])
     if done.returncode:
-        raise ValueError(" ".join(done.stderr.split()))
+        raise ValueError(said[:300])
     return [line.partition(";")[0].strip() for line in done.stdout.splitlines() if "==" in line]
-
-
-def lay_over(pins: list[str], folder: Path) -> str:
-    """Install what differs from this environment into a folder; returns what that was."""
-    other = [
-        pin
-        for pin in pins
-        if not CUDA.match(pin) and installed(pin.partition("==")[0]) != pin.partition("==")[2]
-    ]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    if other and subprocess.run([*pip, "--target", folder, *other]).returncode:
-        raise SkipError(f"cannot be installed here: {' '.join(other)}")
-    return " ".join(other) or "nothing differs"
 
 
 def installed(name: str) -> str:
@@ -100,12 +71,21 @@ def installed(name: str) -> str:
         return ""
 
 
-def tested(pins: Callable[[], list[str]], tests: list[str]) -> tuple[str, str]:
+def lay_over(pins: list[str], folder: Path) -> str:
+    """Install what differs from this environment into a folder; returns what that was."""
+    here = {pin: installed(pin.partition("==")[0]) for pin in pins if not CUDA.match(pin)}
+    other = [pin for pin, version in here.items() if version != pin.partition("==")[2]]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
+    if other and subprocess.run([*pip, *other]).returncode:
+        raise SkipError(f"cannot be installed here: {' '.join(other)}")
+    return " ".join(other) or "nothing differs"
+
+
+def tested(pins: Callable[[], list[str]], tests: list[str]) -> Answer:
     """Run the fast tests with other versions."""
     with tempfile.TemporaryDirectory() as folder:
         changed = lay_over(pins(), Path(folder))
-        paths = os.pathsep.join([folder, str(ROOT / "src")])
-        env = {**os.environ, "PYTHONPATH": paths}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(ROOT / "src")])}
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
         words += ["--numprocesses", "2", "--dist", "worksteal"]
         # Gradio asks for a newer starlette than this package does; nobody has both in the lowest versions.
@@ -114,13 +94,10 @@ def tested(pins: Callable[[], list[str]], tests: list[str]) -> tuple[str, str]:
             words += ["--ignore", "tests/spaces", "-k", "not by_visitor and not demo"]
             changed += "; without the Space and the demo: gradio does not run on these"
         done = subprocess.run([*words, *tests], cwd=ROOT, env=env, capture_output=True, text=True)
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    lines = (
-        [line for line in done.stdout.splitlines() if line.strip()] or done.stderr.splitlines()[-1:] or [""]
-    )
-    return "FAILED" if done.returncode else "ok", f"{lines[-1]}; {changed}" + "".join(
-        f"\n    {each}" for each in failed
-    )
+    lines = (done.stdout + done.stderr).split("\n")
+    failed = [f"\n    {line}" for line in lines if line.startswith(("FAILED", "ERROR"))]
+    end = [line for line in lines if line.strip()][-1:]
+    return "FAILED" if done.returncode else "ok", f"{''.join(end)}; {changed}{''.join(failed)}"
 
 
 def with_torch(version: str) -> list[str]:
@@ -142,38 +119,33 @@ def newest(name: str) -> str:
     return next(pin for pin in resolved() if pin.startswith(f"{name}==")).partition("==")[2]
 
 
-def runs(tests: list[str]) -> Iterator[tuple[str, Callable[[], tuple[str, str]]]]:
-    """All rows, each with what tries it."""
-    floor, torch = floors(), f"torch=={installed('torch')}"
-    sets: dict[str, Callable[[], list[str]]] = {
-        "lowest": lambda: resolved(torch, lowest=True),
-        "newest": lambda: resolved(torch),
-        f"pillow {floor['pillow']}": lambda: [f"pillow=={floor['pillow']}"],
-        "pillow newest": lambda: [f"pillow=={newest('pillow')}"],
-        f"transformers {floor['transformers']}": lambda: [f"transformers=={floor['transformers']}.0"],
-        "transformers newest": lambda: [f"transformers=={newest('transformers')}"],
-        f"torch {floor['torch']}": lambda: with_torch(f"{floor['torch']}.0"),
-        "torch newest": lambda: with_torch(newest("torch")),
-    }
-    for name, pins in sets.items():
-        yield name, lambda pins=pins: tested(pins, tests)  # type: ignore[misc]
-    for neighbour in NEIGHBOURS:
-        yield f"beside {neighbour}", lambda neighbour=neighbour: beside(neighbour)  # type: ignore[misc]
-
-
-def beside(neighbour: str) -> tuple[str, str]:
+def beside(neighbour: str) -> Answer:
     """Whether a neighbour can be installed with this package."""
-    name = re.split(r"[<>=]", neighbour)[0]
     try:
         pins = resolved(neighbour)
     except ValueError as error:
         known = REFUSED.get(neighbour)
-        return ("refused", known) if known else ("FAILED", str(error)[:300])
+        return ("refused", known) if known else ("FAILED", str(error))
     if neighbour in REFUSED:
         return "FAILED", "fits by now: take it out of REFUSED"
-    return "ok", " ".join(
-        pin for pin in pins if pin.split("==")[0] in (name, "pillow", "transformers", "numpy")
-    )
+    shown = (re.split(r"[<>=]", neighbour)[0], "pillow", "transformers", "numpy")
+    return "ok", " ".join(pin for pin in pins if pin.split("==")[0] in shown)
+
+
+def rows(tests: list[str]) -> dict[str, Callable[[], Answer]]:
+    """All rows by name, each with what tries it."""
+    floor, torch = floors(), f"torch=={installed('torch')}"
+    sets: dict[str, Callable[[], list[str]]] = {
+        "lowest": lambda: resolved(torch, lowest=True),
+        "newest": lambda: resolved(torch),
+        f"torch {floor['torch']}": lambda: with_torch(f"{floor['torch']}.0"),
+        "torch newest": lambda: with_torch(newest("torch")),
+    }
+    for name, patch in (("pillow", ""), ("transformers", ".0")):
+        sets[f"{name} {floor[name]}"] = lambda name=name, patch=patch: [f"{name}=={floor[name]}{patch}"]
+        sets[f"{name} newest"] = lambda name=name: [f"{name}=={newest(name)}"]
+    attempts = {name: lambda pins=pins: tested(pins, tests) for name, pins in sets.items()}
+    return attempts | {f"beside {each}": lambda each=each: beside(each) for each in NEIGHBOURS}
 
 
 def main(words: list[str] | None = None) -> int:
@@ -181,26 +153,24 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.versions", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="rows whose name holds this, such as pillow or beside")
     parser.add_argument(
-        "tests", nargs="*", default=["tests"], help="files and folders of tests; by default all"
+        "tests", nargs="*", default=["tests"], help="files and folders of tests (default: all)"
     )
     options = parser.parse_args(words)
-    rows = []
-    for name, attempt in runs(options.tests):
+    verdicts = []
+    for name, attempt in rows(options.tests).items():
         if options.only not in name:
             continue
         try:
-            rows.append(Row(name, *attempt()))
+            verdict, detail = attempt()
         except SkipError as reason:
-            rows.append(Row(name, "skipped", str(reason)))
+            verdict, detail = "skipped", str(reason)
         except ValueError as error:
-            rows.append(Row(name, "FAILED", str(error)[:300]))
-        print(f"{rows[-1].name:28} {rows[-1].verdict:8} {rows[-1].detail}", flush=True)
-    verdicts = [row.verdict for row in rows]
-    print(
-        ", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts)))
-        or f"no row {options.only!r}"
-    )
-    return 1 if "FAILED" in verdicts or not rows else 0
+            verdict, detail = "FAILED", str(error)
+        print(f"{name:28} {verdict:8} {detail}", flush=True)
+        verdicts.append(verdict)
+    counted = ", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts)))
+    print(counted or f"no row {options.only!r}")
+    return 1 if "FAILED" in verdicts or not verdicts else 0
 
 
 if __name__ == "__main__":

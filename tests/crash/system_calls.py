@@ -240,7 +240,7 @@ def _watch(listener: int, child: int, folder: Path, decide: Decide) -> int | Non
             ended = os.waitstatus_to_exitcode(status) if found else None
         elif not events or events[0][1] & select.POLLHUP:
             return ended  # and so have those it started
-    raise TimeoutError(f"not at its end after {LONGEST_RUN_S:.0f} s; its threads wait in {_waits(child)}")
+    raise TimeoutError(f"not at its end after {LONGEST_RUN_S:.0f} s")
 
 
 def _go_on(listener: int, folder: Path, decide: Decide) -> bool:
@@ -252,14 +252,10 @@ def _go_on(listener: int, folder: Path, decide: Decide) -> bool:
     except FileNotFoundError:  # whoever asks may die meanwhile
         return True
     name, process, _, number, _, _, *arguments = _ASKED.unpack(asked)
-    with contextlib.suppress(
-        FileNotFoundError
-    ):  # a path that is gone when it is looked at; the answer is due all the same
+    with contextlib.suppress(FileNotFoundError):  # a path may be gone; the answer is due all the same
         call = _call(process, number, arguments, folder)
     verdict = Verdict.GO_ON if call is None else decide(call)
-    if (
-        verdict is Verdict.CUT and call is not None and call.writes
-    ):  # calls of threads may come in another order
+    if verdict is Verdict.CUT and call and call.writes:  # calls of threads may come in another order
         _write_half(process, number, arguments)
     if verdict is not Verdict.GO_ON:
         return False
@@ -330,15 +326,3 @@ def _write_half(process: int, number: int, arguments: list[int]) -> None:
         os.write(file, half) if flags & os.O_APPEND else os.pwrite(file, half, position)
     finally:
         os.close(file)
-
-
-def _waits(leader: int) -> str:
-    """Which system calls the threads of a session are in, for whoever looks for the reason."""
-    found = []
-    for process in processes_of(leader):
-        for task in Path(f"/proc/{process}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found.append(
-                    f"{task.name}: {(task / 'syscall').read_text().strip()} {(task / 'wchan').read_text()}"
-                )
-    return "; ".join(found)

@@ -21,7 +21,7 @@ from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.project import Project
 from promptccd.discovery.project.record import BEFORE, CATEGORIES, PROJECT
 from promptccd.training.callbacks import HISTORY, read_history
-from tests.conftest import TINY_BACKBONE, TINY_HEAD, coloured_images
+from tests.conftest import TINY_BACKBONE, coloured_images, quick_recipe
 from tests.crash.system_calls import Decide, Verdict, run_watched
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import rows_of
@@ -72,31 +72,14 @@ class Workshop:
 
     def _recipe(self, variant: str) -> dict[str, Any]:
         inputs = self.root / "inputs"
-        return {
-            "data": {"dataset": str(inputs / "images"), "class_blocks": [2, 1], "cuts": [[0.7, 1.0], [1.0]]},
-            "views": {"image_size": 16, "resize_size": 18},
-            "model": {"variant": variant, "backbone": str(inputs / "backbone"), **TINY_HEAD},
-            "training": {
-                "output_dir": "run",
-                "epochs": 1,
-                "batch_size": 8,
-                "learning_rate": 0.05,
-                "refit_every": 1,
-                "prompt_warmup_epochs": 0,
-                "replay_samples": 2,
-                "kmeans_restarts": 1,
-                "save_minutes": 0.0,
-            },
-        }
+        values = quick_recipe(inputs / "images", inputs / "backbone", Path("run"), variant=variant)
+        values["data"] |= {"class_blocks": [2, 1], "cuts": [[0.7, 1.0], [1.0]]}
+        values["training"] |= {"epochs": 1, "batch_size": 8, "refit_every": 1, "prompt_warmup_epochs": 0}
+        values["training"] |= {"replay_samples": 2, "kmeans_restarts": 1, "save_minutes": 0.0}
+        return values
 
     def start(self, name: str, base: Path | None, make: Callable[["Workshop"], None]) -> Path:
-        """A folder that tries start from, made when it is first asked for, at the place of the tries.
-
-        Args:
-            name: of the start.
-            base: the start that it is made from, if there is one.
-            make: does what is to be done there.
-        """
+        """A folder that tries start from, made of another one when it is first asked for, at the place of the tries."""
         if name not in self._starts:
             shutil.rmtree(self.place, ignore_errors=True)
             self.place.mkdir()
@@ -182,10 +165,8 @@ def _stop_clocks() -> None:
     clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep)
     for name in ("runs.train", "reports.sweep", "reports.engines", "training.stage_trainer"):
         vars(import_module(f"promptccd.{name}"))["time"] = clock
-    vars(import_module("promptccd.runs.train"))["memory_used"] = lambda device: {
-        "process": 0,
-        "accelerator": None,
-    }
+    memory = {"process": 0, "accelerator": None}
+    vars(import_module("promptccd.runs.train"))["memory_used"] = lambda device: dict(memory)
     Project.now = lambda project: "2026-01-01T00:00:00+00:00"  # type: ignore[method-assign]
 
 

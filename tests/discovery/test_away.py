@@ -41,8 +41,10 @@ def state(out: Path) -> tuple[int, int, list[bool]]:
     """How many photographs a page counts, how many its groups hold, and which of them are here."""
     view = ProjectView(out)
     summary, flags = view.summary(), view.columns().flags
+    grouped = sum(each["size"] for each in summary["groups"])
+    assert view.right()["count"] == Project(out).how_right().count == grouped
     view.photos.close()
-    return summary["photos"], sum(each["size"] for each in summary["groups"]), (flags & AWAY == 0).tolist()
+    return summary["photos"], grouped, (flags & AWAY == 0).tolist()
 
 
 def listed(out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -62,6 +64,8 @@ def test_a_deleted_photograph_is_not_counted_until_it_is_back(found, album, tmp_
     assert sum(each["away"] for each in values) == 1
     shutil.move(tmp_path / "kept.png", album / "1-002.png")
     assert state(found) == (8, 8, [True] * 8)
+    Project(found).set_images_aside([ProjectView(found).photos.keys[0]])
+    assert state(found) == (8, 7, [True] * 8)
 
 
 @pytest.mark.moderate

@@ -6,18 +6,22 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from promptccd.cli.main import main
-from promptccd.discovery import discover
-from promptccd.discovery.project.record import PROJECT
+from promptccd.discovery import DiscoverySession, discover
+from promptccd.discovery.checkpoint import found_with, save_progress
+from promptccd.discovery.embedding import load_embedder
+from promptccd.discovery.project.record import PROJECT, RECORD, read_record
 from promptccd.errors import ConfigurationError, DataError, DiskError, RunError
 from promptccd.locks import FolderLock
 from promptccd.models import CategoryDiscoveryModel
-from tests.discovery.conftest import run, write_pictures
+from tests.discovery.conftest import grouped, run, write_pictures
 from tests.discovery.corrected import registry_in
 from tests.discovery.intake.test_intake import EXTRA, GOLDEN, LINKS, write_hostile
 from tests.discovery.stored import alter, stored_in, table_of
@@ -191,3 +195,32 @@ def test_as_few_categories_as_stay_are_taken_and_no_fewer(stage0, albums, tmp_pa
 def test_features_of_a_discovery_that_failed_are_kept(stage0, albums, tmp_path):
     assert run(stage0, albums[0], tmp_path / "out", "--num_categories", "999") != 0
     assert stored_in(tmp_path / "out" / PROJECT)["feature"]
+
+
+def test_a_model_is_named_as_people_call_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = load_embedder("photographs")
+    assert found_with(model, tmp_path) == {"model": "photographs", "method": ""}
+    model.config.name_or_path = str(tmp_path / "found" / "stage1")
+    assert found_with(model, tmp_path / "found")["model"] == "stage1"
+    monkeypatch.chdir(tmp_path)
+    assert found_with(model, Path("found"))["model"] == "stage1"
+    assert found_with(model, Path("elsewhere"))["model"] == str(tmp_path / "found" / "stage1")
+
+
+def test_confidences_are_measured_where_the_model_tells_new_from_known(
+    session: DiscoverySession, albums: list[Path], tmp_path: Path
+) -> None:
+    grouped(session, albums[0])
+    spread = session.model.spread
+    assert spread is not None
+    for known, expected in (
+        (replace(spread, separation=0.95), True), (replace(spread, separation=0.85), False), (None, False)
+    ):  # fmt: skip
+        session.model.set_measured("spread", known)
+        save_progress(session, tmp_path, albums[0])
+        assert read_record(tmp_path)["measured"] is expected
+    path = tmp_path / PROJECT / RECORD
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "measured": "yes"}))
+    with pytest.raises(RunError, match="missing or damaged"):
+        read_record(tmp_path)

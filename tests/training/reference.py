@@ -230,4 +230,5 @@ class Reference:
         tokens, grid = self.nets.embed(self.fixed[chosen]), (self.side, self.side)
         patches = self.nets.run(self.nets.pretrained, tokens)[0][:, 1:].float()
         count, seed = self.nets.model.num_parts, self.t.seed
-        self.nets.parts_fit = clustering.fit_part_labels(patches, grid, count, seed=seed)
+        found = clustering.fit_part_labels(patches, grid, count, seed=seed)
+        self.nets.parts_fit = SimpleNamespace(**found)

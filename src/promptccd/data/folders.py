@@ -235,11 +235,12 @@ def masks_of(source: ImageSource, entries: Sequence[Entry], limits: IntakeLimits
     found, by_name = {}, {entry.name: entry for entry in entries}
     for name in _candidates(by_name):
         with suppress(SkippedFileError):
-            is_sure = _SURE.search(os.path.splitext(name)[0])
-            content = b"" if is_sure else source.read(by_name[name], ByteBudget(limits, source.name))
-            image = decode_image(content).image
-            colours = None if image is None else image.getcolors(_MOST_LEVELS)
-            if is_sure or (colours is not None and len(colours) > 1):
+            is_mask = _SURE.search(os.path.splitext(name)[0]) is not None
+            if not is_mask:
+                image = decode_image(source.read(by_name[name], ByteBudget(limits, source.name))).image
+                colours = None if image is None else image.getcolors(_MOST_LEVELS)
+                is_mask = colours is not None and len(colours) > 1
+            if is_mask:
                 found[name] = "looks like the mask of another picture; from a folder of its own it is used"
     return found
 

@@ -1,4 +1,4 @@
-"""What cameras write: RAW files, and when a photograph was taken.
+"""RAW files of cameras, and the dates that cameras write into photographs.
 
 Camera RAW is a photograph before it is developed, with small pictures of it, and often the JPEG of the camera, inside.
 Opened as a TIFF, such a file gives a thumbnail of 160 x 120 pixels.

@@ -240,9 +240,7 @@ def _open_picture(content: bytes) -> Image.Image:
         return plugin(io.BytesIO(content), "")
     except Image.DecompressionBombError as error:  # as those of GIF do, and of WebP since Pillow 13
         raise SkippedFileError(f"more pixels than Pillow opens of a {kind} file") from error
-    except (
-        Exception
-    ) as error:  # of a dozen kinds, on hostile headers and too few bytes; messages may name paths
+    except Exception as error:  # of a dozen kinds, on hostile headers and too few bytes; may name paths
         advice = f": save it with one or three bands of 8 or 16 bits, or {FEATURES}" if kind == "TIFF" else ""
         raise SkippedFileError(f"damaged, truncated or unsupported {kind} file{advice}") from error
 

@@ -32,9 +32,7 @@ def opened_file(path: str | os.PathLike[str], *, follow: bool = False) -> Iterat
         target = os.path.realpath(path) if follow and path else path
         mode = os.lstat(target).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
-            raise SkippedFileError(
-                "not a regular file"
-            )  # to open a pipe or a device may do something already
+            raise SkippedFileError("not a regular file")  # to open a device may do something already
         # Not through a link, and without waiting for the writer of a pipe; the checks are of the opened file.
         descriptor = systems.open_file(target, os.O_RDONLY)
         with open(descriptor, "rb") as stream:

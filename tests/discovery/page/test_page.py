@@ -472,3 +472,65 @@ def test_a_server_that_ended_loses_nothing(person: Person, page: OpenPage, proje
     person.said(f"Made {KINDS * EACH} photographs the group")
     again.close()
     person.visit.complaints.clear()  # the browser's own, of a server that is gone
+
+
+def test_a_reload_comes_back_to_the_same_photograph_and_order(person: Person) -> None:
+    person.go("view=all")
+    person.page.locator(".cell img").first.wait_for()
+    person.page.locator(".head select").select_option("unsure")
+    person.page.locator(".cell").first.focus()
+    person.press("End")
+    person.page.wait_for_timeout(200)
+    row = person.page.evaluate(CHOSEN)
+    person.page.reload()
+    person.page.locator(".cell img").first.wait_for()
+    person.page.wait_for_timeout(300)
+    assert person.page.locator(".head select").input_value() == "unsure"
+    assert person.page.locator(f".cell[data-row='{row[0]}']").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("where", "said"), [("nonsense", "no such place"), ("group&of=99", "not there any more")]
+)
+def test_an_address_of_no_place_says_so(person: Person, where: str, said: str) -> None:
+    person.go(f"view={where}")
+    person.said(said)
+    assert person.page.locator(".card img").count()
+
+
+def test_fewer_groups_and_back(person: Person, project: Path) -> None:
+    before = registry_in(project).state_hash()
+    person.click(".menu summary")
+    person.click(".tools button:text-is('Fewer or more groups')")
+    number = person.page.locator("dialog[open] input[type=range]")
+    number.wait_for()
+    person.page.wait_for_timeout(300)
+    assert person.page.locator(":focus[type=range]").count() == 1
+    assert person.page.locator("dialog[open] .primary").is_disabled()
+    person.press("ArrowLeft", "ArrowLeft")
+    person.click("dialog[open] .primary")
+    person.said("They are 2 groups now")
+    assert len(registry_in(project).active) == 2
+    assert person.actions <= 5  # the menu is one
+    person.press("Escape", "Control+z")
+    person.said("Taken back: grouped again")
+    assert registry_in(project).state_hash() == before
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [("most like", "went to the nearest"), ("To no group", "are in no group"), ("Ignored", "is ignored")],
+)
+def test_a_group_that_is_none_asks_where_they_go(person: Person, project: Path, way: str, said: str) -> None:
+    number, size = first_group(person, project)
+    person.click(".head .menu summary")
+    person.click(".head button:text-is('Not a group')")
+    person.page.locator("dialog[open]").get_by_role("button", name=way).click()
+    person.said(said)
+    registry = registry_in(project)
+    there = {"most like": KINDS * EACH, "To no group": KINDS * EACH - size}
+    assert sum(each.size for each in registry.active) == there.get(way, KINDS * EACH - size)
+    assert [each.id for each in registry.aside] == ([number] if way == "Ignored" else [])
+    person.press("Control+z")
+    person.said("Taken back")
+    assert registry_in(project).category(number).size == size

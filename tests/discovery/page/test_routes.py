@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+import torch
 from datasets import load_dataset
 from PIL import Image
 
@@ -18,10 +19,12 @@ from promptccd.discovery.exports.formats import FORMATS
 from promptccd.discovery.intake.seen import SEEN
 from promptccd.discovery.page import OpenPage
 from promptccd.discovery.page.routes import FOREVER
-from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups
+from promptccd.discovery.project import CategoryRegistry, ProjectView, StageGroups, edits
+from promptccd.discovery.project.features import Features
+from promptccd.discovery.project.observe import NO_CATEGORY
 from promptccd.discovery.project.photos import LARGE_SIDE
 from promptccd.discovery.project.record import PROJECT
-from promptccd.discovery.project.view import IGNORED_IMAGE, Columns
+from promptccd.discovery.project.view import AWAY, IGNORED_IMAGE, NEWEST, PINNED, REVIEWED, Columns
 from tests.cli.test_quick import HEAVY, python
 from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import drawn_together, registry_in
@@ -130,6 +133,18 @@ def test_a_photograph_is_unsure_below_one_half_as_everywhere_else() -> None:
     columns = Columns(registry, keys, np.ones(4, dtype=bool))
     assert (columns.sure < UNSURE_BELOW).tolist() == [True, False, False, False]
     assert columns.shown(0)["unsure"] == 1
+
+
+def test_flags_say_what_came_last_is_away_was_reviewed_or_came_with_a_correction() -> None:
+    registry = CategoryRegistry()
+    registry.observe(0, StageGroups(["a", "b"], np.zeros(2, int), np.eye(2)[:1]))
+    registry.observe(1, StageGroups(["c", "d", "e"], np.array([0, 1, -1]), np.eye(2)))
+    registry.features = lambda needed=False: Features(["a", "b"], torch.eye(2))
+    edits.split(registry, 0, ["a"])
+    edits.confirm(registry, ["d"])
+    columns = Columns(registry, ["e", "d", "c", "b", "a"], np.array([True, True, False, True, False]))
+    assert columns.flags.tolist() == [NEWEST, NEWEST | PINNED | REVIEWED, NEWEST | AWAY, 0, PINNED | AWAY]
+    assert columns.group[0] == NO_CATEGORY
 
 
 @pytest.mark.moderate
@@ -265,9 +280,12 @@ def test_the_map_lays_like_beside_like_and_is_kept(window: Window, page: OpenPag
     near = np.linalg.norm(places[:, None] - places[None], axis=2).argsort(axis=1)[:, 1]
     group, _, _ = columns_of(window)
     assert (group == group[near]).mean() > 0.5
-    written = (project / ".promptccd/layout.bin").stat().st_mtime_ns
+    kept = project / ".promptccd/layout.bin"
+    written = kept.stat().st_mtime_ns
     assert np.array_equal(page.project.layout(), places)
-    assert (project / ".promptccd/layout.bin").stat().st_mtime_ns == written
+    assert kept.stat().st_mtime_ns == written
+    kept.write_bytes(b"of no use...".ljust(12 + 8 * N))  # a map of as many other photographs
+    assert np.array_equal(page.project.layout(), places)
 
 
 def test_what_is_set_aside_is_in_no_group_and_nothing_asks_about_it(window: Window) -> None:
@@ -384,6 +402,16 @@ def test_the_page_asks_nobody_else_and_runs_no_inline_script(reader: Window) -> 
     assert "Function(" not in script
     hosts = {part.split("/")[0] for part in script.split("://")[1:]}
     assert hosts <= {"www.w3.org"}, hosts  # the names of XML, which nothing is fetched from
+
+
+def test_fewer_or_more_groups_are_asked_for_by_their_number(window: Window, project: Path) -> None:
+    status, _, _ = window.ask("/api/regroup", {"count": 2})
+    assert (status, len(registry_in(project).active)) == (200, 2)
+    for count in (True, "2", None, 0, 10_000):
+        status, _, content = window.ask("/api/regroup", {"count": count})
+        assert (status, len(registry_in(project).active)) == (409, 2), content
+    assert window.ask("/api/regroup", {"count": 3}, cookie="")[0] == 401
+    assert window.get("state")["undo"]["kind"] == "grouping"
 
 
 def test_two_groups_are_enough_to_ask_about(window: Window) -> None:

@@ -4,6 +4,7 @@ import http.client
 import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,12 +19,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from promptccd.cli.main import main
 from promptccd.discovery.page import OpenPage, address_of
 from promptccd.discovery.page.routes import WAITS_S
 from promptccd.discovery.page.server import _address_file, listen
 from promptccd.discovery.project import ProjectView, edits
 from promptccd.errors import RegistryError, RunError
 from promptccd.locks import FolderLock
+from tests.discovery.conftest import write_pictures
 from tests.discovery.corrected import correct, registry_in
 from tests.discovery.page.conftest import EACH, KINDS, Window, served
 
@@ -186,6 +189,23 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_and_does_nothing_tw
         assert set(completed) <= set(logged) <= set(asked)
         assert ProjectView(project).state_hash() == registry_in(project).state_hash()
     assert len(completed) > 10 * KILLS
+
+
+@pytest.mark.slow
+def test_photographs_that_came_since_are_looked_for_while_the_page_is_open(
+    found_once: Path, project: Path, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    album = shutil.copytree(found_once / "album", tmp_path / "album")
+    arguments = ["open", str(album), "--model", str(tiny_backbone), "--out", str(project), "--no-browser"]
+    with served(project) as page:
+        window = Window(page)
+        before = window.get("state")
+        shutil.copy(write_pictures(tmp_path / "more", [5]) / "5-005.png", album)
+        assert main(arguments) == 0
+        assert page.url in capsys.readouterr().out
+        after = window.get("state")
+    assert after["photos"] == before["photos"] + 1
+    assert after["generation"] != before["generation"]  # windows load the page again
 
 
 @pytest.mark.slow

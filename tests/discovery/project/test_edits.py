@@ -367,7 +367,11 @@ def test_single_images_are_set_aside_together(registry: CategoryRegistry) -> Non
     assert registry.category(7).name == "set aside (2)"
 
 
-def test_an_answer_keeps_images_of_two_categories_apart(registry: CategoryRegistry) -> None:
+def test_an_answer_puts_an_image_where_another_is_or_keeps_them_apart(registry: CategoryRegistry) -> None:
+    first, second = sorted((S1.of(3)[2], S1.of(4)[2]), reverse=True)
+    place = registry.members[second]
+    edits.answer(registry, first, second, same=True)
+    assert registry.pinned == {first: place}
     a, b, other = *S1.of(3)[:2], S1.of(4)[0]
     edits.answer(registry, b, other, same=False)
     assert registry.constraints().cannot_link == ((min(b, other), max(b, other)),)

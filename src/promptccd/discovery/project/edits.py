@@ -435,9 +435,7 @@ def apply_labels(rows: CategoryRegistry, labels: Mapping[str, str]) -> Labelled:
             named.append(label)
         homes = {key: rows.members[key] for key in keys if key in rows.members}
         moved += sum(homes.get(key) != category for key in keys)
-        if (
-            category is None
-        ):  # starts between the earlier categories of its images; the next grouping refines it
+        if category is None:  # it starts between the earlier categories of its images
             earlier = [rows.categories[each].prototype_row for each in homes.values()]
             vectors = rows.prototypes[earlier] if earlier else rows.active_prototypes().matrix
             gather(rows, keys, label, vectors.mean(axis=0, dtype=np.float64))

@@ -182,7 +182,7 @@ class _Grouping:
             )
         self.first_new = rows.next_id
         self.matched = np.full(len(groups.prototypes), NEW)
-        for cluster, identity in enumerate(groups.ids or ()):
+        for cluster, identity in enumerate(() if groups.ids is None else groups.ids):
             if identity is not None and identity not in before.categories:
                 raise RegistryError(
                     f"Cluster {cluster} is given as category {identity}, which was never registered. Leave it open "

@@ -279,10 +279,8 @@ class ProjectView(Project):
             return []
         found = assignment_in(registry, [keys[row] for row in rows], features.matrix[rows])
         asked = [(keys[first], keys[second]) for first, second in skipped]
-        questions, rows_of = (
-            pair_questions(found, asked, constraints=registry.constraints()),
-            self.photos.rows,
-        )
+        questions = pair_questions(found, asked, constraints=registry.constraints())
+        rows_of = self.photos.rows
         return [
             {"first": rows_of[each.first], "second": rows_of[each.second], "group": each.second_category}
             for each in questions
@@ -290,10 +288,8 @@ class ProjectView(Project):
 
     def layout(self) -> np.ndarray:
         """Place of every photograph on the map ``(N, 2)`` float32; NaN without features."""
-        count, head = (
-            len(self.photos.keys),
-            self.photos.generation.encode(),
-        )  # it is of exactly these photographs
+        photos = self.photos
+        count, head = len(photos.keys), photos.generation.encode()  # it is of exactly these photographs
         with self._laying:  # once, however many windows ask
             with suppress(FileNotFoundError):
                 content = read_file(self._kept / LAYOUT)
