@@ -231,7 +231,7 @@ def _list_cells(
     device, states = f"GPU {' or '.join(gpus)}" if gpus else "CPU", reports.states_of(cells)
     recipes = {cell.name: cell.recipe for cell in cells if states[cell.name] != "finished"}
     costs = dict(zip(recipes, reports.costs.costs_of(recipes.values()), strict=True))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "cell": cell.name,
             "state": states[cell.name],

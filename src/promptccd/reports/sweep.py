@@ -76,10 +76,13 @@ class OwnImages:
         if not Path(self.dataset).expanduser().exists():
             return None
         data = recipe.data
-        place = {"split": data.resolved.split, "layout": data.layout, "image_roots": data.image_roots or ()}
+        place = data.resolved.split, data.layout, data.image_roots or ()
         if (key := repr(place)) not in self._counted:
-            stream = StageStream.from_dataset(self.dataset, split_rule="whole", **place)
-            self._counted[key] = len(stream.categories)
+            split, layout, roots = place
+            whole = StageStream.from_dataset(
+                self.dataset, split_rule="whole", split=split, layout=layout, image_roots=roots
+            )
+            self._counted[key] = len(whole.categories)
         return self._counted[key]
 
 
