@@ -232,10 +232,10 @@ def test_a_bare_backbone_is_refused_before_anything_is_read(backbone_folder, alb
     assert not (tmp_path / "out").exists()
 
 
-def test_too_few_images_are_refused(session, tmp_path):
+def test_too_few_images_are_refused_before_they_are_grouped(session, tmp_path):
     write_pictures(tmp_path / "few", [0, 1, 2], per_category=1)
     with pytest.raises(DataError, match=TEXT["expected-at-least-4-images-to"]):
-        discover(session, tmp_path / "few", tmp_path / "out", adaptation=QUICK)
+        discover(session, tmp_path / "few", tmp_path / "out", num_categories=99, adaptation=QUICK)
 
 
 @pytest.mark.moderate

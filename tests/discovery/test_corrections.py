@@ -275,10 +275,14 @@ def test_a_correction_says_what_does_not_show_it_yet(found, run, caplog):
 
 
 def test_old_checkpoints_get_a_registry_with_their_first_edit(run):
-    stage = run / "stage3"
+    stage, before = run / "stage3", registry_in(run / "stage3")
     (stage / "categories.sqlite").unlink()
     sum_again(stage)
-    assert len(registry_in(stage).active) >= 3
+    left = registry_in(stage)
+    assert left.stage == before.stage == 3
+    assert len(left.active) >= 3
+    for each, was in zip(left.active, before.active, strict=True):
+        assert (each.id, each.name, each.known) == (was.id, was.name, was.known)
     correct(stage, (edits.rename, 0, "heron"))
     assert has_registry(stage)
     assert problems_of(stage) == []

@@ -53,6 +53,11 @@ def _learnt(session: DiscoverySession) -> list[IntakeFile]:
     return [file for file in session.current.intake.used if members.get(file.key) not in aside]
 
 
+def _require_images(session: DiscoverySession) -> None:
+    if (count := len(_learnt(session))) < FEWEST_IMAGES:
+        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {count}.")
+
+
 def adapt(session: DiscoverySession, options: AdaptationOptions, stop: StopRequest | None = None) -> None:
     """Train a copy of the session's model on its newest images, without labels, and embed them again with it.
 
@@ -72,8 +77,7 @@ def adapt(session: DiscoverySession, options: AdaptationOptions, stop: StopReque
         InterruptedRunError: a signal was received; the session is as before.
     """
     require_head(session)
-    if (count := len(_learnt(session))) < FEWEST_IMAGES:
-        raise DataError(f"Expected at least {FEWEST_IMAGES} images to train on, got {count}.")
+    _require_images(session)
     found, student = session.assignment(), copy.deepcopy(session.model)
     _train(student, session, len(found.ids), options, stop or StopRequest())
     session.model = student.eval()
@@ -194,12 +198,16 @@ def resume_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any
     return True
 
 
-def require_untrained(session: DiscoverySession, out: Path, is_trained: bool) -> None:
-    """Refuse to train over a stage that other images or values trained; `is_trained` is from `resume_adapted`."""
+def require_trainable(session: DiscoverySession, out: Path, is_trained: bool) -> None:
+    """Refuse to train on images that are too few, or over a stage that other images or values trained.
+
+    `is_trained` is from `resume_adapted`.
+    """
     if not session.is_grouped if is_trained else stage_folder(session, out).exists():
         raise RunError(
             f"{newest_stage_in(out)} was trained already: give it as the model, without --adapt, or give another --out."
         )
+    _require_images(session)
 
 
 def save_adapted(session: DiscoverySession, out: Path, asked: Mapping[str, Any]) -> None:

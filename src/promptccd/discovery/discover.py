@@ -12,7 +12,7 @@ from promptccd.clustering import CountEstimate
 from promptccd.discovery.adapt import (
     adapt,
     require_head,
-    require_untrained,
+    require_trainable,
     resume_adapted,
     save_adapted,
     values_asked,
@@ -131,7 +131,7 @@ def discover(
         if earlier is not None and session.current.stage == session.registry.stage:
             session.current.before = earlier.before or session.current.before
         if adaptation is not None:
-            require_untrained(session, target, is_trained)
+            require_trainable(session, target, is_trained)
         heed()
         is_asked = num_categories is not None and not is_trained
         if earlier is not None and session.is_grouped and not is_asked:

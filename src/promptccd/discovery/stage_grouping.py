@@ -175,7 +175,8 @@ class StageGrouping:
         drawn = self._like_what_is_aside(images, known) if aside_draws else None
         rest, found, waited = images, None, None
         if drawn is not None:
-            rows = np.flatnonzero(~np.isin(images.keys, drawn.keys)).tolist()
+            gone = set(drawn.keys)
+            rows = [row for row, key in enumerate(images.keys) if key not in gone]
             keys, duplicates = [images.keys[row] for row in rows], images.duplicates[rows]
             rest = replace(images, keys=keys, features=images.features[rows], duplicates=duplicates)
         if rest.keys:
