@@ -318,12 +318,8 @@ def opened(project: Path) -> Iterator[Window]:
 # ------------------------------------------------------------------------------------------------ what is held
 
 
-SAME = (
-    "--device",
-    "cpu",
-    "--precision",
-    "fp32",
-)  # processors with products in bfloat16 disagree in the third digit
+# Processors with products in bfloat16 disagree in the third digit.
+SAME = ("--device", "cpu", "--precision", "fp32")
 
 
 def write_project(here: Path) -> Written:

@@ -46,9 +46,8 @@ def test_the_same_command_is_the_answer() -> None:
     assert set(found) == set(SAMPLE)
     for name, outcome in found.items():
         calls, _, killed, wrong = map(int, re.findall(r"\d+", outcome))
-        assert calls > 8 and killed <= 1 and wrong == 0, (
-            name
-        )  # a correction is a transaction; others make more calls
+        # A correction is a transaction; others make more calls.
+        assert calls > 8 and killed <= 1 and wrong == 0, name
 
 
 def calls_of(work: Callable[[], None], folder: Path) -> list[Call]:

@@ -4,6 +4,8 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -313,6 +315,15 @@ def test_bare_names_are_found_below_the_list(folder: Path, caplog) -> None:
     caplog.clear()
     open_images(str(write(folder, "path,label", ["a"], ["other/0.png"])))
     assert TEXT["1-of-1-files-are-not"] in caplog.text  # a name with folders means that file
+
+
+@pytest.mark.parametrize(("form", "other"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_names_with_accents_are_found_in_the_form_of_another_system(
+    form: Literal["NFC", "NFD"], other: Literal["NFC", "NFD"], folder: Path
+) -> None:
+    (folder / "0.png").rename(folder / normalize(form, "möwe.png"))
+    place = write(folder, "path,label", AB, [normalize(other, "möwe.png"), *NAMES[1:]])
+    assert read(place) == PLAIN
 
 
 def test_labels_that_come_later_are_asked_about(folder: Path) -> None:

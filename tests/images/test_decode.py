@@ -235,6 +235,8 @@ def test_what_is_no_readable_file_is_skipped_without_waiting(tmp_path):
     (tmp_path / "good.png").write_bytes(PNG)
     (tmp_path / "link.png").symlink_to(tmp_path / "good.png")
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    (tmp_path / "terabyte.png").write_bytes(PNG)
+    os.truncate(tmp_path / "terabyte.png", 2**40)  # which no memory can hold
     found = {path.name: decode_image(path).verdict.note for path in sorted(tmp_path.iterdir())}
     assert found == {
         "dangling.jpg": "link to a file that does not exist",
@@ -243,6 +245,7 @@ def test_what_is_no_readable_file_is_skipped_without_waiting(tmp_path):
         "link.png": "",
         "loop.png": "link to a file that does not exist",
         "pipe.jpg": "not a regular file",
+        "terabyte.png": f"file of {2**40} bytes exceeds the limit of {8 * Decoding().max_pixels}",
     }
 
 

@@ -131,7 +131,11 @@ def test_the_plain_backbone_is_that_of_transformers(
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [*((kind, {}) for kind in BACKBONES), ("dinov2", {"use_swiglu_ffn": True, "layerscale_value": 0.7})],
+    [
+        *((kind, {}) for kind in BACKBONES),
+        ("dinov2", {"use_swiglu_ffn": True, "layerscale_value": 0.7}),
+        ("dinov3-gated", {"key_bias": True}),
+    ],
 )
 @pytest.mark.parametrize("calls", [lambda _: BlockCalls(), FastCalls], ids=["whole", "fast"])
 def test_attention_and_gradients_are_those_of_transformers(
@@ -175,6 +179,14 @@ def test_places_turn_patches_alone(bare: dict[str, Path], pixels: torch.Tensor) 
     placed = backbone(pixels.transpose(2, 3)).last_hidden_state[:, 0]
     theirs = class_token(backbone, *embed(backbone, pixels.transpose(2, 3)))
     torch.testing.assert_close(theirs, placed, rtol=1e-4, atol=1e-5)
+
+
+def test_a_forward_without_the_rotation_is_refused(bare: dict[str, Path], pixels: torch.Tensor) -> None:
+    """Otherwise, copies of blocks would run without it."""
+    backbone = GCDModel.from_pretrained(bare["dinov3"], **TINY_HEAD).backbone
+    backbone.calls = FastCalls(backbone, "bf16")
+    with pytest.raises(ValueError, match="pass the rotation="):
+        class_token(backbone, embed(backbone, pixels)[0])
 
 
 @pytest.mark.parametrize("kind", ["dinov2", "dinov3"])

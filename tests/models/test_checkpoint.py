@@ -200,6 +200,19 @@ def test_values_of_a_configuration_have_bounds(key: str, accepted: list[Any], re
             PromptCCDConfig.from_dict({**usual, key: value})
 
 
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([*range(500), -1], r"whole numbers from 0, got \[-1\]"),
+        ([*range(500), 7], r"once, got \[7\]"),
+        ([*range(500)], "as many category names as ids, 500, got 501"),
+    ],
+)
+def test_a_wrong_id_is_named_among_many(ids: list[int], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        PromptCCDConfig.from_dict({"category_ids": ids, "category_names": ["name"] * 501})
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_field_accepts_its_bounds_and_nothing_beyond(name: str) -> None:
     config_class = VARIANTS[name].config_class

@@ -95,7 +95,12 @@ def run_prefix(
         tokens: of `embed`, perhaps with prompts among them.
         rotation: of `embed`.
         prefixes: of the first blocks, whose attention is open.
+
+    Raises:
+        ValueError: the backbone rotates queries and keys, and there is no rotation.
     """
+    if rotation is None and hasattr(backbone, "rope_embeddings"):
+        raise ValueError("This backbone rotates queries and keys: pass the rotation= that embed gives.")
     learns = any(map(_learns, blocks_of(backbone)[:-1]))
     needs_graph = tokens.requires_grad or learns or any(key.requires_grad for key, _ in prefixes)
     with torch.set_grad_enabled(torch.is_grad_enabled() and needs_graph):

@@ -484,10 +484,8 @@ def register_variant(model: type[CategoryDiscoveryModel]) -> None:
         )
     script = sys.modules["__main__"]
     name = os.path.splitext(os.path.basename(getattr(script, "__file__", None) or ""))[0]
-    for part in (
-        config,
-        model,
-    ):  # of the running script: they get the module name of an import, which cards show
+    # Classes of the running script get the module name of an import, which cards show.
+    for part in (config, model):
         if part.__module__ == "__main__" and name and sys.modules.setdefault(name, script) is script:
             part.__module__ = name
     AutoConfig.register(config.model_type, config, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import math
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, fields
 from functools import partial
@@ -149,10 +150,10 @@ def own_values(values: Mapping[str, Any], config_class: type[PreTrainedConfig]) 
 
 
 def _require_line(text: Any, where: str) -> None:
-    is_line = isinstance(text, str) and (
+    is_short = isinstance(text, str) and len(text) <= _LONGEST_NAME
+    fits = is_short and (
         text.isprintable() or not any(unicodedata.category(letter) in _UNPRINTABLE for letter in text)
     )
-    fits = is_line and len(text) <= _LONGEST_NAME
     _require(fits, f"{where} to be lines of at most {_LONGEST_NAME} characters", text)
 
 
@@ -164,8 +165,11 @@ def _require_ascending(*numbers: Any) -> None:
 def _require_ids(ids: Any, where: str) -> None:
     """Refuse anything but a list of distinct ids of categories."""
     fits = isinstance(ids, list) and len(ids) <= MOST_CATEGORIES
-    fits = fits and all(type(each) is int and 0 <= each < 2**53 for each in ids) and len({*ids}) == len(ids)
-    _require(fits, f"{where} to be a list of at most {MOST_CATEGORIES} different whole numbers from 0", ids)
+    _require(fits, f"{where} to be a list of at most {MOST_CATEGORIES} ids", ids)
+    wrong = [each for each in ids if type(each) is not int or not 0 <= each < 2**53]
+    _require(not wrong, f"{where} to be whole numbers from 0", wrong)
+    repeated = [each for each, count in Counter(ids).items() if count > 1]
+    _require(not repeated, f"every id of {where} once", repeated)
 
 
 @strict
@@ -256,7 +260,7 @@ class CategoryDiscoveryConfig(PreTrainedConfig):
     def validate_categories(self) -> None:
         """Refuse ids and names of different number, ids that occur twice, and names that are no short lines."""
         ids, names = self.category_ids, self.category_names
-        _require(len(ids) == len(names), f"a category name for each of {len(ids)} ids", names)
+        _require(len(ids) == len(names), f"as many category names as ids, {len(ids)}", len(names))
         _require_ids(ids, "category_ids")
         for name in names:
             _require_line(name, "category_names")

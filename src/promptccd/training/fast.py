@@ -108,11 +108,8 @@ class FastCalls(BlockCalls):
         if prefix is not None or not is_plain(block):
             return super().class_row(block, tokens, rotation, prefix)
         attention, normed = block.attention, _norms(block)[0](tokens)
-        weights, value, heads = (
-            _class_weights(attention, normed, rotation),
-            attention.v_proj,
-            (-1, attention.head_dim),
-        )
+        value, heads = attention.v_proj, (-1, attention.head_dim)
+        weights = _class_weights(attention, normed, rotation)
         mixed = torch.einsum("bhD,hdD->bhd", weights @ normed, value.weight.unflatten(0, heads))
         if value.bias is not None:
             mixed = mixed + weights.sum(-1, keepdim=True) * value.bias.unflatten(0, heads)

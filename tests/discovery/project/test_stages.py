@@ -170,22 +170,15 @@ def one_group(keys: str) -> StageGroups:
         ([], "abvwxyz", 0),  # half of the category
         ([(edits.dissolve, 0)], "abvwxyz", None),  # half of what was rejected is rejected again
         ([(edits.dissolve, 0)], "axy", 2),
-        # Pinned images count towards a half and break ties.
-        (
-            [(edits.confirm, [*"ab"])],
-            "abcxyz",
-            0,
-        ),  # half of the cluster: two that are pinned and one that is not
+        # Pinned images count towards a half and break ties. Here two that are pinned and one that is not are half:
+        ([(edits.confirm, [*"ab"])], "abcxyz", 0),
         ([(edits.confirm, [*"ab"])], "abcwxyz", 0),  # less, but more than half of the category
         ([(edits.confirm, [*"a"])], "abxy", 0),
         ([(edits.confirm, [*"a"])], "abvwxyz", 0),
         ([(edits.confirm, [*"a"])], "awxyz", 2),
         ([(edits.confirm, [*"e"])], "abefg", 1),  # two free images of each: the pinned one decides
-        (
-            [(edits.confirm, [*"eg"])],
-            "abcefg",
-            0,
-        ),  # three free images of one are more than one, whatever is pinned
+        # Three free images of one are more than one of the other, whatever is pinned.
+        ([(edits.confirm, [*"eg"])], "abcefg", 0),
     ],
 )
 def test_half_of_a_cluster_or_of_a_category_says_what_the_cluster_is(
