@@ -18,7 +18,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 
+from promptccd import systems
 from promptccd.disk import (
+    TEMPORARY,
     make_folder,
     make_inside,
     open_to_change,
@@ -124,6 +126,26 @@ def test_what_is_written_reaches_the_disk_before_it_has_its_name(tmp_path: Path)
     names = ("README.md", "checksums.json", "position.json", "tensors.safetensors")
     files = [f"fsync {name}" for name in names]
     assert calls == [*files, *in_order("one"), *["fsync folder"] * 2, *in_order("two")]
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EACCES])
+def test_a_folder_stays_that_cannot_be_replaced(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, rename = tmp_path / "one", systems.rename
+    write_directory(place, fill)
+    old = (place / "checksums.json").read_bytes()
+
+    def refuse(source: Path, target: Path) -> None:
+        if source.name.startswith(TEMPORARY):
+            raise OSError(number, "in use")
+        rename(source, target)
+
+    monkeypatch.setattr(systems, "rename", refuse)
+    with pytest.raises(DiskError if number == errno.EACCES else OSError, match="in use"):
+        write_directory(place, lambda folder: (folder / "other").write_text("new"), replace=True)
+    assert ([*tmp_path.iterdir()], problems_of(place)) == ([place], [])
+    assert (place / "checksums.json").read_bytes() == old
 
 
 def limit_files() -> None:

@@ -106,6 +106,16 @@ def test_a_tilde_is_home_for_images_and_results_and_else_a_part_of_the_name(
     assert run(capsys, "categories", "~/groups", "list")[0] == 0
 
 
+def test_one_image_is_said_to_be_one(trained_run, album, tmp_path, capsys) -> None:
+    (tmp_path / "one").mkdir()
+    shutil.copy(album / "copy.png", tmp_path / "one")
+    code, text, _ = run(
+        capsys, "discover", trained_run / "stage0", tmp_path / "one", "--out", tmp_path / "found"
+    )
+    assert code == 0
+    assert text.startswith("1 file: 1 image, 0 copies, 0 skipped\n")
+
+
 def test_groups_lie_beside_the_folder_however_it_is_named(tmp_path, monkeypatch) -> None:
     (tmp_path / "album/2023").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "album/2023")

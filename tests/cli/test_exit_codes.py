@@ -34,6 +34,17 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_no_bars_are_drawn_where_nobody_watches(tmp_path: Path) -> None:
+    """Of a folder of one's own, datasets says that it is being downloaded."""
+    for row, record in enumerate(coloured_images(3, 4)):
+        folder = tmp_path / "own" / f"kind {record['label']}"
+        folder.mkdir(parents=True, exist_ok=True)
+        record["image"].save(folder / f"{row}.png")
+    ended = run_forked(["split", tmp_path / "own", "--class_blocks", "2", "1"])
+    assert (ended.code, ended.err.count("\n")) == (0, 1)
+    assert ended.err.endswith("own: 12 files found: 12 images with a category.\n")
+
+
 class Terminal(io.TextIOWrapper):
     """Stderr as bars take it for one."""
 

@@ -73,6 +73,10 @@ MISTAKES = {
     "a folder without files": ("predict {stage} {empty}", "No files to predict"),
     "no image to explain": ("explain {stage} {texts}/notes.txt --out {out}", "Cannot read"),
     "a list of images in another format": ("split {lines}", "is not YAML"),
+    "images that are not there": ("discover {stage} nowhere/at/all --out {out}", "Nothing is at"),
+    "images of the web": ("discover {stage} https://example.org/a.zip --out {out}", "https://example.org/a.zip"),
+    "a model that is not there": ("discover {nowhere} {pictures} --out {out}", "nowhere"),
+    "a folder without categories": ("categories {empty} list", "holds no registry of categories"),
     "a text for images": ("discover {stage} {text} --out {out}", "File 'text' holds no image"),
     "results where a file is": ("report {run} --out {text}", "Cannot write to"),
     "a run where the images are": (

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from PIL import ImageOps
 
 from promptccd.data import CategorySplit, LabelledStage, StageStream
 from promptccd.data.labels import Layout
@@ -69,6 +70,17 @@ def test_fingerprint_changes_with_all_that_matters() -> None:
     made = [cut(blocks, images, seed=seed) for blocks, images, seed in (*shapes, ([7, 1, 1, 1], 38, 1))]
     plain, again, *others = (split.fingerprint for _, split in made)
     assert plain == again and len({plain, *others}) == 4
+
+
+def test_fingerprint_changes_with_the_pixels() -> None:
+    table = coloured_images(5, 20)
+    images = [ImageOps.invert(table[0]["image"]), *table[1:]["image"]]
+    other = Dataset.from_dict({"image": images, "label": table["label"]}, table.features)
+    first, same, changed = (
+        StageStream.from_dataset(each, class_blocks=[2, 1, 1, 1]).split for each in (table, table, other)
+    )
+    assert first.fingerprint == same.fingerprint != changed.fingerprint
+    assert np.array_equal(first.sample_ids[0], changed.sample_ids[0])
 
 
 @pytest.mark.slow

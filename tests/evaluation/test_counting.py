@@ -118,16 +118,21 @@ def _stream(kinds: dict[int, int], noise: float, seed: int, along: float = 0.0) 
 
 
 def _counted(
-    streams: list[dict[int, int]], stage: int, noise: float = 0.15, along: float = 0.0
+    streams: list[dict[int, int]],
+    stage: int,
+    noise: float = 0.15,
+    along: float = 0.0,
+    missed: int | None = None,
 ) -> CountEstimate | None:
-    """The number for a stage; labelled images of four kinds lie closer together."""
+    """The number for a stage; labelled images of four kinds lie closer together, and one kind was taken for another."""
     four = dict.fromkeys(range(4), 60)
     features = [
         _stream(four, 0.03, 0),
         *(_stream(each, noise, seed, along) for seed, each in enumerate(streams, 1)),
     ]
     kinds = [four, *streams[: stage - 1]]
-    assigned = [np.repeat(list(each), list(each.values())) for each in kinds]
+    named = [[0 if kind == missed else kind for kind in each] for each in kinds]
+    assigned = [np.repeat(ids, list(each.values())) for ids, each in zip(named, kinds, strict=True)]
     images = SimpleNamespace(index=stage, sample_ids=np.arange(sum(streams[stage - 1].values())))
     counting = counting_by("stream", count_prior="calibrated")
     return counting.before_training(images, lambda: features[: stage + 1], assigned)
@@ -136,11 +141,27 @@ def _counted(
 FOUR = dict.fromkeys(range(4), 30)
 
 
+def test_a_stream_opens_what_hardly_lay_anywhere_before() -> None:
+    estimate = _counted([FOUR, FOUR, FOUR | {4: 30}], 3)
+    assert estimate is not None
+    assert (estimate.count, estimate.low <= 5 <= estimate.high, estimate.method) == (5, True, "stream")
+    two = _counted([FOUR, FOUR | {4: 30}, FOUR | {5: 30, 6: 30}], 3)
+    assert two is not None
+    assert two.count == 7
+
+
 def test_labelled_images_that_training_drew_together_are_no_measure() -> None:
     for stage in (2, 3, 4):
         estimate = _counted([dict.fromkeys(range(4), 60)] * 4, stage, noise=0.35)
         assert estimate is not None
         assert estimate.count <= 5  # two to five open where labelled images count as earlier ones
+
+
+def test_a_rare_kind_is_found_over_two_streams() -> None:
+    rare = FOUR | {4: 9}
+    estimate = _counted([FOUR, FOUR, rare, rare], 4, missed=4)
+    assert estimate is not None
+    assert estimate.count == 5
 
 
 def test_places_are_looked_for_where_known_categories_are_round() -> None:

@@ -47,6 +47,8 @@ def test_nothing_is_unpickled_and_no_token_is_written(
     assert "unpickled 0" in result.stdout
     said = result.stdout.encode() + result.stderr.encode()
     written = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
+    kinds = {path.suffix for path in run.rglob("*") if path.is_file() and not path.name.startswith(".lock")}
+    assert kinds <= {".json", ".jsonl", ".safetensors", ".sqlite", ".md", ".py", ".txt"}
     pushed = [
         file.data
         for stage in range(4)

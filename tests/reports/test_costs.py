@@ -3,10 +3,12 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from huggingface_hub import HfApi
 
 from promptccd.cli.main import main
+from promptccd.data.splits import cut_by_rule
 from promptccd.reports import costs
 from promptccd.runs import train_run
 from promptccd.training.recipe import Recipe, shipped
@@ -25,6 +27,35 @@ def test_images_of_stages_are_counted_or_follow_from_the_benchmark(name: str) ->
     else:
         paper = {"cifar100": [30_450, 5_950, 6_550, 7_050], "small": [966, 182, 218, 234]}
         assert images == paper[name.rpartition("-")[2]]
+
+
+@pytest.mark.parametrize("blocks", [[40, 30, 30], [70, 10, 10, 10], [60, 10, 10, 10, 10]])
+def test_images_of_a_benchmark_are_those_of_its_split(blocks: list[int]) -> None:
+    path = shipped() / "promptccd-gcd-cifar100.yaml"
+    data = Recipe.from_yaml(path, {"data": {"class_blocks": blocks}}).data
+    labels, names = np.repeat(np.arange(100), 500), [str(each) for each in range(100)]
+    _, split = cut_by_rule("mixed", labels, names, blocks, None, 1)
+    assert costs.images_of_stages(data, seed=1) == [len(ids) for ids in split.sample_ids]
+    elsewhere = Recipe.from_yaml(path, {"data": {"class_blocks": blocks, "dataset": "someone/else"}}).data
+    assert costs.images_of_stages(elsewhere, seed=1) is None
+
+
+def test_precisions_have_a_step_each_and_methods_share_a_look_at_the_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps, looks = list[Recipe](), list[int]()
+    monkeypatch.setattr(costs, "timed_step", lambda recipe: steps.append(recipe) or costs.TimedStep(1, 0, 0))
+    monkeypatch.setattr(costs, "images_of_stages", lambda data, seed: looks.append(seed) or [10, 10])
+    recipes = [
+        Recipe.from_yaml(
+            shipped() / f"{method}-digits.yaml", {"training": {"seed": seed, "mixed_precision": precision}}
+        )
+        for method in ("promptccd", "promptccd-gcd")
+        for precision in ("no", "bf16")
+        for seed in (1, 2)
+    ]
+    assert len(list(costs.costs_of(recipes))) == 8
+    assert (len(steps), looks) == (4, [1, 2])
 
 
 @pytest.mark.moderate
@@ -64,8 +95,8 @@ def test_a_dry_run_prints_hours_sizes_and_pages_of_gated_data(
     words = ["sweep", "--table", "main", "--seeds", "1", "--methods", "promptccd-gcd", "--dry-run"]
     assert main([*words, "--datasets", "cifar100", "imagenet100", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    hours = 200 * 50_000 * 0.36 / 3600
-    assert f"{hours:.2g}" in said and f"About {2 * hours:.2g} hours" in said
+    assert 200 * 50_000 * 0.36 / 3600 == 1000
+    assert said.count("  1,000\n") == 2 and "About 2,000 hours" in said
     assert "16.0 MB of stages" in said
     assert "uoft-cs/cifar100 3.0 MB, facebook/dino-vitb16 ?, ILSVRC/imagenet-1k 3.0 MB" in said
     assert "https://huggingface.co/datasets/ILSVRC/imagenet-1k" in said

@@ -17,7 +17,7 @@ from promptccd.evaluation import ContinualScore, StageScore, clustering_accuracy
 from promptccd.evaluation.tables import count_texts, over_runs, score_table
 from promptccd.reports import write_comparison
 from promptccd.reports.cards import thumbnail
-from promptccd.reports.charts import line_chart
+from promptccd.reports.charts import TOP, line_chart, nice_ticks
 from promptccd.reports.page import csv_text, render_page, safe_cell
 from promptccd.reports.report import stage_table
 from promptccd.reports.tables import ReportedRun, blocks, confusion, forgotten, image_table
@@ -40,6 +40,32 @@ def test_what_is_no_formula_stays() -> None:
 def test_a_missing_value_is_an_error_not_an_empty_place() -> None:
     with pytest.raises(UndefinedError):
         render_page("comparison.html.jinja", title="x")
+
+
+@pytest.mark.parametrize(
+    "low, high", [(0, 1), (0, 0), (3, 3), (-2.5, 7), (0.001, 0.0011), (99.2, 100), (0, 1e7)]
+)
+def test_ticks_enclose_the_range(low: float, high: float) -> None:
+    ticks = nice_ticks(low, high)
+    assert ticks[0] <= low + 1e-9
+    assert ticks[-1] >= high - 1e-9
+    assert 2 <= len(ticks) <= 8
+    assert ticks == sorted(set(ticks))
+
+
+@pytest.mark.parametrize(
+    "found, labels",
+    [((8.33, None), ["8", "9"]), ((8.5, 0.7), ["7", "8", "9", "10"]), ((8, None), ["8", "10"])],
+)
+def test_counts_have_whole_ticks_around_all_that_is_drawn(
+    found: tuple[float, float | None], labels: list[str]
+) -> None:
+    chart = line_chart("l", {"true": [(1, 8)], "found": [(1, *found)]}, x_label="x", y_label="y", whole=True)
+    assert [tick.label for tick in chart.y_ticks] == labels
+    true, other = (series.points[0] for series in chart.series)
+    assert (other.y < true.y) is (found[0] > 8)
+    ends = [end for end in (other.low, other.high) if end is not None]
+    assert all(TOP <= end <= chart.base for end in [true.y, other.y, *ends])
 
 
 def test_a_number_of_categories_lies_in_its_range() -> None:

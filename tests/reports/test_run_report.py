@@ -4,6 +4,7 @@ import copy
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from promptccd.cli.main import main
 from promptccd.errors import ConfigurationError, RunError
 from promptccd.evaluation.tables import ABSENT, over_runs, text_grid
 from promptccd.reports import write_report, write_run_comparison
+from promptccd.reports.charts import NUM_STYLES
+from promptccd.reports.report import history_charts
 from promptccd.reports.tables import ReportedRun, report_tables
 from promptccd.runs import RunDirectory, RunEvaluation
 from tests.browsing import Visit
@@ -235,3 +238,19 @@ def test_costs_are_means_over_runs(runs: list[Path]) -> None:
         ["stage 0", "2", "10.0 ± 1.4", "2.0 ± 0.0", ABSENT],
         ["stage 1", "1", "5.0", "4.0", "7.0"],
     ]
+
+
+def test_of_many_stages_as_many_curves_are_drawn_as_can_be_told_apart(runs: list[Path]) -> None:
+    run = ReportedRun(RunEvaluation(str(runs[0])))
+    few = history_charts(run)
+    every = 1 + len(run.score.stages)
+    assert [len(each.series) for each in few] == [every, every, 1, every]
+    year = [
+        replace(record, stage=stage) for stage in range(53) for record in run.history if record.stage == 1
+    ]
+    for chart in history_charts(changed(run, history=year)):
+        names = [each.name for each in chart.series]
+        assert len(names) == NUM_STYLES
+        assert (names[0], names[-1]) == ("stage 0", "stage 52")
+        assert f"{NUM_STYLES} of 53 stages" in chart.label
+        assert chart.y_label.endswith(f", {NUM_STYLES} of 53 stages")

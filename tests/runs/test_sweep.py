@@ -22,6 +22,7 @@ from promptccd.reports import OwnImages, SweepCell, collect_sweep, plan_cells, r
 from promptccd.reports.engines import Engine, Job
 from promptccd.reports.sweep import CellWork, score_baselines
 from promptccd.runs import RunDirectory, train_run
+from promptccd.runs.start import stage_stream
 from promptccd.training.recipe import Recipe
 from tests.conftest import coloured_images, quick_recipe, resumable_recipe
 from tests.messages import TEXT
@@ -337,6 +338,7 @@ def test_methods_are_compared_on_a_persons_own_images(album: Path, tmp_path: Pat
         (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, {"data": blocks, **small})
         assert cell.recipe.data.class_blocks == wanted
         assert cell.recipe.data.category_ratio == (None if wanted else 0.5)
+        assert len(stage_stream(cell.recipe.data, 1).categories) == 5
         assert (cell.recipe.views.image_size, cell.recipe.views.resize_size) == (64, 72)
     overridden = {"views": {"image_size": 56}, **small}
     (cell,) = plan_cells([OwnImages(str(album), "gcd")], [1], {}, tmp_path, overridden)

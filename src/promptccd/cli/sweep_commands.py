@@ -231,7 +231,7 @@ def _list_cells(
     device, states = f"GPU {' or '.join(gpus)}" if gpus else "CPU", reports.states_of(cells)
     recipes = {cell.name: cell.recipe for cell in cells if states[cell.name] != "finished"}
     costs = dict(zip(recipes, reports.costs.costs_of(recipes.values()), strict=True))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "cell": cell.name,
             "state": states[cell.name],
@@ -244,10 +244,15 @@ def _list_cells(
     ]
     header = ["cell", "state", "device", "hours"]
     shown = [
-        [*map(row.get, header[:3]), "" if row["hours"] is None else f"{row['hours']:.2g}"] for row in rows
+        [*map(row.get, header[:3]), "" if row["hours"] is None else _rounded(row["hours"])] for row in rows
     ]
     lines = [f"{len(cells)} cells", *_cost_lines(list(costs.values())), *_hub_lines(recipes.values()), *notes]
     show(options, rows, lambda: "\n".join([table(header, shown), *lines]))
+
+
+def _rounded(hours: float) -> str:
+    """Two digits, as 0.043 or 49,000."""
+    return f"{float(f'{hours:.2g}'):,.10g}"
 
 
 def _cost_lines(costs: "Sequence[Cost]") -> list[str]:
@@ -257,12 +262,12 @@ def _cost_lines(costs: "Sequence[Cost]") -> list[str]:
     if known:
         hours, kept = (sum(values) for values in zip(*known, strict=True))
         lines.append(
-            f"About {hours:.2g} hours of training steps on this device, {readable_size(int(kept))} of stages."
+            f"About {_rounded(hours)} hours of training steps on this device, {readable_size(int(kept))} of stages."
         )
     if len(known) < len(costs):
         unknown = len(costs) - len(known)
         lines.append(
-            f"The hours of {unknown} cells are unknown: their data or backbone are not on this machine."
+            f"The hours of {unknown} of {len(costs)} cells are unknown: data or backbone are not on this machine."
         )
     return lines
 

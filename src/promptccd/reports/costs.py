@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import HfApi
 
 from promptccd.data.benchmarks import BENCHMARKS
-from promptccd.data.splits import PAPER_CUTS, cut_sizes
+from promptccd.data.splits import cut_sizes, usual_cuts
 from promptccd.data.tables import BUILT_IN
 from promptccd.errors import PromptCCDError
 from promptccd.models.checkpoint import BUNDLED
@@ -40,20 +40,30 @@ class Cost(NamedTuple):
 
 
 def costs_of(recipes: Collection[Recipe]) -> Iterator[Cost]:
-    """The cost of every recipe. Recipes that differ in their data and seed alone share a timed step."""
+    """The cost of every recipe.
+
+    Recipes that differ in their data and seed alone share a timed step. Methods on equal stages share a look at the
+    data.
+    """
     timed: dict[str, TimedStep | None] = {}
+    counted: dict[str, list[int] | None] = {}
     for recipe in recipes:
-        key = repr((recipe.model, recipe.views.image_size, recipe.training.batch_size))
+        training = recipe.training
+        precision = (training.mixed_precision, training.frozen_precision)
+        key = repr((recipe.model, recipe.views.image_size, training.batch_size, precision))
         if key not in timed:
             try:
                 timed[key] = timed_step(recipe)
             except PromptCCDError:  # a backbone of the Hub
                 timed[key] = None
-        step, images = timed[key], images_of_stages(recipe.data, recipe.training.seed)
+        data = repr((recipe.data, training.seed))
+        if data not in counted:
+            counted[data] = images_of_stages(recipe.data, training.seed)
+        step, images = timed[key], counted[data]
         if step is None or images is None:
             yield Cost(None, None)
             continue
-        seen = sum(count * recipe.training.epochs_of(stage) for stage, count in enumerate(images))
+        seen = sum(count * training.epochs_of(stage) for stage, count in enumerate(images))
         yield Cost(seen * step.seconds / 3600, step.frozen + len(images) * step.learnt)
 
 
@@ -90,10 +100,10 @@ def images_of_stages(data: DataArguments, seed: int) -> list[int] | None:
         return [len(stage.sample_ids) for stage in stage_stream(data, seed)]
     whole = BENCHMARKS[data.benchmark or "digits"]
     per_category = facts.images_per_class or (whole.num_images or 0) // sum(whole.class_blocks)
-    if data.unlabelled or facts.split_rule != "mixed" or not per_category:
+    if facts.dataset != whole.dataset or data.unlabelled or facts.split_rule != "mixed" or not per_category:
         return None
     kept, images = round(per_category * (1 - facts.held_out)), [0] * len(facts.class_blocks)
-    for block, cuts in enumerate(data.resolved_cuts or PAPER_CUTS):
+    for block, cuts in enumerate(data.resolved_cuts or usual_cuts(len(facts.class_blocks))):
         for stage, count in enumerate(cut_sizes(kept, cuts), block):
             images[stage] += facts.class_blocks[block] * count
     return images
@@ -113,7 +123,7 @@ def sizes_on_hub(recipes: Collection[Recipe]) -> dict[str, int | None]:
         if not Path(name).expanduser().exists():
             try:
                 info: Any = HfApi().repo_info(name, repo_type=kind, files_metadata=True, timeout=SECONDS)
-                sizes[name] = sum(each.size or 0 for each in info.siblings if part in each.rfilename)
+                sizes[name] = sum(each.size or 0 for each in info.siblings if part in each.rfilename) or None
             except Exception:  # no network, or no such repository
                 sizes[name] = None
     return sizes

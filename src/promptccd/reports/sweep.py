@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 from transformers.utils import logging as transformers_logging
 
+from promptccd.data.stages import StageStream
 from promptccd.disk import make_inside, open_to_change, problems_of, remove_leftovers, write_file
 from promptccd.errors import ConfigurationError, PromptCCDError, RunError
 from promptccd.evaluation import ContinualScore
@@ -53,6 +54,7 @@ class OwnImages:
 
     dataset: str
     method: str | None = None
+    _counted: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def stem(self) -> str:
@@ -62,11 +64,26 @@ class OwnImages:
     def recipe(self, values: Mapping[str, Settings]) -> Recipe:
         """The recipe with these values; if nothing hides labels, half of the categories are new."""
         recipe = recipe_for_images(self.dataset, self.method, None, values)
-        if recipe.data.unlabelled == []:
-            values = {**values, "data": {**values.get("data", {}), **HALF_LABELLED}}
-            recipe = recipe_for_images(self.dataset, self.method, None, values)
         require_whole_patches(recipe)
+        if recipe.data.unlabelled == []:
+            half = {**HALF_LABELLED, "num_classes": recipe.data.num_classes or self._num_categories(recipe)}
+            values = {**values, "data": {**values.get("data", {}), **half}}
+            recipe = recipe_for_images(self.dataset, self.method, None, values)
         return recipe
+
+    def _num_categories(self, recipe: Recipe) -> int | None:
+        """The number of categories of images on this machine, which all cells share."""
+        if not Path(self.dataset).expanduser().exists():
+            return None
+        data = recipe.data
+        place = data.resolved.split, data.layout, data.image_roots or ()
+        if (key := repr(place)) not in self._counted:
+            split, layout, roots = place
+            whole = StageStream.from_dataset(
+                self.dataset, split_rule="whole", split=split, layout=layout, image_roots=roots
+            )
+            self._counted[key] = len(whole.categories)
+        return self._counted[key]
 
 
 @dataclass(frozen=True)
