@@ -16,15 +16,12 @@ from promptccd.data.randomness import numpy_generator, torch_generator
 from promptccd.data.readable import StageImages
 from promptccd.data.views import EvaluationView, TrainingViews, build_image_processor
 from promptccd.methods import Rows, StageContext, metagcd
-from promptccd.methods.metagcd import (
-    MetaGCDModel,
-    MetaGCDObjective,
-    pseudo_sessions,
-)
+from promptccd.methods.metagcd import NEIGHBOUR_COSINE, MetaGCDModel, MetaGCDObjective, pseudo_sessions
 from promptccd.training import progress
 from promptccd.training.options import TrainingArguments
 from promptccd.training.stage_trainer import StageTrainer, TrainingState
 from tests.conftest import TINY_HEAD, fresh
+from tests.methods.steps import objective_of
 
 
 @pytest.fixture
@@ -32,6 +29,37 @@ def meta_model(backbone_folder: Path) -> MetaGCDModel:
     model = fresh(MetaGCDModel, backbone_folder, meta_episodes=2, meta_epochs=1, **TINY_HEAD)
     model.head.reset_parameters(torch_generator("test"), std=0.3)
     return model
+
+
+@torch.no_grad()
+def test_soft_neighbours_are_the_obvious_loops(meta_model: MetaGCDModel) -> None:
+    """Images 0 and 1 are neighbours by two views alone."""
+    width, images = meta_model.config.projection_bottleneck_size, 4
+    views = F.normalize(torch.randn(2, images, width, generator=torch_generator("views")), dim=-1)
+    noise = torch.randn(width, generator=torch_generator("noise"))
+    views[1, 1] = F.normalize(views[0, 0] + 0.02 * noise, dim=-1)
+    objective = objective_of(MetaGCDObjective, meta_model, count=4, temperature_supervised=0.3)
+    found = objective.losses(SimpleNamespace(labels=None, bottleneck=views))
+    cosines = meta_model.head.similarities(views.flatten(0, 1))
+    every = [(view, image) for view in range(2) for image in range(images)]
+    closest = torch.full((images, images), -1.0)
+    for one, (_, image) in enumerate(every):
+        for other, (_, another) in enumerate(every):
+            closest[image, another] = max(closest[image, another], cosines[one, other])
+    pairs = {(one, other) for one in range(images) for other in range(images) if one != other}
+    assert {pair for pair in pairs if closest[pair] >= NEIGHBOUR_COSINE} == {(0, 1), (1, 0)}
+    inside = [row for row, (_, image) in enumerate(every) if image < 2]
+    losses = []
+    for row in inside:
+        rest = [other for other in inside if other != row]
+        chances = (cosines[row, rest] / 0.3).log_softmax(0)
+        weights = torch.tensor([float(closest[every[row][1], every[other][1]] - 1) for other in rest]).exp()
+        losses.append(-float((weights * chances).mean()))  # each of the rest is a neighbour or a view
+    assert float(found["soft_neighbours"]) == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert float(found["loss"]) == pytest.approx(
+        float(found["info_nce"] + found["soft_neighbours"]) / 2, rel=1e-5
+    )
+    assert (float(found["with_neighbours"]), float(found["neighbours"])) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(
