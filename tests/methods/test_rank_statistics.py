@@ -12,6 +12,7 @@ from promptccd.methods import Rows
 from promptccd.methods.classifier import LinearClassifier
 from promptccd.methods.frost import FrostModel, FrostObjective
 from promptccd.methods.pairs import share_of_pairs
+from promptccd.models.backbone import blocks_of
 from tests.methods.steps import begun
 
 LABELS = torch.tensor([1, 0, 1, 2, 0])
@@ -61,7 +62,15 @@ def test_frost_keeps_means_of_labels_and_then_of_what_the_novel_head_answers(bac
     for each in own.unique():
         torch.testing.assert_close(model.class_means[3 + each], features[own == each].mean(0))
     nothing_new = begun(FrostObjective, model, features, count=5, index=2)
+    with torch.no_grad():
+        for each in blocks_of(model.backbone)[-1].parameters():
+            each += 0.1 * torch.randn(each.shape, generator=torch.Generator().manual_seed(each.numel()))
     rows = Rows.of(model, drawn(5, 2, 3, 16, 16), None, torch.arange(5), prompted=True)
-    assert torch.isfinite(nothing_new.losses(rows)["loss"])
+    losses = nothing_new.losses(rows)
+    assert torch.isfinite(losses["loss"])
+    before, after = (each.detach().flatten() for each in (nothing_new.features_before(rows), rows.features))
+    cosine = float(before @ after / (before.norm() * after.norm()))
+    drift = model.config.drift_weight * math.sqrt(2 - 2 * cosine)  # between both as one unit vector
+    assert 0.001 < drift == pytest.approx(float(losses["drift"].detach()), rel=1e-3)
     nothing_new.end_stage()
     assert model.config.num_means == 5
