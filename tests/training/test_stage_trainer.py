@@ -238,7 +238,7 @@ def test_the_record_of_an_epoch_has_the_rates_of_all_that_has_one_of_its_own(
 
 
 def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with progress.StopRequest() as stop:
         assert list(stop.progress("ab", 2, "")) == ["a", "b"]
@@ -253,6 +253,7 @@ def test_the_first_signal_is_remembered_and_the_second_leaves_at_once() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         assert error.value.exit_code == 128 + signal.SIGTERM
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    signal.signal(signal.SIGINT, ignored)
 
 
 def test_a_stop_that_a_callback_asked_for_is_no_signal() -> None:

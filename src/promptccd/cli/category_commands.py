@@ -123,6 +123,11 @@ def _show_list(project: Project, options: argparse.Namespace) -> None:
     sys.stdout.flush()  # the list has to be out before the project forgets the command
 
 
+def _show_right(project: Project, options: argparse.Namespace) -> None:
+    found = project.how_right()
+    show(options, asdict(found), found.line)
+
+
 def _dissolve(project: Project, category: int, *to: None) -> None:
     members = project.members_of(category)
     project.dissolve(category, to_nearest=not to)
@@ -169,11 +174,7 @@ _ARGUMENTS = """ID is the number or the name of a category. IMAGE is a file, its
 the beginning of either, or row:NUMBER of a training run."""
 _VIEWS = {
     "list": Action("", "show all categories", _show_list),
-    "right": Action(
-        "",
-        "estimate the share of right images from randomly sampled ones",
-        lambda project, options: show(options, asdict(right := project.how_right()), right.line),
-    ),
+    "right": Action("", "estimate the share of right images from randomly sampled images", _show_right),
 }
 _ACTIONS = {
     "rename": Action("ID NAME", "name a category", lambda project, *given: project.rename(*given)),

@@ -33,7 +33,7 @@ TEMPERATURES = torch.logspace(np.log10(0.003), np.log10(3), 40, dtype=torch.floa
 BALANCES = torch.linspace(0, 1, 41, dtype=torch.float64)
 LEAST_VARIANCE = 1e-6  # within categories, as a share of all: features equal to their means have no spread
 VALUES_AT_ONCE = 2**19  # in float64, 4 MB: neither a second copy of all features nor all densities ever exist
-AFFINITIES_AT_ONCE = 2**20  # of k-means: as large, so that a small stream needs little more than its copy
+AFFINITIES_AT_ONCE = 2**20  # by k-means; few, so that a small stream needs little more than its copy
 # Points that a stream's k-means sees, sampled at random from more: its copy and its distances are the largest arrays.
 MOST_STARTED, STARTED_PER_CATEGORY = 2**14, 20
 

@@ -73,7 +73,7 @@ def timed_step(recipe: Recipe) -> TimedStep:
     device, side = usual_device(), recipe.views.image_size
     model = model.to_empty(device=device)
     for values in model.state_dict().values():
-        _ = values.fill_(0.01 if values.is_floating_point() else 0)
+        values.fill_(0.01 if values.is_floating_point() else 0)
     model.begin_discovery(lambda: copy.deepcopy(model))
     frozen = sum(each.nbytes for each in model.parameters() if not each.requires_grad)
     learnt = sum(each.nbytes for each in model.state_dict().values()) - frozen
